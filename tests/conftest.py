@@ -63,12 +63,12 @@ async def blob_setup(
 
 
 @pytest.fixture
-async def line(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListener]:
-    """A wake line that is up."""
-    line = PubSubListener(redis_server.store_url)
-    await line.start()
-    yield line
-    await line.stop()
+async def subscriber(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListener]:
+    """Run a subscriber of the test's Redis."""
+    subscriber = PubSubListener(redis_server.store_url)
+    await subscriber.start()
+    yield subscriber
+    await subscriber.stop()
 
 
 def rabbitmq_reachable() -> bool:
@@ -151,7 +151,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test its tier; select the change tier unless the command line selects something else."""
+    """Give each test its tier, and select the change tier unless the command line selects another."""
     assign_tiers(items)
     select_change_tier(config, items)
 

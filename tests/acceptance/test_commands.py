@@ -210,7 +210,7 @@ class TestList:
 
 
 class TestWhatGoesWrong:
-    def test_nobody_listens(self, commands: Commands) -> None:
+    def test_a_refused_connection_is_retried(self, commands: Commands) -> None:
         nobody = Commands(commands.fleet, f"http://127.0.0.1:{free_port()}")
         for arguments in (["send", "echo", "hello"], ["list"], ["get", "t"]):
             said = nobody(*arguments, code=1).stderr
@@ -238,7 +238,9 @@ class TestWhatGoesWrong:
             (("send", "echo", "hello", "--task", "nobody"), 1, "Error: Task not found"),
         ],
     )
-    def test_bad_usage_says_how(self, commands: Commands, arguments: tuple[str, ...], code: int, said: str) -> None:
+    def test_wrong_usage_is_an_error_with_a_hint(
+        self, commands: Commands, arguments: tuple[str, ...], code: int, said: str
+    ) -> None:
         assert said in commands(*arguments, code=code).stderr
 
     def test_an_app_without_agents(self) -> None:

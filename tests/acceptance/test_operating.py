@@ -231,7 +231,7 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
         (("stats", "--watch", "0"), "--watch"),
     ],
 )
-def test_bad_usage_says_how(site: Site, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_an_error_with_a_hint(site: Site, arguments: tuple[str, ...], said: str) -> None:
     assert said in site.a2a(*arguments, code=2).stderr
 
 

@@ -1,4 +1,4 @@
-"""An app whose worker side runs in this process: its Celery tasks are called as a pool's thread calls them."""
+"""App whose worker runs in this process: its Celery tasks are called as a pool's thread calls them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class AgentsHere:
         self.seeds = Seeds(store, keys)
 
     async def create(self, task_id: str = "t", text: str = "hello", context_id: str = CONTEXT) -> str:
-        """A task of a client, which waits for a worker."""
+        """Create a client's task that waits for a worker, and return its id."""
         sent, caller = request(text, task_id, context_id), Caller(user="ann").to_json()
         await self.store.run(create_task(self.keys, ANN, task_id, context_id, sent, caller=caller, retention=RETENTION))
         return task_id
 
     async def perform(self, agent: str, task_id: str, run: int = 1) -> Any:
-        """A run of the task; Celery's result with its state."""
+        """Perform a run of the task, and return Celery's result with its state."""
         entry = self.a2a.celery.tasks[f"a2a.{agent}"]
         return await asyncio.to_thread(perform_run, entry, f"{task_id}.{run}", task_id, run)
 
     async def play(self, agent: str, text: str = "hello") -> Task:
-        """A new task of `agent`, when its run is over."""
+        """Create a task of `agent`, perform its run and return the task."""
         await self.perform(agent, await self.create(text=text))
         return await self.seeds.task("t")
 
 
 @asynccontextmanager
 async def agents_here(store: AsyncStore, keys: Keys, url: str, **settings: Any) -> AsyncIterator[AgentsHere]:
-    """An app without agents, whose worker process ends with the block."""
+    """Yield an app without agents, whose worker process ends with the block."""
     app = Celery("here", broker="memory://", set_as_current=False)
     app.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix, **settings)
     a2a = A2A(app)

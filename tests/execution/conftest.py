@@ -1,4 +1,4 @@
-"""The scene of a run, gone without a leak at the end of its test."""
+"""Scene of a run. After each test it must leave no leak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scene import Gate, Scene
 
 @pytest.fixture
 async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
-    """One that is empty."""
+    """Yield an empty scene."""
     scene = Scene(Gate(store), keys, Seeds(store, keys))
     yield scene
     for events in scene.opened:
@@ -24,6 +24,6 @@ async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
 
 
 @pytest.fixture(autouse=True)
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is away is asked again at once."""
+def short_retry_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry the store without a delay."""
     monkeypatch.setattr("a2a_celery.execution.events.settlement.RETRY_INTERVAL", 0.01)

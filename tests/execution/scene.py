@@ -1,4 +1,4 @@
-"""A claimed run with its event queue, on a store that can be held up and that can fail."""
+"""A claimed run with its event queue, on a store that can be blocked and that can fail."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def perform_run(task: Task, celery_id: str, *args: Any, **kwargs: Any) -> Any:
 
 
 LONG = 60.0
-"""A hold that does not end within a test."""
+"""Hold that does not end within a test."""
 
 
 class Gate(AsyncStore):
-    """A store that can be held up, and that can fail before or after it has done what it was asked."""
+    """Store that can be blocked, and that can fail before or after an operation."""
 
     def __init__(self, store: AsyncStore) -> None:
         self.store = store
@@ -54,16 +54,16 @@ class Gate(AsyncStore):
         self.calls.append(operation.script.name)
         if self.refuse:
             self.refuse -= 1
-            raise StoreUnavailable("away")
+            raise StoreUnavailable("down")
         answer = await self.store.run(operation)
         if self.lose_answers:
             self.lose_answers -= 1
-            raise StoreUnavailable("the answer was lost")
+            raise StoreUnavailable("the reply was lost")
         return answer
 
 
 class Scene:
-    """A claimed run with its events on a gate."""
+    """A claimed run with its event queue on a gate."""
 
     def __init__(self, gate: Gate, keys: Keys, seeds: Seeds) -> None:
         self.gate, self.keys, self.seeds = gate, keys, seeds
@@ -73,7 +73,7 @@ class Scene:
     async def begin(
         self, *, hold: float = LONG, claim: Claim | None = None, working: bool = True
     ) -> tuple[Claim, RunEventQueue]:
-        """A run and its event queue."""
+        """Claim a run and open its event queue."""
         claim = claim or await self.seeds.claimed(working=working)
 
         async def publish_next(run: RunRef, options: bytes) -> None:
@@ -84,23 +84,23 @@ class Scene:
         return claim, events
 
     async def settle(self, claim: Claim, events: RunEventQueue, outcome: Any = None) -> None:
-        """The run ends, as `Run` would end it."""
+        """Settle the run as `Run` does."""
         async with asyncio.timeout(20):
             await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
 
     async def texts(self, task_id: str) -> list[str]:
-        """The texts of the first artifact's parts."""
+        """Return the texts of the first artifact's parts."""
         task = await self.seeds.task(task_id)
         return [part.text for part in task.artifacts[0].parts]
 
 
 def until(condition: Callable[[], Awaitable[bool]]) -> Awaitable[bool]:
-    """Returns when the condition holds."""
+    """Wait until the condition is true."""
     return eventually_async(condition)
 
 
 class TurnByTurn:
-    """A task of an agent of `a2a`, whose runs are performed in this process as their messages come."""
+    """Task of an agent of `a2a`. Its runs are performed in this process as its messages arrive."""
 
     def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys, store_url: str) -> None:
         a2a.celery.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix)

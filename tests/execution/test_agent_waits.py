@@ -1,4 +1,4 @@
-"""How long a task waits for its client, and a cancelled agent may take to stop: settings, and options of an agent."""
+"""Limits of waiting, for a client's answer and for a cancelled agent: settings, and options of an agent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def agent(**options: Any) -> Agent:
         (50.0, {"input_timeout": inf}, inf),
     ],
 )
-async def test_a_pause_lasts_as_long_as_the_agent_says_or_else_the_setting(
+async def test_the_option_of_an_agent_precedes_the_setting_for_the_length_of_a_pause(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, setting: Any, options: dict[str, Any], lasts: float
 ) -> None:
     async with agents_here(store, keys, redis_server.store_url, a2a_input_timeout=setting) as here:
@@ -72,7 +72,7 @@ async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace
         await begun.wait()
 
         async def is_canceled() -> bool:
-            # again and again: the worker's subscription may not be up yet
+            # repeated, because the worker may not be subscribed yet
             await store.run(request_cancel(keys, ANN, "t", CONTEXT))
             return (await here.seeds.task("t")).status.state == CANCELED
 
@@ -83,17 +83,17 @@ async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), "5", True])
 @pytest.mark.parametrize("name", ["input_timeout", "cancel_grace"])
-def test_each_is_a_number_of_seconds(name: str, value: Any) -> None:
+def test_each_option_is_a_number_of_seconds(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} = .*seconds above 0"):
         agent(**{name: value})
 
 
-def test_a_cancelled_agent_does_not_get_for_ever() -> None:
+def test_the_grace_of_an_agent_is_limited() -> None:
     with pytest.raises(ConfigError, match=r"cancel_grace = inf: a number of seconds above 0, or None"):
         agent(cancel_grace=inf)
 
 
-def test_who_waits_for_any_agent_waits_for_the_slowest() -> None:
+def test_the_longest_grace_applies_to_all_agents() -> None:
     settings = Settings(store_url="redis://localhost", cancel_grace=5)
 
     assert longest_grace([], settings) == 5

@@ -1,4 +1,4 @@
-"""A question that an agent asks reaches its client, whatever the code around `Turn.ask` catches."""
+"""Questions of agents reach their clients, whatever the code around `Turn.ask` catches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ a2a = A2A(app)
 
 
 async def call_tool(turn: Turn, caught: type[BaseException], question: str = "Which city?") -> str:
-    """Call a tool that asks, as a framework does that makes a text of what a tool raises."""
+    """Call a tool that asks, like a framework that turns a tool's exceptions into text."""
     try:
         return f"in {await turn.ask(question)}"
     except caught as error:
@@ -47,7 +47,7 @@ async def asks_once_more(turn: Turn) -> str:
 
 
 @a2a.agent("says-nothing", description="Asks.")
-async def says_nothing(turn: Turn) -> str | None:
+async def returns_none(turn: Turn) -> str | None:
     text = await call_tool(turn, BaseException)
     return text if text.startswith("in") else None
 
@@ -168,25 +168,25 @@ ASKING = [
 
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """A task of one of the agents above."""
+    """Return a task of one of the agents above."""
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         yield turns
 
 
 @pytest.mark.parametrize("agent", ASKING)
-async def test_a_question_comes_out_whatever_catches_it(turns: TurnByTurn, agent: str) -> None:
+async def test_a_question_reaches_the_client_although_it_is_caught(turns: TurnByTurn, agent: str) -> None:
     assert await turns.begin(agent) == (INPUT_REQUIRED, "Which city?")
 
     answer = ["in Oslo, nowhere else"] if agent == "yields" else ["in Oslo"]
     assert await turns.answer(agent, "Oslo") == answer
 
 
-async def test_an_agent_that_asks_and_then_fails_on_purpose_has_failed(turns: TurnByTurn) -> None:
+async def test_an_agent_that_asks_and_then_raises_failed_has_failed(turns: TurnByTurn) -> None:
     assert await turns.begin("gives-up") == (FAILED, "No city, no weather.")
 
 
 def test_a_question_of_a_task_that_celery_called_is_an_ordinary_failure() -> None:
-    """Celery handles no other exception: a prefork child would end, and a thread's caller would wait for ever."""
+    """Any other exception would end a prefork child, or block the caller in a thread forever."""
     ended = perform_celery_task(raises)
 
     assert ended.info.state == "FAILURE"

@@ -1,4 +1,4 @@
-"""A call that is awaited is told of as by Celery's tracer, and calls that are between each other stay apart."""
+"""Calls on an event loop send the same signals as Celery's tracer, and concurrent calls do not mix."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SIGNALS = ("prerun", "success", "failure", "retry", "postrun", "internal_error")
 
 
 @dataclass
-class Heard:
-    """What was sent, and which call was at hand then."""
+class SignalLog:
+    """Sent signals, each with the call that was current."""
 
     signals: list[tuple[str, str]] = field(default_factory=list)
 
@@ -38,19 +38,19 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    heard, receivers = Heard(), []
+def signal_log() -> Iterator[SignalLog]:
+    signal_log, receivers = SignalLog(), []
     for name in SIGNALS:
 
         def receive(name: str = name, sender: Any = None, task_id: str = "", **_: Any) -> None:
-            at_hand = current_task.request.id if current_task else ""
-            if at_hand and task_id not in (at_hand, ""):
-                heard.signals.append(("of another call", at_hand))
-            heard.signals.append((name, at_hand or task_id))
+            current = current_task.request.id if current_task else ""
+            if current and task_id not in (current, ""):
+                signal_log.signals.append(("of another call", current))
+            signal_log.signals.append((name, current or task_id))
 
         getattr(signals, f"task_{name}").connect(receive, weak=False)
         receivers.append((name, receive))
-    yield heard
+    yield signal_log
     for name, receive in receivers:
         getattr(signals, f"task_{name}").disconnect(receive)
 
@@ -68,8 +68,8 @@ def app() -> Iterator[Celery]:
     state.revoked.clear()
 
 
-class Ending:
-    """Stands for a run: ends as it is told, when it is told."""
+class ControlledRun:
+    """Stand-in for a run that ends with the outcome and at the time of the test."""
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
@@ -86,18 +86,18 @@ class Ending:
 
 
 class Calls:
-    """Makes calls of the agent's task whose runs end as a test says."""
+    """Calls of the agent's task, whose runs a test controls."""
 
     def __init__(self, app: Celery) -> None:
         self.task: Task = app.tasks["a2a.works"]
-        self.runs: dict[str, Ending] = {}
+        self.runs: dict[str, ControlledRun] = {}
         self.answers: dict[str, Any] = {}
         self.task.begin_run = self.begin
         self.task.runs_in = lambda: SimpleNamespace(loop=asyncio.get_running_loop())
 
-    def begin(self, task_id: str, run: int) -> tuple[Ending, Coroutine[Any, Any, Outcome | None]]:
+    def begin(self, task_id: str, run: int) -> tuple[ControlledRun, Coroutine[Any, Any, Outcome | None]]:
         assert self.task.request.args == [task_id, run]
-        ending = self.runs[f"{task_id}.{run}"] = Ending()
+        ending = self.runs[f"{task_id}.{run}"] = ControlledRun()
         return ending, ending.perform()
 
     def request(self, name: str, task: Task | None = None, **embed: Any) -> RunRequest:
@@ -122,7 +122,7 @@ class Calls:
 
         return Answered(message, app=task.app, task=task)
 
-    async def begun(self, name: str) -> Ending:
+    async def begun(self, name: str) -> ControlledRun:
         await eventually_async(lambda: _is(name in self.runs), what=f"{name} begins")
         await self.runs[name].begun.wait()
         return self.runs[name]
@@ -137,7 +137,7 @@ async def calls(app: Celery) -> Calls:
     return Calls(app)
 
 
-async def test_calls_between_each_other_stay_apart(calls: Calls, heard: Heard) -> None:
+async def test_concurrent_calls_do_not_mix(calls: Calls, signal_log: SignalLog) -> None:
     made = [AsyncTaskCall(calls.request(name), asyncio.get_running_loop()).make() for name in ("a.1", "b.1")]
     both = asyncio.gather(*made)
     first, second = await calls.begun("a.1"), await calls.begun("b.1")
@@ -147,8 +147,8 @@ async def test_calls_between_each_other_stay_apart(calls: Calls, heard: Heard) -
     second.outcome.set_result(Failure("Not today.", "ref"))
     await both
 
-    assert heard.of("a.1") == ["prerun", "success", "postrun"]
-    assert heard.of("b.1") == ["prerun", "failure", "postrun"]
+    assert signal_log.of("a.1") == ["prerun", "success", "postrun"]
+    assert signal_log.of("b.1") == ["prerun", "failure", "postrun"]
     assert not current_task
     failed, retval, seconds = calls.answers["a.1"]
     assert (failed, retval) == (False, "'A2A: COMPLETED'")
@@ -158,13 +158,13 @@ async def test_calls_between_each_other_stay_apart(calls: Calls, heard: Heard) -
     assert isinstance(einfo.exception, RunFailed)
 
 
-async def test_a_call_that_waits_keeps_nothing_of_its_message(calls: Calls) -> None:
+async def test_a_waiting_call_holds_no_part_of_its_message(calls: Calls) -> None:
     request = calls.request("a.1")
     acknowledged: list[Any] = []
     request._on_ack = lambda *_: acknowledged.append(request.message)
     message = request.message
 
-    made = asyncio.create_task(AsyncTaskCall(request, asyncio.get_running_loop()).make())
+    call = asyncio.create_task(AsyncTaskCall(request, asyncio.get_running_loop()).make())
     run = await calls.begun("a.1")
 
     assert acknowledged == [message]
@@ -172,11 +172,11 @@ async def test_a_call_that_waits_keeps_nothing_of_its_message(calls: Calls) -> N
     assert request.info()["args"] == ["a", 1]
     assert (request.request_dict["id"], request.reply_to) == ("a.1", None)
     run.outcome.set_result(Completed())
-    await made
+    await call
     assert calls.answers["a.1"].failed is False
 
 
-async def test_what_is_left_out_while_a_call_waits_is_answered_as_before(calls: Calls) -> None:
+async def test_attributes_removed_during_a_call_still_have_their_values(calls: Calls) -> None:
     request = calls.request("t.1")
     request.acknowledged = True
     headers = {**request.request_dict, "group": None, "retries": 0, "timelimit": [None, None], "is_eager": False}
@@ -192,7 +192,7 @@ async def test_what_is_left_out_while_a_call_waits_is_answered_as_before(calls: 
     assert after == before
 
 
-async def test_a_retry_is_told_as_celery_tells_it(calls: Calls, heard: Heard) -> None:
+async def test_a_retry_is_reported_like_one_of_celery(calls: Calls, signal_log: SignalLog) -> None:
     hooks: list[str] = []
     calls.task.on_retry = lambda *_: hooks.append("on_retry")
     calls.task.after_return = lambda *_: hooks.append("after_return")
@@ -200,7 +200,7 @@ async def test_a_retry_is_told_as_celery_tells_it(calls: Calls, heard: Heard) ->
     (await calls.begun("a.1")).outcome.set_result(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"))
     await call
 
-    assert heard.of("a.1") == ["prerun", "retry", "postrun"]
+    assert signal_log.of("a.1") == ["prerun", "retry", "postrun"]
     assert hooks == ["on_retry"]
     failed, einfo, _ = calls.answers["a.1"]
     assert failed
@@ -208,30 +208,30 @@ async def test_a_retry_is_told_as_celery_tells_it(calls: Calls, heard: Heard) ->
     assert str(retry) == "Retry at 2030-01-01T08:00:00+00:00: RunRetried('ConnectionError')"
 
 
-async def test_what_is_no_end_is_no_failure(calls: Calls, heard: Heard) -> None:
+async def test_an_outcome_without_an_end_is_no_failure(calls: Calls, signal_log: SignalLog) -> None:
     call = asyncio.ensure_future(AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make())
     (await calls.begun("a.1")).outcome.set_result(Lost())
     await call
 
-    assert heard.of("a.1") == ["prerun", "postrun"]
+    assert signal_log.of("a.1") == ["prerun", "postrun"]
     failed, einfo, _ = calls.answers["a.1"]
     assert failed
     assert isinstance(einfo.exception.exc, Ignore)
 
 
-async def test_a_run_that_can_not_begin_is_a_failure(calls: Calls, heard: Heard) -> None:
+async def test_a_run_that_cannot_start_is_a_failure(calls: Calls, signal_log: SignalLog) -> None:
     def begin(task_id: str, run: int) -> Any:
         raise RuntimeError("no loop")
 
     calls.task.begin_run = begin
     await AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make()
 
-    assert heard.of("a.1") == ["prerun", "failure", "postrun"]
+    assert signal_log.of("a.1") == ["prerun", "failure", "postrun"]
     assert isinstance(calls.answers["a.1"][1], ExceptionInfo)
 
 
-async def test_an_error_around_the_call_is_an_internal_one(
-    calls: Calls, heard: Heard, monkeypatch: pytest.MonkeyPatch
+async def test_an_error_outside_of_the_call_is_an_internal_error(
+    calls: Calls, signal_log: SignalLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("broken")
@@ -240,12 +240,12 @@ async def test_an_error_around_the_call_is_an_internal_one(
     with pytest.warns(RuntimeWarning, match="broken"):
         await AsyncTaskCall(calls.request("a.1"), asyncio.get_running_loop()).make()
 
-    assert heard.of("a.1") == ["prerun", "postrun", "internal_error"]
+    assert signal_log.of("a.1") == ["prerun", "postrun", "internal_error"]
     assert calls.answers["a.1"][0]
 
 
-async def test_a_hook_that_raises_changes_no_end(
-    calls: Calls, heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_failing_hook_does_not_change_the_outcome(
+    calls: Calls, signal_log: SignalLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("broken")
@@ -256,12 +256,12 @@ async def test_a_hook_that_raises_changes_no_end(
     (await calls.begun("a.1")).outcome.set_result(Completed())
     await call
 
-    assert heard.of("a.1") == ["prerun", "success", "postrun"]
+    assert signal_log.of("a.1") == ["prerun", "success", "postrun"]
     assert not calls.answers["a.1"][0]
     assert caplog.text.count("RuntimeError: broken") == 2
 
 
-async def test_one_that_was_terminated_before_it_began_never_does(calls: Calls, heard: Heard) -> None:
+async def test_a_call_terminated_before_its_start_never_starts(calls: Calls, signal_log: SignalLog) -> None:
     request = calls.request("a.1")
     call = AsyncTaskCall(request, asyncio.get_running_loop())
     accepted = request.on_accepted
@@ -274,12 +274,12 @@ async def test_one_that_was_terminated_before_it_began_never_does(calls: Calls, 
     request.on_accepted = terminated
     await call.make()
 
-    assert heard.signals == []
+    assert signal_log.signals == []
     assert calls.runs == {}
 
 
 class Scene:
-    """A pool with room for `limit`, and what it is given."""
+    """Pool with `limit` slots and the requests that it gets."""
 
     def __init__(self, calls: Calls, limit: int) -> None:
         self.calls = calls
@@ -289,16 +289,16 @@ class Scene:
         return self.pool.apply_async(target, accept_callback=request.on_accepted, callback=request.on_success)
 
     async def info(self, **wanted: int) -> None:
-        async def told() -> bool:
+        async def has_expected_info() -> bool:
             return {name: self.pool.info[name] for name in wanted} == wanted
 
-        await eventually_async(told, what=f"the pool has {wanted}")
+        await eventually_async(has_expected_info, what=f"the pool has {wanted}")
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.pool.on_stop)
 
 
-async def test_no_more_work_than_there_is_room_for(calls: Calls) -> None:
+async def test_the_pool_runs_no_more_calls_than_its_limit(calls: Calls) -> None:
     scene = Scene(calls, 1)
     for name in ("a.1", "b.1", "c.1", "d.1", "e.1"):
         scene.apply(calls.request(name))
@@ -328,13 +328,13 @@ async def test_no_more_work_than_there_is_room_for(calls: Calls) -> None:
 
 async def test_a_run_is_terminated_alone(calls: Calls) -> None:
     scene = Scene(calls, 2)
-    kept = [(name, scene.apply(calls.request(name))) for name in ("a.1", "b.1")]
+    results = [(name, scene.apply(calls.request(name))) for name in ("a.1", "b.1")]
     await calls.begun("a.1")
     await calls.begun("b.1")
-    pid = kept[0][1].request.worker_pid
+    pid = results[0][1].request.worker_pid
 
     scene.pool.terminate_job(pid, 15)
-    kept[0][1].terminate(15)
+    results[0][1].terminate(15)
 
     await scene.info(agents=1)
     assert calls.runs["a.1"].stopped == [Stop.ABORT]
@@ -345,7 +345,7 @@ async def test_a_run_is_terminated_alone(calls: Calls) -> None:
     await scene.stop()
 
 
-async def test_what_is_no_run_or_more_than_one_gets_a_thread(calls: Calls) -> None:
+async def test_tasks_that_are_not_single_runs_get_a_thread(calls: Calls) -> None:
     scene, made = Scene(calls, 5000), []
     link = {"task": "other", "args": [], "kwargs": {}, "options": {}}
 

@@ -1,4 +1,4 @@
-"""A canvas of an exposed task whose end no watcher could read is refused when it begins."""
+"""Canvases of exposed tasks whose result no watcher could read are refused at their start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = ("task", "chain", "signature", "replaced", "group", "chord", "chain to c
 
 @pytest.fixture
 def app(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Iterator[Celery]:
-    """An app with a task that begins canvases in several forms. No worker executes them."""
+    """Return an app with a task that starts canvases in several forms. No worker executes them."""
     app = Celery("test", broker="memory://", set_as_current=False)
     app.conf.update(
         result_backend=redis_server.broker_url, a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix
@@ -35,8 +35,8 @@ def app(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Iterator[
     @app.task(shared=False, name="add")
     def add(*numbers: int) -> None: ...
 
-    @app.task(shared=False, name="keeps", ignore_result=False)
-    def keeps(*numbers: int) -> None: ...
+    @app.task(shared=False, name="keeps_result", ignore_result=False)
+    def keeps_result(*numbers: int) -> None: ...
 
     @app.task(shared=False, name="ignores", ignore_result=True)
     def ignores(*numbers: int) -> None: ...
@@ -68,7 +68,7 @@ def app(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Iterator[
 
 
 async def state_of_canvas(app: Celery, store: AsyncStore, keys: Keys, form: str, **tasks: str) -> Any:
-    """The state of an A2A task after its Celery task has begun a canvas."""
+    """Return the state of an A2A task after its Celery task has started a canvas."""
     caller = Caller(user="ann").to_json()
     await store.run(create_task(keys, ANN, "t", CONTEXT, request(), caller=caller, retention=RETENTION))
     a2a = A2A.of(app)
@@ -90,7 +90,7 @@ async def state_of_canvas(app: Celery, store: AsyncStore, keys: Keys, form: str,
     ],
     ids=["ignored", "rpc", "disabled", "eager"],
 )
-async def test_a_canvas_whose_end_cannot_be_read_is_refused(
+async def test_a_canvas_without_a_readable_result_is_refused(
     app: Celery,
     store: AsyncStore,
     keys: Keys,
@@ -110,13 +110,13 @@ async def test_a_canvas_whose_end_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_canvas_whose_last_task_keeps_its_result_goes_on(
+async def test_a_canvas_whose_last_task_stores_its_result_is_accepted(
     app: Celery, store: AsyncStore, keys: Keys, form: str
 ) -> None:
     app.conf.task_ignore_result = True
-    first = "keeps" if form in ("group", "sequence of groups") else "add"
+    first = "keeps_result" if form in ("group", "sequence of groups") else "add"
 
-    assert await state_of_canvas(app, store, keys, form, first=first, last="keeps") == WORKING
+    assert await state_of_canvas(app, store, keys, form, first=first, last="keeps_result") == WORKING
 
 
 async def test_a_last_task_with_its_own_ignore_result_is_refused(app: Celery, store: AsyncStore, keys: Keys) -> None:

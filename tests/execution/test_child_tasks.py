@@ -1,4 +1,4 @@
-"""What an agent starts elsewhere is cancelled with it, by default."""
+"""Work that an agent starts elsewhere is cancelled with the agent by default."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ async def elsewhere() -> AsyncIterator[str]:
 
 
 async def canceled(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
-    """A run of `agent` that is cancelled by its client once it has begun something."""
+    """Cancel a run of `agent` by its client once the agent has started some work."""
 
     async def begun() -> bool:
         return is_begun()
 
     async def is_canceled() -> bool:
-        # again and again: the worker's subscription may not be up yet
+        # repeated, because the worker may not be subscribed yet
         await here.store.run(request_cancel(here.keys, ANN, "t", CONTEXT))
         return (await here.seeds.task("t")).status.state == CANCELED
 
@@ -96,7 +96,7 @@ async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
     await ends_canceled(elsewhere, started[0])
 
 
-async def test_an_agent_that_cancels_itself_takes_its_remote_tasks_along(here: AgentsHere, elsewhere: str) -> None:
+async def test_an_agent_that_cancels_itself_cancels_its_remote_tasks(here: AgentsHere, elsewhere: str) -> None:
     started: list[str] = []
 
     @here.a2a.agent("agent")
@@ -114,7 +114,7 @@ async def test_an_agent_that_cancels_itself_takes_its_remote_tasks_along(here: A
 async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
     here: AgentsHere, elsewhere: str, redis_server: EmbeddedRedis, is_canceled: bool
 ) -> None:
-    """A client that cancels at the moment of the retry leaves no remote task either."""
+    """A cancel at the moment of the retry leaves no remote task either."""
     started: list[str] = []
 
     @here.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)
@@ -131,7 +131,7 @@ async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
 
 
 @pytest.mark.parametrize("end", ["completes", "is told not to"])
-async def test_a_remote_task_goes_on_otherwise(here: AgentsHere, elsewhere: str, end: str) -> None:
+async def test_a_remote_task_continues_without_a_cancel(here: AgentsHere, elsewhere: str, end: str) -> None:
     started: list[str] = []
 
     @here.a2a.agent("agent")

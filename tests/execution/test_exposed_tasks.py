@@ -1,4 +1,4 @@
-"""A plain Celery task that serves an A2A task, beside a broker and a result backend that refuse what it writes."""
+"""Plain Celery tasks that serve A2A tasks, with a broker and a result backend that refuse writes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 from .scene import perform_run
 
 DELAY = 1000
-"""Seconds until the retry: more than any other time at which a watcher would publish the run."""
+"""Seconds until the retry. Longer than any other delay after which a watcher would publish the run."""
 
 
 class FullBackend(KeyValueStoreBackend):
-    """A result backend whose server refuses writes."""
+    """Result backend whose server refuses writes."""
 
     def set(self, key: Any, value: Any) -> None:
         raise ResponseError("MISCONF Redis is configured to save RDB snapshots")
@@ -39,10 +39,10 @@ class FullBackend(KeyValueStoreBackend):
 
 @pytest.fixture
 async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
-    """Exposed tasks of an app whose broker is unavailable and whose result backend is full."""
+    """Expose tasks of an app whose broker is unavailable and whose result backend is full."""
     app = Celery("test", broker="redis://127.0.0.1:1", backend=FullBackend, set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix, task_publish_retry=False)
-    # two tries without a pause
+    # two attempts without a delay
     app.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 
     @app.task(bind=True, max_retries=3, shared=False)
@@ -80,14 +80,14 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
 
 
 async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> tuple[str, Any]:
-    """Run a new task of `agent`. Return the task's id and Celery's result."""
+    """Run a new task of `agent`, and return the task's id and Celery's result."""
     caller = Caller(user="ann").to_json()
     await store.run(create_task(keys, ANN, "t", CONTEXT, request(), caller=caller, retention=RETENTION))
     return "t", await asyncio.to_thread(perform_run, a2a.agents[agent].code, "t.1", text="x")
 
 
 @pytest.mark.parametrize("agent", ["later", "flaky"])
-async def test_a_retry_that_the_broker_does_not_take_is_due_at_its_time(
+async def test_a_retry_that_cannot_be_published_is_due_at_its_time(
     a2a: A2A, store: AsyncStore, keys: Keys, agent: str
 ) -> None:
     task_id, ended = await performed(a2a, store, keys, agent)
@@ -102,9 +102,7 @@ async def test_a_retry_that_the_broker_does_not_take_is_due_at_its_time(
     assert after == pytest.approx(DELAY, abs=30), "a published retry has a minute more"
 
 
-async def test_what_was_begun_and_not_finished_before_a_retry_leaves_the_task(
-    a2a: A2A, store: AsyncStore, keys: Keys
-) -> None:
+async def test_unfinished_artifacts_are_removed_by_a_retry(a2a: A2A, store: AsyncStore, keys: Keys) -> None:
     task_id, _ = await performed(a2a, store, keys, "begins")
 
     seeds = Seeds(store, keys)

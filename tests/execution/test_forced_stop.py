@@ -1,4 +1,4 @@
-"""What waits for a run in a thread gets its result, whatever that is, and looks after it when its loop is blocked."""
+"""Waiting for a run in a thread: the result of the run is returned, and checks go on while its loop is blocked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def never() -> None:
     raise AssertionError("the loop is not blocked")
 
 
-def test_a_timeout_of_the_run_itself_is_its_end(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_timeout_error_of_the_run_is_its_result(loop: asyncio.AbstractEventLoop) -> None:
     under_way: Future[str] = Future()
     under_way.set_exception(TimeoutError("the run's own"))
 
@@ -32,7 +32,7 @@ def test_a_timeout_of_the_run_itself_is_its_end(loop: asyncio.AbstractEventLoop)
         oversee(under_way, loop, never)
 
 
-def test_a_run_takes_longer_than_a_look(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_may_take_longer_than_a_check(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forced_stop, "POLL_INTERVAL", 0.05)
     under_way: Future[str] = Future()
     looked = Event()
@@ -46,7 +46,7 @@ def test_a_run_takes_longer_than_a_look(loop: asyncio.AbstractEventLoop, monkeyp
     assert looked.is_set()
 
 
-def test_while_the_loop_is_blocked_somebody_is_called_again_and_again(
+def test_a_callback_is_repeated_while_the_loop_is_blocked(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forced_stop, "POLL_INTERVAL", 0.05)

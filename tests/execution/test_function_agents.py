@@ -1,4 +1,4 @@
-"""What a function agent returns, yields and raises, as the log of its task has it."""
+"""Return values, yielded values and exceptions of function agents in the log of their tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def yields_and_asks(turn: Turn) -> AsyncIterator[Any]:
     raise InputRequired("which?")
 
 
-async def yields_and_says_its_end(turn: Turn) -> AsyncIterator[Any]:
+async def yields_and_sends_its_end(turn: Turn) -> AsyncIterator[Any]:
     yield "one"
     yield {"two": 2}
     yield status(COMPLETED)
@@ -65,7 +65,7 @@ async def chunks_of(scene: Scene, function: Callable[[Turn], Any]) -> list[TaskA
     return [event for event in logged if isinstance(event, TaskArtifactUpdateEvent)]
 
 
-@pytest.mark.parametrize("function", [yields, yields_in_a_thread, yields_and_asks, yields_and_says_its_end])
+@pytest.mark.parametrize("function", [yields, yields_in_a_thread, yields_and_asks, yields_and_sends_its_end])
 async def test_the_artifact_of_a_generator_ends_with_its_last_chunk(
     scene: Scene, function: Callable[[Turn], Any]
 ) -> None:

@@ -1,4 +1,4 @@
-"""A run that raises leaves no traceback to the cycle collector: a worker that sees failures does not grow."""
+"""Failed runs leave no traceback to the cycle collector, so that a worker with failures does not grow."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .scene import perform_run
 
 RUNS = 3
 ROUNDS = 3
-"""A module that another thread imports for the first time leaves garbage in one round; a run leaves it in each."""
+"""Rounds of runs. A first import in another thread leaves garbage in one round, a run would leave it in each."""
 
 MAX_BYTES = 8 * 1024
-"""Garbage of one run: a traceback that Celery has copied is more than ten times as large."""
+"""Limit of bytes for one run. A traceback that Celery has copied is more than ten times as large."""
 
 
 @pytest.fixture(autouse=True)
 def unlogged() -> Iterator[None]:
-    """Keep pytest from holding log records, and with them the tracebacks."""
+    """Keep pytest from holding log records with their tracebacks."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -43,7 +43,7 @@ def unlogged() -> Iterator[None]:
 
 @pytest.fixture
 async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
-    """Agents that fail in every way."""
+    """Return agents that fail in every way."""
     app = Celery("test", broker="memory://", set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix, task_ignore_result=True)
     a2a = A2A(app)
@@ -107,7 +107,7 @@ async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, key
         task_id, _, run = celery_id.partition(".")
         return perform_run(task, celery_id, "x") if plain else perform_run(task, celery_id, task_id, int(run))
 
-    await asyncio.to_thread(perform, await created(store, keys))  # what is imported and built once
+    await asyncio.to_thread(perform, await created(store, keys))  # modules and objects that are created once
     rounds = []
     for _ in range(ROUNDS):
         runs = [await created(store, keys) for _ in range(RUNS)]

@@ -1,4 +1,4 @@
-"""What a client said to a plain task is in its message, and nowhere beside it: Celery shows it not, nor do logs."""
+"""Arguments that a client sends to a plain task are only in its message, not in Celery's output or in logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRIVATE = "a private word"
 
 
 def test_a_retry_shows_none_of_its_arguments() -> None:
-    """Its message is Celery's own."""
+    """Celery itself publishes the message of a retry."""
     celery = Celery(broker="memory://", set_as_current=False)
     celery.conf.task_default_queue = "hidden-arguments"
 

@@ -1,4 +1,4 @@
-"""Hooks around runs: what each may do, in which order, and what becomes of a run when one raises."""
+"""Hooks around runs: their abilities and order, and the effects of a failing hook."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> As
 
 @pytest.fixture
 def calls(here: AgentsHere) -> list[str]:
-    """The messages that the agent "echo" was called with; it ends as its message says."""
+    """The messages of the calls of the agent "echo", which ends as its message says."""
     calls: list[str] = []
 
     @here.a2a.agent("echo")
     async def echo(turn: Turn) -> Any:
-        """Ends as it is told."""
+        """End as the message says."""
         calls.append(turn.text)
         match turn.text:
             case "ask":
@@ -54,7 +54,7 @@ def calls(here: AgentsHere) -> list[str]:
 
 
 def both(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same as an asynchronous hook."""
+    """Return `function` as an asynchronous hook."""
 
     async def hook(*arguments: Any) -> Any:
         await asyncio.sleep(0)
@@ -66,8 +66,8 @@ def both(function: Callable[..., Any]) -> Callable[..., Any]:
 WAYS = pytest.mark.parametrize("way", [lambda hook: hook, both], ids=["sync", "async"])
 
 
-def said(task: Any) -> tuple[int, str]:
-    """The state of a task, and its text."""
+def state_and_text(task: Any) -> tuple[int, str]:
+    """Return the state of a task and its text."""
     return task.status.state, "".join(part.text for part in task.status.message.parts)
 
 
@@ -80,7 +80,7 @@ async def test_a_run_can_be_refused_before_its_agent_is_called(here: AgentsHere,
 
     here.a2a.before_run(way(refuse))
 
-    assert said(await here.play("echo")) == (REJECTED, "not today")
+    assert state_and_text(await here.play("echo")) == (REJECTED, "not today")
     assert calls == []
 
 
@@ -93,12 +93,12 @@ async def test_a_hook_that_raises_before_a_run_fails_it(here: AgentsHere, calls:
 
     task = await here.play("echo")
 
-    assert said(task) == (FAILED, AGENT_FAILED)
+    assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
     assert calls == []
 
 
-async def test_hooks_are_of_all_agents_or_of_some_and_come_in_order(here: AgentsHere, calls: list[str]) -> None:
+async def test_hooks_apply_to_all_or_some_agents_and_run_in_order(here: AgentsHere, calls: list[str]) -> None:
     order: list[str] = []
     here.a2a.before_run(lambda run: order.append("all"))
     here.a2a.before_run("other")(lambda run: order.append("other's"))
@@ -124,7 +124,7 @@ async def test_hooks_are_of_all_agents_or_of_some_and_come_in_order(here: Agents
         ("cancel", CANCELED, "canceled"),
     ],
 )
-async def test_metadata_of_hooks_is_the_tasks(
+async def test_metadata_of_hooks_is_stored_with_the_task(
     here: AgentsHere, calls: list[str], way: Any, text: str, state: int, outcome: str
 ) -> None:
     here.a2a.before_run(way(lambda run: run.metadata.update(tenant="acme")))
@@ -139,7 +139,7 @@ async def test_metadata_of_hooks_is_the_tasks(
     await here.seeds.require_consistent("t")
 
 
-async def test_an_end_that_the_agent_says_has_the_metadata_of_before(here: AgentsHere, calls: list[str]) -> None:
+async def test_an_end_sent_by_the_agent_has_the_metadata_of_the_hooks(here: AgentsHere, calls: list[str]) -> None:
     here.a2a.before_run(lambda run: run.metadata.update(tenant="acme"))
 
     assert dict((await here.play("echo", "say")).metadata) == {"tenant": "acme"}
@@ -149,16 +149,16 @@ async def test_an_end_that_the_agent_says_has_the_metadata_of_before(here: Agent
 async def test_a_hook_that_raises_after_a_run_changes_nothing(
     here: AgentsHere, calls: list[str], way: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[str] = []
+    outcomes: list[str] = []
 
     def broken(run: RunInfo) -> None:
         raise Rejected("too late")
 
     here.a2a.after_run(way(broken))
-    here.a2a.after_run(way(lambda run: heard.append(run.outcome)))
+    here.a2a.after_run(way(lambda run: outcomes.append(run.outcome)))
 
     assert (await here.play("echo")).status.state == COMPLETED
-    assert heard == ["completed"]
+    assert outcomes == ["completed"]
     assert "an after_run hook failed" in caplog.text
 
 
@@ -180,7 +180,7 @@ async def test_events_can_be_rewritten(here: AgentsHere, calls: list[str], way: 
     assert dict(task.metadata) == {"seen": True}
 
 
-async def test_an_agent_that_ignores_a_failed_hook_fails_all_the_same(here: AgentsHere) -> None:
+async def test_an_agent_that_ignores_a_failed_hook_still_fails(here: AgentsHere) -> None:
     @here.a2a.agent("stubborn")
     async def stubborn(turn: Turn) -> Any:
         with suppress(Exception):
@@ -192,7 +192,7 @@ async def test_an_agent_that_ignores_a_failed_hook_fails_all_the_same(here: Agen
         if event.status.HasField("message") and event.status.message.parts[0].text == "a secret":
             raise ValueError("no")
 
-    assert said(await here.play("stubborn")) == (FAILED, AGENT_FAILED)
+    assert state_and_text(await here.play("stubborn")) == (FAILED, AGENT_FAILED)
 
 
 @WAYS
@@ -207,40 +207,42 @@ async def test_an_event_whose_hook_raises_is_not_sent_and_fails_the_run(
 
     task = await here.play("echo", "hello")
 
-    assert said(task) == (FAILED, AGENT_FAILED)
+    assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
     assert not task.artifacts
 
 
-async def test_the_end_of_a_run_keeps_its_state_whatever_a_hook_makes_of_it(here: AgentsHere, calls: list[str]) -> None:
+async def test_a_hook_cannot_change_the_state_of_an_end(here: AgentsHere, calls: list[str]) -> None:
     @here.a2a.on_event
     def complete(run: RunInfo, event: Any) -> Any:
         return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
 
-    assert said(await here.play("echo", "fail")) == (FAILED, AGENT_FAILED)
+    assert state_and_text(await here.play("echo", "fail")) == (FAILED, AGENT_FAILED)
 
 
 @WAYS
-async def test_transitions_are_heard_from_the_first(here: AgentsHere, calls: list[str], way: Any) -> None:
-    heard: list[str] = []
+async def test_transition_hooks_are_called_from_the_first_transition_on(
+    here: AgentsHere, calls: list[str], way: Any
+) -> None:
+    transitions: list[str] = []
 
-    def hear(run: RunInfo, made: Transition) -> None:
-        heard.append(f"{run.task_id}: {made.before} to {made.after}")
+    def record(run: RunInfo, transition: Transition) -> None:
+        transitions.append(f"{run.task_id}: {transition.before} to {transition.after}")
         raise ValueError("broken")
 
-    here.a2a.on_transition(way(hear))
+    here.a2a.on_transition(way(record))
 
     assert (await here.play("echo")).status.state == COMPLETED
 
-    async def all_are_heard() -> bool:
-        return len(heard) == 2
+    async def all_are_recorded() -> bool:
+        return len(transitions) == 2
 
-    await eventually_async(all_are_heard)
-    assert heard == ["t: IDLE to INITIALIZING", "t: INITIALIZING to COMPLETED"]
+    await eventually_async(all_are_recorded)
+    assert transitions == ["t: IDLE to INITIALIZING", "t: INITIALIZING to COMPLETED"]
 
 
 @pytest.mark.parametrize("kind", ["before_run", "after_run", "on_event", "on_transition"])
-def test_what_is_no_hook_is_refused(kind: str) -> None:
+def test_an_invalid_hook_is_refused(kind: str) -> None:
     a2a = A2A(Celery("hooks", set_as_current=False))
     decorate = getattr(a2a, kind)
 

@@ -1,4 +1,4 @@
-"""Agents that are given by name and cannot be imported stop a worker at its start."""
+"""Agents that are registered by name and cannot be imported stop a worker at its start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import LIMIT
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules to import, of which some cannot be."""
+    """Write modules to import, some of which cannot be imported."""
     (tmp_path / "acme_fine.py").write_text("print('imported')\nclass Agent: ...\n")
     (tmp_path / "acme_broken.py").write_text("raise RuntimeError('no licence\\nsecond line')\n")
     (tmp_path / "acme_exits.py").write_text("import sys\nsys.exit(7)\n")
@@ -40,7 +40,7 @@ def an_app(**agents: str) -> A2A:
 
 
 def start_worker(a2a: A2A) -> None:
-    a2a.worker()  # its signals are connected when a worker starts
+    a2a.worker()  # a worker's signals are connected at its start
     worker_starts(SimpleNamespace(app=a2a.celery))
 
 
@@ -53,9 +53,7 @@ def start_worker(a2a: A2A) -> None:
         ("acme_exits:Agent", "SystemExit: 7"),
     ],
 )
-def test_an_agent_that_cannot_be_imported_stops_the_worker_with_a_sentence(
-    modules: None, code: str, reason: str
-) -> None:
+def test_an_agent_that_cannot_be_imported_stops_the_worker_with_an_error(modules: None, code: str, reason: str) -> None:
     with pytest.raises(SystemExit) as stopped:
         start_worker(an_app(one="acme_fine:Agent", two=code))
 
@@ -66,15 +64,15 @@ def test_an_import_that_kills_its_process_is_reported(modules: None) -> None:
     assert import_errors(an_app(one="acme_dies:Agent").agents.values()) == {"one": NO_REPLY}
 
 
-def test_the_process_that_asks_imports_nothing(modules: None) -> None:
-    """What an import leaves, such as a connection, would not survive the fork of a pool process."""
+def test_the_checking_process_imports_no_agent(modules: None) -> None:
+    """Side effects of an import, such as a connection, would not survive the fork of a pool process."""
     start_worker(an_app(one="acme_fine:Agent"))
 
     assert "acme_fine" not in sys.modules
 
 
-def test_what_an_import_prints_is_no_output_of_a_command(modules: None, capfd: pytest.CaptureFixture[str]) -> None:
-    """``doctor --json`` is read by scripts."""
+def test_the_output_of_an_import_is_not_that_of_a_command(modules: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """Scripts read the output of ``doctor --json``."""
     assert import_errors(an_app(one="acme_fine:Agent").agents.values()) == {}
 
     printed = capfd.readouterr()
@@ -82,7 +80,7 @@ def test_what_an_import_prints_is_no_output_of_a_command(modules: None, capfd: p
     assert "imported\n" in printed.err
 
 
-def test_the_doctor_calls_it_an_error(modules: None) -> None:
+def test_the_doctor_reports_a_failed_import(modules: None) -> None:
     app = an_app(one="acme_missing:Agent")
     app.celery.conf.broker_url = "redis://127.0.0.1:1/0"
 
@@ -108,7 +106,7 @@ def test_an_agent_in_the_current_folder_is_imported_as_celery_imports_the_app(
     assert sys.path.count(str(tmp_path)) == 1
 
 
-def test_an_import_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_import_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = Event(), Event()
     monkeypatch.setattr(sys, "acme_events", (begun, go_on), raising=False)
     (tmp_path / "acme_hangs.py").write_text(

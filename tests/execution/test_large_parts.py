@@ -1,4 +1,4 @@
-"""A run whose large parts go to an object store that is away: it waits a while, and then it fails."""
+"""Runs with large parts while the object store is unavailable: they wait for a while and then fail."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LARGE = "x" * 3000
 
 @pytest.fixture
 async def large(blob_setup: BlobSetup, keys: Keys) -> AsyncIterator[Scene]:
-    """A scene whose large parts are in a folder."""
+    """Yield a scene whose large parts are in a folder."""
     scene = Scene(Gate(blob_setup.store), keys, Seeds(blob_setup.store, keys))
     yield scene
     for events in scene.opened:
         await events.abandon()
 
 
-async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, blob_setup: BlobSetup) -> None:
+async def test_events_during_an_outage_are_written_in_order(large: Scene, blob_setup: BlobSetup) -> None:
     claim, events = await large.begin()
     blob_setup.object_store.is_down = True
     for number in range(5):
@@ -49,9 +49,9 @@ async def test_what_is_said_meanwhile_is_written_in_order(large: Scene, blob_set
     await large.seeds.require_consistent(claim.task.id)
 
 
-@pytest.mark.parametrize("says_the_end", [False, True])
-async def test_one_that_stays_away_fails_the_run(
-    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch, says_the_end: bool
+@pytest.mark.parametrize("sends_the_end", [False, True])
+async def test_a_permanent_outage_fails_the_run(
+    large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch, sends_the_end: bool
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
     claim, events = await large.begin()
@@ -63,7 +63,7 @@ async def test_one_that_stays_away_fails_the_run(
     await until(written)
     blob_setup.object_store.is_down = True
     await events.enqueue_event(chunk(LARGE))
-    if says_the_end:
+    if sends_the_end:
         await events.enqueue_event(status(COMPLETED))
 
     async def stuck() -> bool:
@@ -81,7 +81,7 @@ async def test_one_that_stays_away_fails_the_run(
     await large.seeds.require_consistent(claim.task.id)
 
 
-async def test_an_end_that_can_not_be_written_can_still_be_failed(
+async def test_a_run_with_an_unwritable_end_fails(
     large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)
@@ -113,7 +113,7 @@ async def test_a_related_task_is_never_read_in_part(
     assert whole.artifacts[0].parts[0].text == LARGE
 
 
-async def test_an_agent_sees_its_claim_whole_or_not_at_all(
+async def test_an_agent_gets_its_complete_task_or_does_not_run(
     large: Scene, blob_setup: BlobSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.settlement.BLOB_TIMEOUT", 0.05)

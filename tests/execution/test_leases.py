@@ -1,4 +1,4 @@
-"""The lease keeper: what is renewed stays ours, what isn't counts as lost."""
+"""Lease keeper: renewed runs stay claimed, others count as lost."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ T = TypeVar("T")
 
 @dataclass
 class FakeRun:
-    """A run that notes what it was told."""
+    """Run that records its requests to stop."""
 
     ref: RunRef
     token: str
-    told: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     may_be_elsewhere: bool = True
 
     def ask_to_cancel(self) -> None:
-        self.told.append("cancel")
+        self.requests.append("cancel")
 
     def give_up(self) -> None:
-        self.told.append("give up")
+        self.requests.append("give up")
 
 
-class AwayStore(AsyncStore):
-    """A store that can't be reached while `away`."""
+class UnreachableStore(AsyncStore):
+    """Store that cannot be reached while `down`."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
-        self.away = False
+        self.down = False
         self.answers = asyncio.Event()
         self.answers.set()
-        self.asked = 0
+        self.operations = 0
 
     async def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""
-        self.asked += 1
+        self.operations += 1
         await self.answers.wait()
-        if self.away:
-            raise StoreUnavailable("away")
+        if self.down:
+            raise StoreUnavailable("unreachable")
         return await self._store.run(operation)
 
 
@@ -67,22 +67,22 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 @pytest.fixture
-def away(store: AsyncStore) -> AwayStore:
-    return AwayStore(store)
+def unreachable(store: AsyncStore) -> UnreachableStore:
+    return UnreachableStore(store)
 
 
 @pytest.fixture
-def keeper(away: AwayStore, keys: Keys, clock: ManualClock) -> LeaseKeeper:
-    return LeaseKeeper(away, keys, lease_ttl=15.0, clock=clock)
+def keeper(unreachable: UnreachableStore, keys: Keys, clock: ManualClock) -> LeaseKeeper:
+    return LeaseKeeper(unreachable, keys, lease_ttl=15.0, clock=clock)
 
 
 async def run_of(seeds: Seeds) -> FakeRun:
-    """A claimed run."""
+    """Return a claimed run."""
     claim = await seeds.claimed()
     return FakeRun(claim.ref, claim.token)
 
 
-async def test_a_tick_renews_what_is_leased(store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper) -> None:
+async def test_a_tick_renews_all_leases(store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper) -> None:
     run = await run_of(seeds)
     await store.redis.zadd(keys.leases, {run.ref.name: 1})
 
@@ -90,31 +90,29 @@ async def test_a_tick_renews_what_is_leased(store: AsyncStore, keys: Keys, seeds
         await keeper.tick()
 
     assert await store.redis.zscore(keys.leases, run.ref.name) > 1
-    assert run.told == []
+    assert run.requests == []
 
 
-async def test_a_lost_run_is_told_to_give_up_and_no_other(
-    store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
-) -> None:
-    lost, kept = await run_of(seeds), await run_of(seeds)
+async def test_only_a_lost_run_is_given_up(store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper) -> None:
+    lost, other = await run_of(seeds), await run_of(seeds)
     await store.redis.hset(keys.task(lost.ref.task_id).record, "token", "another's")
 
-    with keeper.renewing(lost), keeper.renewing(kept):
+    with keeper.renewing(lost), keeper.renewing(other):
         await keeper.tick()
 
-    assert (lost.told, kept.told) == (["give up"], [])
+    assert (lost.requests, other.requests) == (["give up"], [])
 
 
-async def test_a_run_whose_cancel_was_asked_is_told(
+async def test_a_cancel_request_reaches_only_its_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
 ) -> None:
-    asked, kept = await run_of(seeds), await run_of(seeds)
-    await store.run(request_cancel(keys, ANN, asked.ref.task_id, CONTEXT))
+    requested, other = await run_of(seeds), await run_of(seeds)
+    await store.run(request_cancel(keys, ANN, requested.ref.task_id, CONTEXT))
 
-    with keeper.renewing(asked), keeper.renewing(kept):
+    with keeper.renewing(requested), keeper.renewing(other):
         await keeper.tick()
 
-    assert (asked.told, kept.told) == (["cancel"], [])
+    assert (requested.requests, other.requests) == (["cancel"], [])
 
 
 async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, keeper: LeaseKeeper) -> None:
@@ -125,90 +123,92 @@ async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, k
         keeper.asked_to_cancel(b"unknown.1")
     keeper.asked_to_cancel(other.ref.name.encode())
 
-    assert (one.told, other.told) == (["cancel"], [])
+    assert (one.requests, other.requests) == (["cancel"], [])
 
 
-async def test_a_store_that_is_away_for_less_than_the_lease_changes_nothing(
-    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
+async def test_an_outage_shorter_than_the_lease_has_no_effect(
+    seeds: Seeds, keeper: LeaseKeeper, unreachable: UnreachableStore, clock: ManualClock
 ) -> None:
     run = await run_of(seeds)
-    away.away = True
+    unreachable.down = True
 
     with keeper.renewing(run):
         clock.advance(14.9)
         await keeper.tick()
 
-    assert run.told == []
+    assert run.requests == []
 
 
-async def test_a_store_that_is_away_longer_than_the_lease_loses_the_run(
-    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
+async def test_an_outage_longer_than_the_lease_loses_the_run(
+    seeds: Seeds, keeper: LeaseKeeper, unreachable: UnreachableStore, clock: ManualClock
 ) -> None:
     run = await run_of(seeds)
 
     with keeper.renewing(run):
         clock.advance(10)
-        await keeper.tick()  # renewed: fifteen seconds from here
-        away.away = True
+        await keeper.tick()  # renewed for fifteen seconds
+        unreachable.down = True
         clock.advance(14)
         await keeper.tick()
-        assert run.told == []
+        assert run.requests == []
         clock.advance(2)
         await keeper.tick()
 
-    assert run.told == ["give up"]
+    assert run.requests == ["give up"]
 
 
-async def test_a_run_whose_lease_is_over_does_not_wait_for_a_silent_store(
-    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
+async def test_a_run_with_an_expired_lease_does_not_wait_for_a_silent_store(
+    seeds: Seeds, keeper: LeaseKeeper, unreachable: UnreachableStore, clock: ManualClock
 ) -> None:
     run, at_most_once = await run_of(seeds), await run_of(seeds)
     at_most_once.may_be_elsewhere = False
 
     with keeper.renewing(run), keeper.renewing(at_most_once):
-        clock.advance(16)  # as for a process that was frozen
-        away.answers.clear()
+        clock.advance(16)  # like a frozen process
+        unreachable.answers.clear()
         tick = asyncio.create_task(keeper.tick())
         await clock.until_waiting(EXPIRY_CHECK_INTERVAL)
         clock.advance(EXPIRY_CHECK_INTERVAL)
-        await eventually_async(lambda: _is(bool(run.told)), what="its agent is stopped")
+        await eventually_async(lambda: _is(bool(run.requests)), what="its agent is stopped")
         assert not tick.done()
-        away.answers.set()
+        unreachable.answers.set()
         await tick
 
-    assert (run.told, at_most_once.told) == (["give up"], [])
+    assert (run.requests, at_most_once.requests) == (["give up"], [])
 
 
 async def _is(fact: bool) -> bool:
     return fact
 
 
-async def test_a_run_that_nobody_else_may_get_goes_on_while_the_store_is_away(
-    seeds: Seeds, keeper: LeaseKeeper, away: AwayStore, clock: ManualClock
+async def test_a_run_that_cannot_be_elsewhere_continues_during_an_outage(
+    seeds: Seeds, keeper: LeaseKeeper, unreachable: UnreachableStore, clock: ManualClock
 ) -> None:
     run = await run_of(seeds)
     run.may_be_elsewhere = False
 
     with keeper.renewing(run):
-        away.away = True
+        unreachable.down = True
         clock.advance(600)
         await keeper.tick()
-        away.away = False
+        unreachable.down = False
         await keeper.tick()
 
-    assert run.told == []
+    assert run.requests == []
 
 
-async def test_nothing_held_asks_nothing(keeper: LeaseKeeper, away: AwayStore, seeds: Seeds) -> None:
+async def test_without_leases_the_store_is_not_called(
+    keeper: LeaseKeeper, unreachable: UnreachableStore, seeds: Seeds
+) -> None:
     with ExitStack() as stack:
         stack.enter_context(keeper.renewing(await run_of(seeds)))
 
     await keeper.tick()
 
-    assert away.asked == 0
+    assert unreachable.operations == 0
 
 
-async def test_leases_are_renewed_when_a_third_of_one_is_over(
+async def test_leases_are_renewed_after_a_third_of_their_time(
     store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper, clock: ManualClock
 ) -> None:
     run = await run_of(seeds)

@@ -1,4 +1,4 @@
-"""What an app opens on the event loop of a worker process is open while its agents run, and closed at the end."""
+"""Lifespans of an app: open on the event loop of a worker process while agents run, and closed at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .scene import TurnByTurn
 
 
 def an_app(events: list[str], *, fail: bool = False) -> A2A:
-    """An agent that asks, and two lifespans; with `fail` the second cannot be entered the first time."""
+    """Return an agent that asks, and two lifespans. With `fail` the second fails at the first attempt."""
     a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
     tasks: dict[str, asyncio.Task[None] | None] = {}
 

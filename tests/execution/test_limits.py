@@ -1,4 +1,4 @@
-"""A run's limits: the earliest of its agent's and of Celery's, and a clock that knows when the agent was heard."""
+"""Limits of a run: the earliest of its agent's and of Celery's, and the time since the agent's last activity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def agent(**limits: Any) -> Agent:
         ({"time_limit": 5}, CeleryLimits(soft=3), 3),
         ({"time_limit": 5}, CeleryLimits(soft=30, hard=60), 5),
         ({}, CeleryLimits(soft=30, hard=60), 30),
-        ({}, CeleryLimits(hard=60), 54),  # the grace and a second before the kill
+        ({}, CeleryLimits(hard=60), 54),  # the grace, and a second before the kill
         ({}, CeleryLimits(hard=4), 3),  # three quarters
         ({}, CeleryLimits(soft=4, hard=4), 3),
         ({}, CeleryLimits(soft=0, hard=0), None),
@@ -41,7 +41,7 @@ def test_the_earliest_limit_counts(own: dict[str, float], celery: CeleryLimits, 
     assert limits_of(agent(**own), celery, cancel_grace=5) == Limits(total, None)
 
 
-def test_an_idle_limit_is_the_agents_own() -> None:
+def test_an_idle_limit_belongs_to_the_agent() -> None:
     assert limits_of(agent(idle_limit=2), CeleryLimits(30, 60), 5) == Limits(30, 2)
 
 
@@ -59,7 +59,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
-    """The events of a claimed run, on a gate."""
+    """Yield the event queue of a claimed run on a gate."""
     gate = Gate(store)
     claim = await Seeds(store, keys).claimed()
 
@@ -72,7 +72,7 @@ async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
     await events.abandon()
 
 
-async def test_the_time_in_all_runs_from_the_arrival(events: RunEventQueue, clock: ManualClock) -> None:
+async def test_the_total_time_starts_at_the_arrival(events: RunEventQueue, clock: ManualClock) -> None:
     limit = asyncio.create_task(out_of_time(Limits(total=1000), clock.monotonic() - 900, events.idle_clock))
     await clock.until_waiting(100)
     clock.advance(99)
@@ -84,7 +84,7 @@ async def test_the_time_in_all_runs_from_the_arrival(events: RunEventQueue, cloc
     await out_of_time(Limits(total=1000), clock.monotonic() - 2000, events.idle_clock)
 
 
-async def test_an_event_makes_the_idle_time_begin_anew(events: RunEventQueue, clock: ManualClock) -> None:
+async def test_an_event_restarts_the_idle_time(events: RunEventQueue, clock: ManualClock) -> None:
     limit = asyncio.create_task(out_of_time(Limits(idle=10), clock.monotonic(), events.idle_clock))
     await clock.until_waiting(10)
     clock.advance(9)
@@ -118,7 +118,7 @@ async def test_an_agent_that_waits_for_the_store_is_not_idle(
     await limit
 
 
-async def test_without_limits_time_does_not_run_out(events: RunEventQueue, clock: ManualClock) -> None:
+async def test_without_limits_a_run_never_times_out(events: RunEventQueue, clock: ManualClock) -> None:
     limit = asyncio.create_task(out_of_time(Limits(), clock.monotonic() - 1e9, events.idle_clock))
     await asyncio.sleep(0)
     clock.advance(1e9)

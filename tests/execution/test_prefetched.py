@@ -1,4 +1,4 @@
-"""What a worker has fetched and not begun is told to the store: when it is new, and again in time; not more often."""
+"""Reports of prefetched runs to the store: new ones at once, known ones at an interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.seeds import Seeds
 
 
 class Fetched:
-    """A message as Celery's worker keeps it."""
+    """Message as Celery's worker holds it."""
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -33,7 +33,7 @@ def here(redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock) -> Prefetc
     return PrefetchReporter(Settings(store_url=redis_server.store_url, key_prefix=keys.prefix, lease_ttl=30), clock)
 
 
-async def test_new_runs_are_told_at_once_and_known_ones_in_time(
+async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
     store: AsyncStore, keys: Keys, here: PrefetchReporter, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = Seeds(store, keys)
@@ -63,7 +63,7 @@ async def test_new_runs_are_told_at_once_and_known_ones_in_time(
         assert await store.redis.hget(keys.task(name[:-2]).record, "prefetched") is not None
 
 
-def test_what_was_begun_or_is_no_run_is_not_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_runs_and_other_tasks_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, fetched, other = Fetched("a.1"), Fetched("b.2"), Fetched("a-celery-task")
     monkeypatch.setattr(state, "requests", {one.id: one for one in (begun, fetched, other)})
     monkeypatch.setattr(state, "active_requests", {begun})

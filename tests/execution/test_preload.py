@@ -1,4 +1,4 @@
-"""Agents that are given by name are imported when a process of a worker starts."""
+"""Agents that are registered by name are imported when a process of a worker starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.agents import card
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules to import, one of which cannot be."""
+    """Write modules to import, one of which cannot be imported."""
     (tmp_path / "preload_one.py").write_text("class Agent: ...\n")
     (tmp_path / "preload_other_queue.py").write_text("class Agent: ...\n")
     (tmp_path / "preload_broken.py").write_text("raise RuntimeError('no licence')\n")
@@ -49,7 +49,7 @@ def test_the_agents_of_the_processs_queues_are_imported(caplog: pytest.LogCaptur
     assert "agent 'broken' was not imported" in caplog.text
 
 
-def test_nothing_is_imported_where_that_is_switched_off() -> None:
+def test_nothing_is_imported_if_the_setting_is_off() -> None:
     assert preload.preload(an_app(a2a_preload_agents=False)) is None
 
 
@@ -62,7 +62,7 @@ def test_nothing_is_imported_where_that_is_switched_off() -> None:
     ],
     ids=["threads", "gevent", "prefork"],
 )
-def test_a_worker_imports_in_its_main_process_where_its_runs_are(
+def test_a_worker_that_runs_agents_in_its_main_process_imports_them_there(
     monkeypatch: pytest.MonkeyPatch, pool: Any, imports: bool
 ) -> None:
     begun: list[Celery] = []

@@ -1,4 +1,4 @@
-"""A worker that starts while its broker does not answer connects again."""
+"""Workers that start while their broker does not answer connect again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from a2a_celery.execution.celery import reconnect
 
 @pytest.fixture
 def app() -> Celery:
-    """An app whose workers find, at their first start, a broker that does not answer."""
+    """Return an app whose workers find a broker without answers at their first start."""
     app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
     app.steps["consumer"].add(Unanswered)
     Unanswered.starts = 0
@@ -22,7 +22,8 @@ def app() -> Celery:
 
 
 class Unanswered(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Asks the broker, as mingle does, and gets no answer the first time. The worker ends the second time."""
+    """Bootstep that asks the broker, like mingle, without an answer the first time. It ends the worker the second
+    time."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
     starts = 0
@@ -48,5 +49,5 @@ def test_a_worker_that_starts_while_its_broker_does_not_answer_connects_again(ap
 
 
 def test_celery_still_ends_such_a_worker(app: Celery) -> None:
-    """If this test fails, `reconnect.ReconnectsWhileStarting` can go."""
+    """If this test fails, `reconnect.ReconnectsWhileStarting` can be removed."""
     assert (exit_code(app), Unanswered.starts) == (1, 1)

@@ -1,4 +1,4 @@
-"""A run begins with the machine that the runs before it have saved."""
+"""Runs begin with the execution state that earlier runs have saved."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def began(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
 
 
 def saved(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
-    """Steps of a first run; the last has `detail`."""
+    """Return steps of a first run. The last one has `detail`."""
     made = [Transition(n, before, after, n) for n, (before, after) in enumerate(pairwise(states), 1)]
     made[-1] = replace(made[-1], detail=detail)
     return tuple(Step(1, 1, "host.0.x", transition) for transition in made)
 
 
-async def test_the_next_attempt_knows_in_which_tool_the_last_one_died(scene: Scene) -> None:
+async def test_the_next_attempt_has_the_tool_in_which_the_last_one_was_lost(scene: Scene) -> None:
     claim = await scene.seeds.claimed()
     steps = saved(S.IDLE, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")
 
@@ -61,7 +61,7 @@ async def test_the_next_attempt_knows_in_which_tool_the_last_one_died(scene: Sce
     ("end", "before"),
     [(S.COMPLETED, S.COMPLETED), (S.INTERRUPTED, S.INTERRUPTED), (S.CANCELLED, S.IDLE), (S.ERROR, S.IDLE)],
 )
-async def test_the_next_message_goes_on_from_where_the_last_one_ended(
+async def test_the_next_turn_begins_with_the_last_state_of_the_previous_one(
     scene: Scene, end: ExecutionState, before: ExecutionState
 ) -> None:
     claim = replace(await scene.seeds.claimed(), execution=saved(S.IDLE, S.INITIALIZING, end))
@@ -72,7 +72,7 @@ async def test_the_next_message_goes_on_from_where_the_last_one_ended(
     assert execution.state is S.INITIALIZING
 
 
-async def test_a_turn_whose_machine_is_gone_begins_as_its_task_stood(scene: Scene) -> None:
+async def test_a_turn_without_saved_steps_begins_with_the_state_of_its_task(scene: Scene) -> None:
     claim = await scene.seeds.claimed()
 
     fresh, _ = began(claim, scene)

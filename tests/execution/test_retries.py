@@ -1,4 +1,4 @@
-"""Retries of agents: when the next attempt is due, what it keeps, and what becomes of it without a broker."""
+"""Retries of agents: the time of the next attempt, its options, and retries without a broker."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ LATER = NOW + timedelta(seconds=60)
 
 
 def retries(count: int = 0, **policy: Any) -> Retries:
-    """The retries of a run, `count` of which were before it."""
+    """Return the retries of a run that has had `count` of them."""
     options = RunOptions(retries=count, not_after=NOW).to_json()
     return Retries(RetryPolicy(**policy), options, ManualClock())
 
 
 def requested(retries: Retries, **arguments: Any) -> BaseException:
-    """Return what `Turn.retry` raises."""
+    """Return the exception of `Turn.retry`."""
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - any
         retries.request(**arguments)
     return raised.value
@@ -83,7 +83,7 @@ def test_without_a_limit_each_exception_is_followed_by_a_retry() -> None:
     ],
     ids=str,
 )
-def test_an_agent_says_when_it_is_retried(arguments: dict[str, Any], when: datetime | None) -> None:
+def test_an_agent_sets_the_time_of_its_retry(arguments: dict[str, Any], when: datetime | None) -> None:
     run = retries(default_retry_delay=60, retry_backoff=True)
 
     after = run.after(requested(run, **arguments))
@@ -122,13 +122,13 @@ def test_the_last_retry_raises_the_exception_which_is_not_retried_again() -> Non
     assert run.after(requested(run, max_retries=2)) is not None
 
 
-def test_the_response_of_a_provider_says_when() -> None:
+def test_the_response_of_a_provider_sets_the_time_of_the_retry() -> None:
     response = httpx.Response(429, headers={"retry-after": "60"}, request=httpx.Request("POST", "http://p.example"))
     run = retries(autoretry_for=(httpx.HTTPError,))
     try:
         response.raise_for_status()
     except httpx.HTTPStatusError as error:
-        celerys = Retry(exc=error)  # Celery replaces the exception: it cannot be pickled
+        celerys = Retry(exc=error)  # Celery replaces the exception, which cannot be pickled
         raised = [error, requested(run, exc=error), celerys, requested(run)]
         celerys.__cause__ = error
 
@@ -146,7 +146,7 @@ def test_no_text_of_an_agent_is_in_the_name_of_a_cause() -> None:
     assert causes == ["", "", ""]
 
 
-def test_a_retry_once_too_often_ends_as_its_exception() -> None:
+def test_a_retry_beyond_the_maximum_ends_with_its_exception() -> None:
     error = OSError()
 
     assert error_without_retry(Retry(exc=error)) is error
@@ -155,7 +155,7 @@ def test_a_retry_once_too_often_ends_as_its_exception() -> None:
 
 @pytest.fixture
 async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
-    """Agents of an app whose broker is unavailable."""
+    """Return agents of an app whose broker is unavailable."""
     app = Celery("test", broker="redis://127.0.0.1:1", set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
     a2a = A2A(app)
@@ -189,13 +189,13 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
 
 
 async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, text: str = "x") -> Any:
-    """Run a new task of `agent`, whose id is "t". Return Celery's result."""
+    """Run a new task "t" of `agent`, and return Celery's result."""
     caller = Caller(user="ann").to_json()
     await store.run(create_task(keys, ANN, "t", CONTEXT, request(text), caller=caller, retention=RETENTION))
     return await asyncio.to_thread(perform_run, a2a.celery.tasks[f"a2a.{agent}"], "t.1", "t", 1)
 
 
-async def test_a_retry_is_in_the_store_before_a_broker_is_asked(
+async def test_a_retry_is_stored_before_it_is_published(
     a2a: A2A, store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -232,7 +232,7 @@ async def test_what_cannot_be_retried_ends(a2a: A2A, store: AsyncStore, keys: Ke
     assert await Seeds(store, keys).states("t") == [SUBMITTED, WORKING, end]
 
 
-async def test_a_repeated_release_with_a_replacement_is_one(store: AsyncStore, keys: Keys) -> None:
+async def test_a_repeated_release_with_a_replacement_has_one_effect(store: AsyncStore, keys: Keys) -> None:
     seeds = Seeds(store, keys)
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("open"))
@@ -258,7 +258,7 @@ async def test_a_repeated_release_with_a_replacement_is_one(store: AsyncStore, k
     await seeds.require_consistent(task.id)
 
 
-def test_a_celery_task_has_retries_of_its_own() -> None:
+def test_a_plain_celery_task_has_its_own_retries() -> None:
     turn = Turn.__new__(Turn)
     turn._events = type("Events", (), {"retries": None})()  # type: ignore[assignment]
 

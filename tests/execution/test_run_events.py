@@ -1,4 +1,4 @@
-"""A run's way into the log: in order, in few writes, once, fenced."""
+"""Events of a run on their way into the log: in order, in few writes, once and fenced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.seeds import chunk, status
 from .scene import Scene, until
 
 
-async def test_what_is_said_during_a_write_goes_together_in_order(scene: Scene) -> None:
+async def test_events_during_a_write_are_written_together_in_order(scene: Scene) -> None:
     claim, events = await scene.begin()
     scene.gate.open.clear()
 
@@ -46,7 +46,7 @@ async def test_events_are_written_while_the_agent_works(scene: Scene) -> None:
         await until(written)
 
 
-async def test_what_comes_after_the_end_is_dropped(scene: Scene) -> None:
+async def test_events_after_the_end_are_dropped(scene: Scene) -> None:
     claim, events = await scene.begin()
     await events.enqueue_event(status(COMPLETED))
     for late in (chunk("late"), status(FAILED), status(WORKING)):
@@ -58,7 +58,7 @@ async def test_what_comes_after_the_end_is_dropped(scene: Scene) -> None:
     assert len(await scene.seeds.log(claim.task.id)) == 3
 
 
-async def test_a_lost_run_writes_nothing_and_knows_it(scene: Scene) -> None:
+async def test_a_lost_run_writes_nothing_and_is_marked_as_lost(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
     before = await scene.seeds.everything()
@@ -162,7 +162,7 @@ async def test_an_agent_faster_than_the_store_waits(scene: Scene) -> None:
     assert await scene.texts(claim.task.id) == [str(n) for n in range(MAX_PENDING + 50)]
 
 
-async def test_an_agent_that_waits_for_room_is_let_go_when_its_run_is_lost(scene: Scene) -> None:
+async def test_an_agent_blocked_by_a_full_queue_continues_when_its_run_is_lost(scene: Scene) -> None:
     _, events = await scene.begin()
     scene.gate.open.clear()
 
@@ -179,7 +179,7 @@ async def test_an_agent_that_waits_for_room_is_let_go_when_its_run_is_lost(scene
 
 
 class Witness(AgentExecutor):
-    """Records the request contexts of `execute` and `cancel`."""
+    """Executor that records the request contexts of `execute` and `cancel`."""
 
     def __init__(self) -> None:
         self.executed: RequestContext

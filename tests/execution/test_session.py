@@ -1,4 +1,4 @@
-"""A session as its run has it: what may be kept, how it is sealed, what the end of a run leaves."""
+"""Sessions in a run: their permitted contents, their encryption, and their state at the end of the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Runs:
         self.settings = Settings(store_url="redis://127.0.0.1/0", session_max_bytes=100)
 
     async def begin(self, **settings: Any) -> tuple[Claim, RunEventQueue, ContextSession]:
-        """A run under way, with settings of its own."""
+        """Claim a run with separate settings and open its session."""
         claim, events = await self.scene.begin(claim=await self.scene.seeds.claimed(session=True))
         of = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
         open_session(agent(session=True), claim, events, of)
@@ -53,7 +53,7 @@ class Runs:
             return await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
 
     async def state(self) -> dict[str, Any]:
-        """What the next run finds."""
+        """Return the state that the next run gets."""
         return (await self.begin())[2].state
 
 
@@ -67,7 +67,7 @@ def runs(scene: Scene) -> Runs:
     return Runs(scene)
 
 
-async def test_a_state_comes_back_as_it_was(runs: Runs) -> None:
+async def test_a_state_is_restored_unchanged(runs: Runs) -> None:
     state = {"text": "ü \n \u2028", "number": 1.5, "deep": [{"a": None}, [True]], "": "empty"}
     claim, events, session = await runs.begin()
     assert (session.state, session.version, session.resumed) == ({}, 0, False)
@@ -81,7 +81,7 @@ async def test_a_state_comes_back_as_it_was(runs: Runs) -> None:
     assert await runs.state() == state
 
 
-async def test_what_was_not_changed_is_not_written(runs: Runs) -> None:
+async def test_an_unchanged_session_is_not_written(runs: Runs) -> None:
     claim, events, session = await runs.begin()
     await session.checkpoint({"a": 1})
     before = list(runs.scene.gate.calls)
@@ -99,7 +99,7 @@ CIRCLE.append(CIRCLE)
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("state", "error"),
     [
         ([1], "a dict, not list"),
         (None, "a dict, not NoneType"),
@@ -114,8 +114,8 @@ CIRCLE.append(CIRCLE)
     ],
 )
 @pytest.mark.parametrize("how", [Completed(), Paused(INPUT_REQUIRED, None)])
-async def test_what_can_not_be_kept_is_said_at_once_and_fails_the_run_at_its_end(
-    runs: Runs, store: AsyncStore, keys: Keys, seeds: Seeds, state: Any, says: str, how: Any,
+async def test_an_invalid_state_is_refused_at_a_checkpoint_and_fails_the_run_at_its_end(
+    runs: Runs, store: AsyncStore, keys: Keys, seeds: Seeds, state: Any, error: str, how: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     claim, events, session = await runs.begin()
@@ -123,27 +123,33 @@ async def test_what_can_not_be_kept_is_said_at_once_and_fails_the_run_at_its_end
     if state is not None:
         with pytest.raises(SessionError) as raised:
             await session.checkpoint(state)
-        assert says in str(raised.value)
+        assert error in str(raised.value)
         assert session.state == {"kept": True}
     session.state = state
 
     failed = await runs.settle(claim, events, how)
 
     assert isinstance(failed, Failure)
-    assert says in caplog.text
+    assert error in caplog.text
     assert f"[reference {failed.reference}]" in caplog.text
     task = await seeds.task(claim.ref.task_id)
     assert task.status.state == FAILED
     assert task.status.message.parts[0].text.startswith(AGENT_FAILED.rstrip("."))
-    assert says not in str(task)
+    assert error not in str(task)
     assert await runs.state() == {"kept": True}
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Runs, seeds: Seeds) -> None:
+async def test_an_end_sent_by_the_agent_waits_for_its_session(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
     events = RunEventQueue(
-        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, ends_on_return=True
+        runs.scene.gate,
+        runs.scene.keys,
+        claim,
+        hold=0,
+        input_timeout=None,
+        publish_next=_publish_nothing,
+        ends_on_return=True,
     )
     open_session(agent(session=True), claim, events, runs.settings)
     session = events.settlement.session
@@ -160,10 +166,16 @@ async def test_an_end_that_was_said_by_the_agent_waits_for_its_session(runs: Run
     assert await runs.state() == {"a": 1}
 
 
-async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, seeds: Seeds) -> None:
+async def test_an_answer_without_a_task_fails_too_if_its_session_is_invalid(runs: Runs, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True, working=False)
     events = RunEventQueue(
-        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, ends_on_return=True
+        runs.scene.gate,
+        runs.scene.keys,
+        claim,
+        hold=0,
+        input_timeout=None,
+        publish_next=_publish_nothing,
+        ends_on_return=True,
     )
     open_session(agent(session=True), claim, events, runs.settings)
     events.settlement.session.state = None  # type: ignore[union-attr]
@@ -173,11 +185,17 @@ async def test_a_message_alone_fails_too_if_its_session_is_nonsense(runs: Runs, 
     assert (await seeds.task(claim.ref.task_id)).status.state == FAILED
 
 
-@pytest.mark.parametrize("held", [True, False])
-async def test_a_run_whose_end_waits_for_its_agent_is_still_to_be_lost(runs: Runs, seeds: Seeds, held: bool) -> None:
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_a_run_whose_end_waits_for_its_agent_can_still_be_lost(runs: Runs, seeds: Seeds, is_held: bool) -> None:
     claim = await seeds.claimed(session=True)
     events = RunEventQueue(
-        runs.scene.gate, runs.scene.keys, claim, hold=0, input_timeout=None, publish_next=_nobody, ends_on_return=held
+        runs.scene.gate,
+        runs.scene.keys,
+        claim,
+        hold=0,
+        input_timeout=None,
+        publish_next=_publish_nothing,
+        ends_on_return=is_held,
     )
     runs.scene.opened.append(events)
     run = Run(None, agent(session=True), claim.ref.task_id, 1, Limits())  # type: ignore[arg-type]
@@ -186,15 +204,15 @@ async def test_a_run_whose_end_waits_for_its_agent_is_still_to_be_lost(runs: Run
 
     run.give_up()
 
-    assert run.ended is not held
-    assert (run._stopped is not None) is held, "its agent is told, and its lease renewed till then"
+    assert run.ended is not is_held
+    assert (run._stopped is not None) is is_held, "its agent is stopped, and its lease is renewed until then"
 
 
-async def _nobody(*_: Any) -> None:
+async def _publish_nothing(*_: Any) -> None:
     raise AssertionError("nothing is to be published")
 
 
-async def test_the_loser_of_two_runs_hears_of_it(runs: Runs, seeds: Seeds) -> None:
+async def test_the_later_of_two_writers_gets_a_conflict(runs: Runs, seeds: Seeds) -> None:
     one, other = await runs.begin(), await runs.begin()
     await one[2].checkpoint({"by": "one"})
 
@@ -208,7 +226,7 @@ async def test_the_loser_of_two_runs_hears_of_it(runs: Runs, seeds: Seeds) -> No
     assert (await seeds.task(other[0].ref.task_id)).status.state == FAILED
 
 
-async def test_who_only_read_it_is_no_loser(runs: Runs, seeds: Seeds) -> None:
+async def test_a_run_that_only_reads_its_session_has_no_conflict(runs: Runs, seeds: Seeds) -> None:
     one, other = await runs.begin(), await runs.begin()
     await one[2].checkpoint({"by": "one"})
 
@@ -217,7 +235,7 @@ async def test_who_only_read_it_is_no_loser(runs: Runs, seeds: Seeds) -> None:
     assert (await seeds.task(other[0].ref.task_id)).status.state == COMPLETED
 
 
-async def test_a_checkpoint_comes_behind_what_was_said_before_it(runs: Runs, seeds: Seeds) -> None:
+async def test_a_checkpoint_follows_earlier_events(runs: Runs, seeds: Seeds) -> None:
     claim, events, session = await runs.begin()
     for number in range(100):
         await events.enqueue_event(chunk(f"{number} "))
@@ -240,7 +258,7 @@ async def test_a_checkpoint_of_a_lost_run_ends_its_agent(runs: Runs, store: Asyn
     assert not await store.redis.exists(keys.session(ANN, CONTEXT))
 
 
-async def test_a_checkpoint_waits_for_a_store_that_is_away_and_is_made_once(runs: Runs) -> None:
+async def test_a_checkpoint_is_repeated_during_an_outage_and_has_one_effect(runs: Runs) -> None:
     _, _, session = await runs.begin()
     runs.scene.gate.refuse, runs.scene.gate.lose_answers = 2, 0
     await session.checkpoint({"a": 1})
@@ -251,7 +269,7 @@ async def test_a_checkpoint_waits_for_a_store_that_is_away_and_is_made_once(runs
     assert await runs.state() == {"a": 2}
 
 
-async def test_with_a_key_it_can_not_be_read_in_the_store(runs: Runs, store: AsyncStore, keys: Keys) -> None:
+async def test_a_sealed_session_cannot_be_read_in_the_store(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     _, _, session = await runs.begin(secret_key=OLD)
     await session.checkpoint({"a": "private"})
     stored = await store.redis.hget(keys.session(ANN, CONTEXT), "state")
@@ -261,14 +279,14 @@ async def test_with_a_key_it_can_not_be_read_in_the_store(runs: Runs, store: Asy
 
 
 @pytest.mark.parametrize(("key", "why"), [(None, "a2a_secret_key is not set"), (NEW, "not in a2a_secret_key")])
-async def test_without_its_key_it_is_not_opened(runs: Runs, key: str | None, why: str) -> None:
+async def test_a_sealed_session_is_not_opened_without_its_key(runs: Runs, key: str | None, why: str) -> None:
     await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
 
     with pytest.raises(SessionError, match=rf"context 'the-context' cannot be opened: .*{why}"):
         await runs.begin(secret_key=key)
 
 
-async def test_what_was_sealed_elsewhere_is_not_opened(runs: Runs, store: AsyncStore, keys: Keys) -> None:
+async def test_a_session_sealed_for_another_context_is_not_opened(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     await (await runs.begin(secret_key=OLD))[2].checkpoint({"a": 1})
     moved = keys.session(ANN, "another")
     await store.redis.copy(keys.session(ANN, CONTEXT), moved)
@@ -279,7 +297,7 @@ async def test_what_was_sealed_elsewhere_is_not_opened(runs: Runs, store: AsyncS
         ContextSession(claim, events, Settings(store_url="redis://127.0.0.1/0", secret_key=OLD))
 
 
-async def test_what_was_kept_in_clear_is_sealed_when_there_is_a_key(runs: Runs, store: AsyncStore, keys: Keys) -> None:
+async def test_a_plain_session_is_sealed_at_its_next_save_with_a_key(runs: Runs, store: AsyncStore, keys: Keys) -> None:
     await (await runs.begin())[2].checkpoint({"a": "private"})
     _, _, session = await runs.begin(secret_key=NEW)
 
@@ -288,7 +306,7 @@ async def test_what_was_kept_in_clear_is_sealed_when_there_is_a_key(runs: Runs, 
     assert b"private" not in await store.redis.hget(keys.session(ANN, CONTEXT), "state")
 
 
-async def test_the_history_goes_across_tasks_oldest_first(runs: Runs, seeds: Seeds) -> None:
+async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: Runs, seeds: Seeds) -> None:
     for number in range(3):
         claim = await seeds.claimed(session=True)
         await seeds.settled(claim, chunk(f"made {number}"), status(COMPLETED, f"done {number}"))
@@ -304,7 +322,7 @@ async def test_the_history_goes_across_tasks_oldest_first(runs: Runs, seeds: See
     assert await session.history(0) == []
 
 
-async def test_an_agent_without_one_is_told_which_option_it_needs(scene: Scene) -> None:
+async def test_an_agent_without_a_session_gets_an_error_with_the_option(scene: Scene) -> None:
     claim, events = await scene.begin()
     open_session(agent(), claim, events, Settings(store_url="redis://127.0.0.1/0"))
     turn = Turn(claim, events, caller=None)  # type: ignore[arg-type]
@@ -317,7 +335,7 @@ async def test_an_agent_without_one_is_told_which_option_it_needs(scene: Scene) 
 
 
 async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: ContextSession, state: dict[str, Any]) -> None:
-    """A checkpoint that is made when its caller is cancelled, who has had no answer."""
+    """Make a checkpoint whose caller is cancelled before the reply."""
     monkeypatch.setattr(settlement, "RETRY_INTERVAL", 0.3)
     gate = runs.scene.gate
     gate.lose_answers = 1
@@ -333,7 +351,7 @@ async def given_up(monkeypatch: pytest.MonkeyPatch, runs: Runs, session: Context
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_checkpoint_that_nobody_waits_for_is_still_the_runs_own(
+async def test_a_checkpoint_with_a_cancelled_caller_belongs_to_the_run(
     runs: Runs, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, events, session = await runs.begin()
@@ -348,12 +366,12 @@ async def test_a_checkpoint_that_nobody_waits_for_is_still_the_runs_own(
     assert await runs.state() == {"a": 3}
 
 
-async def test_a_checkpoint_that_waits_for_events_does_not_hold_up_the_end(runs: Runs, seeds: Seeds) -> None:
+async def test_a_waiting_checkpoint_does_not_delay_the_end(runs: Runs, seeds: Seeds) -> None:
     claim, events, session = await runs.begin()
     await events.enqueue_event(chunk("a"))
     saving = asyncio.create_task(session.checkpoint({"a": 1}))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # it waits for the chunk
+    await asyncio.sleep(0)  # the checkpoint waits for the chunk
 
     await runs.settle(claim, events, Failure())
 
@@ -363,12 +381,12 @@ async def test_a_checkpoint_that_waits_for_events_does_not_hold_up_the_end(runs:
     assert await runs.state() == {}, "or it would be there before what was said before it"
 
 
-async def test_a_session_that_expires_while_its_run_goes_on_is_nobody_elses(
+async def test_a_session_that_expires_during_its_run_causes_no_conflict(
     runs: Runs, store: AsyncStore, keys: Keys
 ) -> None:
     await (await runs.begin())[2].checkpoint({"a": 1})
     claim, events, session = await runs.begin()
-    await store.redis.delete(keys.session(ANN, CONTEXT))  # as time would
+    await store.redis.delete(keys.session(ANN, CONTEXT))  # like an expiry
 
     await session.checkpoint({"a": 2})
     await store.redis.delete(keys.session(ANN, CONTEXT))
@@ -379,7 +397,7 @@ async def test_a_session_that_expires_while_its_run_goes_on_is_nobody_elses(
 
 
 @pytest.mark.parametrize("waiting", [3, 60])
-async def test_what_waits_for_its_turn_is_no_history_yet(runs: Runs, seeds: Seeds, waiting: int) -> None:
+async def test_messages_that_wait_for_their_turn_are_not_in_the_history(runs: Runs, seeds: Seeds, waiting: int) -> None:
     store, keys = seeds.store, seeds.keys
     asked = await seeds.claimed(await seeds.created(serialize_context=True), session=True)
     await seeds.settled(asked, chunk("made"), status(INPUT_REQUIRED, "which?"))
@@ -390,8 +408,8 @@ async def test_what_waits_for_its_turn_is_no_history_yet(runs: Runs, seeds: Seed
         await seeds.created(serialize_context=True)
     _, events = await runs.scene.begin(claim=claim)
 
-    said = await ContextSession(claim, events, runs.settings).history()
+    history = await ContextSession(claim, events, runs.settings).history()
 
     before = ["hello", "which?", "made"] if waiting < HISTORY_TASKS else []
-    assert [message.parts[0].text for message in said] == [*before, "hello"]
-    assert said[-1].task_id == claim.ref.task_id
+    assert [message.parts[0].text for message in history] == [*before, "hello"]
+    assert history[-1].task_id == claim.ref.task_id

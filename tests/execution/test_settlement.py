@@ -1,4 +1,4 @@
-"""How a run is settled: once, as its agent left it, and what follows it is published."""
+"""Settlement of runs: once, with the outcome of the agent, and with the publication of the next run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_an_open_run_ends_with_its_outcome(scene: Scene, outcome: Any, sta
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, state]
 
 
-async def test_an_end_that_the_agent_wrote_stands_alone(scene: Scene) -> None:
+async def test_an_end_written_by_the_agent_is_the_only_one(scene: Scene) -> None:
     claim, events = await scene.begin()
     await events.enqueue_event(status(FAILED, "my own words"))
 
@@ -64,7 +64,7 @@ async def test_a_pause_is_not_shown_before_the_run_is_over_if_the_agent_returns(
     assert INPUT_REQUIRED not in await scene.seeds.states(claim.task.id)
 
 
-async def test_a_pause_behind_which_the_agent_goes_on_is_shown_after_the_hold(scene: Scene) -> None:
+async def test_a_pause_is_shown_after_the_hold_if_the_agent_continues(scene: Scene) -> None:
     claim, events = await scene.begin(hold=0.01)
     await events.enqueue_event(status(INPUT_REQUIRED, "which?"))
 
@@ -88,7 +88,7 @@ async def test_a_message_that_waited_begins_the_next_run_which_is_published(scen
     assert scene.published == [2]
 
 
-async def test_what_comes_after_a_settlement_is_dropped(scene: Scene) -> None:
+async def test_events_after_a_settlement_are_dropped(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.settle(claim, events)
 
@@ -97,7 +97,7 @@ async def test_what_comes_after_a_settlement_is_dropped(scene: Scene) -> None:
     assert len(await scene.seeds.log(claim.task.id)) == 3
 
 
-async def test_a_held_end_waits_for_the_settlement(scene: Scene) -> None:
+async def test_an_end_on_hold_waits_for_the_settlement(scene: Scene) -> None:
     claim, events = await scene.begin()
     events.hold_end()
     await events.enqueue_event(chunk("a"))
@@ -121,7 +121,7 @@ async def test_a_cancelled_run_that_could_not_be_settled_can_still_fail(scene: S
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
 
 
-async def test_a_run_that_is_lost_at_its_settlement_knows_it(scene: Scene) -> None:
+async def test_a_run_lost_at_its_settlement_is_marked_as_lost(scene: Scene) -> None:
     claim, events = await scene.begin()
     await scene.seeds.store.redis.hset(scene.keys.task(claim.task.id).record, "token", "another's")
     before = await scene.seeds.everything()
@@ -148,7 +148,7 @@ async def test_a_settlement_whose_answer_is_lost_still_publishes_the_next_run(sc
     assert not events.lost.is_set()
 
 
-async def test_an_answer_that_was_refused_leaves_the_run_to_end_otherwise(scene: Scene) -> None:
+async def test_a_run_can_end_otherwise_after_a_refused_answer(scene: Scene) -> None:
     claim, events = await scene.begin(working=False)
     unsendable = Message(message_id="m", role=Role.ROLE_AGENT)
     unsendable.metadata.fields["x"].number_value = float("nan")
@@ -161,7 +161,7 @@ async def test_an_answer_that_was_refused_leaves_the_run_to_end_otherwise(scene:
 
 
 @pytest.mark.parametrize("last", [[], [chunk("a")]])
-async def test_an_end_that_is_none_is_a_failure(scene: Scene, last: list[Any]) -> None:
+async def test_an_invalid_end_is_a_failure(scene: Scene, last: list[Any]) -> None:
     claim, events = await scene.begin()
 
     async with asyncio.timeout(20):
@@ -171,7 +171,7 @@ async def test_an_end_that_is_none_is_a_failure(scene: Scene, last: list[Any]) -
     assert await scene.seeds.states(claim.task.id) == [SUBMITTED, WORKING, FAILED]
 
 
-async def test_a_run_of_a_store_that_lost_its_events_is_lost_and_says_why(
+async def test_a_run_whose_events_the_store_lost_is_lost_and_logged(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     claim, events = await scene.begin()

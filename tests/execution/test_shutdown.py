@@ -1,4 +1,4 @@
-"""What comes before Celery's own signal handlers, and that these come all the same."""
+"""Signal handlers that run before Celery's own, which run in any case."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What Celery's handlers hear; nothing is ended by force."""
+def handler_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record the calls of Celery's handlers, without ending anything by force."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     calls: list[str] = []
 
@@ -52,37 +52,39 @@ def worker() -> GracefulWorkerShutdown:
     return GracefulWorkerShutdown(SimpleNamespace(app=app, pool="the pool"), lambda: settings, requeuer)
 
 
-def test_a_second_sigterm_is_a_cold_shutdown(heard: list[str], worker: GracefulWorkerShutdown) -> None:
+def test_a_second_sigterm_is_a_cold_shutdown(handler_calls: list[str], worker: GracefulWorkerShutdown) -> None:
     worker.precede_celery()
 
     signal.raise_signal(signal.SIGTERM)
-    assert heard == ["SIGTERM worker_Warm"]
+    assert handler_calls == ["SIGTERM worker_Warm"]
     signal.raise_signal(signal.SIGTERM)
 
-    assert heard[1:] == ["last resort", "SIGQUIT worker_Cold"]
+    assert handler_calls[1:] == ["last resort", "SIGQUIT worker_Cold"]
     assert RunRequest.pool_to_leave == "the pool"
 
 
-def test_a_sigterm_behind_a_ctrl_c_is_the_first(heard: list[str], worker: GracefulWorkerShutdown) -> None:
+def test_a_sigterm_after_a_ctrl_c_counts_as_the_first(handler_calls: list[str], worker: GracefulWorkerShutdown) -> None:
     worker.precede_celery()
 
     signal.raise_signal(signal.SIGINT)
     signal.raise_signal(signal.SIGTERM)
 
-    assert heard == ["SIGINT worker_Warm", "SIGTERM worker_Warm"]
+    assert handler_calls == ["SIGINT worker_Warm", "SIGTERM worker_Warm"]
 
 
-def test_a_sigterm_that_was_made_a_sigquit_is_cold_at_once(heard: list[str], worker: GracefulWorkerShutdown) -> None:
-    signal.signal(signal.SIGTERM, celerys("worker_Cold", heard))
+def test_a_sigterm_remapped_to_sigquit_is_a_cold_shutdown(
+    handler_calls: list[str], worker: GracefulWorkerShutdown
+) -> None:
+    signal.signal(signal.SIGTERM, celerys("worker_Cold", handler_calls))
     worker.precede_celery()
 
     signal.raise_signal(signal.SIGTERM)
 
-    assert heard == ["last resort", "SIGTERM worker_Cold"]
+    assert handler_calls == ["last resort", "SIGTERM worker_Cold"]
 
 
-def test_what_fails_here_keeps_no_worker_from_stopping(
-    heard: list[str], worker: GracefulWorkerShutdown, monkeypatch: pytest.MonkeyPatch
+def test_an_error_of_our_handler_does_not_prevent_a_shutdown(
+    handler_calls: list[str], worker: GracefulWorkerShutdown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
         raise RuntimeError("dictionary changed size during iteration")
@@ -92,12 +94,12 @@ def test_what_fails_here_keeps_no_worker_from_stopping(
 
     signal.raise_signal(signal.SIGTERM)
 
-    assert heard == ["SIGTERM worker_Warm"]
+    assert handler_calls == ["SIGTERM worker_Warm"]
 
 
-def test_handlers_that_are_not_celerys_are_left_alone(heard: list[str], worker: GracefulWorkerShutdown) -> None:
+def test_other_handlers_are_unchanged(handler_calls: list[str], worker: GracefulWorkerShutdown) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, celerys("of_the_program", heard))
+    signal.signal(signal.SIGTERM, celerys("of_the_program", handler_calls))
     before = [signal.getsignal(number) for number in SIGNALS]
 
     worker.precede_celery()
@@ -105,7 +107,7 @@ def test_handlers_that_are_not_celerys_are_left_alone(heard: list[str], worker: 
     assert [signal.getsignal(number) for number in SIGNALS[:2]] == before[:2]
 
 
-def test_a_worker_in_a_thread_has_no_signals(heard: list[str], worker: GracefulWorkerShutdown) -> None:
+def test_a_worker_in_a_thread_has_no_signals(handler_calls: list[str], worker: GracefulWorkerShutdown) -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     thread = threading.Thread(target=worker.precede_celery)
     thread.start()

@@ -1,4 +1,5 @@
-"""A warm shutdown ends although the broker or the store does not answer, and waits for agents while the store does."""
+"""Warm shutdowns: they end although the broker or the store does not answer, and wait for agents while the store
+does."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ LONG = 3600.0
 
 
 class Request:
-    """A request under way, of which Celery keeps weak references."""
+    """Request that the worker executes, of which Celery has weak references."""
 
 
 class Shutdown:
-    """A warm shutdown at a time that a test moves."""
+    """Warm shutdown whose clock a test moves."""
 
     def __init__(self, pool: type = TaskPool) -> None:
         self.clock = ManualClock()
@@ -33,12 +34,12 @@ class Shutdown:
         self.deadline = ShutdownDeadline(consumer, LEASE, clock=self.clock)
 
     def close(self) -> None:
-        """Celery has closed its consumer."""
+        """Let Celery close its consumer."""
         self.blueprint.state = CLOSE
         self.blueprint.shutdown_complete.set()
 
     def after(self, seconds: float, *, store_answers: bool = True) -> ShutdownAction | None:
-        """Return what is due when so many seconds more have passed."""
+        """Return the action that is due after further `seconds`."""
         self.clock.advance(seconds)
         if store_answers:
             self.deadline.store_has_answered()
@@ -46,14 +47,14 @@ class Shutdown:
 
 
 @pytest.fixture
-def request_under_way(monkeypatch: pytest.MonkeyPatch) -> Request:
-    """The one request that this process works on."""
+def active_request(monkeypatch: pytest.MonkeyPatch) -> Request:
+    """Yield the only request that this process executes."""
     request = Request()
     monkeypatch.setattr(state, "active_requests", WeakSet([request]))
     return request
 
 
-def test_a_main_loop_that_does_not_notice_is_interrupted_once(request_under_way: Request) -> None:
+def test_an_unresponsive_main_loop_is_interrupted_once(active_request: Request) -> None:
     shutdown = Shutdown()
 
     assert shutdown.after(NOTICE - 1) is None
@@ -61,15 +62,15 @@ def test_a_main_loop_that_does_not_notice_is_interrupted_once(request_under_way:
     assert shutdown.after(LONG) is None
 
 
-def test_solo_runs_its_agent_in_the_main_loop(request_under_way: Request) -> None:
+def test_solo_runs_its_agent_in_the_main_loop(active_request: Request) -> None:
     shutdown = Shutdown(SoloPool)
 
     assert shutdown.after(LONG) is None
-    state.active_requests.discard(request_under_way)
+    state.active_requests.discard(active_request)
     assert shutdown.after(0) is ShutdownAction.INTERRUPT
 
 
-def test_a_connection_that_does_not_close_is_cut_once(request_under_way: Request) -> None:
+def test_a_connection_that_does_not_close_is_cut_once(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.blueprint.state = CLOSE
 
@@ -78,14 +79,14 @@ def test_a_connection_that_does_not_close_is_cut_once(request_under_way: Request
     assert shutdown.after(LONG) is None
 
 
-def test_agents_at_work_are_waited_for_while_the_store_answers(request_under_way: Request) -> None:
+def test_the_shutdown_waits_for_agents_while_the_store_answers(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.close()
 
     assert [shutdown.after(LONG) for _ in range(3)] == [None] * 3
 
 
-def test_runs_whose_leases_are_over_are_given_up(request_under_way: Request) -> None:
+def test_runs_with_expired_leases_are_given_up(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.close()
 
@@ -95,12 +96,12 @@ def test_runs_whose_leases_are_over_are_given_up(request_under_way: Request) -> 
     assert shutdown.after(LEASE, store_answers=False) is None
 
 
-def test_a_worker_that_runs_nothing_ends(request_under_way: Request) -> None:
+def test_an_idle_worker_ends(active_request: Request) -> None:
     shutdown = Shutdown()
     shutdown.close()
     assert shutdown.after(LONG) is None
 
-    state.active_requests.discard(request_under_way)
+    state.active_requests.discard(active_request)
 
     assert shutdown.after(0) is None
     assert shutdown.after(UNWINDING) is ShutdownAction.END

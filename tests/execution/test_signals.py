@@ -1,4 +1,4 @@
-"""What comes to a worker from outside of a run: each report means one end, and none of them raises into Celery."""
+"""Celery's signals about runs from outside of them: each leads to one end, and none raises into Celery."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def ender(settings: Settings) -> RunEnder:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_a_failure_of_the_celery_task_means(error: BaseException, outcome: Any) -> None:
+def test_failures_of_the_celery_task_lead_to_these_outcomes(error: BaseException, outcome: Any) -> None:
     assert outcome_of_failure("t.1", error) == outcome
 
 
-def test_any_other_failure_can_be_found_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_any_other_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     outcome = outcome_of_failure("t.1", RuntimeError("a secret"))
 
     assert isinstance(outcome, Failure)
@@ -83,7 +83,7 @@ async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, e
         (runner_prefix(7) + "a", 77, [SUBMITTED, WORKING]),
         (runner_prefix(77) + "a", 7, [SUBMITTED, WORKING]),
         ("elsewhere.7.a", 7, [SUBMITTED, WORKING]),
-        (f"{gethostname()}.7.a", 7, [SUBMITTED, WORKING]),  # of another machine with the same name
+        (f"{gethostname()}.7.a", 7, [SUBMITTED, WORKING]),  # on another machine with the same name
         (runner_prefix(7) + "a", None, [SUBMITTED, WORKING]),
         (runner_prefix(7) + "a", 7, [SUBMITTED, WORKING, FAILED]),
     ]:
@@ -95,16 +95,16 @@ async def test_a_run_of_this_process_is_ended_and_others_are_not(scene: Scene, e
 
 
 @pytest.mark.parametrize("name", ["", "no-run", "unknown.1", "t.x", "t.1.", ".1", "t.²"])
-async def test_an_id_that_is_no_run_is_left_alone(scene: Scene, ender: RunEnder, name: str) -> None:
+async def test_an_id_of_another_task_is_ignored(scene: Scene, ender: RunEnder, name: str) -> None:
     ender.end(name, Failure(WORKER_LOST), worker_pid=1)
 
     assert await scene.seeds.everything() == {}
 
 
-def test_a_store_that_is_away_raises_nothing_into_celery(caplog: pytest.LogCaptureFixture) -> None:
-    away = RunEnder(lambda: Settings(store_url="redis://127.0.0.1:1/0"))
+def test_an_unreachable_store_raises_nothing_into_celery(caplog: pytest.LogCaptureFixture) -> None:
+    unreachable = RunEnder(lambda: Settings(store_url="redis://127.0.0.1:1/0"))
 
-    away.end("t.1", Failure(WORKER_LOST), worker_pid=1)
+    unreachable.end("t.1", Failure(WORKER_LOST), worker_pid=1)
 
     assert "run t.1: its end was not written" in caplog.text
 
@@ -115,14 +115,14 @@ def test_an_id_names_its_run() -> None:
 
 
 class Consumer:
-    """Who sends the signal."""
+    """Sender of the signal."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
 
 
 class Apps:
-    """Two apps in one process, with a store each."""
+    """Two apps in one process with separate stores."""
 
     def __init__(self, redis: EmbeddedRedis) -> None:
         self.mine, self.other = (self._app(redis, prefix) for prefix in ("test", "other"))
@@ -132,7 +132,7 @@ class Apps:
         app.conf.a2a_store_url, app.conf.a2a_key_prefix = redis.store_url, prefix
         self.a2a = A2A(app)
         self.a2a.worker()
-        A2A(app).worker()  # again: connected once all the same
+        A2A(app).worker()  # a repetition connects nothing twice
         return app
 
 
@@ -156,12 +156,12 @@ async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
 
 
 def received(fleet: str, accept: str = "application/json") -> Message:
-    """A message as a worker gets it that accepts that content."""
+    """Return a message as a worker gets it that accepts its content type."""
     body, how = b'[["same", 1], {}, {}]', {"content_type": "application/json", "content_encoding": "utf-8"}
     return Message(body, headers={"a2a_fleet": fleet}, accept={accept}, **how)
 
 
-async def test_a_message_that_the_worker_would_not_have_taken_ends_nothing(
+async def test_a_message_that_the_worker_would_refuse_ends_nothing(
     store: AsyncStore, redis_server: EmbeddedRedis
 ) -> None:
     seeds = Seeds(store, Keys("test"))
@@ -173,14 +173,14 @@ async def test_a_message_that_the_worker_would_not_have_taken_ends_nothing(
     assert await seeds.states(task_id) == [SUBMITTED]
 
 
-def test_an_app_without_agents_and_a_sender_without_an_app_are_none_of_ours() -> None:
+def test_apps_without_agents_and_senders_without_an_app_are_ignored() -> None:
     for sender in (Consumer(Celery(set_as_current=False)), None):
         task_unknown.send(sender=sender, name="a2a.ghost", id="t.1")
 
 
 @pytest.mark.parametrize("by_operator", [False, True])
 @pytest.mark.parametrize("is_released", [False, True], ids=["runs", "waits for its retry"])
-async def test_an_expired_copy_of_the_first_message_leaves_the_retry_alone(
+async def test_an_expired_copy_of_the_first_message_does_not_affect_the_retry(
     scene: Scene, redis_server: EmbeddedRedis, is_released: bool, by_operator: bool
 ) -> None:
     app = Celery(set_as_current=False)
@@ -257,7 +257,7 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
 
 
 async def claimed_here(seeds: Seeds) -> str:
-    """A run that this process has claimed, and has not ended. Return its Celery id."""
+    """Claim a run by this process and return its Celery id."""
     claim = await seeds.claimed()
     record = seeds.keys.task(claim.task.id).record
     await seeds.store.redis.hset(record, "runner", runner_prefix(os.getpid()) + "a")
@@ -274,10 +274,10 @@ SIGNALS = [
 
 
 @pytest.mark.parametrize(
-    ("signal", "said", "state", "text"), SIGNALS, ids=lambda value: getattr(value, "name", None) or str(value)[:40]
+    ("signal", "arguments", "state", "text"), SIGNALS, ids=lambda value: getattr(value, "name", None) or str(value)[:40]
 )
 async def test_a_signal_ends_a_run_of_this_process_once(
-    scene: Scene, redis_server: EmbeddedRedis, signal: Any, said: dict[str, Any], state: Any, text: str
+    scene: Scene, redis_server: EmbeddedRedis, signal: Any, arguments: dict[str, Any], state: Any, text: str
 ) -> None:
     task = agent_task(redis_server)
     name = await claimed_here(scene.seeds)
@@ -287,7 +287,7 @@ async def test_a_signal_ends_a_run_of_this_process_once(
     about = {"request": context} if signal is task_revoked else {"task_id": name, "request": context}
 
     for _ in range(2):
-        signal.send(sender=task, **about, **said)
+        signal.send(sender=task, **about, **arguments)
 
     assert await scene.seeds.states(ref.task_id) == [SUBMITTED, WORKING, state]
     assert await scene.seeds.status_text(ref.task_id) == text
@@ -306,7 +306,7 @@ async def test_a_revoke_before_the_begin_ends_no_run_that_is_claimed(
     assert [(await scene.seeds.states(name[:-2]))[-1] for name in (running, queued)] == [WORKING, state]
 
 
-async def test_a_signal_about_a_run_that_has_written_its_end_asks_no_store(
+async def test_a_signal_about_an_ended_run_does_not_use_the_store(
     scene: Scene, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = agent_task(redis_server)
@@ -336,7 +336,7 @@ async def test_a_message_that_is_no_valid_call_rejects_its_run(
 
 
 def agent_task(redis: EmbeddedRedis) -> Task:
-    """The Celery task of an agent."""
+    """Return the Celery task of an agent."""
     app = Celery(set_as_current=False)
     app.conf.a2a_store_url, app.conf.a2a_key_prefix = redis.store_url, "test"
     a2a = A2A(app)

@@ -1,4 +1,4 @@
-"""How a run's execution comes to be kept: in order, once, with what is written anyway, and with nobody's content."""
+"""Recording of execution steps: in order, once, with the run's other writes, and without contents."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ from tests.support.seeds import chunk, status
 from .scene import LONG, Scene, until
 
 
-class Played:
-    """A run with its execution, as `Run` has it."""
+class RecordedRun:
+    """A run with its execution, as `Run` has them."""
 
     def __init__(self, scene: Scene, claim: Claim, events: RunEventQueue, execution: Execution) -> None:
         self.scene, self.claim, self.events, self.execution = scene, claim, events, execution
 
-    async def ends(self, outcome: Outcome | None = None) -> None:
-        """As ``Run._settle``."""
+    async def settle(self, outcome: Outcome | None = None) -> None:
+        """Settle the run as ``Run._settle`` does."""
         outcome = outcome or Completed()
         self.execution.finish(outcome, self.events.state)
         async with asyncio.timeout(20):
             await self.events.settle(final_event(outcome, self.claim.task.id, self.claim.task.context_id))
 
-    async def kept(self) -> list[str]:
-        """What is in the store: states, with the model or tool."""
-        found = await self.scene.seeds.store.run(read_steps(self.scene.keys, self.claim.task.id))
-        assert found is not None
-        assert {(s.run, s.attempt, s.runner) for s in found.steps} <= {(1, 1, "host.1.x")}
-        made = [s.transition for s in found.steps]
-        assert [t.number for t in made] == sorted({t.number for t in made})
-        return [" ".join([t.after, *map(str, t.detail.values())]) for t in made]
+    async def stored_steps(self) -> list[str]:
+        """Return the stored steps: states, with the model or tool."""
+        history = await self.scene.seeds.store.run(read_steps(self.scene.keys, self.claim.task.id))
+        assert history is not None
+        assert {(s.run, s.attempt, s.runner) for s in history.steps} <= {(1, 1, "host.1.x")}
+        transitions = [s.transition for s in history.steps]
+        assert [t.number for t in transitions] == sorted({t.number for t in transitions})
+        return [" ".join([t.after, *map(str, t.detail.values())]) for t in transitions]
 
-    async def until_kept(self, *steps: str) -> None:
-        async def are_kept() -> bool:
-            return await self.kept() == list(steps)
+    async def until_stored(self, *steps: str) -> None:
+        async def are_stored() -> bool:
+            return await self.stored_steps() == list(steps)
 
-        await until(are_kept)
+        await until(are_stored)
 
 
 async def play(
     scene: Scene, *, hold: float = LONG, emitter: Any = None, working: bool = True, **options: Any
-) -> Played:
-    """A run that has just been claimed."""
+) -> RecordedRun:
+    """Claim a run."""
     claim = await scene.seeds.claimed(working=working)
 
     async def publish_next(run: int, options: bytes) -> None:
@@ -71,28 +71,28 @@ async def play(
     scene.opened.append(events)
     agent = Agent("a", card("a"), "function", None, **options)
     execution = begin_execution(agent, claim, events, runner="host.1.x", emitter=emitter)
-    return Played(scene, claim, events, execution)
+    return RecordedRun(scene, claim, events, execution)
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step waits for nothing."""
+    """Let a step be written at once."""
     monkeypatch.setattr("a2a_celery.execution.events.steps.STEPS_WAIT", 0.01)
 
 
-async def test_a_run_that_tells_no_steps_costs_no_write_more(scene: Scene) -> None:
+async def test_a_run_without_steps_costs_no_additional_write(scene: Scene) -> None:
     run = await play(scene)
     await run.events.enqueue_event(chunk("hello"))
 
-    await run.ends()
+    await run.settle()
 
     assert scene.gate.calls == ["settle_run"]
-    assert await run.kept() == ["INITIALIZING", "COMPLETED"]
+    assert await run.stored_steps() == ["INITIALIZING", "COMPLETED"]
     assert len(await scene.seeds.log(run.claim.task.id)) == 4
     await scene.seeds.require_consistent(run.claim.task.id)
 
 
-async def test_steps_go_with_the_events_around_them(scene: Scene) -> None:
+async def test_steps_are_written_with_the_events_around_them(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.model_call("m"):
         await run.events.enqueue_event(chunk("hello"))
@@ -102,17 +102,17 @@ async def test_steps_go_with_the_events_around_them(scene: Scene) -> None:
 
     await until(written)
     assert scene.gate.calls == ["append"]
-    assert await run.kept() == ["INITIALIZING", "MODEL_CALL m"]
-    await run.ends(Failure(reference="f00"))
+    assert await run.stored_steps() == ["INITIALIZING", "MODEL_CALL m"]
+    await run.settle(Failure(reference="f00"))
     assert scene.gate.calls == ["append", "settle_run"]
-    assert (await run.kept())[2:] == ["ERROR failed f00"]
+    assert (await run.stored_steps())[2:] == ["ERROR failed f00"]
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_silent_step_is_kept_while_it_lasts_and_is_no_event(scene: Scene) -> None:
+async def test_a_step_without_events_is_stored_while_it_lasts_and_is_no_event(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.tool_call("search"):
-        await run.until_kept("INITIALIZING", "TOOL_EXECUTION search")
+        await run.until_stored("INITIALIZING", "TOOL_EXECUTION search")
 
     assert len(await scene.seeds.log(run.claim.task.id)) == 2
     assert (await scene.seeds.task(run.claim.task.id)).status.state == WORKING
@@ -121,16 +121,16 @@ async def test_a_silent_step_is_kept_while_it_lasts_and_is_no_event(scene: Scene
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("trouble", [{"refuse": 2}, {"lose_answers": 2}])
-async def test_a_step_is_kept_once_whatever_the_store_answers(scene: Scene, trouble: dict[str, int]) -> None:
+async def test_a_step_is_stored_once_despite_errors_of_the_store(scene: Scene, trouble: dict[str, int]) -> None:
     run = await play(scene)
     vars(scene.gate).update(trouble)
     with run.execution.tool_call("t"):
-        await run.until_kept("INITIALIZING", "TOOL_EXECUTION t")
+        await run.until_stored("INITIALIZING", "TOOL_EXECUTION t")
         await run.events.enqueue_event(chunk("a"))
         vars(scene.gate).update(trouble)
-        await run.ends()
+        await run.settle()
 
-    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
+    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
     assert await scene.texts(run.claim.task.id) == ["a"]
 
 
@@ -139,54 +139,54 @@ async def test_many_steps_share_writes(scene: Scene) -> None:
     for n in range(100):
         with run.execution.tool_call(f"t{n}"):
             pass
-    await run.ends()
+    await run.settle()
 
     assert len(scene.gate.calls) <= 3
-    assert len(await run.kept()) == 102
+    assert len(await run.stored_steps()) == 102
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_an_agent_that_says_its_end_ends_its_execution_and_may_tidy_up(scene: Scene) -> None:
+async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.tool_call("t"):
         await run.events.enqueue_event(status(COMPLETED, "done"))
         assert run.execution.state == "COMPLETED"
-        await run.until_kept("INITIALIZING", "TOOL_EXECUTION t", "COMPLETED")
+        await run.until_stored("INITIALIZING", "TOOL_EXECUTION t", "COMPLETED")
         with run.execution.tool_call("tidying up"):
             await run.events.enqueue_event(chunk("late"))
-    for state in (ExecutionState.IDLE, ExecutionState.INITIALIZING):  # its own idea
+    for state in (ExecutionState.IDLE, ExecutionState.INITIALIZING):  # set by the agent
         run.execution.transition(state)
     assert not run.events._pending
-    await run.ends(Canceled())
+    await run.settle(Canceled())
 
     assert not run.events.lost.is_set()
-    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
+    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION t", "COMPLETED"]
     assert scene.gate.calls == ["append"]
 
 
-async def test_a_pause_is_settled_with_the_step_behind_it(scene: Scene) -> None:
+async def test_a_pause_is_settled_with_the_step_after_it(scene: Scene) -> None:
     run = await play(scene)
     await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
-    with run.execution.tool_call("behind"):
-        await run.ends()
+    with run.execution.tool_call("late"):
+        await run.settle()
 
     assert scene.gate.calls == ["settle_run"]
-    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION behind", "INTERRUPTED"]
+    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION late", "INTERRUPTED"]
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_step_behind_a_pause_does_not_show_the_pause_early(scene: Scene) -> None:
+async def test_a_step_after_a_pause_does_not_show_the_pause_early(scene: Scene) -> None:
     run = await play(scene)
     await run.events.enqueue_event(chunk("so far"))
     await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
-    with run.execution.tool_call("behind"):
+    with run.execution.tool_call("late"):
 
         async def chunk_written() -> bool:
             return len(await scene.seeds.log(run.claim.task.id)) == 3
 
         await until(chunk_written)
         assert INPUT_REQUIRED not in await scene.seeds.states(run.claim.task.id)
-        await run.ends()
+        await run.settle()
 
 
 async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> None:
@@ -198,7 +198,7 @@ async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> No
 
 
 def begun_from(claim: Claim) -> str:
-    """The state before INITIALIZING."""
+    """Return the state before INITIALIZING."""
 
     events = MagicMock(spec_set=["record", "steps"])
 
@@ -207,25 +207,25 @@ def begun_from(claim: Claim) -> str:
     return execution.history[0].before
 
 
-async def test_what_is_told_is_names_and_nothing_else(scene: Scene) -> None:
-    told: list[dict[str, Any]] = []
-    run = await play(scene, emitter=CeleryEventEmitter("worker@host", told.append))
+async def test_celery_events_have_names_without_contents(scene: Scene) -> None:
+    events: list[dict[str, Any]] = []
+    run = await play(scene, emitter=CeleryEventEmitter("worker@host", events.append))
     with run.execution.model_call("m"):
         detail = {"tool": "t" * 5_000, "prompt": "my secret", "task_id": "another"}
         run.execution.transition(ExecutionState.TOOL_EXECUTION, **detail)
-    await run.ends(Failure("for the client's eyes"))
+    await run.settle(Failure("for the client's eyes"))
 
     common = {"task_id": run.claim.task.id, "run": 1, "attempt": 1, "agent": "a"}
-    assert told[1] == {**common, "from_state": "INITIALIZING", "to_state": "MODEL_CALL", "model": "m"}
-    assert told[2].keys() == {*common, "from_state", "to_state", "tool"}
-    assert len(told[2]["tool"]) == 200
-    assert told[3] == {**common, "from_state": "TOOL_EXECUTION", "to_state": "ERROR", "reason": "failed"}
+    assert events[1] == {**common, "from_state": "INITIALIZING", "to_state": "MODEL_CALL", "model": "m"}
+    assert events[2].keys() == {*common, "from_state", "to_state", "tool"}
+    assert len(events[2]["tool"]) == 200
+    assert events[3] == {**common, "from_state": "TOOL_EXECUTION", "to_state": "ERROR", "reason": "failed"}
     everything = repr(await scene.seeds.everything())
-    assert "my secret" not in repr(told) + everything
+    assert "my secret" not in repr(events) + everything
 
 
 class Recorded(trace.NonRecordingSpan):
-    """A span that keeps its events."""
+    """Span that stores its events."""
 
     def __init__(self, recording: bool) -> None:
         super().__init__(trace.INVALID_SPAN_CONTEXT)
@@ -241,7 +241,7 @@ class Recorded(trace.NonRecordingSpan):
         self.events.append((name, dict(attributes)))
 
 
-async def test_a_span_that_records_has_each_step_of_its_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_span_has_each_step_of_its_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("a2a_celery.execution.events.observers.tracing", lambda: Spans(trace.NoOpTracerProvider()))
     run = await play(scene)
     span, other = Recorded(True), Recorded(False)
@@ -257,7 +257,7 @@ async def test_a_span_that_records_has_each_step_of_its_own(scene: Scene, monkey
     assert attributes["a2a.tool"] == "t"
     assert attributes["a2a.task_id"] == run.claim.task.id
     assert other.events == []
-    await run.ends()
+    await run.settle()
 
 
 async def test_clients_see_steps_only_of_agents_that_show_them(scene: Scene) -> None:
@@ -267,11 +267,11 @@ async def test_clients_see_steps_only_of_agents_that_show_them(scene: Scene) -> 
             await run.events.enqueue_event(chunk("a"))
         with run.execution.tool_call("t"):
             pass
-        await run.ends()
+        await run.settle()
 
     log = [entry.event for entry in await scene.seeds.log(shown.claim.task.id)]
-    said = [MessageToDict(e.metadata) for e in log if isinstance(e, TaskStatusUpdateEvent) and e.metadata.fields]
-    assert said == [
+    metadata = [MessageToDict(e.metadata) for e in log if isinstance(e, TaskStatusUpdateEvent) and e.metadata.fields]
+    assert metadata == [
         own_metadata({EXECUTION: {"state": "MODEL_CALL", "model": "m"}}),
         own_metadata({EXECUTION: {"state": "TOOL_EXECUTION", "tool": "t"}}),
     ]
@@ -280,19 +280,19 @@ async def test_clients_see_steps_only_of_agents_that_show_them(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("shown", [True, False])
-async def test_a_step_that_is_shown_takes_no_pause_back(scene: Scene, shown: bool) -> None:
+async def test_showing_a_step_does_not_end_a_pause(scene: Scene, shown: bool) -> None:
     run = await play(scene, show_execution=shown)
     with run.execution.model_call("m"), run.execution.tool_call("t"):
         await run.events.enqueue_event(status(INPUT_REQUIRED, "which?"))
     with run.execution.model_call("tidy up"):
         pass
 
-    await run.ends()
+    await run.settle()
 
     assert (await scene.seeds.task(run.claim.task.id)).status.state == INPUT_REQUIRED
 
 
-async def test_steps_of_a_thread_are_kept_and_shown(scene: Scene) -> None:
+async def test_steps_of_a_thread_are_stored_and_shown(scene: Scene) -> None:
     run = await play(scene, show_execution=True)
 
     def work() -> None:
@@ -302,22 +302,22 @@ async def test_steps_of_a_thread_are_kept_and_shown(scene: Scene) -> None:
     thread = Thread(target=work)
     thread.start()
     await asyncio.to_thread(thread.join, 10)
-    await run.ends()
+    await run.settle()
 
-    assert await run.kept() == ["INITIALIZING", "TOOL_EXECUTION of a thread", "COMPLETED"]
+    assert await run.stored_steps() == ["INITIALIZING", "TOOL_EXECUTION of a thread", "COMPLETED"]
     assert len(await scene.seeds.states(run.claim.task.id)) == 4
 
 
-async def test_a_lost_run_keeps_nothing_more(scene: Scene) -> None:
+async def test_a_lost_run_stores_no_further_step(scene: Scene) -> None:
     run = await play(scene)
     with run.execution.tool_call("t"):
         await run.events.abandon()
     run.execution.finish(Completed(), WORKING)
 
-    assert await run.kept() == []
+    assert await run.stored_steps() == []
 
 
-async def test_a_step_is_a_sign_of_life(scene: Scene) -> None:
+async def test_a_step_counts_as_activity(scene: Scene) -> None:
     run = await play(scene)
     run.events.idle_clock._active_at = 0.0
 

@@ -32,18 +32,18 @@ APPLICATION = "agents-of-a-test"
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Postgres]:
-    """A PostgreSQL of this module, and Django set up on it."""
+    """Run a PostgreSQL for this module and set up Django on it."""
     require_server(Postgres)
     with running(Postgres) as server, pytest.MonkeyPatch.context() as patch:
         assert isinstance(server, Postgres)
         patch.setenv("TEST_DJANGO_DATABASE", server.url.replace("+asyncpg", ""))
         patch.setenv("DJANGO_SETTINGS_MODULE", "tests.support.django_project")
-        django.setup()  # as the fixup does it when a worker imports its modules
+        django.setup()  # like Celery's fixup when a worker imports its modules
         yield server
 
 
 class Worker:
-    """One worker process of a Django project, in this process."""
+    """A worker process of a Django project, in this process."""
 
     def __init__(self, url: str, store: AsyncStore, keys: Keys) -> None:
         app = Celery("project", set_as_current=False)
@@ -52,7 +52,7 @@ class Worker:
         self.store, self.keys = store, keys
 
     async def run(self, agent: str) -> Outcome | None:
-        """How a new task of `agent` ends."""
+        """Run a new task of `agent` and return its outcome."""
         task_id = uuid4().hex
         sent, caller = request(task_id=task_id, context_id=CONTEXT), Caller(user="ann").to_json()
         await self.store.run(create_task(self.keys, ANN, task_id, CONTEXT, sent, caller=caller, retention=RETENTION))
@@ -60,13 +60,13 @@ class Worker:
         return await asyncio.to_thread(process.run, self.a2a.agents[agent], task_id, 1, CeleryLimits())
 
     def process(self) -> WorkerProcess:
-        """The state of the process."""
+        """Return the state of the process."""
         return self.a2a.worker().process()
 
 
 @pytest.fixture
 async def worker(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> AsyncIterator[Worker]:
-    """A worker process without agents. The garbage collector closes no connection for it."""
+    """Yield a worker process without agents. The garbage collector closes no connection for it."""
     worker = Worker(redis_server.store_url, store, keys)
     gc.disable()
     yield worker
@@ -77,12 +77,12 @@ async def worker(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> 
 
 @pytest.fixture
 def project(database: Postgres, worker: Worker) -> Worker:
-    """A worker of the Django project."""
+    """Yield a worker of the Django project."""
     return worker
 
 
 def query() -> int:
-    """A query as the ORM makes it, in the thread that calls."""
+    """Make a query of the ORM in the current thread."""
     from django.db import connection  # noqa: PLC0415 - its settings come from a fixture
 
     with connection.cursor() as cursor:
@@ -91,14 +91,14 @@ def query() -> int:
 
 
 def open_connections(database: Postgres) -> int:
-    """How many connections agents have."""
+    """Return the number of open connections of agents."""
     with psycopg2.connect(database.url.replace("+asyncpg", "")) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [APPLICATION])
         return int(cursor.fetchone()[0])
 
 
 async def no_connection_is_open(database: Postgres) -> None:
-    """Returns when agents have none."""
+    """Wait until agents have no open connection."""
 
     async def none() -> bool:
         return await asyncio.to_thread(open_connections, database) == 0
@@ -107,7 +107,7 @@ async def no_connection_is_open(database: Postgres) -> None:
 
 
 def agents(a2a: A2A) -> None:
-    """One for each thread in which an agent may use the ORM."""
+    """Add an agent for each kind of thread in which an agent may use the ORM."""
 
     @a2a.agent("function")
     def function(turn: Turn) -> str:
@@ -127,10 +127,10 @@ def agents(a2a: A2A) -> None:
         return "".join(map(str, await asyncio.gather(*(asyncio.to_thread(query) for _ in range(4)))))
 
 
-KINDS = ["function", "generator", "async-orm", "to-thread"]
+AGENTS = ["function", "generator", "async-orm", "to-thread"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", AGENTS)
 async def test_a_run_leaves_no_connection_open(project: Worker, database: Postgres, kind: str) -> None:
     agents(project.a2a)
 
@@ -151,9 +151,7 @@ async def test_runs_after_a_restart_of_the_database_complete(project: Worker, da
     assert await project.run(kind) == Completed()
 
 
-async def test_a_connection_that_other_runs_use_is_closed_only_when_it_is_broken(
-    project: Worker, database: Postgres
-) -> None:
+async def test_a_connection_of_other_runs_is_closed_only_if_it_is_broken(project: Worker, database: Postgres) -> None:
     agents(project.a2a)
     begun, goes_on = threading.Event(), threading.Event()
 
@@ -187,7 +185,7 @@ async def test_a_connection_that_other_runs_use_is_closed_only_when_it_is_broken
 
 @pytest.mark.parametrize("kind", ["function", "to-thread"])
 async def test_a_cleanup_is_called_in_the_thread_of_the_agent(worker: Worker, kind: str) -> None:
-    """As for a scoped session of SQLAlchemy, which belongs to a thread."""
+    """A scoped session of SQLAlchemy, for example, belongs to a thread."""
     used: list[int] = []
     cleaned: list[int] = []
     worker.a2a.add_thread_cleanup(lambda: cleaned.append(threading.get_ident()))

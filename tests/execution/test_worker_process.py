@@ -1,4 +1,4 @@
-"""A run is stopped in the process it is in, also if its message came there twice."""
+"""A run is stopped in its process, also if its message arrived there twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from a2a_celery.store.tasks.commands import create_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
 
 
-async def test_a_message_that_came_twice_keeps_no_run_from_being_stopped(
+async def test_a_duplicate_message_does_not_prevent_the_stop_of_a_run(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
     a2a, begun = A2A(Celery(set_as_current=False)), Event()

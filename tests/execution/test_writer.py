@@ -1,4 +1,4 @@
-"""A writer is there while there is something to write, once at a time, and not at all for what ends at once."""
+"""Background writer: it runs while there are pending items, once at a time, and not for an immediate end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextvars import ContextVar
 
 from a2a_celery.execution.events.queue import TURNS_TO_RETURN, Writer
 
-WHOSE: ContextVar[str] = ContextVar("whose", default="")
+CONTEXT: ContextVar[str] = ContextVar("context", default="")
 
 
-class Said:
-    """Things to write, and what was written."""
+class Items:
+    """Items to write, and the written batches."""
 
     def __init__(self) -> None:
         self.over = False
@@ -19,17 +19,17 @@ class Said:
         self.written: list[list[str]] = []
         self.at_once = 0
         self.tasks: list[asyncio.Task[None]] = []
-        self.whose: set[str] = set()
+        self.contexts: set[str] = set()
         self.writer = Writer(self._write, over=lambda: self.over, ended=self.tasks.append, name="a-writer")
 
-    def say(self, text: str) -> None:
+    def add(self, text: str) -> None:
         self.pending.append(text)
         self.writer.call()
 
     async def _write(self) -> None:
         self.at_once += 1
         assert self.at_once == 1
-        self.whose.add(WHOSE.get())
+        self.contexts.add(CONTEXT.get())
         while self.pending:
             batch, self.pending = self.pending, []
             self.written.append(batch)
@@ -42,61 +42,61 @@ async def turns(count: int = 3 * TURNS_TO_RETURN) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_said_in_one_breath_is_written_together_and_later_things_by_another_task() -> None:
-    said = Said()
-    said.say("a")
-    said.say("b")
+async def test_items_added_together_are_written_together_and_later_ones_by_another_task() -> None:
+    items = Items()
+    items.add("a")
+    items.add("b")
     await turns()
-    said.say("c")
+    items.add("c")
     await turns()
 
-    assert said.written == [["a", "b"], ["c"]]
-    assert len(said.tasks) == 2
+    assert items.written == [["a", "b"], ["c"]]
+    assert len(items.tasks) == 2
 
 
-async def test_there_is_no_task_for_what_is_over_at_once() -> None:
-    said = Said()
-    said.say("a")
+async def test_an_immediate_end_starts_no_task() -> None:
+    items = Items()
+    items.add("a")
     await turns(2)
-    said.over = True
+    items.over = True
     await turns()
 
-    assert await said.writer.finish() is None
-    assert said.written == []
+    assert await items.writer.finish() is None
+    assert items.written == []
 
 
-async def test_it_keeps_no_task_that_has_written_all() -> None:
-    said = Said()
-    said.say("a")
+async def test_the_writer_drops_a_finished_task() -> None:
+    items = Items()
+    items.add("a")
     await turns()
 
-    assert said.written == [["a"]]
-    assert await said.writer.finish() is None
-    assert said.tasks[0].done(), "whoever is told of its end heard of it all the same"
+    assert items.written == [["a"]]
+    assert await items.writer.finish() is None
+    assert items.tasks[0].done(), "its callback was called"
 
 
-async def test_its_context_is_that_of_whoever_made_it() -> None:
-    WHOSE.set("the run's")
-    said = Said()
-    WHOSE.set("the agent's")
-    said.say("a")
+async def test_the_writer_runs_in_the_context_of_its_creator() -> None:
+    CONTEXT.set("the run's")
+    items = Items()
+    CONTEXT.set("the agent's")
+    items.add("a")
     await turns()
 
-    assert said.whose == {"the run's"}
+    assert items.contexts == {"the run's"}
 
 
-async def test_finish_waits_for_the_write_that_is_under_way_and_stop_ends_it() -> None:
-    said = Said()
-    said.say("a")
+async def test_finish_waits_for_the_current_write_and_stop_cancels_it() -> None:
+    items = Items()
+    items.add("a")
     await turns(TURNS_TO_RETURN + 1)
-    assert said.at_once == 1
+    assert items.at_once == 1
 
-    task = await said.writer.finish()
+    task = await items.writer.finish()
     assert task is not None
     assert task.done()
     assert not task.cancelled()
 
-    said.say("b")
+    items.add("b")
     await turns(TURNS_TO_RETURN + 1)
-    await said.writer.stop()
-    assert said.tasks[-1].cancelled()
+    await items.writer.stop()
+    assert items.tasks[-1].cancelled()

@@ -1,4 +1,4 @@
-"""What is set of authentication is sound, or refused at the start with what to change; and the cards say the same."""
+"""Settings of authentication: invalid ones are refused at the start with a hint, and cards declare the valid ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def settings(**given: Any) -> Settings:
     return Settings(store_url="redis://host", **given)
 
 
-def test_nobody_is_asked_where_nothing_is_set() -> None:
+def test_without_settings_there_is_no_authentication() -> None:
     assert authenticator_from_settings(settings()) is None
 
 
@@ -75,14 +75,14 @@ def test_nobody_is_asked_where_nothing_is_set() -> None:
         (PROXY | KEYS | JWKS, ["bearer", "apiKey", "mutualTls"]),
     ],
 )
-def test_what_makes_sense_is_taken(given: dict[str, Any], names: list[str]) -> None:
+def test_valid_settings_are_accepted(given: dict[str, Any], names: list[str]) -> None:
     found = authenticator_from_settings(settings(**given))
     assert found is not None
     assert [scheme.name for scheme in found.schemes] == names
 
 
 def served_under_a_namespace(**settings: Any) -> A2A:
-    """Agents of an app that reads its settings as Django projects have them."""
+    """Return the agents of an app with settings under a namespace, as in Django projects."""
     app = Celery("acme")
     given = {"CELERY_BROKER_URL": "amqp://me:s3cret@broker//", "CELERY_A2A_STORE_URL": "redis://:s3cret@store/1"}
     app.config_from_object(type("settings", (), given | settings), namespace="CELERY")
@@ -100,7 +100,7 @@ async def test_authentication_that_is_set_under_a_namespace_is_asked_for() -> No
     assert answer.status_code == 401
 
 
-def test_a_gateway_says_at_its_start_what_it_uses_and_from_where(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gateway_logs_its_settings_and_their_sources_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "a2a_celery")
     served_under_a_namespace(CELERY_A2A_AUTH_API_KEYS=KEYS["auth_api_keys"], CELERY_A2A_LEASE_TTL=3).asgi()
 
@@ -173,13 +173,13 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", NONSENSE)
-def test_nonsense_is_refused_and_says_what_to_change(name: str) -> None:
-    given, says = NONSENSE[name]
+def test_invalid_settings_are_refused_with_a_hint(name: str) -> None:
+    given, error = NONSENSE[name]
     with pytest.raises(ConfigError) as refused:
         authenticator_from_settings(settings(**given))
 
     text = str(refused.value)
-    assert says in text
+    assert error in text
     assert not [secret for secret in (SECRET, "a-secret-key", PRIVATE, "0" * 64) if secret in text]
 
 
@@ -206,7 +206,7 @@ async def test_keys_on_this_machine_are_asked_for_without_a_proxy(monkeypatch: p
         assert await scheme.keys.find("first", "RS256") is not None
 
 
-def test_it_is_refused_before_anything_is_served() -> None:
+def test_an_invalid_setting_is_refused_before_the_start() -> None:
     app = Celery("test", broker="redis://host", set_as_current=False)
     app.conf.a2a_store_url, app.conf.a2a_auth_api_keys = "redis://host", "alice"
     a2a = A2A(app)
@@ -244,7 +244,7 @@ MTLS: dict[str, Any] = {"mtlsSecurityScheme": {}}
 
 
 def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
-    """An agent whose card says that these are needed, each a list of what is needed at once."""
+    """Return an agent whose card requires these schemes, each a list of schemes that apply together."""
     wanted = AgentCard()
     wanted.CopyFrom(card("careful"))
     needed = [{"schemes": {name: {"list": []} for name in names}} for names in requirements]
@@ -253,14 +253,14 @@ def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
 
 
 @pytest.mark.parametrize("scheme", [BEARER, OAUTH, OIDC, API_KEY, MTLS])
-def test_a_card_keeps_its_own_words_where_they_are_ours(scheme: dict[str, Any]) -> None:
+def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) -> None:
     agent = declaring({"mine": scheme}, ("mine",))
     found = secured(agent, authenticator_from_settings(settings(**TOKENS, **KEYS, **PROXY)))
     assert MessageToDict(found.card) == MessageToDict(agent.card)
 
 
 @pytest.mark.parametrize(
-    ("agent", "says"),
+    ("agent", "error"),
     [
         (declaring({"mine": BEARER}, ("mine",)), "requires 'mine', and this gateway accepts apiKey"),
         (declaring({"mine": MTLS}, ("mine",)), "requires 'mine'"),
@@ -277,13 +277,13 @@ def test_a_card_keeps_its_own_words_where_they_are_ours(scheme: dict[str, Any]) 
         (declaring({"mine": API_KEY, "tls": MTLS}, ("mine", "tls")), "asks for mine and tls"),
     ],
 )
-def test_a_card_that_contradicts_is_refused(agent: Agent, says: str) -> None:
+def test_a_card_that_contradicts_is_refused(agent: Agent, error: str) -> None:
     with pytest.raises(ConfigError, match="agent 'careful': its card") as refused:
         secured(agent, authenticator_from_settings(settings(**KEYS)))
-    assert says in str(refused.value)
+    assert error in str(refused.value)
 
 
-def test_without_authentication_a_card_says_what_it_likes() -> None:
+def test_without_authentication_a_card_may_declare_any_scheme() -> None:
     agent = declaring({"mine": BEARER}, ("mine",))
     assert secured(agent, None) is agent
 
@@ -313,7 +313,7 @@ async def test_a_proxy_is_known_by_its_address(peer: str | None, believed: bool)
             await scheme.identify(shown)
 
 
-async def test_a_proxy_that_says_nothing_says_nobody() -> None:
+async def test_a_proxy_without_a_subject_identifies_no_caller() -> None:
     scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8"])
     assert await scheme.identify(PresentedCredentials(lambda _: [], "10.1.2.3")) is None
     assert await scheme.identify(PresentedCredentials(lambda _: [" "], "10.1.2.3")) is None
@@ -324,7 +324,7 @@ async def test_a_proxy_that_says_nothing_says_nobody() -> None:
 @pytest.mark.parametrize(
     ("site", "fine"), [("same-origin", True), ("none", True), ("cross-site", False), ("same-site", False)]
 )
-async def test_what_another_site_makes_a_browser_send_is_nobody_s(site: str, fine: bool) -> None:
+async def test_a_cross_site_request_of_a_browser_is_refused(site: str, fine: bool) -> None:
     headers = {"x-subject": ["CN=alice"], "sec-fetch-site": [site]}
     presented = PresentedCredentials(lambda name: headers.get(name, []), "10.1.2.3")
     scheme = ProxyIdentity("X-Subject", ["10.0.0.0/8"])

@@ -1,4 +1,4 @@
-"""The settings and commands of docs/authentication.md are taken as they stand, and its numbers are the code's."""
+"""Settings and commands of docs/authentication.md work unchanged, and its numbers equal those of the code."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "authentication.md").read
 
 
 def block(name: str) -> str:
-    """The code under the comment `name`."""
+    """Return the code block under the comment `name`."""
     found = re.search(rf"<!-- {name}: .*? -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None, name
     return found[1]
 
 
 def exported(*names: str) -> dict[str, str]:
-    """What the shell has in its environment after these blocks."""
+    """Return the shell's environment after these blocks."""
     script = "\n".join(block(name) for name in names) + "\nenv"
-    told = subprocess.run(["sh", "-euc", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
-    lines = [line.partition("=") for line in told.stdout.decode().splitlines()]
+    result = subprocess.run(["sh", "-euc", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
+    lines = [line.partition("=") for line in result.stdout.decode().splitlines()]
     return {name: value for name, _, value in lines if name.startswith("A2A_")}
 
 
-def told_by(script: str) -> str:
+def output_of(script: str) -> str:
     return subprocess.run(["sh", "-euc", script], capture_output=True, check=True, text=True).stdout
 
 
@@ -47,11 +47,11 @@ def set_up(environ: dict[str, str]) -> Authenticator:
     return found
 
 
-def test_the_settings_for_a_jwks_are_taken() -> None:
+def test_the_settings_for_a_jwks_are_valid() -> None:
     assert [scheme.name for scheme in set_up(exported("jwks")).schemes] == ["bearer"]
 
 
-def test_the_settings_for_a_key_are_taken(tmp_path: Path) -> None:
+def test_the_settings_for_a_key_are_valid(tmp_path: Path) -> None:
     (tmp_path / "jwt_key").write_text("a-secret-that-has-32-characters-or-more\n")
     environ = exported("jwks", "key")
     assert environ.pop("A2A_AUTH_JWKS_URL")
@@ -62,7 +62,7 @@ def test_the_settings_for_a_key_are_taken(tmp_path: Path) -> None:
 async def test_an_api_key_is_made_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script = block("api-key") + '\nprintf %s "$KEY"'
-    made = told_by(script)
+    made = output_of(script)
     entry = (tmp_path / "api_keys").read_text()
 
     assert entry == f"alice:sha256:{sha256(made.encode()).hexdigest()}\n"

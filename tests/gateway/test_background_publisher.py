@@ -1,4 +1,4 @@
-"""A published run is looked at after the lease; a plain Celery task later, for it may run without being claimed."""
+"""Time at which a published run is due again: after the lease, or later for a plain Celery task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDISPATCH, LEASE = 600.0, 15.0
 
 
 class Broker:
-    """Takes every run at once."""
+    """Broker that accepts every run at once."""
 
     def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
         then()
@@ -25,10 +25,10 @@ class Broker:
 @pytest.mark.parametrize(("options", "wait"), [(RunOptions(), LEASE), (RunOptions(call=Call("t", {})), REDISPATCH)])
 async def test_a_published_run_is_due(store: AsyncStore, keys: Keys, options: RunOptions, wait: float) -> None:
     ref = RunRef(await Seeds(store, keys).created(), 1)
-    handing_over = BackgroundPublisher(Broker(), store, keys, REDISPATCH, LEASE)  # type: ignore[arg-type]
+    publisher = BackgroundPublisher(Broker(), store, keys, REDISPATCH, LEASE)  # type: ignore[arg-type]
 
-    handing_over.publish("agent", ref, options)
-    await handing_over.aclose()
+    publisher.publish("agent", ref, options)
+    await publisher.aclose()
 
     seconds, _ = await store.redis.time()
     due = await store.redis.zscore(keys.dispatch, ref.name) / 1_000_000 - seconds

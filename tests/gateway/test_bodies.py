@@ -1,4 +1,4 @@
-"""Requests of very many small values, which are refused before they take their memory."""
+"""Requests with very many small values are refused before they use much memory."""
 
 from __future__ import annotations
 

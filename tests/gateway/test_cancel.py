@@ -1,4 +1,4 @@
-"""A CancelTask says in its metadata who cancels: the client, or an agent whose own task was cancelled."""
+"""Metadata of CancelTask: the canceller is the client, or an agent whose own task was cancelled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.clients import message_json
         ({"metadata": {"canceledBy": "parent"}}, CANCELED_BY_PARENT),
     ],
 )
-async def test_canceled_says_who(
+async def test_the_status_text_names_the_canceller(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, body: dict[str, Any], text: str
 ) -> None:
     async with agents_here(store, keys, redis_server.store_url) as here:

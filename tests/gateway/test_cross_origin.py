@@ -1,4 +1,4 @@
-"""A gateway without authentication, seen by browsers: pages of other sites cannot use it."""
+"""Browsers and a gateway without authentication: pages of other sites cannot use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.agents import card
 from tests.support.credentials import api_key_entry
 
 NOT_JSON = b"{"
-"""A body that the gateway refuses after its checks of the caller, without a look at the store."""
+"""A body that the gateway refuses after its checks of the caller, without using the store."""
 
 ADDRESS = "http://localhost:8000"
 CARD = "/.well-known/agent-card.json"
@@ -61,7 +61,7 @@ async def test_a_page_of_another_origin_is_refused(headers: dict[str, str], path
     assert await posted(gateway(), headers, path=path) == 403
 
 
-async def test_the_refusal_says_what_to_change_in_the_binding_of_the_request() -> None:
+async def test_the_refusal_names_the_setting_in_the_binding_of_the_request() -> None:
     async with client(gateway()) as http:
         rpc = await http.post("/", content=NOT_JSON, headers=OTHERS["cross-site"])
         rest = await http.post("/message:send", content=NOT_JSON, headers=OTHERS["cross-site"])
@@ -108,7 +108,7 @@ async def test_a_link_on_another_page_leads_to_the_gateway() -> None:
 @pytest.mark.parametrize("body", [b"{}", b"x"])
 @pytest.mark.parametrize("path", ["/", "/message:send"])
 async def test_a_body_names_its_media_type(path: str, body: bytes) -> None:
-    """A page sends a body without a media type to any address, and no browser asks that address first."""
+    """A page may send a body without a media type to any address, without a preflight request."""
     async with client(gateway()) as http:
         request = http.build_request("POST", path, content=body)
         assert "content-type" not in request.headers

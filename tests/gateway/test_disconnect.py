@@ -1,4 +1,4 @@
-"""A call ends when its client has gone, and for nothing else that its task is cancelled for."""
+"""A call ends when its client disconnects, and only then."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_client_that_stays_has_its_answer() -> None:
     assert len(asyncio.all_tasks()) <= 2, "nobody looks any more"
 
 
-async def test_a_server_that_cancels_is_heard() -> None:
+async def test_a_cancellation_by_the_server_ends_the_call() -> None:
     client, waits = Client(), asyncio.Event()
 
     async def endpoint(_: Request) -> Response:
@@ -87,30 +87,30 @@ async def test_a_server_that_cancels_is_heard() -> None:
         await call
 
 
-async def test_a_call_that_is_cut_short_goes_on_to_its_answer() -> None:
-    client, leaving, waits = Client(), GatewayShutdown(), asyncio.Event()
+async def test_an_interrupted_wait_continues_to_the_response() -> None:
+    client, shutdown, waits = Client(), GatewayShutdown(), asyncio.Event()
 
     async def endpoint(_: Request) -> Response:
-        with leaving.waiting():
+        with shutdown.waiting():
             waits.set()
             await asyncio.Event().wait()
         return Response("as it is")
 
     call = asyncio.ensure_future(cancel_on_disconnect(endpoint, client.request))
     await waits.wait()
-    leaving.cancel_waiting()
+    shutdown.cancel_waiting()
     assert (await call).status_code == 200
 
 
-async def test_a_call_that_is_cut_short_as_its_client_goes_is_cancelled_for_nothing_more() -> None:
-    leaving = GatewayShutdown()
+async def test_an_interrupted_wait_of_a_disconnected_client_is_cancelled_once() -> None:
+    shutdown = GatewayShutdown()
 
     async def receive() -> Any:
-        leaving.cancel_waiting()  # in the step that finds the client gone
+        shutdown.cancel_waiting()  # in the step that detects the disconnect
         return {"type": "http.disconnect"}
 
     async def endpoint(_: Request) -> Response:
-        with leaving.waiting():
+        with shutdown.waiting():
             await asyncio.Event().wait()
         raise AssertionError
 

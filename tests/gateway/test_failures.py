@@ -1,4 +1,4 @@
-"""A bug of ours, met by a client: a reference and nothing else, in every binding; the log has the rest."""
+"""Internal errors: clients of every binding only get a reference, and the log has the rest."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def served(redis_server: EmbeddedRedis) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every read of a task, and every stream after its first event, fails as no code of ours should."""
+    """Let every read of a task, and every stream after its first event, raise an unexpected error."""
 
     async def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError(SECRET)
@@ -69,15 +69,15 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "follow", fail_later)
 
 
-def only_a_reference(said: Any, log: pytest.LogCaptureFixture) -> None:
-    """Fails unless `said` is an internal error with a reference that the log explains."""
-    assert said.reason == "INTERNAL_ERROR"
-    assert said.message == "Internal error"
-    assert list(said.metadata) in (["reference"], [])
+def only_a_reference(error: Any, log: pytest.LogCaptureFixture) -> None:
+    """Fail unless `error` is an internal error with a reference that the log explains."""
+    assert error.reason == "INTERNAL_ERROR"
+    assert error.message == "Internal error"
+    assert list(error.metadata) in (["reference"], [])
     explained = [record for record in log.records if record.name == "a2a_celery.gateway.protocol_errors"]
     assert explained[-1].exc_info is not None
     assert SECRET in str(explained[-1].exc_info[1])
-    assert said.metadata.get("reference", "reference") in explained[-1].getMessage()
+    assert error.metadata.get("reference", "reference") in explained[-1].getMessage()
 
 
 @pytest.mark.usefixtures("broken")
@@ -176,7 +176,7 @@ async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
     assert found.reason == "INTERNAL_ERROR"
 
 
-async def test_the_text_of_an_error_says_what_to_send(served: Served) -> None:
+async def test_the_text_of_an_error_names_the_valid_value(served: Served) -> None:
     message = message_json()["message"] | {"role": "user"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
     rpc = (await served.http.post("/", json=body, headers=V1)).json()
@@ -184,7 +184,7 @@ async def test_the_text_of_an_error_says_what_to_send(served: Served) -> None:
     legacy = body | {"method": "message/send", "params": {"message": {"role": "person", "messageId": "1", "parts": []}}}
     rpc_03 = (await served.http.post("/", json=legacy, headers=V03)).json()
 
-    said = 'message.role: Send ROLE_USER: A2A 1.0 has no role "user".'
-    assert [answer["error"]["message"] for answer in (rpc, rest)] == [said, said]
+    text = 'message.role: Send ROLE_USER: A2A 1.0 has no role "user".'
+    assert [answer["error"]["message"] for answer in (rpc, rest)] == [text, text]
     assert "message.role: " in rpc_03["error"]["message"]
     assert rpc_03["error"]["data"]["errors"][0]["field"].endswith("message.role")

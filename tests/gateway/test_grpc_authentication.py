@@ -1,4 +1,4 @@
-"""Authentication over gRPC, where it goes wrong: what went wrong is for the log."""
+"""Errors of authentication over gRPC, whose cause is only in the log."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ async def refused_by(error: Exception) -> Fault:
     return from_grpc(refused.value)
 
 
-async def test_a_failure_of_ours_is_told_without_a_word_of_it() -> None:
-    found = await refused_by(RuntimeError("a secret"))
-    assert (found.status, found.reason, found.message) == ("INTERNAL", "INTERNAL_ERROR", "Internal error")
+async def test_an_internal_error_is_reported_without_its_text() -> None:
+    error = await refused_by(RuntimeError("a secret"))
+    assert (error.status, error.reason, error.message) == ("INTERNAL", "INTERNAL_ERROR", "Internal error")
 
 
 async def test_without_keys_it_is_for_later() -> None:

@@ -1,4 +1,4 @@
-"""An error over gRPC has its data in the metadata of its ErrorInfo, as in the other bindings."""
+"""Errors over gRPC: their data is in the metadata of their ErrorInfo, as in the other bindings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes that hang: told in time, and not piled up."""
+"""Hanging probes: they are reported in time and do not pile up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that keep a gateway's server waiting or send without an end, on both of uvicorn's HTTP parsers."""
+"""Connections that make a gateway's server wait or send without an end, with both of uvicorn's HTTP parsers."""
 
 from __future__ import annotations
 

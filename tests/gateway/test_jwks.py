@@ -1,4 +1,4 @@
-"""The keys of an issuer: fetched once for all, again when there is a reason, and kept while it is away."""
+"""Keys of an issuer: fetched once for all callers, fetched again when necessary, and cached during an outage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def document(*keys: Key) -> dict[str, Any]:
 
 @dataclass
 class Endpoint:
-    """What is answered, and how often it was asked; while `gate` is shut, nothing is."""
+    """Server of keys that counts its requests and blocks while `gate` is cleared."""
 
     answer: Any = field(default_factory=lambda: document(FIRST))
     asked: int = 0
@@ -83,7 +83,7 @@ async def test_an_unknown_key_is_asked_for_once_in_a_while(
     assert endpoint.asked == 2
 
 
-async def test_a_new_key_is_found_and_one_that_is_gone_is_not(
+async def test_a_new_key_is_found_and_a_removed_one_is_not(
     keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
     assert await keys.find("first", "RS256")
@@ -109,7 +109,7 @@ FAILURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_what_is_known_stays_known(
+async def test_known_keys_survive_failed_fetches(
     keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock, failure: str
 ) -> None:
     assert await keys.find("first", "RS256")
@@ -135,7 +135,7 @@ async def test_without_any_key_nothing_is_judged_and_it_is_tried_again_soon(
     assert await keys.find("first", "RS256")
 
 
-async def test_many_at_once_cost_one_fetch_and_one_that_goes_away_ends_nobodys(
+async def test_concurrent_callers_share_a_fetch_that_survives_their_cancellation(
     keys: FetchedKeys, endpoint: Endpoint
 ) -> None:
     endpoint.gate.clear()
@@ -170,7 +170,7 @@ async def test_a_known_key_waits_for_no_fetch(keys: FetchedKeys, endpoint: Endpo
     assert await asking is None
 
 
-async def test_they_are_fetched_at_the_start_and_looked_after(
+async def test_keys_are_fetched_at_the_start_and_refreshed(
     keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
     endpoint.answer = FAILURES["not there"]
@@ -187,10 +187,10 @@ async def test_they_are_fetched_at_the_start_and_looked_after(
     assert endpoint.asked == 3
 
 
-async def test_where_nobody_looks_after_them_a_key_that_was_withdrawn_is_believed_no_longer(
+async def test_without_a_refresh_task_a_withdrawn_key_expires(
     keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
-    """As in an application that is mounted in another: it is never told to start."""
+    """A mounted application is never started, so nothing refreshes its keys."""
     assert await keys.find("first", "RS256")
     endpoint.answer = document(SECOND)
     clock.advance(REFRESH_EVERY - 1)
@@ -205,7 +205,7 @@ async def test_where_nobody_looks_after_them_a_key_that_was_withdrawn_is_believe
     assert endpoint.asked == 3
 
 
-async def test_where_somebody_looks_after_them_a_known_key_waits_for_no_fetch_however_late_that_is(
+async def test_with_a_refresh_task_a_known_key_never_waits_for_a_fetch(
     keys: FetchedKeys, endpoint: Endpoint, clock: ManualClock
 ) -> None:
     await keys.start()
@@ -217,7 +217,7 @@ async def test_where_somebody_looks_after_them_a_known_key_waits_for_no_fetch_ho
     await keys.stop()
 
 
-def test_of_a_set_only_what_can_be_used_is_taken() -> None:
+def test_only_usable_keys_of_a_set_are_accepted() -> None:
     odd: list[Any] = [
         None,
         "first",

@@ -1,4 +1,4 @@
-"""What is one too many is refused before anything is stored, in the words of each binding; and nothing else is."""
+"""Requests beyond a limit are refused before anything is stored, with the error of each binding."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECONDS = {
 }
 """When to come again; for tasks a second, where no run has ended yet."""
 
-NOBODY = Scope("echo")
+ANONYMOUS = Scope("echo")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 async def first_sent(gateway: Limited) -> dict[str, Any]:
-    """The one message that may be; what is written behind the answer has been."""
+    """Send the only message that the limit allows, and wait until its run is published."""
     task = await gateway.sent()
 
     async def published() -> bool:
@@ -60,13 +60,13 @@ async def first_sent(gateway: Limited) -> dict[str, Any]:
     return task
 
 
-def require_told(found: Refusal, limit: str, way: tuple[str, str, str]) -> None:
-    """Fails unless the client can know what it ran into, and when to come again."""
+def require_refusal(found: Refusal, limit: str, way: tuple[str, str, str]) -> None:
+    """Require that the client gets the limit and the time of a retry."""
     binding = way[0]
     assert found.status == ("RESOURCE_EXHAUSTED" if binding == "GRPC" else 429)
     assert max(1, SECONDS.get(limit, 1) - 40) <= int(found.retry_after) <= SECONDS.get(limit, 1)
     if way[:2] == ("GRPC", "0.3"):
-        return  # which has no details
+        return  # gRPC of 0.3 has no details
     if way[:2] == ("JSONRPC", "0.3"):
         assert (found.code, found.details) == (-32603, [{"limit": limit, "retryAfter": found.retry_after}])
         return
@@ -86,7 +86,7 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
         await first_sent(gateway)
         before = await seeds.everything()
         for way in WAYS:
-            require_told(await gateway.refusal(*way), limit, way)
+            require_refusal(await gateway.refusal(*way), limit, way)
 
         assert await seeds.everything() == before
         metrics = (await gateway.http.get("/metrics")).text
@@ -97,7 +97,7 @@ async def test_every_limit_refuses_in_every_binding_and_stores_nothing(
 async def test_an_answer_to_a_question_is_a_run_too(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
-    paused = await seeds.ended(INPUT_REQUIRED, scope=NOBODY)
+    paused = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
         first = await first_sent(gateway)
         before = await seeds.everything()
@@ -127,7 +127,7 @@ async def test_tasks_of_all_agents_count_and_a_queue_is_an_agents_own(
 
 
 @pytest.mark.parametrize("limit", ["concurrent", "waiting", "queued"])
-async def test_what_was_accepted_is_never_refused_when_it_comes_again(
+async def test_a_repetition_of_an_accepted_message_is_never_refused(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, limit: str
 ) -> None:
     async with limited(store, redis_server.store_url, keys, **LIMITS[limit]) as gateway:
@@ -140,19 +140,19 @@ async def test_what_was_accepted_is_never_refused_when_it_comes_again(
 async def test_tasks_that_wait_for_their_client_refuse_new_ones_in_every_binding_and_no_answers(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    paused = await seeds.ended(INPUT_REQUIRED, scope=NOBODY)
-    await seeds.ended(COMPLETED, scope=NOBODY)
+    paused = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
+    await seeds.ended(COMPLETED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, owner_max_paused_tasks=1) as gateway:
         before = await seeds.everything()
         for way in WAYS:
-            require_told(await gateway.refusal(*way), "paused", way)
+            require_refusal(await gateway.refusal(*way), "paused", way)
         assert await seeds.everything() == before
 
         assert (await gateway.sent(taskId=paused))["status"]["state"] == "TASK_STATE_SUBMITTED"
         assert (await gateway.try_to_send()).status_code == 200
 
 
-async def test_one_webhook_more_than_an_owner_may_have_is_refused(
+async def test_a_webhook_beyond_the_owner_s_limit_is_refused(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     config = {"url": "https://hooks.example.com/a"}
@@ -165,7 +165,7 @@ async def test_one_webhook_more_than_an_owner_may_have_is_refused(
 
         assert [answer.status_code for answer in added] == [200, 429]
         for way in (("JSONRPC", "1.0", "SendMessage"), ("HTTP+JSON", "1.0", "SendMessage")):
-            require_told(await gateway.refusal(*way, brought), "webhooks", way)
+            require_refusal(await gateway.refusal(*way, brought), "webhooks", way)
         assert (await gateway.try_to_send()).status_code == 200
 
 
@@ -182,7 +182,7 @@ async def test_stored_bytes_refuse_every_message_in_every_binding(
     async with limited(store, redis_server.store_url, keys, **{setting: 10}) as gateway:
         before = await seeds.everything()
         for way in WAYS:
-            require_told(await gateway.refusal(*way), limit, way)
+            require_refusal(await gateway.refusal(*way), limit, way)
         assert await seeds.everything() == before
 
 
@@ -201,11 +201,11 @@ async def test_above_the_watermark_no_message_is_accepted_and_what_runs_ends(
     seeds: Seeds,
     above_the_watermark: dict[str, Any],
 ) -> None:
-    running, paused = await seeds.claimed(scope=NOBODY), await seeds.ended(INPUT_REQUIRED, scope=NOBODY)
+    running, paused = await seeds.claimed(scope=ANONYMOUS), await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, **above_the_watermark) as gateway:
         before = await seeds.everything()
         for way in WAYS:
-            require_told(await gateway.refusal(*way), "memory", way)
+            require_refusal(await gateway.refusal(*way), "memory", way)
         for task_id in (running.ref.task_id, paused):
             assert (await gateway.try_to_send(taskId=task_id)).status_code == 429
         assert await seeds.everything() == before
@@ -224,7 +224,7 @@ async def test_above_the_watermark_a_message_that_was_accepted_is_found_again(
         assert (await gateway.sent(messageId="again"))["id"] == task["id"]
 
 
-async def test_of_two_gateways_one_gets_the_last_place(
+async def test_of_two_gateways_one_gets_the_last_slot(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
     url, most = redis_server.store_url, {"owner_max_concurrent_tasks": 7}
@@ -232,7 +232,7 @@ async def test_of_two_gateways_one_gets_the_last_place(
         answers = await asyncio.gather(*(gateway.try_to_send() for _ in range(20) for gateway in (one, two)))
 
     assert sorted(answer.status_code for answer in answers) == [200] * 7 + [429] * 33
-    assert await store.redis.zcard(keys.scope_index(NOBODY) + "1") == 7
+    assert await store.redis.zcard(keys.scope_index(ANONYMOUS) + "1") == 7
 
 
 async def read(gateway: Limited, tenant: str = "", of: str = "none") -> tuple[int, str]:
@@ -287,7 +287,7 @@ BAD_BODIES = {
 
 @pytest.mark.parametrize("bad", BAD_BODIES)
 @pytest.mark.parametrize("path", ["/", "/message:send", "/acme/message:send", "/v1/message:send"])
-async def test_what_is_refused_before_it_is_parsed_takes_a_token(
+async def test_a_request_refused_before_parsing_takes_a_token(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, path: str, bad: str
 ) -> None:
     most = {
@@ -346,7 +346,7 @@ async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
     assert codes == ["INVALID_ARGUMENT"] * 2 + ["RESOURCE_EXHAUSTED"] * 2
 
 
-async def test_a_burst_then_as_many_as_the_rate_gives(
+async def test_after_a_burst_the_rate_limits_requests(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
     url, rate = redis_server.store_url, {"owner_requests_per_second": 0.01, "owner_request_burst": 5}
@@ -384,39 +384,39 @@ async def test_without_limits_nothing_is_asked_of_the_store(
     assert not [key for key in await seeds.everything() if ":requests:" in key or ":queue:" in key]
 
 
-async def test_the_wait_is_told_by_how_long_runs_take(
+async def test_the_retry_time_follows_the_duration_of_runs(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
     async with limited(store, redis_server.store_url, keys, owner_max_concurrent_tasks=2) as gateway:
-        for took in (30, 50):  # of which there are two at a time
-            claim = await seeds.claimed(scope=NOBODY)
+        for seconds in (30, 50):  # with two concurrent runs
+            claim = await seeds.claimed(scope=ANONYMOUS)
             record = keys.task(claim.ref.task_id).record
-            await store.redis.hincrby(record, "claimed_at", -took * 1_000_000)
+            await store.redis.hincrby(record, "claimed_at", -seconds * 1_000_000)
             await seeds.settled(claim, status(COMPLETED))
         for _ in range(2):
-            await seeds.created(NOBODY, context_id=CONTEXT)
+            await seeds.created(ANONYMOUS, context_id=CONTEXT)
 
         answer = await gateway.try_to_send()
 
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "21")
 
 
-async def test_a_store_that_is_away_is_asked_once(
+async def test_an_unavailable_store_is_called_once(
     redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch, store: AsyncStore
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
-    async def away(_: AsyncStore, operation: Operation[object]) -> object:
-        asked.append(operation.script.name)
-        raise StoreUnavailable("away")
+    async def raise_unavailable(_: AsyncStore, operation: Operation[object]) -> object:
+        calls.append(operation.script.name)
+        raise StoreUnavailable("down")
 
     async with limited(store, redis_server.store_url, keys, owner_requests_per_second=1) as gateway:
-        monkeypatch.setattr(AsyncStore, "run", away)
+        monkeypatch.setattr(AsyncStore, "run", raise_unavailable)
         answers = [await gateway.http.get("/tasks/none", headers={"A2A-Version": "1.0"}) for _ in range(3)]
         card = await gateway.http.get("/extendedAgentCard", headers={"A2A-Version": "1.0"})
 
     assert [answer.status_code for answer in answers] == [503] * 3, "as without limits, and not later"
-    assert asked == ["acquire_request"] * 3
+    assert calls == ["acquire_request"] * 3
     assert card.status_code == 400, "it has none"
 
 
@@ -462,7 +462,7 @@ async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
             streaming = await gateway.ids()
             task_id = streaming[0]
             for way in STREAM_WAYS:
-                require_told(await gateway.refusal(*way), "streams", way)
+                require_refusal(await gateway.refusal(*way), "streams", way)
             subscription = await gateway.http.get(f"/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"})
             assert subscription.status_code == 429
             assert (await read(gateway, of=task_id))[0] == 200, "what is no stream is not refused"
@@ -472,7 +472,7 @@ async def test_streams_of_an_owner_are_bounded_over_all_bindings_together(
 
 
 @pytest.mark.parametrize("ends", ["client", "task"])
-async def test_a_stream_that_ends_gives_its_place_back(
+async def test_the_end_of_a_stream_frees_its_slot(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, ends: str
 ) -> None:
     limits = {"owner_max_streams": 1, "first_event_hold": 0}
@@ -492,7 +492,7 @@ async def test_a_stream_that_ends_gives_its_place_back(
 async def test_a_task_at_its_maximum_size_takes_no_more_messages(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    paused = await seeds.ended(INPUT_REQUIRED, scope=NOBODY)
+    paused = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
         running = (await gateway.sent(text="x" * 1_000))["id"]
         before = await seeds.everything()
@@ -580,7 +580,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("method", "path"), BODIES)
-async def test_a_body_that_nobody_asked_for_is_bounded_too(
+async def test_an_unexpected_body_is_limited_too(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, method: str, path: str
 ) -> None:
     read = 0

@@ -1,4 +1,4 @@
-"""Processes that share a port count in one folder: what dead ones had open is forgotten, not what they counted."""
+"""Processes that share a port count in one folder: gauges of dead processes are removed, counters are not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(generate_latest(ours(MultiProcessCollector(None))).decode())
 """
 
 
-def said(code: str, folder: Path) -> str:
+def run_process(code: str, folder: Path) -> str:
     """Return the output of a process that counts in `folder`."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env={FOLDER: str(folder)}, capture_output=True, text=True, check=False).stdout
@@ -43,21 +43,21 @@ def said(code: str, folder: Path) -> str:
 def test_streams_of_a_process_that_was_killed_are_forgotten_and_its_requests_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said(PROCESS.format(then="import os; os._exit(1)"), tmp_path)
-    before = said(LOOK, tmp_path)
+    run_process(PROCESS.format(then="import os; os._exit(1)"), tmp_path)
+    before = run_process(LOOK, tmp_path)
     assert 'a2a_gateway_open_streams{agent="echo"} 1.0' in before
 
     monkeypatch.setenv(FOLDER, str(tmp_path))
     _drop_dead_processes()
 
-    after = said(LOOK, tmp_path)
+    after = run_process(LOOK, tmp_path)
     assert "a2a_gateway_open_streams{" not in after
     for text in (before, after):
         assert 'a2a_gateway_requests_total{agent="echo",operation="GetTask",outcome="ok"} 1.0' in text
 
 
-async def test_who_asks_while_the_store_hangs_gets_one_answer_with_the_others(store: AsyncStore, keys: Keys) -> None:
-    """It takes its time to fail; one behind the other, scrapes would wait longer with each."""
+async def test_concurrent_scrapes_share_one_read_of_a_hanging_store(store: AsyncStore, keys: Keys) -> None:
+    """A read that fails takes time, and sequential scrapes would wait longer each time."""
     gate = Gate(store)
     metrics = Metrics(gate, keys, ["echo"])
     app = Starlette(routes=metrics.routes())
@@ -70,7 +70,7 @@ async def test_who_asks_while_the_store_hangs_gets_one_answer_with_the_others(st
 
     transport = httpx.ASGITransport(together)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        gate.refuse = 2  # the two operations of one question
+        gate.refuse = 2  # the two operations of one scrape
         answers = await asyncio.gather(*(client.get("/metrics") for _ in range(5)))
 
         assert [answer.status_code for answer in answers] == [503] * 5

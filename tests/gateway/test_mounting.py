@@ -1,4 +1,4 @@
-"""A gateway inside another ASGI application: its agents, and the addresses in their cards."""
+"""A gateway mounted in another ASGI application: its agents, and the addresses in their cards."""
 
 from __future__ import annotations
 

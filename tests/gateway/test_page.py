@@ -1,4 +1,4 @@
-"""The files of the operator's page: their headers, and nothing but them."""
+"""Files of the operator's page and their headers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_no_path_leads_out_of_the_folder(client: httpx.AsyncClient, path: 
     assert (await client.get(path)).status_code == 404
 
 
-async def test_the_page_is_found_without_its_slash_behind_any_proxy(client: httpx.AsyncClient) -> None:
+async def test_the_page_redirects_to_its_relative_address_for_use_with_proxies(client: httpx.AsyncClient) -> None:
     answer = await client.get("/ui?x=1")
 
     assert (answer.status_code, answer.headers["location"]) == (307, "ui/?x=1")
@@ -121,7 +121,7 @@ def test_the_page_brings_the_same_policy_where_others_serve_it() -> None:
     assert dict(rule.split(" ", 1) for rule in written[1].split("; ")) == POLICY
 
 
-def test_nothing_on_the_page_makes_markup_of_a_text_or_keeps_anything_for_long() -> None:
+def test_the_page_s_code_neither_builds_markup_from_text_nor_stores_data() -> None:
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.(?:write|cookie)|\beval\(|new Function|localStorage"
     files = {path.name: path.read_text() for path in UI.iterdir()}
 

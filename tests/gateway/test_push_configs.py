@@ -1,4 +1,4 @@
-"""Push-notification configs in a gateway: what the answer to one tells its client."""
+"""Push-notification configs in a gateway, and its responses to them."""
 
 from __future__ import annotations
 

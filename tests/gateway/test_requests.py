@@ -1,4 +1,4 @@
-"""Requests that are not quite what the specification says: the same answer in every binding, and never a guess."""
+"""Requests that deviate from the specification: they get the same response in every binding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.seeds import Seeds
 V1 = {"A2A-Version": "1.0"}
 V03 = {"A2A-Version": "0.3"}
 MEDIA_TYPE = "application/a2a+json"
-KINDS = {
+REQUEST_TYPES = {
     "ListTasks": ListTasksRequest,
     "GetTask": GetTaskRequest,
     "SendMessage": SendMessageRequest,
@@ -64,7 +64,7 @@ async def over_grpc(gateway: Limited, method: str, params: Any, version: str | N
     metadata = () if version is None else (("a2a-version", version),)
     async with stub(gateway) as service:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await getattr(service, method)(ParseDict(params, KINDS[method]()), metadata=metadata, timeout=30)
+            await getattr(service, method)(ParseDict(params, REQUEST_TYPES[method]()), metadata=metadata, timeout=30)
     return from_grpc(raised.value)
 
 
@@ -82,7 +82,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize(("path", "field"), QUERIES.values(), ids=QUERIES)
-async def test_what_is_wrong_with_a_query_is_named(gateway: Limited, path: str, field: str) -> None:
+async def test_the_error_names_the_invalid_part_of_a_query(gateway: Limited, path: str, field: str) -> None:
     found = from_rest(await gateway.http.get(path, headers=V1))
 
     assert (found.status, found.reason, list(found.fields)) == (400, "INVALID_PARAMS", [field])
@@ -354,7 +354,7 @@ async def test_base64_is_read_under_03(gateway: Limited) -> None:
     assert "result" in await over_rpc(gateway, "message/send", params, **V03)
 
 
-async def test_an_event_source_of_an_ended_task_is_told_to_stop(
+async def test_an_event_source_of_an_ended_task_gets_no_content(
     gateway: Limited, store: AsyncStore, keys: Keys
 ) -> None:
     seeds = Seeds(store, keys)

@@ -1,4 +1,4 @@
-"""Requests that lack a required field: exactly those that the SDK refuses are refused, with what to send instead."""
+"""Requests without a required field: the gateway refuses the same ones as the SDK, and names the missing fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from a2a_celery.gateway.operations.validation import require_fields
 
-KINDS = (
+MESSAGE_TYPES = (
     SendMessageRequest,
     GetTaskRequest,
     ListTasksRequest,
@@ -69,8 +69,8 @@ def filled(draw: Any, message: Proto, depth: int = 0) -> Any:
 
 @st.composite
 def requests(draw: Any) -> Proto:
-    """Any request, whole or not."""
-    made: Proto = filled(draw, draw(st.sampled_from(KINDS))())
+    """Draw a request, complete or not."""
+    made: Proto = filled(draw, draw(st.sampled_from(MESSAGE_TYPES))())
     return made
 
 
@@ -83,7 +83,7 @@ def refused_fields(check: Any, request: Proto) -> list[str] | None:
 
 
 @given(requests())
-def test_it_refuses_what_the_sdk_refuses(request: Proto) -> None:
+def test_the_gateway_refuses_the_same_requests_as_the_sdk(request: Proto) -> None:
     assert refused_fields(require_fields, request) == refused_fields(validate_proto_required_fields, request)
 
 

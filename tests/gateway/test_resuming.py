@@ -38,7 +38,7 @@ async def over_rest(gateway: Limited, task_id: str, last: str, method: str = "PO
 
 
 async def resumed(gateway: Limited, binding: str, task_id: str, last: EventId | str) -> list[dict[str, Any]]:
-    """The events of a stream that goes on behind the event `last`, to its end."""
+    """Return the events of a stream that resumes after the event `last`, to its end."""
     if binding == "GRPC":
         metadata = (*GRPC_V1, ("last-event-id", str(last)))
         async with grpc.aio.insecure_channel(gateway.grpc) as channel:
@@ -55,7 +55,7 @@ async def resumed(gateway: Limited, binding: str, task_id: str, last: EventId | 
 
 
 async def written(seeds: Seeds, chunks: int) -> Claim:
-    """A claimed run that has sent so many chunks."""
+    """Claim a run and send `chunks` chunks."""
     claim = await seeds.claimed(await seeds.created(scope=SCOPE), max_attempts=2)
     for before in range(chunks):
         await seeds.appended(claim, chunk(str(before)), before=before)
@@ -78,7 +78,8 @@ async def test_events_are_numbered_with_their_times(gateway: Limited, store: Asy
 async def test_a_client_whose_last_event_is_lost_gets_the_task(
     gateway: Limited, store: AsyncStore, keys: Keys, binding: str, later: int
 ) -> None:
-    """The task ends before the client comes back, at a lower version than the client knows, at that, and beyond."""
+    """The task ends before the client returns: at a lower version than the client knows, at the same version, and at a
+    higher one."""
     seeds = Seeds(store, keys)
     claim = await written(seeds, 1)
     task_id = claim.ref.task_id
@@ -100,7 +101,7 @@ async def test_a_client_whose_last_event_is_lost_gets_the_task(
         assert events == [MessageToDict(StreamResponse(task=task))]
 
 
-async def test_a_stream_that_has_shown_the_task_alone_shows_it_again(
+async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
     gateway: Limited, store: AsyncStore, keys: Keys
 ) -> None:
     """The store loses the newest events that are in the task, and records more than it lost."""
@@ -122,7 +123,7 @@ async def test_a_stream_that_has_shown_the_task_alone_shows_it_again(
     assert events[-1].task == await seeds.task(task_id)
 
 
-async def test_the_task_has_the_id_behind_which_its_client_goes_on(
+async def test_the_task_has_the_id_after_which_its_client_resumes(
     gateway: Limited, store: AsyncStore, keys: Keys
 ) -> None:
     seeds = Seeds(store, keys)
@@ -140,7 +141,9 @@ async def test_the_task_has_the_id_behind_which_its_client_goes_on(
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_version_alone_is_taken_as_an_id(gateway: Limited, store: AsyncStore, keys: Keys, binding: str) -> None:
+async def test_a_version_alone_is_accepted_as_an_id(
+    gateway: Limited, store: AsyncStore, keys: Keys, binding: str
+) -> None:
     seeds = Seeds(store, keys)
     claim = await written(seeds, 2)
     await seeds.settled(claim, status(COMPLETED), before=2)

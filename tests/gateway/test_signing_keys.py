@@ -1,4 +1,4 @@
-"""The JWK Set of webhooks' signatures, as a gateway publishes it."""
+"""JWK Set of the webhook signatures, as a gateway publishes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = "whpk_" + base64.b64encode(b"o" * 32).decode()
 
 
 def gateway(**conf: Any) -> httpx.AsyncClient:
-    """A client of a gateway that knows one API key, and sends none."""
+    """Return a client without credentials of a gateway that knows one API key."""
     app = Celery("acme", set_as_current=False)
     app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_auth_api_keys=api_key_entry("ann", "one"), **conf)
     a2a = A2A(app)
@@ -30,7 +30,7 @@ def gateway(**conf: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(a2a.asgi()), base_url="http://test")
 
 
-async def test_everybody_may_read_the_public_keys_and_nothing_else_of_them() -> None:
+async def test_the_public_keys_are_readable_without_credentials() -> None:
     conf = {"a2a_secret_key": SECRET_KEY, "a2a_webhook_private_key": PRIVATE, "a2a_webhook_public_keys": [OTHER]}
     async with gateway(**conf) as http:
         answer = await http.get(JWKS_PATH)

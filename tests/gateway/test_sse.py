@@ -1,4 +1,4 @@
-"""Streams as they are written: as many events at once as are ready, and an end for whoever does not read any more."""
+"""Writing of streams: all available events at once, and an end when the client stops reading."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def text_of(event: Event) -> str:
 
 
 class Served:
-    """A stream of `pages` under way, to a client that may leave."""
+    """Stream of `pages` to a client that may disconnect."""
 
     def __init__(self, pages: Pages, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
@@ -65,7 +65,7 @@ async def stream_pages(*pages: list[StreamEvent], error: Exception | None = None
 
 
 class Endless:
-    """Pages of which the last never comes; whether they were closed."""
+    """Pages without an end, which record whether they were closed."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -94,7 +94,7 @@ async def test_a_page_is_one_write() -> None:
     assert [message["more_body"] for message in served.sent[1:]] == [True, True, False]
 
 
-async def test_what_is_large_is_written_bit_by_bit() -> None:
+async def test_a_large_event_is_written_in_pieces() -> None:
     large = "x" * (sse.WRITE // 2)
     served = Served(stream_pages([StreamEvent(EventId(n), chunk(large)) for n in range(5)]))
 
@@ -113,14 +113,14 @@ async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_even
     assert served.bodies[1:] == ["event: error\ndata: LookupError\n\n", ""]
 
 
-async def test_a_silent_stream_says_now_and_then_that_it_is_there() -> None:
+async def test_a_silent_stream_sends_pings() -> None:
     clock = ManualClock()
 
     async def pages() -> Pages:
         yield [StreamEvent(EventId(1), chunk("a"))]
         for _ in range(3):
             clock.advance(sse.PING_AFTER)
-            yield []  # just as long as it may be silent
+            yield []  # exactly as long as the stream may be silent
             clock.advance(0.1)
             yield []
 
@@ -131,7 +131,7 @@ async def test_a_silent_stream_says_now_and_then_that_it_is_there() -> None:
 
 
 @pytest.mark.parametrize("why", ["the client leaves", "the server stops"])
-async def test_it_ends_when(why: str) -> None:
+async def test_a_stream_ends_on_these_conditions(why: str) -> None:
     source = Endless()
     served = Served(source.pages())
     running = asyncio.create_task(served.run())
@@ -149,7 +149,7 @@ async def test_it_ends_when(why: str) -> None:
     assert not served.leaving._streams
 
 
-async def test_a_cancellation_goes_on() -> None:
+async def test_a_cancellation_is_propagated() -> None:
     source = Endless()
     served = Served(source.pages())
     running = asyncio.create_task(served.run())

@@ -1,4 +1,4 @@
-"""The tenant of a message, wherever its request names it."""
+"""Tenant of a message, wherever its request names it."""
 
 from __future__ import annotations
 

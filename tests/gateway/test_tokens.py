@@ -1,4 +1,4 @@
-"""Bearer tokens: which are believed, and that of all others nothing is, however they are made."""
+"""Bearer tokens: valid ones are accepted, all others are refused however they are made."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def tokens(keys: StaticKeys | None = None, *algorithms: str, **options: Any) -> 
 
 
 async def identified(scheme: BearerTokens, given: str) -> Identity | None:
-    """Whom `scheme` makes of an Authorization header."""
+    """Return the identity that `scheme` gives to an Authorization header."""
     return await scheme.identify(PresentedCredentials(lambda name: [given] if name == "authorization" else [], None))
 
 
-async def test_a_good_token_says_its_owner() -> None:
+async def test_a_good_token_identifies_its_owner() -> None:
     assert await identified(tokens(), f"Bearer {token(KEY, 'RS256')}") == Identity("alice")
     assert await identified(tokens(), f"bearer  {token(KEY, 'RS256')}") == Identity("alice")
     several = token(KEY, "RS256", aud=["https://else.example.com", AUDIENCE])
@@ -63,7 +63,7 @@ async def test_clocks_may_differ_a_little() -> None:
     assert await identified(tokens(), f"Bearer {a_little}") == Identity("alice")
 
 
-async def test_what_is_no_bearer_token_is_somebody_elses_to_judge() -> None:
+async def test_credentials_of_other_schemes_are_left_to_other_authenticators() -> None:
     for other in ("Basic abc", "", "Negotiate x"):
         assert await identified(tokens(), other) is None
 
@@ -121,19 +121,19 @@ def encoded(part: Any) -> str:
 
 
 def altered(change: Callable[[list[str]], list[str]]) -> str:
-    """A good token with its parts changed."""
+    """Return a good token with changed parts."""
     return ".".join(change(token(KEY, "RS256").split(".")))
 
 
 def hmac_by_public_key() -> str:
-    """The old trick: the public key, which everybody has, as the secret of an HMAC."""
+    """Return a token that is signed with the public key as the secret of an HMAC, a known attack."""
 
     text = f"{encoded({'alg': 'HS256', 'kid': 'first'})}.{encoded(claims())}"
     return f"{text}.{encoded(hmac.new(PEM, text.encode(), hashlib.sha256).digest())}"
 
 
 def signed(header: dict[str, Any]) -> str:
-    """Good claims under any header, with a good signature."""
+    """Return good claims with any header and a good signature."""
     text = f"{encoded(header)}.{encoded(claims())}"
     assert isinstance(KEY.private_key, RSAPrivateKey)
     return f"{text}.{encoded(KEY.private_key.sign(text.encode(), PKCS1v15(), SHA256()))}"
@@ -212,7 +212,7 @@ async def test_a_bad_token_is_refused_for_what_it_is(name: str) -> None:
 
 
 @given(st.one_of(st.text(max_size=200), st.lists(st.binary(max_size=40), max_size=5)))
-async def test_whatever_comes_is_refused_and_breaks_nothing(raw: str | list[bytes]) -> None:
+async def test_any_invalid_token_is_refused_without_an_error(raw: str | list[bytes]) -> None:
     text = raw if isinstance(raw, str) else ".".join(encoded(part) for part in raw)
     with pytest.raises(CredentialsRefused):
         await identified(tokens(), f"Bearer {text}")
@@ -232,7 +232,7 @@ async def test_a_key_without_a_name_is_every_tokens_and_one_of_several_is_named(
         await identified(tokens(both), f"Bearer {token(nameless, 'RS256')}")
 
 
-def test_a_key_says_itself_what_it_is_for() -> None:
+def test_a_key_may_restrict_its_use() -> None:
     public = KEY.as_dict(private=False)
     small = RSAKey.import_key(public | {"use": "enc"})
     other = RSAKey.import_key(public | {"alg": "PS256"})

@@ -1,4 +1,4 @@
-"""What the owner of a webhook reads and requests over HTTP: deliveries, replays and pings. No watcher posts here."""
+"""Deliveries, replays and pings, which the owner of a webhook reads and requests over HTTP. No watcher posts here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CREDENTIALS = "s3cret-cr3dentials"
 
 
 class Caller:
-    """One caller of the gateway, over HTTP+JSON."""
+    """Caller of the gateway over HTTP+JSON."""
 
     def __init__(self, http: httpx.AsyncClient, key: str, tenant: str = "") -> None:
         self._http = http
@@ -64,7 +64,7 @@ class Caller:
 
 
 class Site:
-    """A gateway, its callers and its store."""
+    """Gateway with its callers and its store."""
 
     def __init__(self, http: httpx.AsyncClient, store: AsyncStore, keys: Keys) -> None:
         self.http, self.store, self.keys = http, store, keys
@@ -92,11 +92,11 @@ async def site(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> As
 
 async def test_the_owner_reads_what_became_of_the_posts_and_no_secret(site: Site) -> None:
     task_id = await site.alice.task()
-    line = await site.webhooks.one()
+    cursor = await site.webhooks.one()
     event = str(await site.event_id(task_id, 1))
     failed = Attempt(event, "failed", 500, 31, "answered 500")
     said = {"reason": "10.0.0.7 said no", "status": 500, "answer": "the body of the receiver"}
-    postponed = postpone_delivery(site.keys, line, after_us=HOUR_US, counts=True, failure=said, attempt=failed)
+    postponed = postpone_delivery(site.keys, cursor, after_us=HOUR_US, counts=True, failure=said, attempt=failed)
     await site.store.run(postponed)
 
     answer = await site.alice.get(f"/webhooks/{task_id}/c/deliveries")
@@ -116,10 +116,10 @@ async def test_the_owner_reads_what_became_of_the_posts_and_no_secret(site: Site
         assert secret not in answer.text
 
 
-async def test_what_failed_is_due_at_once_when_its_owner_replays_it(site: Site) -> None:
+async def test_a_failed_delivery_is_due_at_once_after_a_replay(site: Site) -> None:
     task_id = await site.alice.task()
-    line = await site.webhooks.one()
-    await site.store.run(abandon_delivery(site.keys, line, failure={"reason": "no"}, attempt=None))
+    cursor = await site.webhooks.one()
+    await site.store.run(abandon_delivery(site.keys, cursor, failure={"reason": "no"}, attempt=None))
     given_up = (await site.alice.get(f"/webhooks/{task_id}/c/deliveries")).json()
     assert (given_up["state"], "givenUpAt" in given_up) == ("dead", True)
 
@@ -135,10 +135,10 @@ async def test_an_event_that_was_delivered_is_requested_by_its_id(site: Site) ->
     task_id = await site.alice.task()
     event = await site.event_id(task_id, 1)
     delivered = Attempt(str(event), "delivered", 200, 5)
-    line = await site.webhooks.one()
-    await site.store.run(record_delivery(site.keys, line, event, lease_us=LEASE_US, attempt=delivered))
+    cursor = await site.webhooks.one()
+    await site.store.run(record_delivery(site.keys, cursor, event, lease_us=LEASE_US, attempt=delivered))
 
-    for named in (str(event), "1"):  # a version alone names it too, and it is requested once
+    for named in (str(event), "1"):  # a version alone is valid too, and the post is requested once
         answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries/{named}:replay")
         assert (answer.status_code, answer.json()["requested"]) == (202, [str(event)])
 
@@ -189,7 +189,7 @@ async def test_a_ping_is_requested_under_an_id_of_its_own(site: Site) -> None:
     assert answers[-1].json()["requested"] == pings
 
 
-async def test_so_many_pings_wait_and_no_more(site: Site) -> None:
+async def test_the_number_of_waiting_pings_is_limited(site: Site) -> None:
     task_id = await site.alice.task()
 
     answers = [await site.alice.post(f"/webhooks/{task_id}/c:ping") for _ in range(MAX_REQUESTED_POSTS + 1)]
@@ -212,7 +212,7 @@ async def call(caller: Caller, verb: str, path: str, task: str, config: str = "c
 
 
 @pytest.mark.parametrize(("verb", "path"), OPERATIONS)
-async def test_what_is_not_the_callers_is_not_there(site: Site, verb: str, path: str) -> None:
+async def test_webhooks_of_other_callers_are_missing(site: Site, verb: str, path: str) -> None:
     task_id = await site.alice.task()
     strangers = [
         await call(site.bob, verb, path, task_id),
@@ -225,7 +225,7 @@ async def test_what_is_not_the_callers_is_not_there(site: Site, verb: str, path:
     assert {answer.json()["error"]["details"][0]["reason"] for answer in strangers} == {"TASK_NOT_FOUND"}
     assert (await call(Caller(site.http, "three", "beta"), verb, path, task_id)).status_code == 403
     assert (await call(Caller(site.http, "no key"), verb, path, task_id)).status_code == 401
-    stands = await site.webhooks.stands(task_id)
+    stands = await site.webhooks.delivery(task_id)
     assert (stands.requested, stands.delivered) == ((), 0)
 
 

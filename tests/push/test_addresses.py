@@ -1,4 +1,4 @@
-"""Which addresses webhooks are sent to."""
+"""Addresses to which webhooks may be sent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_ipv4_inside_ipv6_hides_nothing(form: str, inside: str) -> None:
 
 @pytest.mark.parametrize("text", ["2002:7f00:1::", "2002:808:808::", "2001:0:4136:e378:8000:63bf:80ff:fffe"])
 def test_tunnels_are_not_public_wherever_they_lead(text: str) -> None:
-    """6to4 and Teredo: relays that nobody knows."""
+    """6to4 and Teredo use unknown relays."""
     assert not is_allowed(ip_address(text))
 
 
@@ -69,7 +69,7 @@ def test_a_network_without_ipv4_reaches_the_public_part_of_it() -> None:
     assert is_allowed(ip_address("::ffff:8.8.8.8"))
 
 
-def test_what_is_allowed_is_allowed_in_each_form() -> None:
+def test_an_allowed_address_is_allowed_in_each_form() -> None:
     networks = [ip_network("10.0.0.0/8"), ip_network("::1/128")]
 
     for text in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "::1"):
@@ -82,7 +82,7 @@ def test_what_is_allowed_is_allowed_in_each_form() -> None:
 
 
 @given(st.ip_addresses())
-def test_what_python_knows_to_be_special_is_never_allowed(address) -> None:  # type: ignore[no-untyped-def]
+def test_special_addresses_of_python_s_ipaddress_are_never_allowed(address) -> None:  # type: ignore[no-untyped-def]
     special = address.is_private or address.is_multicast or address.is_loopback or address.is_link_local
     if special and getattr(address, "ipv4_mapped", None) is None:
         assert not is_allowed(address)

@@ -1,4 +1,4 @@
-"""No host takes the others' places."""
+"""Circuit breaker: no host takes the permits of others."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def hosts(clock: ManualClock | None = None, **options: Any) -> CircuitBreaker:
 
 
 def place(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Permit:
-    found = hosts.try_acquire(name, owner=owner)
-    assert isinstance(found, Permit), found
-    return found
+    permit = hosts.try_acquire(name, owner=owner)
+    assert isinstance(permit, Permit), permit
+    return permit
 
 
-def held(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Deferred:
-    found = hosts.try_acquire(name, owner=owner)
-    assert isinstance(found, Deferred), found
+def deferred(hosts: CircuitBreaker, name: str = "a", owner: str = "") -> Deferred:
+    result = hosts.try_acquire(name, owner=owner)
+    assert isinstance(result, Deferred), result
     assert hosts.deferral(name, owner=owner) is not None
-    return found
+    return result
 
 
 def fail(hosts: CircuitBreaker, times: int, name: str = "a") -> None:
@@ -38,7 +38,7 @@ def test_a_host_gets_so_many_posts_at_once() -> None:
     some = hosts(max_per_host=2)
     first, _ = place(some), place(some)
 
-    assert held(some).retry_in > 0
+    assert deferred(some).retry_in > 0
     assert hosts(max_per_host=2).deferral("a") is None
     place(some, "b")
     first.release(True)
@@ -49,24 +49,24 @@ def test_all_hosts_together_get_so_many() -> None:
     some = hosts(max_posts=3)
     first, *_ = [place(some, name, owner=name) for name in "abc"]
 
-    assert "too many" in held(some, "d", owner="d").reason
+    assert "too many" in deferred(some, "d", owner="d").reason
     first.release(None)
     place(some, "d", owner="d")
 
 
-def test_one_owner_gets_a_place_while_more_are_free_than_it_has() -> None:
+def test_an_owner_gets_a_permit_while_more_are_free_than_it_has() -> None:
     some = hosts(max_posts=4, reserved=0)
     first, _ = [place(some, name) for name in "ab"]
 
-    assert "its owner" in held(some, "c").reason
+    assert "its owner" in deferred(some, "c").reason
     place(some, "c", owner="other")
-    assert "its owner" in held(some, "c", owner="other").reason
+    assert "its owner" in deferred(some, "c", owner="other").reason
     place(some, "c", owner="third")
     first.release(None)
-    assert "its owner" in held(some, "c").reason
+    assert "its owner" in deferred(some, "c").reason
 
 
-def test_one_network_gets_a_place_while_more_are_free_than_it_has() -> None:
+def test_a_network_gets_a_permit_while_more_are_free_than_it_has() -> None:
     some = hosts(max_posts=5, reserved=0)
     first, second, third = [place(some, name, owner=name) for name in "abc"]
 
@@ -86,18 +86,18 @@ def test_the_network_of_a_host_is_remembered() -> None:
     one.release(True)
 
     assert place(some, "b", owner="third").network == "10.0.0.0/24"
-    assert "its network" in held(some, "b", owner="fourth").reason
+    assert "its network" in deferred(some, "b", owner="fourth").reason
 
 
-def test_places_are_kept_for_hosts_that_answered_the_last_time() -> None:
+def test_permits_are_reserved_for_hosts_that_responded_last_time() -> None:
     some = hosts(max_posts=4, reserved=2)
     place(some, "known", owner="d").release(True)
     for name in "ab":
         place(some, name, owner=name)
 
-    assert "too many" in held(some, "c", owner="c").reason
+    assert "too many" in deferred(some, "c", owner="c").reason
     place(some, "known", owner="c").release(False)
-    assert "too many" in held(some, "known", owner="c").reason
+    assert "too many" in deferred(some, "known", owner="c").reason
 
 
 def test_a_host_that_does_not_respond_has_a_cooldown() -> None:
@@ -106,11 +106,11 @@ def test_a_host_that_does_not_respond_has_a_cooldown() -> None:
     assert some.deferral("a") is None
     fail(some, 1)
 
-    assert "cooldown" in held(some).reason
+    assert "cooldown" in deferred(some).reason
     assert some.deferral("b") is None
 
 
-def test_failures_count_in_a_row() -> None:
+def test_only_consecutive_failures_count() -> None:
     some = hosts()
     for _ in range(5):
         fail(some, 2)
@@ -119,29 +119,29 @@ def test_failures_count_in_a_row() -> None:
     assert some.deferral("a") is None
 
 
-def test_what_was_not_found_out_counts_neither_way() -> None:
+def test_an_unknown_result_counts_neither_way() -> None:
     some = hosts()
     fail(some, 2)
     place(some).release(None)
     fail(some, 1)
 
-    held(some)
+    deferred(some)
 
 
-def test_after_a_rest_one_tries_and_its_answer_lets_all_go() -> None:
+def test_after_a_cooldown_one_post_tries_and_its_success_releases_all() -> None:
     clock = ManualClock()
     some = hosts(clock)
     fail(some, 3)
     clock.advance(6.0)  # 8, three quarters of it by the jitter
 
     one = place(some)
-    assert "being probed" in held(some).reason
+    assert "being probed" in deferred(some).reason
     one.release(True)
     place(some).release(True)
     assert some.deferral("a") is None
 
 
-def test_a_rest_doubles_up_to_its_limit() -> None:
+def test_the_cooldown_doubles_up_to_its_limit() -> None:
     clock = ManualClock()
     some = hosts(clock, max_cooldown=30.0)
     fail(some, 3)
@@ -156,7 +156,7 @@ def test_a_rest_doubles_up_to_its_limit() -> None:
     assert rests == [6.0, 12.0, 22.5, 22.5]
 
 
-def test_one_that_tries_and_is_cut_off_leaves_it_to_the_next() -> None:
+def test_a_cancelled_trial_leaves_the_next_post_to_try() -> None:
     clock = ManualClock()
     some = hosts(clock)
     fail(some, 3)
@@ -167,7 +167,7 @@ def test_one_that_tries_and_is_cut_off_leaves_it_to_the_next() -> None:
     place(some)
 
 
-def test_those_under_way_when_a_rest_begins_prolong_it_not() -> None:
+def test_posts_started_before_a_cooldown_do_not_prolong_it() -> None:
     clock = ManualClock()
     some = hosts(clock)
     late = [place(some) for _ in range(5)]
@@ -179,7 +179,7 @@ def test_those_under_way_when_a_rest_begins_prolong_it_not() -> None:
     place(some)
 
 
-def test_those_who_wait_come_back_one_after_the_other() -> None:
+def test_waiting_posts_return_one_after_the_other() -> None:
     numbers = iter([0.5, *(n / 100 for n in range(100))])
     some = hosts(random=lambda: next(numbers))
     fail(some, 3)
@@ -201,7 +201,7 @@ def test_ten_thousand_that_wait_for_a_dead_host_leave_the_others_alone() -> None
 def test_the_more_wait_for_a_host_the_longer_each_waits() -> None:
     some = hosts(max_per_host=1)
     place(some)
-    waits = [held(some).retry_in for _ in range(10_000)]
+    waits = [deferred(some).retry_in for _ in range(10_000)]
     first_time = sorted(waits)
 
     assert all(
@@ -211,7 +211,7 @@ def test_the_more_wait_for_a_host_the_longer_each_waits() -> None:
     assert first_time[-1] < 1.1 * 2 * len(waits) / MAX_RETRIES_PER_SECOND
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_state_of_hosts_is_bounded() -> None:
     some = hosts(max_hosts=10)
     under_way = place(some, "busy")
     for n in range(1000):
@@ -222,7 +222,7 @@ def test_what_is_remembered_is_bounded() -> None:
     under_way.release(True)
 
 
-def test_who_was_posted_to_for_the_last_time_is_forgotten_first() -> None:
+def test_the_least_recently_used_host_is_removed_first() -> None:
     some = hosts(max_hosts=2)
     fail(some, 3, "dead")
     fail(some, 1, "other")

@@ -1,4 +1,4 @@
-"""A receiver is asked whether it wants posts, as CloudEvents' web hooks have it."""
+"""Consent of receivers, as CloudEvents' web hooks define it."""
 
 from __future__ import annotations
 

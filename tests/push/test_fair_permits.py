@@ -1,4 +1,4 @@
-"""One owner's webhooks at servers that say nothing take no place that another owner needs."""
+"""Fairness of permits: silent servers of one owner take no permit that another owner needs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tests.support.clocks import ManualClock
 LINES = 6_000
 POSTS = 52
 EVERY = 14
-"""Seconds between two posts of a client: as many as in twelve minutes."""
+"""Seconds between two posts of a client."""
 ANSWERS_AFTER = 0.1
 BOUND = POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL
-"""Seconds that a post of a new owner waits at most for a host that is new too: a post of another ends, and one look."""
+"""Maximum wait in seconds of a new owner's post to a new host: the time of another post and one poll interval."""
 
 
 @dataclass
 class Delivery:
-    """A delivery of one event, as a deliverer goes about it."""
+    """Delivery of one event, with the behaviour of a deliverer."""
 
     host: str
     owner: str
     network: str
     answers: bool
-    owed_since: float
+    due_since: float
     failures: int = 0
     first_failed: float | None = None
     started_after: float | None = None
 
 
 class Simulation:
-    """Deliveries, with the project's own CircuitBreaker and Backoff, in simulated time."""
+    """Deliveries with the project's own CircuitBreaker and Backoff, in simulated time."""
 
     def __init__(self) -> None:
         chance = random.Random(1)
@@ -52,7 +52,7 @@ class Simulation:
         self._steps: list[tuple[float, int, Delivery, Permit | None]] = []
 
     def add(self, delivery: Delivery) -> Delivery:
-        self._at(delivery.owed_since, delivery)
+        self._at(delivery.due_since, delivery)
         return delivery
 
     def run(self, seconds: float) -> None:
@@ -71,16 +71,16 @@ class Simulation:
     def _begin(self, delivery: Delivery) -> None:
         now = self.clock.monotonic()
         place = self.hosts.try_acquire(delivery.host, owner=delivery.owner)
-        held = place if isinstance(place, Deferred) else place.set_network(delivery.network)
-        if isinstance(place, Permit) and held is None:
+        deferred = place if isinstance(place, Deferred) else place.set_network(delivery.network)
+        if isinstance(place, Permit) and deferred is None:
             if delivery.started_after is None:
-                delivery.started_after = now - delivery.owed_since
+                delivery.started_after = now - delivery.due_since
             self._at(now + (ANSWERS_AFTER if delivery.answers else POST_TIMEOUT), delivery, place)
             return
-        assert held is not None
+        assert deferred is not None
         if isinstance(place, Permit):
             place.release(None)
-        self._at(round(now + held.retry_in, 6), delivery)
+        self._at(round(now + deferred.retry_in, 6), delivery)
 
     def _end(self, delivery: Delivery, place: Permit) -> None:
         now = self.clock.monotonic()
@@ -98,7 +98,7 @@ def delays(
     simulation: Simulation,
     victims: Iterator[Delivery],
 ) -> list[float]:
-    """Seconds that each of a client's posts waited before it was made."""
+    """Return the seconds that each of a client's posts waited."""
     made = [simulation.add(delivery) for delivery in islice(victims, POSTS)]
     simulation.run(POSTS * EVERY + BOUND)
     return [float("inf") if delivery.started_after is None else delivery.started_after for delivery in made]
@@ -121,7 +121,7 @@ def attack(simulation: Simulation, *, lines: int = LINES, owners: int = 1, netwo
 @pytest.mark.parametrize("new_hosts", [False, True], ids=["one-host", "new-hosts"])
 @pytest.mark.parametrize(("owners", "networks"), [(1, 1), (1, 200), (200, 1), (10, 10)], ids=str)
 def test_silent_servers_of_others_delay_no_post(owners: int, networks: int, new_hosts: bool) -> None:
-    """Who has no post under way gets a place as soon as one is free, and others leave one free within a post's time."""
+    """An owner without active posts gets the first free permit, and others free one within the time of a post."""
     simulation = Simulation()
     attack(simulation, owners=owners, networks=networks)
 
@@ -131,7 +131,7 @@ def test_silent_servers_of_others_delay_no_post(owners: int, networks: int, new_
     assert median(waits) == 0.0
 
 
-def test_one_owner_leaves_half_of_the_places_that_are_for_new_hosts() -> None:
+def test_one_owner_leaves_half_of_the_permits_for_new_hosts() -> None:
     simulation = Simulation()
     attack(simulation)
     simulation.run(POST_TIMEOUT - 1)
@@ -139,7 +139,7 @@ def test_one_owner_leaves_half_of_the_places_that_are_for_new_hosts() -> None:
     assert 0 < MAX_POSTS - simulation.hosts.free <= (MAX_POSTS - MAX_POSTS // RESERVED_DIVISOR) / 2 + 1
 
 
-def test_hosts_that_answered_last_time_have_places_even_where_every_post_is_of_another_owner() -> None:
+def test_responsive_hosts_get_permits_although_other_owners_have_many_posts() -> None:
     simulation = Simulation()
     simulation.add(Delivery("v", "victim", "10.9.9.0/24", True, simulation.clock.monotonic()))
     simulation.run(1)
@@ -160,7 +160,7 @@ def test_hosts_of_one_owner_push_no_host_of_another_out_of_memory() -> None:
     for number in range(MAX_HOSTS + 100):
         post(f"a{number}", "attacker", bool(number % 2))
 
-    held = hosts.deferral("dead", owner="victim")
-    assert held is not None
-    assert held.is_host_unavailable
+    deferral = hosts.deferral("dead", owner="victim")
+    assert deferral is not None
+    assert deferral.is_host_unavailable
     assert hosts.host_count == MAX_HOSTS

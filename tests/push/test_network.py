@@ -1,4 +1,4 @@
-"""Connections end where they may, whatever name servers say."""
+"""Connections only reach permitted addresses, whatever name servers answer."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def hooks() -> Iterator[Receiver]:
 
 
 async def connected(backend: CheckedBackend, host: str, port: int) -> str:
-    """The address that a connection to `host` ended at."""
+    """Return the address that a connection to `host` reached."""
     stream = await backend.connect_tcp(host, port, timeout=5)
     address: str = stream.get_extra_info("server_addr")[0]
     await stream.aclose()
     return address
 
 
-async def test_what_was_looked_at_is_what_is_connected_to(hooks: Receiver) -> None:
-    """The second answer of a name server that rebinds is never asked for."""
+async def test_the_checked_address_is_the_connected_one(hooks: Receiver) -> None:
+    """The second answer of a rebinding name server is never requested."""
     names = FakeResolver(a_example=["127.0.0.1", "127.0.0.2"])
 
     assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
@@ -70,7 +70,7 @@ async def test_of_several_addresses_only_the_allowed_ones_are_tried(hooks: Recei
 
 
 async def test_the_next_address_is_tried_when_one_does_not_answer(hooks: Receiver) -> None:
-    names = FakeResolver(a_example=["127.0.0.9 127.0.0.1"])  # the receiver listens at the second one only
+    names = FakeResolver(a_example=["127.0.0.9 127.0.0.1"])  # the receiver listens only at the second one
 
     assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
 
@@ -118,7 +118,7 @@ async def test_a_name_that_the_system_does_not_know(monkeypatch: pytest.MonkeyPa
             await resolver.resolve("a.example")
 
 
-async def test_a_lookup_that_hangs_is_given_up_and_holds_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_lookup_times_out_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     asked: list[Any] = []
 
@@ -141,7 +141,7 @@ async def test_a_lookup_that_hangs_is_given_up_and_holds_nobody_else(monkeypatch
         release.set()
 
 
-async def test_one_who_asks_no_longer_takes_the_answer_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_lookup_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def waits(*_: Any, **__: Any) -> Any:
@@ -161,7 +161,7 @@ async def test_one_who_asks_no_longer_takes_the_answer_from_nobody(monkeypatch: 
 
 
 class System:
-    """The system's lookup: names that begin with `slow` hang until they are let go."""
+    """The system's lookup. Names that begin with `slow` block until they are released."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -188,7 +188,7 @@ SLOW_NAMES = [f"slow{n}.example" for n in range(96)]
 
 
 async def given_up(resolver: SystemResolver, names: list[str]) -> None:
-    """Asks for all of `names` at once, until the askers leave."""
+    """Resolve all of `names` at once and cancel the lookups."""
     ended = await asyncio.gather(*map(resolver.resolve, names), return_exceptions=True)
     assert all(isinstance(error, TimeoutError) for error in ended)
 
@@ -208,7 +208,7 @@ async def test_silent_name_servers_hold_up_no_name_that_was_found(system: System
         assert await resolver.resolve("good.example")
 
 
-async def test_a_lookup_that_nobody_waits_for_any_more_is_not_made(system: System) -> None:
+async def test_a_lookup_without_waiting_callers_is_not_made(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(timeout=2, clock=clock)) as resolver:
         asking = asyncio.create_task(given_up(resolver, SLOW_NAMES))
@@ -217,7 +217,7 @@ async def test_a_lookup_that_nobody_waits_for_any_more_is_not_made(system: Syste
         await asking
         system.go_on.set()
 
-        assert await resolver.resolve("new.example")  # it stood behind all of them
+        assert await resolver.resolve("new.example")  # it was queued after all of them
         assert len(system.asked) == 32 + 1
 
 
@@ -251,7 +251,7 @@ async def test_a_name_that_hangs_takes_one_thread_however_often_it_is_asked_for(
         assert system.asked == ["slow.example"]
 
 
-async def test_what_was_found_is_the_answer_for_some_seconds(system: System) -> None:
+async def test_a_found_address_is_cached_for_some_seconds(system: System) -> None:
     clock = ManualClock()
     async with aclosing(SystemResolver(clock=clock)) as resolver:
         for seconds in (0, CACHE_TTL - 0.1, 0.1, 1):
@@ -261,7 +261,7 @@ async def test_what_was_found_is_the_answer_for_some_seconds(system: System) -> 
     assert system.asked == ["a.example"] * 2
 
 
-async def test_what_is_remembered_is_judged_at_each_connection(system: System) -> None:
+async def test_a_cached_address_is_checked_at_each_connection(system: System) -> None:
     async with aclosing(SystemResolver()) as resolver:
         for _ in range(2):
             with pytest.raises(AddressRefused):

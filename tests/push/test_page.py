@@ -1,4 +1,4 @@
-"""The numbers and names of docs/webhooks.md are the code's."""
+"""Numbers and names in docs/webhooks.md equal those of the code."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ from a2a_celery.store.webhooks.push_configs import MAX_PUSH_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
-SAID = " ".join(PAGE.split())
+TEXT = " ".join(PAGE.split())
 
 
 def test_its_numbers_are_the_codes() -> None:
     backoff = Backoff()
 
-    assert f"no status within {POST_TIMEOUT:g} s" in SAID
-    assert f"begins at {backoff.first:g} s" in SAID
-    assert f"ends at {backoff.longest / HOUR:g} hours" in SAID
+    assert f"no status within {POST_TIMEOUT:g} s" in TEXT
+    assert f"begins at {backoff.first:g} s" in TEXT
+    assert f"ends at {backoff.longest / HOUR:g} hours" in TEXT
     assert backoff.give_up_after == DAY
-    assert f"Up to {MAX_RESPONSE_LENGTH:,} characters" in SAID
-    assert (MAX_PUSH_CONFIGS, "A task has at most ten configs" in SAID) == (10, True)
-    assert (MAX_POSTS_PER_HOST, "eight posts at a time to each host" in SAID) == (8, True)
-    assert f"A watcher makes at most {MAX_POSTS} posts at a time" in SAID
-    assert f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} are reserved for hosts that responded last time" in SAID
-    assert f"within {POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL:g} s" in SAID
-    assert f"the state of {MAX_HOSTS:,} idle hosts" in SAID
-    assert (2 * MAX_POSTS_PER_HOST, "two watchers post to a host sixteen at a time" in SAID) == (16, True)
-    assert f"addresses are cached for {CACHE_TTL:g} s" in SAID
-    assert f"found within {LOOKUP_TIMEOUT:g} s" in SAID
-    assert A2A_JSON in SAID
-    assert f"more than {LARGE_TASK // 1024} KiB (as protobuf)" in SAID
-    assert f"redis-cli del {Keys().secrets}" in SAID
+    assert f"Up to {MAX_RESPONSE_LENGTH:,} characters" in TEXT
+    assert (MAX_PUSH_CONFIGS, "A task has at most ten configs" in TEXT) == (10, True)
+    assert (MAX_POSTS_PER_HOST, "eight posts at a time to each host" in TEXT) == (8, True)
+    assert f"A watcher makes at most {MAX_POSTS} posts at a time" in TEXT
+    assert f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} are reserved for hosts that responded last time" in TEXT
+    assert f"within {POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL:g} s" in TEXT
+    assert f"the state of {MAX_HOSTS:,} idle hosts" in TEXT
+    assert (2 * MAX_POSTS_PER_HOST, "two watchers post to a host sixteen at a time" in TEXT) == (16, True)
+    assert f"addresses are cached for {CACHE_TTL:g} s" in TEXT
+    assert f"found within {LOOKUP_TIMEOUT:g} s" in TEXT
+    assert A2A_JSON in TEXT
+    assert f"more than {LARGE_TASK // 1024} KiB (as protobuf)" in TEXT
+    assert f"redis-cli del {Keys().secrets}" in TEXT
 
 
-def test_its_filters_are_all_there_are() -> None:
+def test_the_page_has_all_filters() -> None:
     table = PAGE.partition("| `A2A-Push-Events` |")[2].partition("\n\n")[0]
 
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(EventFilter)
 
 
-def test_its_commands_are_all_there_are() -> None:
+def test_the_page_has_all_commands() -> None:
     named = set(re.findall(r"a2a deliveries ([a-z]+)", PAGE))
 
-    assert named == set(deliveries.commands) - {"list"}  # which is what it does without a word
+    assert named == set(deliveries.commands) - {"list"}  # the default
 
 
 @pytest.mark.parametrize("page", ["webhooks.md", "webhooks-receiving.md", "architecture.md", "deployment.md"])

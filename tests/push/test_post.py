@@ -1,4 +1,4 @@
-"""One POST to a real receiver, that misbehaves in each way there is."""
+"""A POST to a real receiver with each kind of misbehaviour."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def request(url: str, body: bytes = b"{}", **headers: str) -> PostRequest:
 
 
 async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> PostResult:
-    """What becomes of a post that is answered with `step`; the next one arrives."""
+    """Return the result of a post with the response `step`. Require that the next post succeeds."""
     hooks.plan("/hook", [step])
     result = await poster.post(request(hooks.url()))
     assert await poster.post(request(hooks.url("/after"))) == Delivered(200)
@@ -68,7 +68,7 @@ async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) ->
     assert got.headers["host"] == f"127.0.0.1:{hooks.port}"
     assert got.headers["content-length"] == "10"
     assert "cookie" not in got.headers
-    assert "accept-encoding" not in got.headers  # what is packed would have to be unpacked
+    assert "accept-encoding" not in got.headers  # a compressed response would have to be decompressed
 
 
 async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver) -> None:
@@ -110,7 +110,7 @@ async def test_no_redirect_is_followed(poster: Poster, hooks: Receiver, status: 
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_receiver_says_when_to_come_again(poster: Poster, hooks: Receiver, status: int) -> None:
+async def test_a_receiver_sets_the_time_of_the_retry(poster: Poster, hooks: Receiver, status: int) -> None:
     result = await answered(poster, hooks, behaviour.retry_after(7, status))
 
     assert isinstance(result, Retry)
@@ -119,7 +119,7 @@ async def test_a_receiver_says_when_to_come_again(poster: Poster, hooks: Receive
 
 NAME_NOT_FOUND = Retry("no connection: the host's name was not found", is_host_not_found=True)
 SILENCE = "no response within 15 s"
-NO_END = "no response within 2 s"  # in real time: what comes is no answer
+NO_END = "no response within 2 s"  # in real time: the received data is no response
 NO_ANSWER = {
     "silent": (behaviour.silent(), SILENCE),
     "slow": (behaviour.slow(30), SILENCE),
@@ -150,15 +150,15 @@ async def test_no_answer_is_tried_again(hooks: Receiver, way: str) -> None:
         assert await posting == Retry(reason)
 
 
-async def test_nobody_listens(poster: Poster) -> None:
-    with socket.socket() as taken:  # or another process might listen there meanwhile
+async def test_a_refused_connection_is_retried(poster: Poster) -> None:
+    with socket.socket() as taken:  # otherwise another process might listen there
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
 
         assert await poster.post(request(url)) == Retry("the connection was refused")
 
 
-async def test_a_name_that_nobody_knows(hooks: Receiver) -> None:
+async def test_an_unknown_name_is_reported(hooks: Receiver) -> None:
     async with Poster(LOCAL, resolver=FakeResolver()) as poster:
         assert await poster.post(request("https://a.example/")) == NAME_NOT_FOUND
 
@@ -200,7 +200,7 @@ async def test_a_status_that_came_in_time_counts_though_its_body_does_not(hooks:
         assert await poster.post(request(hooks.url())) == Delivered(200)
 
 
-async def test_no_more_of_an_answer_is_read_than_is_kept() -> None:
+async def test_only_the_stored_part_of_a_response_is_read() -> None:
     read: list[int] = []
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -214,7 +214,7 @@ async def test_no_more_of_an_answer_is_read_than_is_kept() -> None:
     assert sum(read) < 6000
 
 
-async def test_an_answer_is_kept_as_readable_text(poster: Poster, hooks: Receiver) -> None:
+async def test_a_response_is_stored_as_readable_text(poster: Poster, hooks: Receiver) -> None:
     result = await answered(poster, hooks, Reply(500, body="bö\x1b[31mse\n\x00".encode() + b"\xff"))
 
     assert isinstance(result, Retry)
@@ -223,7 +223,7 @@ async def test_an_answer_is_kept_as_readable_text(poster: Poster, hooks: Receive
 
 
 @pytest.mark.parametrize("status", [500, 410])
-async def test_an_answer_that_says_the_request_again_is_kept_without_its_secrets(
+async def test_a_response_that_quotes_the_request_is_stored_without_its_secrets(
     poster: Poster, hooks: Receiver, status: int
 ) -> None:
     result = await answered(poster, hooks, behaviour.echo(status))
@@ -236,7 +236,9 @@ async def test_an_answer_that_says_the_request_again_is_kept_without_its_secrets
 
 
 @pytest.mark.parametrize("before", range(4070, 4100, 3))
-async def test_no_part_of_a_secret_is_kept_at_an_answers_end(poster: Poster, hooks: Receiver, before: int) -> None:
+async def test_no_part_of_a_secret_is_stored_at_the_end_of_a_response(
+    poster: Poster, hooks: Receiver, before: int
+) -> None:
     result = await answered(poster, hooks, Reply(500, body=b"x" * before + SECRETS[0].encode() + b"y" * 9000))
 
     assert isinstance(result, Retry)
@@ -252,8 +254,8 @@ async def test_a_connection_serves_the_next_post_too(poster: Poster, hooks: Rece
     assert hooks.connections == 1
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_no_failed_post(poster: Poster, hooks: Receiver) -> None:
-    """A server may close what it kept at any time, also while the next post is on its way."""
+async def test_a_connection_closed_by_the_server_is_no_failed_post(poster: Poster, hooks: Receiver) -> None:
+    """A server may close an idle connection at any time, also while the next post is being sent."""
     hooks.plan("/hook", [200, behaviour.HANG_UP, 200])
 
     assert [await poster.post(request(hooks.url())) for _ in range(2)] == [Delivered(200)] * 2
@@ -291,7 +293,7 @@ async def test_a_path_that_never_answers_takes_no_other_posts_with_it(hooks: Rec
 
 
 async def test_connections_that_could_not_be_opened_hold_no_permit(hooks: Receiver) -> None:
-    with socket.socket() as taken:  # or another process might listen there meanwhile
+    with socket.socket() as taken:  # otherwise another process might listen there
         taken.bind(("127.0.0.1", 0))
         nowhere = request(f"http://127.0.0.1:{taken.getsockname()[1]}/")
         async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_posts=2)) as poster:
@@ -320,7 +322,7 @@ async def test_no_proxy_is_taken_from_the_environment(hooks: Receiver, monkeypat
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:{}/", "https://localhost:{}/", "https://169.254.169.254/", "http://2130706433:{}/", "x"]
 )
-async def test_what_is_not_allowed_any_more_is_refused(hooks: Receiver, url: str) -> None:
+async def test_a_target_that_is_no_longer_allowed_is_refused(hooks: Receiver, url: str) -> None:
     async with Poster() as poster:
         assert isinstance(await poster.post(request(url.format(hooks.port))), PostRefused)
 
@@ -395,14 +397,14 @@ async def test_a_dead_host_beside_a_live_one() -> None:
     assert len(dead.received()) == 5
 
 
-async def test_errors_that_are_answers_let_no_host_rest(poster: Poster, hooks: Receiver) -> None:
+async def test_error_responses_do_not_start_a_cooldown(poster: Poster, hooks: Receiver) -> None:
     hooks.plan("/hook", [], then=500)
     results = [await poster.post(request(hooks.url())) for _ in range(20)]
 
     assert all(isinstance(result, Retry) for result in results)
 
 
-async def test_a_post_that_is_cancelled_leaves_its_place_and_no_connection(hooks: Receiver) -> None:
+async def test_a_cancelled_post_releases_its_permit_and_connection(hooks: Receiver) -> None:
     hooks.plan("/hook", [behaviour.silent()] * 3)
     async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_per_host=3)) as poster:
         posts = [asyncio.create_task(poster.post(request(hooks.url()))) for _ in range(3)]
@@ -415,7 +417,7 @@ async def test_a_post_that_is_cancelled_leaves_its_place_and_no_connection(hooks
         eventually(lambda: hooks.open == 1)
 
 
-async def test_what_is_secret_is_in_no_log(poster: Poster, hooks: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_in_no_log(poster: Poster, hooks: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     hooks.plan("/hook", [200, 500, behaviour.HANG_UP, behaviour.GARBAGE, behaviour.echo()])
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Posts over TLS: who the receiver is, is asked of its certificate, by its name."""
+"""Posts over TLS, which check the name in the receiver's certificate."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def test_the_name_of_the_certificate_is_the_hosts_and_not_the_addresses(au
     assert got.headers["host"] == f"a.example:{hooks.port}"
 
 
-async def test_the_server_is_told_the_name(authority: Authority) -> None:
-    told: list[str | None] = []
+async def test_the_server_gets_the_name(authority: Authority) -> None:
+    names: list[str | None] = []
     context = authority.server("a.example")
-    context.sni_callback = lambda _, name, __: told.append(name)  # type: ignore[assignment]
+    context.sni_callback = lambda _, name, __: names.append(name)  # type: ignore[assignment]
     with receiver(context) as hooks:
         await posted(hooks, authority.client())
 
-    assert told == ["a.example"]
+    assert names == ["a.example"]
 
 
 async def test_a_certificate_for_another_name_is_none(authority: Authority) -> None:
@@ -53,7 +53,7 @@ async def test_a_certificate_for_another_name_is_none(authority: Authority) -> N
     assert result.reason.startswith("TLS: Hostname mismatch")
 
 
-async def test_an_authority_that_nobody_trusts_is_none(authority: Authority) -> None:
+async def test_an_untrusted_authority_is_refused(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
         result = await posted(hooks, None)
         assert hooks.received() == []
@@ -80,7 +80,7 @@ async def test_a_server_that_prefers_http_2_gets_http_1_1(authority: Authority) 
 
 
 async def test_a_connection_serves_no_other_host(authority: Authority) -> None:
-    """Also where one certificate and one address have both names."""
+    """Also if one certificate and one address have both names."""
     names = FakeResolver(a_example=["127.0.0.1"], b_example=["127.0.0.1"])
     with receiver(authority.server("a.example", "b.example")) as hooks:
         async with Poster(LOCAL, resolver=names, ssl_context=authority.client()) as poster:
@@ -104,7 +104,7 @@ async def test_a_server_that_speaks_something_else(authority: Authority) -> None
     assert result == Retry("TLS: wrong version number")
 
 
-async def test_a_server_that_says_nothing(authority: Authority) -> None:
+async def test_a_silent_server_times_out(authority: Authority) -> None:
     with receiver() as hooks:
         async with Poster(LOCAL, ssl_context=authority.client(), timeout=0.5) as poster:
             result = await poster.post(PostRequest(f"https://127.0.0.1:{hooks.port}/", {}, b"{}"))

@@ -1,4 +1,4 @@
-"""What is posted: body and headers, for subscribers of both protocols."""
+"""Posted bodies and headers, for subscribers of both protocols."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def built(
 def test_an_event_is_a_stream_response(kind: str) -> None:
     request = built(EVENTS[kind])
 
-    said = Parse(request.body, StreamResponse())
-    assert said.WhichOneof("payload") == {"statusUpdate": "status_update", "artifactUpdate": "artifact_update"}.get(
+    payload = Parse(request.body, StreamResponse())
+    assert payload.WhichOneof("payload") == {"statusUpdate": "status_update", "artifactUpdate": "artifact_update"}.get(
         kind, kind
     )
     assert json.loads(request.body) == {kind: MessageToDict(EVENTS[kind])}
@@ -82,36 +82,36 @@ def test_a_large_task_goes_without_its_history(protocol: str) -> None:
     small.history[0].parts[0].text = "x" * (LARGE_TASK - large.ByteSize() + LARGE_TASK)
     assert small.ByteSize() == LARGE_TASK
 
-    said = json.loads(built(large, protocol=protocol).body)
+    payload = json.loads(built(large, protocol=protocol).body)
     whole = json.loads(built(small, protocol=protocol).body)
 
-    task, whole_task = (said, whole) if protocol == "0.3" else (said["task"], whole["task"])
+    task, whole_task = (payload, whole) if protocol == "0.3" else (payload["task"], whole["task"])
     assert "history" not in task
     assert len(whole_task.pop("history")) == 1
     assert task == whole_task
     assert len(large.history) == 1
 
 
-def test_a_repeat_by_another_process_is_the_same_to_the_letter() -> None:
-    """Maps of protobuf's have no order: each process has its own."""
+def test_a_repetition_by_another_process_is_byte_identical() -> None:
+    """Maps of protobuf have no order, which may differ between processes."""
     event = TaskStatusUpdateEvent(task_id="t", context_id="c")
     event.metadata.update({f"k{number}": number for number in range(20)})
 
-    said = json.loads(built(event).body, object_pairs_hook=lambda pairs: pairs)
+    payload = json.loads(built(event).body, object_pairs_hook=lambda pairs: pairs)
 
     def names(pairs: list[tuple[str, Any]]) -> list[list[str]]:
         inner = [names(value) for _, value in pairs if isinstance(value, list)]
         return [[name for name, _ in pairs], *(one for found in inner for one in found)]
 
-    assert names(said) == [sorted(one) for one in names(said)]
-    assert max(map(len, names(said))) == 20
+    assert names(payload) == [sorted(one) for one in names(payload)]
+    assert max(map(len, names(payload))) == 20
 
 
 def test_text_is_sent_as_it_is() -> None:
     assert "Grüße ✓".encode() in built(MESSAGE).body
 
 
-def test_the_config_says_who_asks() -> None:
+def test_the_config_authenticates_the_sender() -> None:
     request = built(TASK, config("Bearer", "cred", "tok"))
 
     assert request.headers["Authorization"] == "Bearer cred"
@@ -120,7 +120,7 @@ def test_the_config_says_who_asks() -> None:
 
 
 @pytest.mark.parametrize("given", [config(), config("Bearer", "")])
-def test_what_the_config_does_not_give_is_not_sent(given: TaskPushNotificationConfig) -> None:
+def test_headers_without_a_value_in_the_config_are_not_sent(given: TaskPushNotificationConfig) -> None:
     assert not {"Authorization", "X-A2A-Notification-Token"} & set(built(TASK, given).headers)
 
 
@@ -144,10 +144,10 @@ def test_a_subscriber_of_0_3_gets_the_task_as_a_whole() -> None:
     request = built(TASK, protocol="0.3")
 
     task = legacy.Task.model_validate_json(request.body)
-    said = json.loads(request.body)
+    payload = json.loads(request.body)
     assert request.headers["Content-Type"] == "application/json"
-    assert (said["kind"], said["contextId"], said["status"]["state"]) == ("task", "c", "working")
-    assert said["artifacts"][0]["parts"][0] == {
+    assert (payload["kind"], payload["contextId"], payload["status"]["state"]) == ("task", "c", "working")
+    assert payload["artifacts"][0]["parts"][0] == {
         "kind": "file",
         "file": {"bytes": "AP8=", "mimeType": "image/png", "name": "x.png"},
     }
@@ -205,14 +205,14 @@ def test_what_an_answer_must_not_say_again_is_known() -> None:
     ],
 )
 def test_a_url_may_be_a_secret_itself(path: str, secrets: set[str]) -> None:
-    """Whoever knows its path or query may post there. Short ones are words that answers have."""
+    """A caller who knows its path or query may post there. Short ones are words that occur in responses."""
     subscribed = config()
     subscribed.url = f"https://a.example{path}"
 
     assert set(built(TASK, subscribed).secrets) == secrets
 
 
-def test_the_id_of_a_delivery_is_always_the_same_and_nobody_elses() -> None:
+def test_the_id_of_a_delivery_is_stable_and_unique() -> None:
     event = EventId(7, 1767225600000000)
     same = ("t", "c", event)
     others = [

@@ -1,4 +1,4 @@
-"""What is kept of an answer: nothing of what is secret, however it stands there and wherever it is cut."""
+"""Stored responses have no secrets, in any form and wherever they are cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from a2a_celery.retry_policy import parse_retry_after
 SECRET = "s3cret-credentials"
 
 
-async def kept(body: bytes, *secrets: str, breaks_off: bool = False) -> str:
+async def stored_text(body: bytes, *secrets: str, breaks_off: bool = False) -> str:
     async def chunks() -> AsyncIterator[bytes]:
         yield body
         if breaks_off:
@@ -23,33 +23,33 @@ async def kept(body: bytes, *secrets: str, breaks_off: bool = False) -> str:
 
 
 @pytest.mark.parametrize("token", ["tok-" + "ABCDEFGHIJKLMNOPQRSTUVW" * 2, 'q"' * 25])
-async def test_what_is_removed_brings_no_part_of_a_secret_into_what_is_kept(token: str) -> None:
-    """The body is cut within a secret, far behind the first 4,096 characters; what goes before it is removed."""
-    assert await kept("é ".encode() + token.encode() * 300, token) == "é […]"
-    assert await kept((b"-" + token.encode()) * 300, token) in {"-[…]" * n for n in range(75, 90)}
+async def test_removing_secrets_does_not_reveal_a_part_of_another(token: str) -> None:
+    """The body is cut within a secret, far after the first 4,096 characters, and earlier text is removed."""
+    assert await stored_text("é ".encode() + token.encode() * 300, token) == "é […]"
+    assert await stored_text((b"-" + token.encode()) * 300, token) in {"-[…]" * n for n in range(75, 90)}
 
 
-async def test_no_part_of_a_secret_is_kept_of_a_body_that_breaks_off() -> None:
-    assert await kept(b"no: " + SECRET[:7].encode(), breaks_off=True) == "no: […]"
+async def test_no_part_of_a_secret_is_stored_of_an_incomplete_body() -> None:
+    assert await stored_text(b"no: " + SECRET[:7].encode(), breaks_off=True) == "no: […]"
 
 
 @pytest.mark.parametrize("cut", range(1, 4))
-async def test_a_character_that_the_cut_splits_is_not_kept(cut: int) -> None:
-    assert await kept("no: 😀".encode()[: 4 + cut], breaks_off=True) == "no: "
+async def test_a_split_character_is_not_stored(cut: int) -> None:
+    assert await stored_text("no: 😀".encode()[: 4 + cut], breaks_off=True) == "no: "
 
 
-async def test_of_a_body_that_ends_nothing_is_dropped() -> None:
-    """Its last character is the secret's first."""
-    assert await kept(b"no hooks") == "no hooks"
+async def test_a_complete_body_is_stored_completely() -> None:
+    """Its last character is the first of the secret."""
+    assert await stored_text(b"no hooks") == "no hooks"
 
 
 async def test_secrets_that_overlap_are_removed_as_a_whole() -> None:
-    assert await kept(b"<abcdefgh>", "abcd", "cdefgh") == "<[…]>"
+    assert await stored_text(b"<abcdefgh>", "abcd", "cdefgh") == "<[…]>"
 
 
-@pytest.mark.parametrize("said", ["/hook/s3cret/abc&d", r"\/hook\/s3cret\/abc&d", "/hook/s3cret/abc&amp;d"])
-async def test_a_secret_is_removed_as_servers_write_it(said: str) -> None:
-    assert await kept(f"cannot POST {said}!".encode(), "/hook/s3cret/abc&d") == "cannot POST […]!"
+@pytest.mark.parametrize("form", ["/hook/s3cret/abc&d", r"\/hook\/s3cret\/abc&d", "/hook/s3cret/abc&amp;d"])
+async def test_a_secret_is_removed_as_servers_write_it(form: str) -> None:
+    assert await stored_text(f"cannot POST {form}!".encode(), "/hook/s3cret/abc&d") == "cannot POST […]!"
 
 
 DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890

@@ -1,4 +1,4 @@
-"""Signatures, verified by Standard Webhooks' own library."""
+"""Signatures, verified with the library of Standard Webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 @pytest.fixture
 def now() -> int:
-    """When a test signs: receivers take no older posts, and a run of all tests takes longer than they wait."""
+    """Return the time at which a test signs. Receivers refuse old posts, and a run of all tests takes longer."""
     return int(time.time())
 
 
@@ -90,7 +90,7 @@ def test_without_any_secret_nothing_is_signed(now: int) -> None:
 
 
 def test_a_derived_secret_never_changes() -> None:
-    """What receivers have been told stays true in the next version."""
+    """Receivers have these secrets, so they must stay valid in the next version."""
     assert derive_secret(b"key", "task", "config").hex() == (
         "cb9231d4330f79c75ae346b45afb760d2005141f45615d84bb05e29f11a53669"
     )
@@ -124,7 +124,7 @@ def test_a_private_key_may_come_with_its_public_half() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "whsk_", "whsk_!!", "whsk_QUJD", "whsec_" + "QUJD" * 11, "QUJD" * 11])
-def test_what_is_no_private_key_is_refused(text: str) -> None:
+def test_an_invalid_private_key_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="whsk_"):
         parse_private_key(text)
 

@@ -1,4 +1,4 @@
-"""What a config may say, and what its client is told when it may not."""
+"""Validation of push-notification configs and its errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_url_that_no_webhook_has_is_refused(kind: str, url: str) -> None:
         ("https://10.0.0.1/", "public addresses only"),
     ],
 )
-def test_a_client_is_told_what_to_change(url: str, remedy: str) -> None:
+def test_the_error_names_the_remedy(url: str, remedy: str) -> None:
     with pytest.raises(TargetRefused, match=remedy):
         parse_target(url)
 
@@ -125,7 +125,7 @@ def test_any_text_is_taken_or_refused(text: str, beginning: str) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.1", "2130706433", "localhost", "a.localhost", "[::1]", "[::ffff:127.0.0.1]"]
 )
-def test_what_the_deployment_allows_may_go_without_tls(host: str) -> None:
+def test_allowed_networks_may_be_used_without_tls(host: str) -> None:
     assert parse_target(f"http://{host}:8080/x", LOCAL).port == 8080
     assert parse_target(f"https://{host}/x", LOCAL).port == 443
     with pytest.raises(TargetRefused):
@@ -161,13 +161,13 @@ def config(**fields: str) -> TaskPushNotificationConfig:
         {"token": "x" * MAX_VALUE_LENGTH},
     ],
 )
-def test_what_a_header_can_hold_is_taken(fields: dict[str, str]) -> None:
+def test_valid_header_values_are_accepted(fields: dict[str, str]) -> None:
     assert check_config(config(**fields)).host == "a.example"
 
 
 BREAKING = ["a\r\nX-Admin: 1", "a\nb", "a\rb", "a\x00", "a\x7f", "ü", "\u2028", " a", "a ", "\t"]
 
-NOT_HELD: list[tuple[str, dict[str, str]]] = [
+UNUSABLE_FIELDS: list[tuple[str, dict[str, str]]] = [
     *(("token", {"token": value}) for value in BREAKING),
     ("token", {"token": "x" * (MAX_VALUE_LENGTH + 1)}),
     *(("token", {"token": value}) for value in ("whsec_", "whsec_!!!", "whsec_c2hvcnQ=")),
@@ -177,8 +177,8 @@ NOT_HELD: list[tuple[str, dict[str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "fields"), NOT_HELD)
-def test_what_no_header_can_hold_is_refused_with_its_field(field: str, fields: dict[str, str]) -> None:
+@pytest.mark.parametrize(("field", "fields"), UNUSABLE_FIELDS)
+def test_invalid_header_values_are_refused_with_their_field(field: str, fields: dict[str, str]) -> None:
     with pytest.raises(TargetRefused) as refused:
         check_config(config(**fields))
 

@@ -1,4 +1,4 @@
-"""Who finds a fast host busy waits a moment for a place; who finds it resting, or many who wait, does not."""
+"""Waiting for a permit: briefly for a busy host, and not at all in a cooldown or with many waiting posts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def places(hosts: CircuitBreaker, times: int) -> list[Permit]:
     return [one for one in found if isinstance(one, Permit)]
 
 
-async def asking(hosts: CircuitBreaker, timeout: float = LONG) -> asyncio.Task[Permit | Deferred]:
-    """Somebody who asks for a place, and has been heard."""
-    asked = asyncio.create_task(hosts.acquire("a", timeout))
+async def waiting_task(hosts: CircuitBreaker, timeout: float = LONG) -> asyncio.Task[Permit | Deferred]:
+    """Start a task that waits for a permit."""
+    task = asyncio.create_task(hosts.acquire("a", timeout))
     await asyncio.sleep(0)
-    return asked
+    return task
 
 
-async def test_the_first_who_waits_gets_the_place_that_is_left() -> None:
+async def test_the_first_waiting_post_gets_the_released_permit() -> None:
     hosts = CircuitBreaker(max_per_host=2)
     one, other = places(hosts, 2)
-    first, second = await asking(hosts), await asking(hosts)
+    first, second = await waiting_task(hosts), await waiting_task(hosts)
 
     one.release(True)
     got = await first
@@ -45,7 +45,7 @@ async def test_the_first_who_waits_gets_the_place_that_is_left() -> None:
     assert hosts.free == hosts.max_posts
 
 
-async def test_nobody_waits_longer_than_he_may() -> None:
+async def test_a_wait_is_limited_by_its_timeout() -> None:
     hosts = CircuitBreaker(max_per_host=1)
     (one,) = places(hosts, 1)
 
@@ -58,7 +58,7 @@ async def test_nobody_waits_longer_than_he_may() -> None:
 async def test_only_so_many_wait() -> None:
     hosts = CircuitBreaker(max_per_host=1)
     (one,) = places(hosts, 1)
-    waiting = [await asking(hosts) for _ in range(MAX_WAITERS)]
+    waiting = [await waiting_task(hosts) for _ in range(MAX_WAITERS)]
 
     assert hosts.deferral("a", can_wait=True) is not None
     assert isinstance(await hosts.acquire("a", LONG), Deferred)
@@ -69,32 +69,32 @@ async def test_only_so_many_wait() -> None:
         got.release(True)
 
 
-async def test_when_the_host_begins_to_rest_all_are_told() -> None:
+async def test_the_start_of_a_cooldown_ends_all_waits() -> None:
     hosts = CircuitBreaker(max_per_host=2, failure_threshold=1)
     one, other = places(hosts, 2)
-    waiting = [await asking(hosts) for _ in range(3)]
+    waiting = [await waiting_task(hosts) for _ in range(3)]
 
     one.release(False)
-    found = [await task for task in waiting]
-    assert all(isinstance(held, Deferred) and held.is_host_unavailable for held in found)
+    results = [await task for task in waiting]
+    assert all(isinstance(result, Deferred) and result.is_host_unavailable for result in results)
     other.release(None)
 
 
-async def test_who_is_cancelled_leaves_his_turn_and_his_place_to_the_next() -> None:
+async def test_a_cancelled_wait_leaves_its_permit_to_the_next() -> None:
     hosts = CircuitBreaker(max_per_host=1)
     (one,) = places(hosts, 1)
-    first, second, third = [await asking(hosts) for _ in range(3)]
+    first, second, third = [await waiting_task(hosts) for _ in range(3)]
 
     first.cancel()
     one.release(True)
-    second.cancel()  # in the moment in which it gets the place
+    second.cancel()  # at the moment in which it gets the permit
     got = await asyncio.wait_for(third, LONG)
     assert isinstance(got, Permit)
     got.release(True)
     assert (first.cancelled(), second.cancelled(), hosts.free) == (True, True, hosts.max_posts)
 
 
-async def test_many_posts_to_one_host_come_one_behind_the_other() -> None:
+async def test_posts_to_one_host_are_made_one_after_the_other() -> None:
     with receiver() as hooks:
         hooks.plan("/hook", [], then=behaviour.slow(0.05))
         said = PostRequest(hooks.url(), {"Content-Type": "application/a2a+json"}, b"{}")

@@ -1,4 +1,4 @@
-"""Every test of the store ends with the leak checker: whatever it did, no key may break its rule."""
+"""Fixtures for the tests of the store. The leak checker runs after every test."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.support.seeds import Seeds
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    """Makes and reads tasks."""
+    """Create and read tasks."""
     return Seeds(store, keys)
 
 
 @pytest.fixture
 def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
-    """Writes and leases the lines of webhooks."""
+    """Save push-notification configs and lease their cursors."""
     return Webhooks(store, keys)
 
 
 @pytest.fixture
 async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
-    """A task with a config, which is owed version 2."""
+    """Create a task with a config to which event 2 is due."""
     task_id = await seeds.created()
     await webhooks.saved(task_id)
     await seeds.claimed(task_id)
@@ -39,20 +39,20 @@ async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
 
 @pytest.fixture(autouse=True)
 async def nothing_leaks(store: AsyncStore, keys: Keys) -> AsyncIterator[None]:
-    """The leak checker, after the test."""
+    """Require that no key breaks its rule after the test."""
     yield
     assert await leaks(store, keys) == []
 
 
 @pytest.fixture
 async def opened(store: AsyncStore, keys: Keys) -> None:
-    """The store has been opened by a process of this release, as a fleet's has before there are tasks."""
+    """Open the store as a process of this release, like the processes of a fleet."""
     await store.redis.hset(keys.installation, "schema", SCHEMA)
 
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
-    """Each installed version of Redis."""
+    """Run each installed version of Redis."""
     server = EmbeddedRedis(server=request.param)
     server.start()
     yield server
@@ -61,5 +61,5 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def large(blob_setup: BlobSetup, keys: Keys) -> Seeds:
-    """Makes and reads tasks there."""
+    """Create and read tasks in the store with large parts."""
     return Seeds(blob_setup.store, keys)

@@ -43,45 +43,45 @@ async def _save_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return save_push_config(keys, ANN, "t", PUSH)
 
 
-async def owed(keys: Keys, seeds: Seeds) -> DeliveryCursor:
-    """The line of a config of the task "t", in hand."""
+async def acquired(keys: Keys, seeds: Seeds) -> DeliveryCursor:
+    """Return the acquired cursor of the config of task "t"."""
     await seeds.created(task_id="t")
     await seeds.store.run(save_push_config(keys, ANN, "t", PUSH))
     await seeds.store.run(claim_run(keys, RunRef("t", 1), token="token", runner="r", lease_us=LEASE_US, working=True))
-    [line] = await seeds.store.run(acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US))
-    return line
+    [cursor] = await seeds.store.run(acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US))
+    return cursor
 
 
 async def _list_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+    await acquired(keys, seeds)
     return list_push_configs(keys, ANN, "t")
 
 
 async def _delete_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+    await acquired(keys, seeds)
     return delete_push_config(keys, ANN, "t", "c")
 
 
 async def _secrets(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+    await acquired(keys, seeds)
     return secrets_in_use(keys)
 
 
-async def _take_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+async def _acquire_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await acquired(keys, seeds)
     return acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US)
 
 
-async def _note(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return record_delivery(keys, await owed(keys, seeds), EventId(2), lease_us=LEASE_US)
+async def _record(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    return record_delivery(keys, await acquired(keys, seeds), EventId(2), lease_us=LEASE_US)
 
 
 async def _postpone(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return postpone_delivery(keys, await owed(keys, seeds), after_us=9, counts=True, failure={"status": 500})
+    return postpone_delivery(keys, await acquired(keys, seeds), after_us=9, counts=True, failure={"status": 500})
 
 
 async def _give_up(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    return abandon_delivery(keys, await owed(keys, seeds), failure={"reason": "no"})
+    return abandon_delivery(keys, await acquired(keys, seeds), failure={"reason": "no"})
 
 
 async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -90,12 +90,12 @@ async def _replay(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _read_delivery(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+    await acquired(keys, seeds)
     return read_delivery(keys, "t", "c")
 
 
 async def _scan_deliveries(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+    await acquired(keys, seeds)
     return scan_deliveries(keys)
 
 
@@ -109,12 +109,12 @@ async def _delivery_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _request_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+    await acquired(keys, seeds)
     return request_post(keys, ANN, "t", "c", "ping-1")
 
 
 async def requested(keys: Keys, seeds: Seeds) -> tuple[DeliveryCursor, list[str]]:
-    """The line of a config of the task "t" with a requested ping, taken."""
+    """Return the acquired cursor of the config of task "t", with a requested ping."""
     await seeds.store.run(await _request_post(keys, seeds))
     [taken] = await seeds.store.run(acquire_requested_posts(keys, limit=1, lease_us=LEASE_US))
     return taken
@@ -126,12 +126,12 @@ async def _acquire_requested_posts(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _settle_requested_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    line, [post] = await requested(keys, seeds)
-    return settle_requested_post(keys, line, post, Attempt(post, "delivered", 200, 9), after_us=0)
+    cursor, [post] = await requested(keys, seeds)
+    return settle_requested_post(keys, cursor, post, Attempt(post, "delivered", 200, 9), after_us=0)
 
 
 WEBHOOK_OPERATIONS: list[Make] = [
-    _save_push, _list_push, _delete_push, _secrets, _take_deliveries, _note, _postpone, _give_up, _replay,
+    _save_push, _list_push, _delete_push, _secrets, _acquire_deliveries, _record, _postpone, _give_up, _replay,
     _read_delivery, _scan_deliveries, _delivery_metrics, _acquire_bytes,
     _request_post, _acquire_requested_posts, _settle_requested_post,
 ]  # fmt: skip

@@ -50,7 +50,7 @@ async def _read_archive_state(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 def _of_schema(number: int) -> Make:
-    """The operations of a store that is opened: it has no schema, and no keys."""
+    """Return the operations of an opened store. It has no schema and no keys."""
 
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         opening = schema._opening(keys, archive=False)

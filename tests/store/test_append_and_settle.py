@@ -1,4 +1,4 @@
-"""What a run writes: fenced, legal, all or nothing, once; and how it ends."""
+"""Appending to a run and settling it: fenced, legal, atomic and idempotent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, 
 
 
 def foreign(claim: Claim) -> list[Claim]:
-    """The claim with another token, and with another run's number."""
+    """Return the claim with another token, and with the number of another run."""
     return [replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=claim.ref.run + 1))]
 
 
@@ -40,9 +40,7 @@ async def test_events_get_versions_without_a_gap(store: AsyncStore, keys: Keys, 
     await seeds.require_consistent(task_id)
 
 
-async def test_each_event_is_later_than_the_one_before_when_the_clock_went_back(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_event_times_increase_although_the_clock_went_back(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     task_id, hour_us = claim.ref.task_id, 3_600_000_000
     last = (await seeds.log(task_id))[-1]
@@ -83,9 +81,7 @@ async def test_a_queued_run_can_not_be_written_to(store: AsyncStore, keys: Keys,
 
 
 @pytest.mark.parametrize("verb", [append, settle_run])
-async def test_an_illegal_batch_leaves_nothing_behind(
-    store: AsyncStore, keys: Keys, seeds: Seeds, verb: type[object]
-) -> None:
+async def test_an_illegal_batch_writes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds, verb: type[object]) -> None:
     claim = await seeds.claimed()
     before = await seeds.everything()
     events = [chunk("a"), status(COMPLETED), chunk("after the end")]
@@ -173,7 +169,7 @@ async def test_a_settled_pause_frees_the_run(store: AsyncStore, keys: Keys, seed
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_pause_that_is_only_appended_keeps_the_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_pause_that_is_appended_does_not_end_the_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
 
     await seeds.appended(claim, status(AUTH_REQUIRED, "log in, please"))
@@ -182,7 +178,7 @@ async def test_a_pause_that_is_only_appended_keeps_the_run(store: AsyncStore, ke
 
 
 @pytest.mark.parametrize("events", [[], [chunk("a")], [status(WORKING, "still")]])
-async def test_a_task_is_not_left_where_nobody_moves_it_on(
+async def test_a_task_is_not_left_in_a_working_state_without_a_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, events: list[object]
 ) -> None:
     claim = await seeds.claimed()

@@ -1,4 +1,4 @@
-"""Ended tasks on their way to the archive: none leaves the store but behind its copy, and then all of it does."""
+"""Archiving of ended tasks: a task is removed from the store as a whole, and only after it was copied."""
 
 from __future__ import annotations
 
@@ -24,29 +24,31 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, stat
 
 
 async def on(store: AsyncStore, keys: Keys) -> None:
-    """Ended tasks go to an archive from now on."""
+    """Send ended tasks to an archive from now on."""
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
 
 
 async def due(store: AsyncStore, keys: Keys, who: str = "me", limit: int = 10) -> list[str] | None:
-    """Whose turn it is."""
-    taken = (await store.run(acquire_archivable(keys, who=who, limit=limit, lease_ms=60_000))).tasks
-    return None if taken is None else [task_id for task_id, _ in taken]
+    """Return the ids of the tasks that are due for archiving."""
+    tasks = (await store.run(acquire_archivable(keys, who=who, limit=limit, lease_ms=60_000))).tasks
+    return None if tasks is None else [task_id for task_id, _ in tasks]
 
 
 async def make_due(store: AsyncStore, keys: Keys) -> None:
-    """Their retention is over."""
+    """Let the retention of tasks end."""
     for place, tag in enumerate(await store.redis.zrange(keys.archive, 0, -1)):
         await store.redis.zadd(keys.archive, {tag: place + 1})
 
 
 async def listed(store: AsyncStore, keys: Keys) -> tuple[list[str], int | None]:
-    """Ids, and the border."""
+    """Return the ids of the listed tasks, and the border."""
     page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=100, archived=True))
     return [task.id for task in page.tasks], page.border_us
 
 
-async def test_what_ends_waits_without_an_expiry_until_it_is_due(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_an_ended_task_waits_without_an_expiry_until_it_is_due(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
     await on(store, keys)
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("a"))
@@ -56,15 +58,15 @@ async def test_what_ends_waits_without_an_expiry_until_it_is_due(store: AsyncSto
     await store.run(request_cancel(keys, ANN, others[1], CONTEXT))
     await seeds.ended(INPUT_REQUIRED)
 
-    kept = [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{*")]
-    assert {await store.redis.ttl(key) for key in kept} == {-1}
+    remaining = [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{*")]
+    assert {await store.redis.ttl(key) for key in remaining} == {-1}
     at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
     assert await store.redis.zscore(keys.archive, task_id) == at + RETENTION * 1_000_000
     assert await due(store, keys) == []
     assert (await store.run(read_archive_state(keys))).waiting == 3
 
 
-async def test_the_oldest_come_first_to_one_archiver_at_a_time(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_one_archiver_at_a_time_gets_the_oldest_tasks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
     ended = [await seeds.ended(COMPLETED, scope=scope) for scope in (ANN, BOB, ANN)]
     await make_due(store, keys)
@@ -76,7 +78,7 @@ async def test_the_oldest_come_first_to_one_archiver_at_a_time(store: AsyncStore
     assert await due(store, keys, "other") == ended
 
 
-async def test_what_is_let_go_leaves_nothing_and_moves_the_border(
+async def test_an_archived_task_leaves_no_key_and_moves_the_border(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     await on(store, keys)
@@ -86,7 +88,7 @@ async def test_what_is_let_go_leaves_nothing_and_moves_the_border(
     claim = await seeds.claimed(task_id)
     await seeds.appended(claim, chunk("a"))
     await seeds.settled(claim, status(FAILED), before=1)
-    await store.redis.delete(keys.deliveries)  # nothing is owed any more
+    await store.redis.delete(keys.deliveries)  # no delivery is due
     at = (await seeds.task(task_id)).status.timestamp.ToMicroseconds()
     assert await listed(store, keys) == ([task_id, first], None)
 
@@ -96,12 +98,12 @@ async def test_what_is_let_go_leaves_nothing_and_moves_the_border(
     assert await listed(store, keys) == ([first], at)
     assert [key async for key in store.redis.scan_iter(f"{keys.prefix}:{{{task_id}}}*")] == []
     assert await store.redis.zrange(keys.archive, 0, -1) == [first.encode()]
-    # an older one that follows moves it back no more
+    # an older task does not move the border back
     await store.run(remove_archived(keys, [first]))
     assert await listed(store, keys) == ([], at)
 
 
-async def test_a_live_task_is_not_let_go(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_live_task_is_not_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
     live = await seeds.created()
     await store.redis.zadd(keys.archive, {live: 1})
@@ -111,7 +113,7 @@ async def test_a_live_task_is_not_let_go(store: AsyncStore, keys: Keys, seeds: S
     assert await seeds.task(live)
 
 
-async def test_what_is_owed_to_a_webhook_outlives_the_task_in_the_lists(
+async def test_due_deliveries_outlive_their_archived_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     await on(store, keys)
@@ -128,9 +130,7 @@ async def test_what_is_owed_to_a_webhook_outlives_the_task_in_the_lists(
         assert 0 < await store.redis.ttl(key) <= UNDELIVERED_RETENTION
 
 
-async def test_what_the_archive_refuses_holds_up_no_other_and_is_tried_again(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_a_refused_task_delays_no_other_and_is_tried_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
     refused, other = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
     await make_due(store, keys)
@@ -144,7 +144,7 @@ async def test_what_the_archive_refuses_holds_up_no_other_and_is_tried_again(
     assert await due(store, keys) == [refused, other]
 
 
-async def test_what_ended_before_waits_too_and_expires_again_when_the_archive_is_given_up(
+async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_archive(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     before = await seeds.ended(COMPLETED)
@@ -171,12 +171,12 @@ async def test_what_ended_before_waits_too_and_expires_again_when_the_archive_is
 
 
 async def require_schema_of_a_used_store(store: AsyncStore, keys: Keys) -> None:
-    """A gateway with an archive begins on it."""
+    """Open the store as a gateway with an archive."""
     await store.redis.hset(keys.installation, "schema", SCHEMA)
     await require_schema(store, keys, archive=True)
 
 
-async def test_how_far_it_is_behind_is_said(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_the_lag_of_the_archive_is_reported(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
     late, _ = await seeds.ended(COMPLETED), await seeds.ended(COMPLETED)
     seconds, _ = await store.redis.time()
@@ -188,7 +188,7 @@ async def test_how_far_it_is_behind_is_said(store: AsyncStore, keys: Keys, seeds
     assert 3600 <= state.lag < 3700
 
 
-async def test_a_dead_letter_is_one_until_its_task_goes(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_dead_letter_lasts_until_its_task_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
     claim = await seeds.claimed()
     await seeds.lost(claim.ref)
@@ -200,10 +200,9 @@ async def test_a_dead_letter_is_one_until_its_task_goes(store: AsyncStore, keys:
     assert not await store.redis.exists(keys.dead_letters)
 
 
-async def test_who_has_no_archive_pays_one_look_at_the_end_of_a_task(
+async def test_without_an_archive_the_end_of_a_task_costs_one_check(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    """`test_cost` has the sum, which is what it was: an end takes fields out of its record in one step since."""
     meter = Meter(store)
     claim = await seeds.claimed()
     list_it = list_tasks(keys, ANN, retention=RETENTION, page_size=10)
@@ -215,11 +214,11 @@ async def test_who_has_no_archive_pays_one_look_at_the_end_of_a_task(
     assert not await store.redis.exists(keys.archive, keys.installation)
 
 
-async def test_two_that_let_go_at_once_count_each_task_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_concurrent_removals_count_each_task_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await on(store, keys)
     ended = [await seeds.ended(COMPLETED) for _ in range(5)]
 
-    gone = await asyncio.gather(*(store.run(remove_archived(keys, ended)) for _ in range(4)))
+    removed = await asyncio.gather(*(store.run(remove_archived(keys, ended)) for _ in range(4)))
 
-    assert sum(gone) == 5
+    assert sum(removed) == 5
     assert await store.redis.hget(keys.metrics, "archived agent tasks") == b"5"

@@ -1,4 +1,4 @@
-"""What the owner of a webhook reads and requests: its newest attempts, replays and pings."""
+"""Attempts, replays and pings, which the owner of a webhook reads and requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from a2a_celery.store.webhooks.push_configs import delete_push_config
 from tests.support.delivery_cursors import LEASE_US, Webhooks
 from tests.support.seeds import ANN, BOB, RETENTION, Seeds, chunk, status
 
-KEPT = 20
+MAX_ATTEMPTS = 20
 HOUR_US = 3_600_000_000
 
 
@@ -30,11 +30,11 @@ def failed(number: int = 1) -> Attempt:
     return Attempt(f"2-{number}", "failed", 500, number, "answered 500")
 
 
-async def test_the_next_try_of_an_attempt_is_when_its_line_is_due(
+async def test_the_next_attempt_is_at_the_time_when_the_cursor_is_due(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    line = await webhooks.one()
-    await store.run(postpone_delivery(keys, line, after_us=HOUR_US, counts=True, attempt=failed()))
+    cursor = await webhooks.one()
+    await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed()))
 
     found = await store.run(read_delivery(keys, task_id, "c"))
 
@@ -42,20 +42,20 @@ async def test_the_next_try_of_an_attempt_is_when_its_line_is_due(
     assert [attempt.next_us for attempt in found.attempts] == [found.due_us]
 
 
-async def test_each_attempt_is_kept_with_its_time_and_that_of_the_next_try(
+async def test_each_attempt_is_stored_with_its_time_and_that_of_the_next_attempt(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    line = await webhooks.one()
-    postpone = postpone_delivery(keys, line, after_us=HOUR_US, counts=True, attempt=failed())
-    for _ in range(2):  # repeated: one attempt
+    cursor = await webhooks.one()
+    postpone = postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed())
+    for _ in range(2):  # the repetition adds no attempt
         assert await store.run(postpone)
     await webhooks.pass_time(3600)
-    line = await webhooks.one()
+    cursor = await webhooks.one()
     delivered = Attempt("2-1", "delivered", 204, 12)
     for _ in range(2):
-        await store.run(record_delivery(keys, line, EventId(2), lease_us=LEASE_US, attempt=delivered))
+        await store.run(record_delivery(keys, cursor, EventId(2), lease_us=LEASE_US, attempt=delivered))
 
-    newest, oldest = (await webhooks.stands(task_id)).attempts
+    newest, oldest = (await webhooks.delivery(task_id)).attempts
 
     assert (newest.outcome, newest.status, newest.latency_ms, newest.reason, newest.next_us) == (
         "delivered", 204, 12, "", 0,
@@ -65,34 +65,34 @@ async def test_each_attempt_is_kept_with_its_time_and_that_of_the_next_try(
     assert newest.at_us > oldest.at_us > 0
 
 
-async def test_the_end_of_a_webhook_is_an_attempt_without_a_next_try(
+async def test_giving_up_a_webhook_is_an_attempt_without_a_next_one(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    gone = Attempt("2-1", "gone", 410, 3, "answered 410")
-    assert await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}, attempt=gone))
+    attempt = Attempt("2-1", "gone", 410, 3, "answered 410")
+    assert await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}, attempt=attempt))
 
-    [attempt] = (await webhooks.stands(task_id)).attempts
+    [attempt] = (await webhooks.delivery(task_id)).attempts
 
     assert (attempt.outcome, attempt.status, attempt.next_us) == ("gone", 410, 0)
 
 
-async def test_the_newest_attempts_are_kept_and_their_bytes_are_bounded(
+async def test_the_newest_attempts_are_stored_in_bounded_bytes(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
-    for number in range(3 * KEPT):
-        line = await webhooks.one()
+    for number in range(3 * MAX_ATTEMPTS):
+        cursor = await webhooks.one()
         attempt = Attempt("9" * 15 + "-" + "9" * 16, "failed", 500, number, "x" * 10_000)
-        await store.run(postpone_delivery(keys, line, after_us=0, counts=True, attempt=attempt))
+        await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=attempt))
 
-    attempts = (await webhooks.stands(task_id)).attempts
+    attempts = (await webhooks.delivery(task_id)).attempts
 
-    assert [attempt.latency_ms for attempt in attempts] == list(range(3 * KEPT - 1, 2 * KEPT - 1, -1))
+    assert [attempt.latency_ms for attempt in attempts] == list(range(3 * MAX_ATTEMPTS - 1, 2 * MAX_ATTEMPTS - 1, -1))
     assert {len(attempt.reason) for attempt in attempts} == {MAX_REASON_LENGTH}
-    kept = await store.redis.hgetall(keys.task(task_id).push)
-    assert sum(map(len, kept.values())) < KEPT * 350
+    stored = await store.redis.hgetall(keys.task(task_id).push)
+    assert sum(map(len, stored.values())) < MAX_ATTEMPTS * 350
 
 
-async def test_attempts_and_requests_go_with_the_config_and_with_the_task(
+async def test_attempts_and_requests_are_deleted_with_the_config_and_the_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     claim = await seeds.claimed()
@@ -100,8 +100,8 @@ async def test_attempts_and_requests_go_with_the_config_and_with_the_task(
         await webhooks.saved(claim.ref.task_id, config_id)
         assert await store.run(request_post(keys, ANN, claim.ref.task_id, config_id, "ping-1")) == "requested"
     await seeds.appended(claim, chunk("a"))
-    for line in await webhooks.take():
-        await store.run(postpone_delivery(keys, line, after_us=0, counts=True, attempt=failed()))
+    for cursor in await webhooks.take():
+        await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True, attempt=failed()))
     push = keys.task(claim.ref.task_id).push
 
     assert await store.run(delete_push_config(keys, ANN, claim.ref.task_id, "c"))
@@ -127,13 +127,13 @@ async def test_only_the_owner_reads_and_requests(
     assert await store.run(request_post(keys, ANN, "nobody", "c", "ping-1")) == "missing"
 
 
-async def test_what_failed_is_due_at_once_when_it_is_replayed(
+async def test_a_replayed_failed_delivery_is_due_at_once(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     replay = replay_delivery(keys, task_id, "c", ANN)
-    line = await webhooks.one()
+    cursor = await webhooks.one()
     assert await store.run(replay) == "alive"
-    await store.run(postpone_delivery(keys, line, after_us=HOUR_US, counts=True, attempt=failed()))
+    await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed()))
     assert await webhooks.take() == []
 
     assert await store.run(replay) == "replayed"
@@ -143,7 +143,7 @@ async def test_what_failed_is_due_at_once_when_it_is_replayed(
     assert await store.run(replay) == "alive", "a deliverer posts to it now"
 
 
-async def test_an_event_that_is_owed_comes_in_its_turn_when_it_is_requested(
+async def test_a_requested_event_that_is_due_anyway_is_delivered_in_order(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
     await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}))
@@ -165,26 +165,26 @@ async def test_requested_posts_are_made_once_in_their_order_and_again_when_a_wat
     take = acquire_requested_posts(keys, limit=9, lease_us=-1)
 
     [(killed, posts)] = await store.run(take)
-    [(line, again)] = await store.run(take)
+    [(cursor, again)] = await store.run(take)
 
     assert posts == again == ["ping-1", str(event_id)]
     assert (killed.sealed, killed.config_id, killed.agent) == (b"sealed", "c", ANN.agent)
-    for taken in (line, killed):  # the second comes too late, and changes nothing
+    for taken in (cursor, killed):  # the second call has no effect
         ping = Attempt("ping-1", "delivered", 200, 1)
         await store.run(settle_requested_post(keys, taken, "ping-1", ping, after_us=0))
-    stands = await webhooks.stands(task_id)
+    stands = await webhooks.delivery(task_id)
     assert [attempt.post for attempt in stands.attempts] == ["ping-1"]
     assert (stands.requested, stands.state, stands.version) == ((str(event_id),), "delivered", 2)
-    await store.run(settle_requested_post(keys, line, str(event_id), None, after_us=HOUR_US))
+    await store.run(settle_requested_post(keys, cursor, str(event_id), None, after_us=HOUR_US))
     assert await store.run(take) == []
     await store.redis.zincrby(keys.requested_posts, -HOUR_US, f"{task_id} c")
-    [(line, [last])] = await store.run(take)
-    await store.run(settle_requested_post(keys, line, last, failed(), after_us=0))
-    assert (await webhooks.stands(task_id)).requested == ()
+    [(cursor, [last])] = await store.run(take)
+    await store.run(settle_requested_post(keys, cursor, last, failed(), after_us=0))
+    assert (await webhooks.delivery(task_id)).requested == ()
     assert not await store.redis.exists(keys.requested_posts)
 
 
-async def test_so_many_requested_posts_wait_and_no_more(
+async def test_the_number_of_requested_posts_is_limited(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     pings = [f"ping-{number}" for number in range(MAX_REQUESTED_POSTS + 1)]
@@ -192,10 +192,10 @@ async def test_so_many_requested_posts_wait_and_no_more(
     replies = [await store.run(request_post(keys, ANN, task_id, "c", ping)) for ping in pings]
 
     assert replies == ["requested"] * MAX_REQUESTED_POSTS + ["full"]
-    assert list((await webhooks.stands(task_id)).requested) == pings[:-1]
+    assert list((await webhooks.delivery(task_id)).requested) == pings[:-1]
 
 
-async def test_an_event_that_the_log_does_not_have_is_gone(
+async def test_an_event_that_the_log_does_not_have_cannot_be_requested(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
     await webhooks.drain()
@@ -204,17 +204,17 @@ async def test_an_event_that_the_log_does_not_have_is_gone(
     for event_id in (EventId(99, 1), EventId(1, first.recorded_us + 1)):
         assert await store.run(request_post(keys, ANN, task_id, "c", event_id)) == "gone"
 
-    assert (await webhooks.stands(task_id)).requested == ()
+    assert (await webhooks.delivery(task_id)).requested == ()
 
 
-async def test_a_webhook_that_was_given_up_gets_a_ping_and_stays_so(
+async def test_an_abandoned_webhook_gets_a_ping_and_stays_abandoned(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     await store.run(abandon_delivery(keys, await webhooks.one(), failure={"reason": "no"}))
     assert await store.run(request_post(keys, ANN, task_id, "c", "ping-1")) == "requested"
 
-    [(line, [ping])] = await store.run(acquire_requested_posts(keys, limit=9, lease_us=LEASE_US))
-    await store.run(settle_requested_post(keys, line, ping, Attempt(ping, "delivered", 200, 1), after_us=0))
+    [(cursor, [ping])] = await store.run(acquire_requested_posts(keys, limit=9, lease_us=LEASE_US))
+    await store.run(settle_requested_post(keys, cursor, ping, Attempt(ping, "delivered", 200, 1), after_us=0))
 
-    assert (await webhooks.stands(task_id)).state == "dead"
+    assert (await webhooks.delivery(task_id)).state == "dead"
     assert await webhooks.take() == []

@@ -1,4 +1,4 @@
-"""A blob lives as long as its task: no shorter, whatever dies, and not much longer."""
+"""Life of blobs: they are removed after their task has expired, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import eventually_async
 LARGE = "x" * 5000
 
 
-async def test_a_dead_letter_takes_its_parts_along(
+async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
     blob_setup: BlobSetup, large: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
     task_id = await created(large, [Part(text=LARGE)])
@@ -44,16 +44,16 @@ async def test_a_dead_letter_takes_its_parts_along(
     assert (await large.task("new")).history[0].parts[0].text == LARGE
 
 
-async def test_blobs_go_when_their_task_has_gone(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
+async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     live = await created(large, [Part(text=LARGE)])
     ended = await created(large, [Part(text=LARGE)])
     await large.settled(await large.claimed(ended), chunk(LARGE), status(COMPLETED))
 
     await remove_due_blobs(blob_setup, keys)
     assert (len(blob_setup.blobs_of(live)), len(blob_setup.blobs_of(ended))) == (1, 1)
-    looked_at = await blob_setup.store.redis.zscore(keys.blobs, ended)
+    next_check = await blob_setup.store.redis.zscore(keys.blobs, ended)
     seconds, _ = await blob_setup.store.redis.time()
-    assert RETENTION - 60 < looked_at / 1e6 - seconds < RETENTION + 60  # when its keys go
+    assert RETENTION - 60 < next_check / 1e6 - seconds < RETENTION + 60  # when its keys expire
 
     await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{ended}}}*")])
     await remove_due_blobs(blob_setup, keys)
@@ -62,15 +62,13 @@ async def test_blobs_go_when_their_task_has_gone(blob_setup: BlobSetup, large: S
     assert await blob_setup.store.run(blobs_in_use(keys)) == 1
 
 
-async def test_what_a_writer_abandoned_that_was_killed_is_removed(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys
-) -> None:
+async def test_blobs_of_a_killed_writer_are_removed(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     operation = create_task(
         keys, ANN, "orphan", CONTEXT, sent([Part(text=LARGE)], "orphan"), caller=b"{}", retention=RETENTION
     )
     await blob_setup.blobs.put(operation, blob_setup.store.run)  # and then it is killed
     await BlobRemover(blob_setup.store, keys, blob_setup.blobs).tick()
-    assert len(blob_setup.blobs_of("orphan")) == 1  # it may still be on its way
+    assert len(blob_setup.blobs_of("orphan")) == 1  # its task may still be written
 
     await remove_due_blobs(blob_setup, keys)
 
@@ -78,20 +76,20 @@ async def test_what_a_writer_abandoned_that_was_killed_is_removed(
     assert await blob_setup.store.run(blobs_in_use(keys)) == 0
 
 
-async def test_a_task_does_not_begin_with_blobs_that_may_be_gone(
+async def test_a_task_is_not_created_with_blobs_that_may_have_been_removed(
     blob_setup: BlobSetup, large: Seeds, keys: Keys
 ) -> None:
     operation = create_task(
         keys, ANN, "late", CONTEXT, sent([Part(text=LARGE)], "late"), caller=b"{}", retention=RETENTION
     )
-    packed = await blob_setup.blobs.put(operation, blob_setup.store.run)  # its process is stopped here for a long time
+    packed = await blob_setup.blobs.put(operation, blob_setup.store.run)  # the process is frozen here for a long time
     await remove_due_blobs(blob_setup, keys)
 
     with pytest.raises(BlobsUnavailable, match="nothing was stored"):
         await blob_setup.store.run(packed)
 
     assert await blob_setup.store.redis.exists(keys.task("late").record) == 0
-    await blob_setup.store.redis.zadd(keys.orphaned_blobs, {"late": 1})  # and its folder is being removed
+    await blob_setup.store.redis.zadd(keys.orphaned_blobs, {"late": 1})  # the watcher is removing its folder
     with pytest.raises(BlobsUnavailable, match="being removed"):
         await blob_setup.store.run(operation)
     await remove_due_blobs(blob_setup, keys)
@@ -124,9 +122,9 @@ async def test_an_ended_task_and_its_blobs_expire(blob_setup: BlobSetup, large: 
     await remover.tick()
     assert len(blob_setup.blobs_of(task_id)) == 1
 
-    async def gone() -> bool:
+    async def are_removed() -> bool:
         await remover.tick()
         return not blob_setup.blobs_of(task_id)
 
-    await eventually_async(gone)
+    await eventually_async(are_removed)
     assert await blob_setup.store.redis.exists(keys.task(task_id).record) == 0

@@ -1,4 +1,4 @@
-"""Large parts are in the object store, and nobody but the store's own code can tell."""
+"""Large parts in the object store, which only the code of the store can notice."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ LARGE = "x" * 5000
 
 
 def parts_of_each_kind(size: int) -> list[Part]:
-    """A part of about that size of each kind, with all that a part may have beside its content."""
+    """Return a part of each kind, of about `size` bytes and with metadata."""
     data = Value()
     data.struct_value.update({"rows": ["ä" * (size // 2)], "b": 1.5, "a": None})
-    said = Struct()
-    said.update({"k": "v"})
+    metadata = Struct()
+    metadata.update({"k": "v"})
     return [
-        Part(text="é" * (size // 2), metadata=said),
+        Part(text="é" * (size // 2), metadata=metadata),
         Part(raw=bytes(n % 256 for n in range(size)), filename="a.bin", media_type="application/x-b"),
         Part(data=data, media_type="application/json"),
         Part(url="https://example.com/" + "u" * size),
@@ -59,7 +59,7 @@ def with_parts(parts: list[Part], artifact_id: str = "a", **fields: bool) -> Tas
     ),
     kind=st.integers(0, 3),
 )
-def test_whatever_is_taken_out_comes_back_as_it_was(sizes: list[int], kind: int) -> None:
+def test_parts_in_the_object_store_are_read_unchanged(sizes: list[int], kind: int) -> None:
     parts = [parts_of_each_kind(size)[(n + kind) % 4] for n, size in enumerate(sizes)]
     task = Task(id="t", history=[Message(message_id="m", parts=parts[::2])], artifacts=[Artifact(parts=parts[1::2])])
     task.status.message.parts.extend(parts[:1])
@@ -81,7 +81,7 @@ def test_whatever_is_taken_out_comes_back_as_it_was(sizes: list[int], kind: int)
 
 
 @pytest.mark.parametrize("size", [THRESHOLD // 4, THRESHOLD - 1, THRESHOLD, THRESHOLD + 1, 100_000])
-async def test_everybody_reads_what_was_written(blob_setup: BlobSetup, large: Seeds, keys: Keys, size: int) -> None:
+async def test_every_reader_gets_the_written_parts(blob_setup: BlobSetup, large: Seeds, keys: Keys, size: int) -> None:
     parts = parts_of_each_kind(size)
     task_id = await created(large, parts)
     claim = await large.claimed(task_id)
@@ -114,10 +114,10 @@ async def test_redis_holds_references_only(blob_setup: BlobSetup, large: Seeds, 
     assert (
         blob_setup.object_store.written == [f"{task_id}/{path.name}" for path in (blob_setup.blobs_of(task_id))]
         or len(blob_setup.object_store.written) == 2
-    )  # the message stands in request, history and log, and is written once
+    )  # the message is in the request, history and log, but written once
 
 
-async def test_what_is_small_asks_the_object_store_nothing(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
+async def test_small_parts_do_not_use_the_object_store(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
     blob_setup.object_store.is_down = True
     claim = await large.claimed()
     await large.appended(
@@ -148,7 +148,7 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_five_hundred(
     late = await cost(500)
 
     assert early == late
-    assert early["cmdstat_evalsha"] == 2  # the task is noted, and the event written
+    assert early["cmdstat_evalsha"] == 2  # the task is registered and the event written
     assert len(blob_setup.object_store.written) == 501
 
 
@@ -162,7 +162,7 @@ async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, large: 
 
     assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 1
     assert len(blob_setup.blobs_of(claim.ref.task_id)) == 1
-    assert len(blob_setup.object_store.written) == 2  # by each of the two processes, under one name
+    assert len(blob_setup.object_store.written) == 2  # by each of the two processes, under the same name
 
 
 async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, large: Seeds) -> None:
@@ -172,7 +172,9 @@ async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, large: Seeds) -> N
     assert blob_setup.blobs_of(one) != blob_setup.blobs_of(other)
 
 
-async def test_nothing_is_stored_when_the_object_store_is_away(blob_setup: BlobSetup, large: Seeds, keys: Keys) -> None:
+async def test_nothing_is_stored_while_the_object_store_is_unavailable(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
     claim = await large.claimed()
     before = await large.everything()
     blob_setup.object_store.is_down = True
@@ -183,7 +185,7 @@ async def test_nothing_is_stored_when_the_object_store_is_away(blob_setup: BlobS
         await large.appended(claim, chunk(LARGE))
 
     after = await large.everything()
-    assert after.pop(keys.blobs) is not None  # known, so that what is written after all is found
+    assert after.pop(keys.blobs) is not None  # registered, so that a late write is found
     assert after == before
     blob_setup.object_store.is_down = False
     await large.appended(claim, chunk(LARGE))
@@ -213,7 +215,7 @@ async def test_a_task_is_never_read_in_part(blob_setup: BlobSetup, large: Seeds,
     assert (await large.task(task_id)).history[0].parts[0].text == LARGE
 
 
-async def test_a_process_without_blob_url_refuses_what_it_can_not_read(
+async def test_a_process_without_blob_url_refuses_tasks_with_blobs(
     blob_setup: BlobSetup, large: Seeds, store: AsyncStore, keys: Keys
 ) -> None:
     task_id = await created(large, [Part(text=LARGE)])
@@ -243,7 +245,7 @@ async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, large: 
     assert dict((await large.task(task_id)).metadata) == dict(keyed.metadata)
 
 
-async def test_a_page_ends_early_behind_large_parts(
+async def test_a_page_ends_early_after_large_parts(
     blob_setup: BlobSetup, large: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.codec.LOG_BLOB_BYTES", 12_000)
@@ -268,7 +270,7 @@ async def test_a_page_ends_early_behind_large_parts(
         if not token:
             break
 
-    assert (len(first.entries), first.version) == (4, 8)  # SUBMITTED, WORKING without, and two chunks
+    assert (len(first.entries), first.version) == (4, 8)  # SUBMITTED, WORKING without a message, and two chunks
     assert [entry.version for entry in seen] == list(range(1, 9))
     assert sorted(listed) == sorted(ids)
 
@@ -302,7 +304,7 @@ async def test_recovery_needs_no_object_store(blob_setup: BlobSetup, large: Seed
     assert MARK not in str(await large.log(task_id))
 
 
-async def test_a_further_message_is_accepted_also_where_the_task_can_not_be_shown(
+async def test_a_further_message_is_accepted_although_the_task_cannot_be_read(
     blob_setup: BlobSetup, large: Seeds, keys: Keys
 ) -> None:
     claim = await large.claimed()
@@ -342,7 +344,7 @@ async def test_a_claim_can_be_asked_for_its_parts_later(blob_setup: BlobSetup, l
     assert second.request.message.parts[0].text == LARGE
 
 
-def test_a_stored_message_without_references_is_read_as_ever() -> None:
+def test_a_stored_message_without_references_is_read_unchanged() -> None:
     event = chunk("x")
 
     assert decode(encode(event)) == event

@@ -1,4 +1,4 @@
-"""A run is claimed once, by one worker."""
+"""Claims of runs, which only one worker gets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_run_is_claimed_once(store: AsyncStore, keys: Keys, seeds: Seeds
     assert await seeds.states(task_id) == [SUBMITTED, WORKING]
 
 
-async def test_a_repeated_claim_with_its_token_gives_the_same_and_writes_nothing(
+async def test_a_repeated_claim_returns_the_same_result_and_writes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     task_id = await seeds.created()
@@ -65,7 +65,7 @@ async def test_a_repeated_claim_with_its_token_gives_the_same_and_writes_nothing
     assert await seeds.everything() == before
 
 
-async def test_a_claim_sees_what_earlier_turns_left(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_claim_returns_the_state_of_earlier_turns(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first = await seeds.claimed()
     await seeds.settled(
         first, chunk("one "), chunk("two"), status(WORKING, "thinking", step=1), status(COMPLETED, "done")
@@ -79,7 +79,7 @@ async def test_a_claim_sees_what_earlier_turns_left(store: AsyncStore, keys: Key
 
 
 @pytest.mark.parametrize("run", [0, 2, 7])
-async def test_another_run_than_the_newest_is_dropped(store: AsyncStore, keys: Keys, seeds: Seeds, run: int) -> None:
+async def test_a_claim_of_an_older_run_is_dropped(store: AsyncStore, keys: Keys, seeds: Seeds, run: int) -> None:
     task_id = await seeds.created()
     before = await seeds.everything()
 
@@ -93,7 +93,7 @@ async def test_another_run_than_the_newest_is_dropped(store: AsyncStore, keys: K
     ("state", "reason"),
     [(COMPLETED, "the task has ended"), (CANCELED, "the task has ended"), (INPUT_REQUIRED, "the run is over")],
 )
-async def test_a_run_that_is_over_is_dropped(
+async def test_a_claim_of_an_ended_run_is_dropped(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: Any, reason: str
 ) -> None:
     task_id = await seeds.ended(state)
@@ -103,5 +103,5 @@ async def test_a_run_that_is_over_is_dropped(
     assert await seeds.everything() == before
 
 
-async def test_a_run_of_no_task_is_dropped(store: AsyncStore, keys: Keys) -> None:
+async def test_a_claim_of_a_missing_task_is_dropped(store: AsyncStore, keys: Keys) -> None:
     assert await store.run(claim(keys, "none")) == Dropped("no such task")

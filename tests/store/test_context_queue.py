@@ -29,30 +29,32 @@ from a2a_celery.store.tasks.results import Begun, Created
 from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, request, status
 
 
-async def row(seeds: Seeds, count: int = 2) -> list[str]:
-    """So many tasks of one context."""
+async def queued_tasks(seeds: Seeds, count: int = 2) -> list[str]:
+    """Create tasks of one context."""
     return [await seeds.created(task_id=f"t{n}", serialize_context=True) for n in range(count)]
 
 
 async def due(seeds: Seeds) -> list[str]:
-    """The runs that are to be published."""
+    """Return the runs that are due to be published."""
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.dispatch, 0, -1)]
 
 
 async def blocked(seeds: Seeds) -> list[str]:
-    """The runs that stand behind others."""
+    """Return the blocked runs."""
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.blocked, 0, -1)]
 
 
 async def answered(seeds: Seeds, task_id: str) -> Begun:
-    """A paused task gets its answer."""
+    """Answer a paused task."""
     sent = request("answer", task_id, CONTEXT)
     answer = await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
     assert isinstance(answer, Begun), answer
     return answer
 
 
-async def test_who_comes_second_waits_and_is_not_published(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_the_second_run_of_a_context_waits_and_is_not_published(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
     def create(task_id: str, scope: Any = ANN, context_id: str = CONTEXT) -> Any:
         sent = request(task_id=task_id, context_id=context_id)
         return create_task(
@@ -71,10 +73,10 @@ async def test_who_comes_second_waits_and_is_not_published(store: AsyncStore, ke
     assert (await seeds.task("two")).status.state == SUBMITTED
 
 
-async def test_a_run_that_stands_behind_can_not_be_claimed_held_or_returned(
+async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    _, waits = await row(seeds)
+    _, waits = await queued_tasks(seeds)
     ref = RunRef(waits, 1)
     before = await seeds.everything()
     lost = status_event(waits, CONTEXT, FAILED)
@@ -162,8 +164,8 @@ ENDS: list[Ends] = [
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
-async def test_whatever_ends_the_first_gives_the_next_its_turn(seeds: Seeds, end: Ends) -> None:
-    first, second, third = await row(seeds, 3)
+async def test_every_end_of_the_first_run_unblocks_the_next(seeds: Seeds, end: Ends) -> None:
+    first, second, third = await queued_tasks(seeds, 3)
 
     await end(seeds, first)
 
@@ -176,8 +178,8 @@ async def test_whatever_ends_the_first_gives_the_next_its_turn(seeds: Seeds, end
 
 
 @pytest.mark.parametrize("end", [_cancel, _expire, _delete, _elsewhere], ids=lambda end: end.__name__[1:])
-async def test_one_that_waits_and_ends_leaves_its_place(seeds: Seeds, end: Ends) -> None:
-    first, second, third = await row(seeds, 3)
+async def test_a_blocked_run_that_ends_leaves_the_queue(seeds: Seeds, end: Ends) -> None:
+    first, second, third = await queued_tasks(seeds, 3)
 
     await end(seeds, second)
 
@@ -186,22 +188,22 @@ async def test_one_that_waits_and_ends_leaves_its_place(seeds: Seeds, end: Ends)
     assert (await due(seeds), await blocked(seeds)) == ([f"{third}.1"], [])
 
 
-async def test_the_next_is_said_to_who_settles_and_due_at_once_for_a_watcher_elsewhere(
+async def test_settling_returns_the_next_run_and_other_ends_make_it_due_at_once(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    first, second, third = await row(seeds, 3)
+    first, second, third = await queued_tasks(seeds, 3)
 
     settled = await _settle(seeds, first)
 
     assert isinstance(settled, Settled)
     assert (settled.next_run, settled.other) == (None, RunRef(second, 1))
-    assert await store.run(acquire_due_runs(keys, limit=9, again_us=1)) == [], "who settled publishes it"
+    assert await store.run(acquire_due_runs(keys, limit=9, again_us=1)) == [], "the caller of settle_run publishes it"
     await _cancel(seeds, second)
-    assert [one.ref for one in await store.run(acquire_due_runs(keys, limit=9, again_us=1))] == [RunRef(third, 1)]
+    assert [run.ref for run in await store.run(acquire_due_runs(keys, limit=9, again_us=1))] == [RunRef(third, 1)]
 
 
-async def test_what_goes_on_keeps_its_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first, second = await row(seeds)
+async def test_a_run_that_continues_keeps_its_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first, second = await queued_tasks(seeds)
     lost = status_event(first, CONTEXT, FAILED)
     claim = await seeds.claimed(first, max_attempts=3)
     await store.run(
@@ -219,8 +221,10 @@ async def test_what_goes_on_keeps_its_turn(store: AsyncStore, keys: Keys, seeds:
     assert await due(seeds) == [f"{second}.1"]
 
 
-async def test_a_pause_lets_others_by_and_its_answer_comes_last(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first, second, third = await row(seeds, 3)
+async def test_a_pause_unblocks_the_next_run_and_its_answer_queues_last(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    first, second, third = await queued_tasks(seeds, 3)
     await _pause(seeds, first)
 
     answer = await answered(seeds, first)
@@ -234,10 +238,10 @@ async def test_a_pause_lets_others_by_and_its_answer_comes_last(store: AsyncStor
 
 
 @pytest.mark.parametrize("others", [0, 1])
-async def test_a_message_that_waited_for_the_pause_takes_its_place_in_the_row(
+async def test_a_message_that_waited_for_the_pause_joins_the_context_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, others: int
 ) -> None:
-    first, *rest = await row(seeds, 1 + others)
+    first, *rest = await queued_tasks(seeds, 1 + others)
     claim = await seeds.claimed(first)
     sent = request("ahead", first, CONTEXT)
     await store.run(continue_task(keys, ANN, first, sent, "", caller=b"{}", nonce="n"))
@@ -253,8 +257,8 @@ async def test_a_message_that_waited_for_the_pause_takes_its_place_in_the_row(
     assert repeated.next_run == settled.next_run, "what another is told, a watcher sees to"
 
 
-async def test_a_pause_that_nobody_answers_holds_up_nobody(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first, second = await row(seeds)
+async def test_an_unanswered_pause_blocks_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first, second = await queued_tasks(seeds)
     claim = await seeds.claimed(first)
     unanswered = status_event(first, CONTEXT, FAILED)
     await store.run(
@@ -268,13 +272,13 @@ async def test_a_pause_that_nobody_answers_holds_up_nobody(store: AsyncStore, ke
     assert await due(seeds) == [f"{second}.1"]
 
 
-async def test_a_requeued_one_stands_behind_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    first, second = await row(seeds)
+async def test_a_requeued_task_is_blocked_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    first, second = await queued_tasks(seeds)
     await _lapse(seeds, first)
 
-    new, what = await seeds.requeued(first)
+    new, outcome = await seeds.requeued(first)
 
-    assert what == "blocked"
+    assert outcome == "blocked"
     assert (await due(seeds), await blocked(seeds)) == ([f"{second}.1"], [f"{new}.1"])
     await _settle(seeds, second)
     assert await due(seeds) == [f"{new}.1"]
@@ -282,7 +286,9 @@ async def test_a_requeued_one_stands_behind_too(store: AsyncStore, keys: Keys, s
     assert (await seeds.requeued(new))[1] == "requeued"
 
 
-async def test_all_at_once_have_one_turn_each_and_never_two(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_concurrent_workers_run_each_task_once_and_one_at_a_time(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
     tasks = await at_once(*(seeds.created(serialize_context=True) for _ in range(30)))
     had: list[str] = []
     left = set(tasks)

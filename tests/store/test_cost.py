@@ -1,4 +1,4 @@
-"""An event costs what the first one did, however long its task has become."""
+"""Cost of operations, which does not grow with a task."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 
 
 class Meter:
-    """Counts what Redis does, by its own statistics."""
+    """Counter of the commands that Redis executes, from its own statistics."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
 
     async def cost_of(self, operation: Operation[object]) -> dict[str, int]:
-        """How often each command was called, in scripts too."""
+        """Return the number of calls of each command, including those of scripts."""
         await self._store.redis.script_load(operation.script.text)
-        await self._store.ping()  # a connection says who it is when it is made
+        await self._store.ping()  # a new connection sends CLIENT SETINFO first
         before = await self._calls()
         await self._store.run(operation)
         after = await self._calls()
@@ -30,7 +30,7 @@ class Meter:
         return {name: calls for name, calls in spent.items() if calls and name not in ("cmdstat_info", "cmdstat_ping")}
 
     async def bytes_sent(self) -> int:
-        """How many bytes the server has sent to all clients."""
+        """Return the number of bytes that the server has sent to all clients."""
         return int((await self._store.redis.info("stats"))["total_net_output_bytes"])
 
     async def _calls(self) -> dict[str, int]:
@@ -38,7 +38,7 @@ class Meter:
 
 
 async def grow(seeds: Seeds, claim: Claim, written: int, until: int) -> int:
-    """Writes chunks until there are so many."""
+    """Write chunks until there are `until`."""
     while written < until:
         await seeds.appended(claim, *(chunk(f"{n} ") for n in range(written, min(written + 50, until))), before=written)
         written = min(written + 50, until)
@@ -57,7 +57,7 @@ async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncSto
     late = await meter.cost_of(one(written))
 
     assert early == late
-    assert early["cmdstat_rpush"] == 2  # the log and the artifact; no key is read as a whole but the record
+    assert early["cmdstat_rpush"] == 2  # the log and the artifact; only the record is read as a whole
     assert not {"cmdstat_lrange", "cmdstat_smembers", "cmdstat_zrange"} & early.keys()
     assert sum(early.values()) <= 10
 
@@ -73,10 +73,10 @@ async def test_a_status_costs_the_same_early_and_late(store: AsyncStore, keys: K
             )
         )
 
-    assert all(cost == costs[1] for cost in costs[1:])  # the first has no message before it to retire
+    assert all(cost == costs[1] for cost in costs[1:])  # the first replaces no earlier message
 
 
-async def test_who_has_no_session_pays_for_none(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, sent = Meter(store), request(task_id="t", context_id=CONTEXT)
 
     costs = [
@@ -88,7 +88,9 @@ async def test_who_has_no_session_pays_for_none(store: AsyncStore, keys: Keys, s
     assert [sum(cost.values()) for cost in costs] == [9, 22, 36], "5 and 7 of them are metrics"
 
 
-async def test_reading_on_costs_one_read_however_long_the_log_is(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_continuing_a_read_costs_one_read_of_a_log_of_any_length(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
     meter, claim = Meter(store), await seeds.claimed()
     await grow(seeds, claim, 0, 1000)
 
@@ -98,7 +100,9 @@ async def test_reading_on_costs_one_read_however_long_the_log_is(store: AsyncSto
     assert sum(cost.values()) == 3
 
 
-async def test_a_task_costs_the_same_among_a_few_and_among_many(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_the_cost_of_a_task_does_not_depend_on_the_number_of_tasks(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
     meter = Meter(store)
 
     async def cost_of(task_id: str) -> list[dict[str, int]]:

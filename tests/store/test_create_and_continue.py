@@ -1,4 +1,4 @@
-"""A client's message: it makes a task, or goes to one that exists."""
+"""Messages of clients, which create a task or continue one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, st
 def further(
     keys: Keys, task_id: str, text: str = "more", *, scope: Scope = ANN, context: str = "", nonce: str = "nonce"
 ):  # type: ignore[no-untyped-def]
-    """A further message to a task."""
+    """Send a further message to a task."""
     sent: SendMessageRequest = request(text, task_id, CONTEXT)
     return continue_task(keys, scope, task_id, sent, context, caller=b"{}", nonce=nonce)
 
@@ -45,7 +45,7 @@ async def test_a_new_task_is_submitted_with_its_message_and_waits_for_a_worker(
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [b"t.1"]
 
 
-async def test_a_repeated_create_gives_what_the_first_gave_and_writes_nothing(
+async def test_a_repeated_create_returns_the_first_result_and_writes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     call = create_task(keys, ANN, "t", "c", request(), caller=b"{}", retention=RETENTION)
@@ -90,14 +90,14 @@ async def test_messages_to_an_open_run_wait_in_order(store: AsyncStore, keys: Ke
 
     assert [answer.place for answer in places] == [1, 2, 3]
     assert await seeds.task(task_id) == before  # a message that waits is not in the task yet
-    heard = []
+    texts = []
     for _ in range(3):
         settled = await seeds.settled(claim, status(INPUT_REQUIRED))
         assert settled.next_run == claim.ref.run + 1
         assert settled.state == SUBMITTED
         claim = await seeds.claimed(task_id, run=settled.next_run)
-        heard.append(claim.request.message.parts[0].text)
-    assert heard == ["one", "two", "three"]
+        texts.append(claim.request.message.parts[0].text)
+    assert texts == ["one", "two", "three"]
     assert (await seeds.settled(claim, status(COMPLETED))).next_run is None
     await seeds.require_consistent(task_id)
 
@@ -111,7 +111,7 @@ async def test_a_message_to_a_queued_run_waits_too(store: AsyncStore, keys: Keys
     assert answer.place == 1
 
 
-async def test_only_so_many_messages_may_wait(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_the_number_of_waiting_messages_is_limited(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
     for number in range(MAX_WAITING_TURNS):
         await store.run(further(keys, task_id, nonce=str(number)))
@@ -147,7 +147,7 @@ async def test_a_message_that_names_another_context_is_refused(store: AsyncStore
     assert isinstance(await store.run(further(keys, task_id, context=CONTEXT)), Begun)
 
 
-async def test_a_task_of_another_caller_is_not_there(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_task_of_another_caller_is_missing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
     before = await seeds.everything()
 

@@ -1,4 +1,4 @@
-"""Dead letters: which ends leave one, what becomes of it, once however many operators requeue, and that it expires."""
+"""Dead dead_letters: the ends that leave one, their requeueing once by any number of operators, and their expiry."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ROUTE = b'{"celery":{"queue":"gpu"}}'
 
 
 class Graveyard:
-    """Makes dead letters and requeues them."""
+    """Creates and requeues dead dead_letters."""
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
         self._store, self._keys, self._seeds = store, keys, seeds
 
     async def lapsed(self, task_id: str = "", *, run: int = 1, attempts: int = 1) -> str:
-        """A task whose worker was lost so often; its last run's lease is over."""
+        """Create a task whose worker was lost; the lease of its last run is over."""
         task_id = task_id or await self.created()
         for attempt in range(attempts):
             if attempt:
@@ -42,7 +42,7 @@ class Graveyard:
         return task_id
 
     async def dead(self, task_id: str = "", **lapsed: int) -> str:
-        """A task that a watcher gave up."""
+        """Create a task that a watcher gave up."""
         task_id = await self.lapsed(task_id, **lapsed)
         await Recoverer(self._store, self._keys).tick()
         return task_id
@@ -54,9 +54,9 @@ class Graveyard:
         return task_id
 
     async def dead_letter(self, task_id: str) -> DeadLetter:
-        found = await self._store.run(read_dead_letter(self._keys, task_id))
-        assert isinstance(found, DeadLetter), found
-        return found
+        letter = await self._store.run(read_dead_letter(self._keys, task_id))
+        assert isinstance(letter, DeadLetter), letter
+        return letter
 
     async def requeue(self, dead_letter: DeadLetter, new: str, store: AsyncStore | None = None) -> str:
         call = requeue_task(self._keys, dead_letter, new, retention=RETENTION, options=b"{}")
@@ -74,20 +74,20 @@ def graveyard(store: AsyncStore, keys: Keys, seeds: Seeds) -> Graveyard:
     return Graveyard(store, keys, seeds)
 
 
-async def letters(store: AsyncStore, keys: Keys) -> list[str]:
+async def dead_letters(store: AsyncStore, keys: Keys) -> list[str]:
     return [tag.decode() for tag in await store.redis.zrange(keys.dead_letters, 0, -1)]
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_a_task_whose_attempts_are_used_up_leaves_one(
+async def test_a_task_without_further_attempts_leaves_a_dead_letter(
     store: AsyncStore, keys: Keys, graveyard: Graveyard, attempts: int
 ) -> None:
     task_id = await graveyard.lapsed(attempts=attempts)
-    assert await letters(store, keys) == []
+    assert await dead_letters(store, keys) == []
 
     await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
 
-    assert await letters(store, keys) == [task_id]
+    assert await dead_letters(store, keys) == [task_id]
     dead_letter = await graveyard.dead_letter(task_id)
     assert (dead_letter.agent, dead_letter.scope, dead_letter.options) == (ANN.agent, ANN, ROUTE)
     assert dead_letter.request.message.parts[0].text == "hello"
@@ -95,7 +95,7 @@ async def test_a_task_whose_attempts_are_used_up_leaves_one(
 
 
 @pytest.mark.parametrize(("lost", "dies"), [(True, True), (False, False)])
-async def test_an_end_from_outside_leaves_one_if_its_worker_was_lost(
+async def test_an_external_end_leaves_a_dead_letter_if_its_worker_was_lost(
     store: AsyncStore, keys: Keys, seeds: Seeds, lost: bool, dies: bool
 ) -> None:
     claim = await seeds.claimed()
@@ -106,19 +106,21 @@ async def test_an_end_from_outside_leaves_one_if_its_worker_was_lost(
 
     assert await store.run(end) == first
     assert await seeds.everything() == before
-    assert await letters(store, keys) == [claim.ref.task_id] * dies
+    assert await dead_letters(store, keys) == [claim.ref.task_id] * dies
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED])
-async def test_an_end_by_the_agent_leaves_none(store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState) -> None:
+async def test_an_end_by_the_agent_leaves_no_dead_letter(
+    store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState
+) -> None:
     task_id = await seeds.ended(state)
 
-    assert await letters(store, keys) == []
+    assert await dead_letters(store, keys) == []
     assert await store.run(read_dead_letter(keys, task_id)) == Ended(state)
 
 
 @pytest.mark.parametrize("by", ["watcher", "worker"])
-async def test_a_task_that_was_to_be_cancelled_leaves_none(
+async def test_a_task_with_a_cancel_request_leaves_no_dead_letter(
     store: AsyncStore, keys: Keys, graveyard: Graveyard, by: str
 ) -> None:
     task_id = await graveyard.lapsed()
@@ -130,21 +132,21 @@ async def test_a_task_that_was_to_be_cancelled_leaves_none(
         await store.run(end_run(keys, RunRef(task_id, 1), runner="r", event=status(FAILED), lost=True))
 
     assert await store.run(read_dead_letter(keys, task_id)) == Ended(CANCELED)
-    assert await letters(store, keys) == []
+    assert await dead_letters(store, keys) == []
 
 
-async def test_what_is_no_dead_letter_says_what_it_is(
+async def test_reading_another_task_as_a_dead_letter_returns_its_state(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
     waits, pauses = await seeds.created(), await seeds.ended(INPUT_REQUIRED)
     was = await graveyard.dead()
     await graveyard.requeue(await graveyard.dead_letter(was), "new")
 
-    wanted = {"nobody": Missing(), waits: Alive(SUBMITTED), pauses: Alive(INPUT_REQUIRED), was: AlreadyRequeued("new")}
+    wanted = {"missing": Missing(), waits: Alive(SUBMITTED), pauses: Alive(INPUT_REQUIRED), was: AlreadyRequeued("new")}
     assert {task_id: await store.run(read_dead_letter(keys, task_id)) for task_id in wanted} == wanted
 
 
-async def test_a_requeued_one_is_a_new_task_of_the_same_caller_that_refers_to_it(
+async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refers_to_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
     dead = await graveyard.dead(attempts=2)
@@ -160,7 +162,7 @@ async def test_a_requeued_one_is_a_new_task_of_the_same_caller_that_refers_to_it
     assert message.message_id == before.history[0].message_id
     assert list(message.reference_task_ids) == [dead]
     assert await seeds.task(dead) == before
-    assert await letters(store, keys) == []
+    assert await dead_letters(store, keys) == []
     await seeds.require_consistent("new")
     claim = await graveyard.claim("new")
     assert (claim.attempt, claim.turn, claim.caller, claim.scope) == (1, 1, CALLER, ANN)
@@ -170,7 +172,7 @@ async def test_a_requeued_one_is_a_new_task_of_the_same_caller_that_refers_to_it
     await seeds.require_consistent("new")
 
 
-async def test_its_run_is_due_if_nobody_publishes_it(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
+async def test_an_unpublished_requeued_run_becomes_due(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
     await graveyard.requeue(await graveyard.dead_letter(await graveyard.dead()), "new")
 
     [(name, due)] = await store.redis.zrange(keys.dispatch, 0, -1, withscores=True)
@@ -179,7 +181,7 @@ async def test_its_run_is_due_if_nobody_publishes_it(store: AsyncStore, keys: Ke
     assert 0 < due - (seconds * 1_000_000 + micros) <= 5_000_000
 
 
-async def test_the_conversation_before_comes_along_and_what_the_lost_run_said_does_not(
+async def test_a_requeued_task_has_the_conversation_without_the_output_of_the_lost_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
     first = await seeds.claimed(await graveyard.created())
@@ -218,7 +220,7 @@ async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds
 
 
 @pytest.mark.parametrize("round_", range(3))
-async def test_of_many_operators_at_once_one_makes_a_task(
+async def test_of_concurrent_requeues_one_creates_a_task(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, round_: int
 ) -> None:
     dead = await graveyard.dead()
@@ -238,7 +240,7 @@ async def test_of_many_operators_at_once_one_makes_a_task(
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [f"new-{number}.1".encode()]
 
 
-async def test_a_requeued_one_that_dies_again_is_a_dead_letter_again(
+async def test_a_requeued_task_that_is_lost_again_is_a_dead_letter_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
     dead = await graveyard.dead()
@@ -251,7 +253,7 @@ async def test_a_requeued_one_that_dies_again_is_a_dead_letter_again(
     assert dict(third.metadata) == {"requeuedFrom": "second"}
 
 
-async def test_they_expire_with_their_tasks(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
+async def test_dead_letters_expire_with_their_tasks(store: AsyncStore, keys: Keys, graveyard: Graveyard) -> None:
     dead = await graveyard.dead()
     names = keys.task(dead)
 
@@ -259,10 +261,10 @@ async def test_they_expire_with_their_tasks(store: AsyncStore, keys: Keys, grave
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
     await store.redis.zadd(keys.dead_letters, {"over": 1})
     await graveyard.dead()
-    assert "over" not in await letters(store, keys)
+    assert "over" not in await dead_letters(store, keys)
 
 
-async def test_a_task_that_is_kept_shortly_does_not_shorten_the_life_of_others(
+async def test_a_short_retention_does_not_shorten_that_of_others(
     store: AsyncStore, keys: Keys, graveyard: Graveyard
 ) -> None:
     long = await graveyard.dead()
@@ -271,13 +273,13 @@ async def test_a_task_that_is_kept_shortly_does_not_shorten_the_life_of_others(
 
     await graveyard.dead("short")
 
-    assert set(await letters(store, keys)) == {long, "short"}
+    assert set(await dead_letters(store, keys)) == {long, "short"}
     assert await store.redis.ttl(keys.dead_letters) > RETENTION - 60
 
 
 @pytest.fixture
 def listing(redis_server: EmbeddedRedis, keys: Keys) -> Any:
-    """What stands in a list, by task id."""
+    """Return a function that reads a list of tasks by task id."""
 
     def read(name: str) -> dict[str, TaskSummary]:
         store = SyncStore(redis_server.store_url)
@@ -293,7 +295,7 @@ ODD_IDS = ["plain", "a:b", "with space", "{brace}", "ünï", "%41", "t.1"]
 
 
 @pytest.mark.parametrize("task_id", ODD_IDS)
-async def test_what_stands_in_each_list(
+async def test_each_list_has_its_tasks(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard, listing: Any, task_id: str
 ) -> None:
     await seeds.created(task_id=task_id)
@@ -315,7 +317,9 @@ async def test_what_stands_in_each_list(
     assert (dead.state, dead.attempt, dead.max_attempts) == (FAILED, 1, 1)
 
 
-async def test_a_long_list_comes_whole_page_by_page(store: AsyncStore, keys: Keys, seeds: Seeds, listing: Any) -> None:
+async def test_a_long_list_is_complete_over_its_pages(
+    store: AsyncStore, keys: Keys, seeds: Seeds, listing: Any
+) -> None:
     ids = await at_once(*(seeds.created() for _ in range(900)))
     await store.redis.zadd(keys.dispatch, {"gone.1": 1, f"{ids[0]}.7": 1})
 
@@ -323,7 +327,7 @@ async def test_a_long_list_comes_whole_page_by_page(store: AsyncStore, keys: Key
     await store.redis.zrem(keys.dispatch, "gone.1", f"{ids[0]}.7")
 
 
-async def test_asking_again_to_cancel_does_not_move_the_time(
+async def test_a_repeated_cancel_request_keeps_the_first_time(
     store: AsyncStore, keys: Keys, seeds: Seeds, listing: Any
 ) -> None:
     task_id = (await seeds.claimed()).ref.task_id

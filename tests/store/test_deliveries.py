@@ -1,4 +1,4 @@
-"""Delivery lines: in one hand at a time, never back, never with a hole; given up and replayed."""
+"""Delivery cursors: each has one holder, moves forward without gaps, and can be abandoned and replayed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.seeds import ANN, RETENTION, Seeds, at_once, chunk, status
 HOUR_US = 3_600_000_000
 
 
-def everywhere(redis_server: EmbeddedRedis, keys: Keys, *, dead: bool) -> list[Delivery]:
-    """What an operator sees."""
+def operator_view(redis_server: EmbeddedRedis, keys: Keys, *, dead: bool) -> list[Delivery]:
+    """Return all deliveries, as an operator sees them."""
     store = SyncStore(redis_server.store_url)
     try:
         return list(deliveries(store, keys, dead=dead))
@@ -33,16 +33,21 @@ def everywhere(redis_server: EmbeddedRedis, keys: Keys, *, dead: bool) -> list[D
         store.close()
 
 
-async def test_a_line_says_what_it_takes_to_deliver(webhooks: Webhooks, task_id: str) -> None:
-    line = await webhooks.one()
+async def test_a_cursor_has_all_that_a_delivery_needs(webhooks: Webhooks, task_id: str) -> None:
+    cursor = await webhooks.one()
 
-    assert (line.task_id, line.config_id, line.context_id, line.agent) == (task_id, "c", "the-context", ANN.agent)
-    assert (line.delivered, line.version, line.failures, line.failing_for) == (1, 2, 0, 0)
-    assert line.sealed == b"sealed"
-    assert "sealed'" not in repr(line)
+    assert (cursor.task_id, cursor.config_id, cursor.context_id, cursor.agent) == (
+        task_id,
+        "c",
+        "the-context",
+        ANN.agent,
+    )
+    assert (cursor.delivered, cursor.version, cursor.failures, cursor.failing_for) == (1, 2, 0, 0)
+    assert cursor.sealed == b"sealed"
+    assert "sealed'" not in repr(cursor)
 
 
-async def test_two_takers_never_hold_one_line(
+async def test_a_cursor_has_one_holder(
     redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     for _ in range(40):
@@ -55,11 +60,11 @@ async def test_two_takers_never_hold_one_line(
 
     for other in others:
         await other.aclose()
-    lines = [line.task_id for lines in taken for line in lines]
-    assert len(lines) == len(set(lines)) == 40
+    cursors = [cursor.task_id for cursors in taken for cursor in cursors]
+    assert len(cursors) == len(set(cursors)) == 40
 
 
-async def test_what_was_posted_and_not_noted_is_due_again_at_the_same_version(
+async def test_an_unrecorded_post_is_due_again_at_the_same_version(
     seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
     killed = await webhooks.one(lease_us=-1)
@@ -68,53 +73,53 @@ async def test_what_was_posted_and_not_noted_is_due_again_at_the_same_version(
 
     assert (again.delivered, again.task_id) == (killed.delivered, killed.task_id)
     assert await webhooks.note(killed, 2) == "lost"
-    assert (await webhooks.stands(task_id)).delivered == 1
+    assert (await webhooks.delivery(task_id)).delivered == 1
     assert await webhooks.note(again, 2) == "done"
 
 
-async def test_a_line_goes_on_to_the_end_of_the_log_and_is_due_with_the_next_event(
+async def test_a_cursor_advances_to_the_end_of_the_log_and_is_due_with_the_next_event(
     seeds: Seeds, webhooks: Webhooks
 ) -> None:
     claim = await seeds.claimed()
     await webhooks.saved(claim.ref.task_id)
     await seeds.appended(claim, chunk("a"), chunk("b"))
-    line = await webhooks.one()
+    cursor = await webhooks.one()
 
-    assert await webhooks.note(line, 3) == "more"
+    assert await webhooks.note(cursor, 3) == "more"
     assert await webhooks.take() == []
-    assert await webhooks.note(line, 3, posted=False) == "more"
+    assert await webhooks.note(cursor, 3, posted=False) == "more"
     await seeds.appended(claim, chunk("c"), before=2)
-    assert await webhooks.note(line, 4) == "more"
-    assert await webhooks.note(line, 5) == "done"
-    assert await webhooks.note(line, 5) == "done"
-    assert (await webhooks.stands(claim.ref.task_id)).state == "delivered"
+    assert await webhooks.note(cursor, 4) == "more"
+    assert await webhooks.note(cursor, 5) == "done"
+    assert await webhooks.note(cursor, 5) == "done"
+    assert (await webhooks.delivery(claim.ref.task_id)).state == "delivered"
     assert await webhooks.take() == []
     await seeds.settled(claim, status(COMPLETED), before=3)
     assert (await webhooks.one()).delivered == 5
 
 
-async def test_a_place_never_goes_back_nor_beyond_the_log(webhooks: Webhooks, task_id: str, seeds: Seeds) -> None:
-    line = await webhooks.one()
+async def test_a_cursor_moves_neither_back_nor_beyond_the_log(webhooks: Webhooks, task_id: str, seeds: Seeds) -> None:
+    cursor = await webhooks.one()
 
-    await webhooks.note(line, 99)
-    await webhooks.note(line, 1)
+    await webhooks.note(cursor, 99)
+    await webhooks.note(cursor, 1)
 
-    assert (await webhooks.stands(task_id)).delivered == 2
+    assert (await webhooks.delivery(task_id)).delivered == 2
 
 
-async def test_a_line_that_backs_off_is_not_due_earlier_for_a_new_event(
+async def test_a_new_event_does_not_shorten_the_backoff_of_a_cursor(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     claim = await seeds.claimed()
     await webhooks.saved(claim.ref.task_id)
     await seeds.appended(claim, chunk("a"))
-    line = await webhooks.one()
-    assert await store.run(postpone_delivery(keys, line, after_us=HOUR_US, counts=True, failure={"status": 503}))
+    cursor = await webhooks.one()
+    assert await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, failure={"status": 503}))
 
     await seeds.appended(claim, chunk("b"), before=1)
 
     assert await webhooks.take() == []
-    stands = await webhooks.stands(claim.ref.task_id)
+    stands = await webhooks.delivery(claim.ref.task_id)
     assert (stands.state, stands.failures, stands.failure, stands.is_leased) == ("failing", 1, {"status": 503}, False)
     assert HOUR_US - 60_000_000 < stands.due_us - stands.now_us <= HOUR_US
 
@@ -123,53 +128,51 @@ async def test_failures_count_until_an_event_is_delivered(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     for counts in (True, False, True):
-        line = await webhooks.one()
-        postpone = postpone_delivery(keys, line, after_us=0, counts=counts, failure={"reason": "slow"})
+        cursor = await webhooks.one()
+        postpone = postpone_delivery(keys, cursor, after_us=0, counts=counts, failure={"reason": "slow"})
         assert await store.run(postpone)
-        assert await store.run(postpone)  # repeated: counts once
-    line = await webhooks.one()
-    assert line.failures == 2
-    assert 0 < line.failing_for < 60
+        assert await store.run(postpone)  # a repeated call counts once
+    cursor = await webhooks.one()
+    assert cursor.failures == 2
+    assert 0 < cursor.failing_for < 60
 
-    await webhooks.note(line, 2)
+    await webhooks.note(cursor, 2)
 
-    stands = await webhooks.stands(task_id)
+    stands = await webhooks.delivery(task_id)
     assert (stands.failures, stands.first_failed_us, stands.failure) == (0, 0, {})
 
 
-async def test_who_holds_the_line_of_a_deleted_config_is_told(
+async def test_the_cursor_of_a_deleted_config_is_lost(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    line = await webhooks.one()
+    cursor = await webhooks.one()
 
     assert await store.run(delete_push_config(keys, ANN, task_id, "c"))
 
-    assert await webhooks.note(line, 2) == "lost"
-    assert not await store.run(postpone_delivery(keys, line, after_us=0, counts=True))
-    assert not await store.run(abandon_delivery(keys, line, failure={"reason": "gone"}))
+    assert await webhooks.note(cursor, 2) == "lost"
+    assert not await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True))
+    assert not await store.run(abandon_delivery(keys, cursor, failure={"reason": "gone"}))
     assert not {keys.deliveries, keys.task(task_id).push} & set(await seeds.everything())
 
 
-async def test_who_holds_the_line_of_a_replaced_config_is_told_and_the_new_one_is_due(
-    webhooks: Webhooks, task_id: str
-) -> None:
-    line = await webhooks.one()
+async def test_the_cursor_of_a_replaced_config_is_lost_and_the_new_one_is_due(webhooks: Webhooks, task_id: str) -> None:
+    cursor = await webhooks.one()
 
     await webhooks.saved(task_id, sealed=b"another")
 
-    assert await webhooks.note(line, 2) == "lost"
+    assert await webhooks.note(cursor, 2) == "lost"
     again = await webhooks.one()
     assert (again.delivered, again.sealed) == (1, b"another")
 
 
-async def give_up(webhooks: Webhooks, line: DeliveryCursor) -> None:
-    """The end of a line."""
-    call = abandon_delivery(webhooks.keys, line, failure={"reason": "no", "status": 410})
+async def give_up(webhooks: Webhooks, cursor: DeliveryCursor) -> None:
+    """Abandon a delivery."""
+    call = abandon_delivery(webhooks.keys, cursor, failure={"reason": "no", "status": 410})
     assert await webhooks.store.run(call)
     assert await webhooks.store.run(call)
 
 
-async def test_a_line_that_was_given_up_is_not_due_until_it_is_replayed(
+async def test_an_abandoned_delivery_is_not_due_until_it_is_replayed(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     claim = await seeds.claimed()
@@ -178,8 +181,13 @@ async def test_a_line_that_was_given_up_is_not_due_until_it_is_replayed(
     await give_up(webhooks, await webhooks.one())
     await seeds.settled(claim, status(COMPLETED), before=1)
     assert await webhooks.take() == []
-    [row] = await asyncio.to_thread(everywhere, redis_server, keys, dead=True)
-    assert (row.state, row.failure, row.delivered, row.version) == ("dead", {"reason": "no", "status": 410}, 2, 4)
+    [delivery] = await asyncio.to_thread(operator_view, redis_server, keys, dead=True)
+    assert (delivery.state, delivery.failure, delivery.delivered, delivery.version) == (
+        "dead",
+        {"reason": "no", "status": 410},
+        2,
+        4,
+    )
     assert RETENTION - 60 < await store.redis.ttl(keys.dead_deliveries) <= RETENTION
 
     replay = replay_delivery(keys, claim.ref.task_id, "c")
@@ -187,13 +195,13 @@ async def test_a_line_that_was_given_up_is_not_due_until_it_is_replayed(
     assert await store.run(replay_delivery(keys, claim.ref.task_id, "c")) == "alive"
     assert await store.run(replay_delivery(keys, claim.ref.task_id, "other")) == "missing"
 
-    assert await asyncio.to_thread(everywhere, redis_server, keys, dead=True) == []
-    line = await webhooks.one()
-    assert (line.delivered, line.failures) == (2, 0)
-    assert await webhooks.note(line, 4) == "done"
+    assert await asyncio.to_thread(operator_view, redis_server, keys, dead=True) == []
+    cursor = await webhooks.one()
+    assert (cursor.delivered, cursor.failures) == (2, 0)
+    assert await webhooks.note(cursor, 4) == "done"
 
 
-async def test_a_dead_line_of_a_live_task_is_kept_with_it(
+async def test_a_dead_delivery_of_a_live_task_does_not_expire(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     await give_up(webhooks, await webhooks.one())
@@ -202,7 +210,7 @@ async def test_a_dead_line_of_a_live_task_is_kept_with_it(
     assert await store.redis.zscore(keys.dead_deliveries, f"{task_id} c") == float("inf")
 
 
-async def test_a_new_config_in_place_of_a_dead_one_gets_what_that_missed(
+async def test_a_config_that_replaces_a_dead_one_receives_the_missed_events(
     seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
     await give_up(webhooks, await webhooks.one())
@@ -212,21 +220,21 @@ async def test_a_new_config_in_place_of_a_dead_one_gets_what_that_missed(
     assert await webhooks.drain() == {(task_id, "c"): [2]}
 
 
-async def test_all_lines_are_listed_page_by_page_without_what_they_keep_secret(
+async def test_all_deliveries_are_listed_page_by_page_without_their_secrets(
     redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     ids = await at_once(*(seeds.created() for _ in range(300)))
     await at_once(*(webhooks.saved(task_id) for task_id in ids))
     await at_once(*(seeds.claimed(task_id) for task_id in ids))
 
-    rows = await asyncio.to_thread(everywhere, redis_server, keys, dead=False)
+    listed = await asyncio.to_thread(operator_view, redis_server, keys, dead=False)
 
-    assert sorted(row.task_id for row in rows) == sorted(ids)
-    assert {row.state for row in rows} == {"waiting"}
-    assert "sealed" not in repr(rows)
+    assert sorted(delivery.task_id for delivery in listed) == sorted(ids)
+    assert {delivery.state for delivery in listed} == {"waiting"}
+    assert "sealed" not in repr(listed)
 
 
-async def test_a_lease_that_is_over_frees_the_line(
+async def test_an_expired_lease_frees_the_cursor(
     store: AsyncStore, keys: Keys, webhooks: Webhooks, task_id: str
 ) -> None:
     await webhooks.one(lease_us=HOUR_US)
@@ -237,7 +245,7 @@ async def test_a_lease_that_is_over_frees_the_line(
     assert (await webhooks.one()).task_id == task_id
 
 
-async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
+async def test_the_outcomes_of_posts_are_counted_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     claim = await seeds.claimed()
@@ -245,11 +253,11 @@ async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
     await seeds.appended(claim, chunk("a"), chunk("b"))
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(1, 0, 0, 0, 0)
 
-    line = await webhooks.one()
+    cursor = await webhooks.one()
     for _ in range(2):
-        await webhooks.note(line, 3)
+        await webhooks.note(cursor, 3)
     for _ in range(2):
-        await store.run(postpone_delivery(keys, line, after_us=0, counts=True))
+        await store.run(postpone_delivery(keys, cursor, after_us=0, counts=True))
     again = await webhooks.one()
     await webhooks.note(again, 4, posted=False)
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 0, 1, 1, 0)
@@ -261,27 +269,27 @@ async def test_what_became_of_posts_is_counted_and_a_repeated_call_is_one(
     assert await store.run(delivery_metrics(keys)) == DeliveryMetrics(0, 1, 1, 1, 1)
 
 
-async def test_a_line_that_waits_for_a_dead_host_ages_and_has_not_failed(webhooks: Webhooks, task_id: str) -> None:
-    line = await webhooks.one()
+async def test_a_postponed_delivery_ages_without_failures(webhooks: Webhooks, task_id: str) -> None:
+    cursor = await webhooks.one()
     for _ in range(2):
-        await webhooks.store.run(postpone_delivery(webhooks.keys, line, after_us=0, counts="age"))
-        line = await webhooks.one()
+        await webhooks.store.run(postpone_delivery(webhooks.keys, cursor, after_us=0, counts="age"))
+        cursor = await webhooks.one()
 
-    assert line.failures == 0
-    assert line.failing_for > 0
-    aged = await webhooks.stands(task_id)
+    assert cursor.failures == 0
+    assert cursor.failing_for > 0
+    aged = await webhooks.delivery(task_id)
     assert (aged.state, aged.failures) == ("waiting", 0)
-    await webhooks.note(line, 2)
-    assert (await webhooks.stands(task_id)).first_failed_us == 0
+    await webhooks.note(cursor, 2)
+    assert (await webhooks.delivery(task_id)).first_failed_us == 0
 
 
-async def test_failing_ends_with_the_last_event_that_is_owed_wanted_or_not(
+async def test_skipping_the_last_event_ends_a_failure(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    """Else the next event, days later, would have failed for days at its first failure."""
+    """Otherwise the next event, days later, would have failed for days at its first failure."""
     await store.run(postpone_delivery(keys, await webhooks.one(), after_us=0, counts="age", failure={"reason": "dead"}))
 
     assert await webhooks.note(await webhooks.one(), 2, posted=False) == "done"
 
-    stands = await webhooks.stands(task_id)
+    stands = await webhooks.delivery(task_id)
     assert (stands.state, stands.first_failed_us, stands.failure, stands.is_leased) == ("delivered", 0, {}, False)

@@ -1,4 +1,4 @@
-"""Runs that no worker claims are published again, by one watcher at a time, ever later."""
+"""Publishing again of runs that no worker claims, by one watcher at a time and with growing delays."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ AGAIN_US = 60_000_000
 
 
 class Clock:
-    """When dispatches are due, on the server's clock."""
+    """Times at which runs are due, by the server's clock."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
 
     async def due_in(self, ref: RunRef) -> float:
-        """Microseconds until the run is published again."""
+        """Return the microseconds until the run is published again."""
         seconds, micros = await self._store.redis.time()
         score = await self._store.redis.zscore(self._keys.dispatch, ref.name)
         assert score is not None
         return float(score) - (seconds * 1_000_000 + micros)
 
     async def make_due(self, *refs: RunRef) -> None:
-        """Lets the time come."""
+        """Make the run due now."""
         await self._store.redis.zadd(self._keys.dispatch, {ref.name: 1 for ref in refs})
 
     async def take(self, limit: int = 100) -> list[DueRun]:
-        """What a watcher takes."""
+        """Acquire due runs, as a watcher does."""
         return await self._store.run(acquire_due_runs(self._keys, limit=limit, again_us=AGAIN_US))
 
 
@@ -53,7 +53,7 @@ def clock(store: AsyncStore, keys: Keys) -> Clock:
     return Clock(store, keys)
 
 
-async def test_who_created_a_run_has_a_while_to_publish_it(seeds: Seeds, clock: Clock) -> None:
+async def test_a_new_run_is_not_due_until_its_creator_had_time_to_publish_it(seeds: Seeds, clock: Clock) -> None:
     ref = RunRef(await seeds.created(), 1)
 
     taken = await clock.take()
@@ -77,7 +77,7 @@ async def test_any_task_id_is_found_again(seeds: Seeds, clock: Clock, task_id: s
     assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
 
 
-async def test_two_watchers_never_take_the_same(seeds: Seeds, clock: Clock) -> None:
+async def test_two_watchers_never_acquire_the_same_run(seeds: Seeds, clock: Clock) -> None:
     refs = [RunRef(await seeds.created(), 1) for _ in range(40)]
     await clock.make_due(*refs)
 
@@ -87,7 +87,7 @@ async def test_two_watchers_never_take_the_same(seeds: Seeds, clock: Clock) -> N
     assert max(map(len, taken)) <= 7
 
 
-async def test_each_time_it_is_due_twice_as_late_up_to_a_limit(seeds: Seeds, clock: Clock) -> None:
+async def test_the_delay_doubles_up_to_a_limit(seeds: Seeds, clock: Clock) -> None:
     ref = RunRef(await seeds.created(), 1)
 
     waits = []
@@ -101,7 +101,9 @@ async def test_each_time_it_is_due_twice_as_late_up_to_a_limit(seeds: Seeds, clo
     assert wanted[-1] == MAX_REDISPATCH_WAIT_US
 
 
-async def test_the_next_run_of_a_task_starts_over(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
+async def test_the_next_run_of_a_task_starts_with_the_shortest_delay(
+    store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
+) -> None:
     task_id = await seeds.created()
     for _ in range(3):
         await clock.make_due(RunRef(task_id, 1))
@@ -115,7 +117,7 @@ async def test_the_next_run_of_a_task_starts_over(store: AsyncStore, keys: Keys,
     assert await clock.due_in(RunRef(task_id, 2)) <= AGAIN_US
 
 
-async def test_a_claimed_run_is_forgotten(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
+async def test_a_claimed_run_is_never_due(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
     claim = await seeds.claimed()
     await clock.make_due(claim.ref, RunRef("gone", 1), RunRef(claim.ref.task_id, 2))
 
@@ -144,7 +146,7 @@ async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncSt
     assert await seeds.everything() == before
 
 
-async def test_a_run_keeps_its_options_and_is_due_again_after_it_may_begin(
+async def test_a_run_with_a_start_time_is_due_again_after_it_with_its_options(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     seconds, _ = await store.redis.time()
@@ -158,7 +160,7 @@ async def test_a_run_keeps_its_options_and_is_due_again_after_it_may_begin(
     assert abs(await clock.due_in(ref) - (3600_000_000 + AGAIN_US)) < 5_000_000
 
 
-async def test_each_turn_has_options_of_its_own(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
+async def test_each_turn_has_its_own_options(store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock) -> None:
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
     for nonce, options in (("1", b'{"celery":{}}'), ("2", b"")):
@@ -176,7 +178,7 @@ async def test_each_turn_has_options_of_its_own(store: AsyncStore, keys: Keys, s
     assert taken == [(2, b'{"celery":{}}', b'{"celery":{}}'), (3, b"", b"")]
 
 
-async def test_a_run_in_a_worker_s_hand_is_due_when_the_worker_falls_silent(
+async def test_a_prefetched_run_is_due_when_its_worker_stops_reporting(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -189,7 +191,7 @@ async def test_a_run_in_a_worker_s_hand_is_due_when_the_worker_falls_silent(
     assert 0 < first <= 15_000_000 < await clock.due_in(ref) <= 20_000_000
 
 
-async def test_a_busy_worker_keeps_a_run_no_longer_than_one_waits_that_was_just_published(
+async def test_a_busy_worker_does_not_delay_a_run_longer_than_a_fresh_publish(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -201,7 +203,7 @@ async def test_a_busy_worker_keeps_a_run_no_longer_than_one_waits_that_was_just_
     assert 1_000_000 < await clock.due_in(ref) <= 9_000_000
 
 
-async def test_a_run_in_a_worker_s_hand_stays_there_when_the_store_learns_late_that_it_was_published(
+async def test_a_late_publish_record_does_not_make_a_prefetched_run_due(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -214,10 +216,10 @@ async def test_a_run_in_a_worker_s_hand_stays_there_when_the_store_learns_late_t
     assert marked <= 4_000_000 < FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 30_000_000
 
 
-async def test_a_run_that_a_worker_had_before_the_store_learned_of_it_is_not_published_again_meanwhile(
+async def test_a_run_prefetched_before_its_publish_was_recorded_is_not_published_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    """Until then it was due in a few seconds, as one that nobody has published: the worker's word is worth more."""
+    """An unpublished run would be due in a few seconds. The report of the worker takes precedence."""
     ref = RunRef(await seeds.created(), 1)
     await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
 
@@ -236,7 +238,7 @@ async def test_several_runs_are_marked_each_with_its_own_time(
     assert [round((await clock.due_in(ref)) / 10_000_000) for ref in refs] == [1, 0, 3]
 
 
-async def test_a_run_that_was_taken_from_a_silent_worker_waits_its_time_again(
+async def test_a_run_of_a_silent_worker_is_due_again_after_the_full_delay(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -250,7 +252,7 @@ async def test_a_run_that_was_taken_from_a_silent_worker_waits_its_time_again(
     assert 1_000_000 < await clock.due_in(ref) <= 30_000_000
 
 
-async def test_holding_a_claimed_or_an_unknown_run_does_nothing(
+async def test_reporting_a_claimed_or_unknown_run_as_prefetched_does_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     claim = await seeds.claimed()
@@ -261,8 +263,8 @@ async def test_holding_a_claimed_or_an_unknown_run_does_nothing(
     assert await seeds.everything() == before
 
 
-async def test_options_that_a_script_cannot_read_hold_up_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    """Python's JSON knows half a letter, the store's does not: one such run must not keep all others."""
+async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    """Python's JSON accepts half of a surrogate pair, the store's does not. One such run must not delay all others."""
     odd, good = await seeds.created(task_id="a"), await seeds.created(task_id="b")
     options = b'{"call":{"task":"t","kwargs":{"text":"\\ud800"}}}'
     await store.redis.hset(keys.task(odd).record, "options", options)
@@ -276,7 +278,7 @@ async def test_options_that_a_script_cannot_read_hold_up_no_run(store: AsyncStor
     assert back == Requeued(ANN.agent, 2, options)
 
 
-async def test_a_published_run_is_taken_with_the_time_since_when_its_queue_may_hold_it(
+async def test_a_due_run_has_the_time_since_which_it_may_be_queued(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -287,10 +289,12 @@ async def test_a_published_run_is_taken_with_the_time_since_when_its_queue_may_h
     [second] = await clock.take()
 
     assert first.published_us is not None
-    assert first.published_us <= first.acquired_us == second.published_us, "whoever took it has published it"
+    assert first.published_us <= first.acquired_us == second.published_us, (
+        "the watcher that acquired it has published it"
+    )
 
 
-async def test_a_run_that_nobody_published_or_that_a_silent_worker_fetched_is_in_no_queue(
+async def test_an_unpublished_or_lost_prefetched_run_is_in_no_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     unpublished, fetched = [RunRef(await seeds.created(), 1) for _ in range(2)]
@@ -301,7 +305,7 @@ async def test_a_run_that_nobody_published_or_that_a_silent_worker_fetched_is_in
     assert [run.published_us for run in await clock.take()] == [None, None]
 
 
-async def test_a_copy_of_what_a_busy_worker_has_may_be_in_its_queue(
+async def test_a_run_prefetched_by_a_busy_worker_may_have_a_copy_in_its_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -316,7 +320,7 @@ async def test_a_copy_of_what_a_busy_worker_has_may_be_in_its_queue(
     assert published == [False, True, True]
 
 
-async def test_a_run_is_published_whatever_its_queue_holds_after_the_longest_time_and_then_twice_that(
+async def test_a_run_is_published_unconditionally_after_the_longest_delay_and_its_double(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -334,7 +338,7 @@ async def test_a_run_is_published_whatever_its_queue_holds_after_the_longest_tim
     assert not await is_taken_as_queued(4.01)
 
 
-async def test_a_postponed_run_is_as_it_was_before_it_was_taken(
+async def test_postponing_restores_the_state_before_the_acquisition(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     refs = [RunRef(await seeds.created(), 1) for _ in range(2)]
@@ -361,7 +365,7 @@ async def test_postponing_a_claimed_or_an_unknown_run_does_nothing(store: AsyncS
     assert await seeds.everything() == before
 
 
-async def test_claimed_runs_are_those_under_way_with_the_time_of_their_only_publish(
+async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publish(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     once, again, queued, unmarked, ended, large = [RunRef(await seeds.created(), 1) for _ in range(6)]

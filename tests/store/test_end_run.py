@@ -1,4 +1,4 @@
-"""The last net under a run: ends it once, and never one that is another's."""
+"""Ending of runs by other processes: once, and only for the expected runner."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 
 RUNNER = "runner"
-"""What the runners of `seeds` are called."""
+"""Prefix of the runners of `seeds`."""
 
 
 @pytest.fixture
 def end(store: AsyncStore, keys: Keys) -> Any:
-    """Ends a run."""
+    """End a run."""
 
     async def end(task_id: str, run: int = 1, *, runner: str | None = RUNNER, lost: bool = False) -> Over | Unchanged:
         event = status(FAILED, "The end.", why="x")
@@ -68,7 +68,7 @@ async def test_a_running_run_ends_with_its_task(store: AsyncStore, keys: Keys, s
 
 
 @pytest.mark.parametrize("runner", [None, RUNNER])
-async def test_a_queued_run_ends_and_is_not_dispatched_any_more(
+async def test_an_ended_queued_run_is_not_dispatched(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, runner: str | None
 ) -> None:
     task_id = await seeds.created()
@@ -90,7 +90,7 @@ async def test_a_repeated_call_is_answered_alike_and_writes_nothing(seeds: Seeds
 
 
 @pytest.mark.parametrize("runner", [None, "another", RUNNER + ".", "run.ner", "r%a"])
-async def test_a_run_of_another_worker_is_kept(seeds: Seeds, end: Any, runner: str | None) -> None:
+async def test_a_run_of_another_worker_is_unchanged(seeds: Seeds, end: Any, runner: str | None) -> None:
     claim = await seeds.claimed()
     before = await seeds.everything()
 
@@ -112,7 +112,7 @@ async def test_only_the_newest_run_can_be_ended(store: AsyncStore, keys: Keys, s
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELED, REJECTED, INPUT_REQUIRED, AUTH_REQUIRED])
-async def test_a_run_that_is_over_stays_as_it_is(seeds: Seeds, end: Any, state: TaskState) -> None:
+async def test_ending_an_ended_run_changes_nothing(seeds: Seeds, end: Any, state: TaskState) -> None:
     task_id = await seeds.ended(state)
     before = await seeds.everything()
 
@@ -121,9 +121,7 @@ async def test_a_run_that_is_over_stays_as_it_is(seeds: Seeds, end: Any, state: 
     assert await seeds.everything() == before
 
 
-async def test_a_run_that_was_ended_can_write_nothing_more(
-    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
-) -> None:
+async def test_an_ended_run_can_write_nothing(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
     claim = await seeds.claimed()
     await end(claim.ref.task_id)
     before = await seeds.everything()
@@ -136,9 +134,7 @@ async def test_a_run_that_was_ended_can_write_nothing_more(
     assert await seeds.everything() == before
 
 
-async def test_a_run_that_a_client_asked_to_cancel_ends_canceled(
-    store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
-) -> None:
+async def test_a_run_with_a_cancel_request_ends_canceled(store: AsyncStore, keys: Keys, seeds: Seeds, end: Any) -> None:
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
@@ -150,7 +146,7 @@ async def test_a_run_that_a_client_asked_to_cancel_ends_canceled(
     await seeds.require_consistent(task_id)
 
 
-async def test_many_at_once_write_one_end(seeds: Seeds, end: Any) -> None:
+async def test_concurrent_calls_write_one_end(seeds: Seeds, end: Any) -> None:
     claim = await seeds.claimed()
 
     answers = await at_once(*(end(claim.ref.task_id) for _ in range(20)))
@@ -165,7 +161,12 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=60_000_000))
 
-    for process in ("host.1.", "host.11.", "host.11.", "host.1."):  # two were lost; a repeated call is no third one
+    for process in (
+        "host.1.",
+        "host.11.",
+        "host.11.",
+        "host.1.",
+    ):  # two attempts were lost; a repeated call is not a third one
         assert await end(ref.task_id, runner=process, lost=True) == Unchanged()
         (due,) = await store.run(acquire_due_runs(keys, limit=10, again_us=60_000_000))
         assert due.ref == ref
@@ -175,9 +176,9 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
     await seeds.require_consistent(ref.task_id)
 
 
-@pytest.mark.parametrize(("retries", "is_kept"), [(0, True), (1, False), (None, False)])
+@pytest.mark.parametrize(("retries", "is_unchanged"), [(0, True), (1, False), (None, False)])
 async def test_a_message_from_before_a_retry_does_not_end_it(
-    store: AsyncStore, keys: Keys, seeds: Seeds, retries: int | None, is_kept: bool
+    store: AsyncStore, keys: Keys, seeds: Seeds, retries: int | None, is_unchanged: bool
 ) -> None:
     claim = await seeds.claimed()
     again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
@@ -185,12 +186,12 @@ async def test_a_message_from_before_a_retry_does_not_end_it(
 
     ended = await store.run(end_run(keys, claim.ref, runner=None, event=status(REJECTED), retries=retries))
 
-    assert (ended == Unchanged()) is is_kept
-    assert (await seeds.task(claim.ref.task_id)).status.state == (WORKING if is_kept else REJECTED)
+    assert (ended == Unchanged()) is is_unchanged
+    assert (await seeds.task(claim.ref.task_id)).status.state == (WORKING if is_unchanged else REJECTED)
 
 
 @pytest.mark.parametrize(("lost", "goes_on"), [(True, True), (False, False)])
-async def test_a_lost_worker_gives_way_to_the_next_attempt_at_once(
+async def test_a_lost_worker_leads_to_the_next_attempt_at_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: Any, lost: bool, goes_on: bool
 ) -> None:
     ref = RunRef(await seeds.created(), 1)

@@ -1,4 +1,4 @@
-"""A message that waits for its turn when the task ends is not lost: it is in the history, and says so."""
+"""Messages that wait for their turn when the task ends: they are in its history and marked."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENDS: list[tuple[End, TaskState]] = [
 
 
 async def wait(store: AsyncStore, keys: Keys, task_id: str, *words: str) -> None:
-    """Messages to a task that is busy."""
+    """Send messages to a busy task."""
     for word in words:
         sent = request(word, task_id, CONTEXT)
         sent.message.metadata.update({"own": word})
@@ -68,7 +68,7 @@ async def wait(store: AsyncStore, keys: Keys, task_id: str, *words: str) -> None
 
 
 @pytest.mark.parametrize(("end", "state"), ENDS, ids=lambda value: getattr(value, "__name__", ""))
-async def test_what_waited_is_in_the_history_and_says_so(
+async def test_waiting_messages_are_in_the_history_and_marked(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: End, state: TaskState
 ) -> None:
     claim = await seeds.claimed()
@@ -78,9 +78,9 @@ async def test_what_waited_is_in_the_history_and_says_so(
     await end(store, keys, claim)
 
     task = await seeds.task(task_id)
-    heard = [message for message in task.history if message.role == Role.ROLE_USER]
+    messages = [message for message in task.history if message.role == Role.ROLE_USER]
     assert task.status.state == state
-    assert [(message.parts[0].text, dict(message.metadata)) for message in heard] == [
+    assert [(message.parts[0].text, dict(message.metadata)) for message in messages] == [
         ("hello", {}),
         ("one", {"own": "one", TASK_ENDED_FIRST: True}),
         ("two", {"own": "two", TASK_ENDED_FIRST: True}),
@@ -90,7 +90,9 @@ async def test_what_waited_is_in_the_history_and_says_so(
     await seeds.require_consistent(task_id)
 
 
-async def test_a_cancel_before_the_run_began_keeps_it_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_cancel_before_the_run_began_keeps_the_waiting_message(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
     task_id = await seeds.created()
     await wait(store, keys, task_id, "one")
 
@@ -102,7 +104,7 @@ async def test_a_cancel_before_the_run_began_keeps_it_too(store: AsyncStore, key
     await seeds.require_consistent(task_id)
 
 
-async def test_a_message_that_had_its_turn_says_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_message_that_had_its_turn_is_not_marked(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first = await seeds.claimed()
     task_id = first.ref.task_id
     await wait(store, keys, task_id, "one", "two")
@@ -115,6 +117,6 @@ async def test_a_message_that_had_its_turn_says_nothing(store: AsyncStore, keys:
     await seeds.settled(second, status(COMPLETED))
 
     task = await seeds.task(task_id)
-    said = [(message.parts[0].text, TASK_ENDED_FIRST in message.metadata) for message in task.history]
-    assert said == [("hello", False), ("which?", False), ("one", False), ("two", True)]
+    marks = [(message.parts[0].text, TASK_ENDED_FIRST in message.metadata) for message in task.history]
+    assert marks == [("hello", False), ("which?", False), ("one", False), ("two", True)]
     await seeds.require_consistent(task_id)

@@ -1,4 +1,4 @@
-"""Following a log: complete and in order, whoever writes, however far behind, whatever breaks."""
+"""Following a log: complete and in order, with concurrent writers, late readers and lost connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START = EventId(0)
 
 
 async def to_the_end(follower: LogFollower, task_id: str, after: EventId = START) -> list[LogEntry]:
-    """All entries behind `after`, until the task has ended."""
+    """Return all entries after a version until the task has ended."""
     entries: list[LogEntry] = []
     async with aclosing(follower.pages(task_id, after)) as pages:
         async for page in pages:
@@ -38,7 +38,7 @@ async def to_the_end(follower: LogFollower, task_id: str, after: EventId = START
 
 
 async def write(seeds: Seeds, task_id: str, chunks: int) -> None:
-    """A whole run, chunk by chunk."""
+    """Write a whole run, chunk by chunk."""
     claim = await seeds.claimed(task_id)
     for number in range(chunks):
         await seeds.appended(claim, chunk(f"{number} "), before=number)
@@ -46,10 +46,10 @@ async def write(seeds: Seeds, task_id: str, chunks: int) -> None:
 
 
 async def test_readers_get_every_event_in_order_while_others_write(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     ids = [await seeds.created() for _ in range(5)]
-    follower = LogFollower(store, keys, line)
+    follower = LogFollower(store, keys, subscriber)
 
     reading = [asyncio.create_task(to_the_end(follower, task_id)) for task_id in ids for _ in range(2)]
     await at_once(*(write(seeds, task_id, 60) for task_id in ids))
@@ -62,18 +62,18 @@ async def test_readers_get_every_event_in_order_while_others_write(
 
 
 async def test_a_reader_resumes_after_any_version(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     task_id = await seeds.created()
     await write(seeds, task_id, 10)
     log = await seeds.log(task_id)
 
     for version in range(len(log)):
-        assert await to_the_end(LogFollower(store, keys, line), task_id, version) == log[version:]
+        assert await to_the_end(LogFollower(store, keys, subscriber), task_id, version) == log[version:]
 
 
-async def test_a_reader_far_behind_takes_pages(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+async def test_a_late_reader_gets_pages(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed()
     size = 2 * PAGE + 10
@@ -82,7 +82,7 @@ async def test_a_reader_far_behind_takes_pages(
         await seeds.appended(claim, *chunks, before=before)
 
     lengths, versions = [], []
-    async with aclosing(LogFollower(store, keys, line).pages(claim.ref.task_id, START)) as pages:
+    async with aclosing(LogFollower(store, keys, subscriber).pages(claim.ref.task_id, START)) as pages:
         async for page in pages:
             lengths.append(len(page.entries))
             versions += [entry.version for entry in page.entries]
@@ -93,7 +93,7 @@ async def test_a_reader_far_behind_takes_pages(
     assert versions == list(range(1, size + 3))
 
 
-async def test_a_page_says_where_the_task_stands(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_page_has_the_state_of_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, *(chunk(str(n)) for n in range(5)))
 
@@ -101,25 +101,25 @@ async def test_a_page_says_where_the_task_stands(store: AsyncStore, keys: Keys, 
 
     assert [entry.version for entry in page.entries] == [3, 4, 5]
     assert (page.version, page.state, page.running) == (7, WORKING, True)
-    behind = await store.run(read_log(keys, claim.ref.task_id, 7))
-    assert (behind.entries, behind.version) == ([], 7)
+    at_end = await store.run(read_log(keys, claim.ref.task_id, 7))
+    assert (at_end.entries, at_end.version) == ([], 7)
     nothing = await store.run(read_log(keys, "none", 0))
     assert (nothing.entries, nothing.version) == ([], 0)
 
 
-async def test_a_reader_of_a_task_that_is_gone_ends(store: AsyncStore, keys: Keys, line: PubSubListener) -> None:
+async def test_a_reader_of_a_missing_task_ends(store: AsyncStore, keys: Keys, subscriber: PubSubListener) -> None:
     async with asyncio.timeout(10):
-        assert [page async for page in LogFollower(store, keys, line).pages("none", START)] == []
+        assert [page async for page in LogFollower(store, keys, subscriber).pages("none", START)] == []
 
 
-async def test_a_reader_goes_on_without_gap_or_repeat_when_redis_died(tmp_path: Path, keys: Keys) -> None:
+async def test_a_reader_continues_without_gap_or_repeat_after_a_restart_of_redis(tmp_path: Path, keys: Keys) -> None:
     with mortal_redis(tmp_path) as server:
-        store, line = AsyncStore(server.store_url), PubSubListener(server.store_url)
+        store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url)
         seeds = Seeds(store, keys)
-        await line.start()
+        await subscriber.start()
         claim = await seeds.claimed()
         await seeds.appended(claim, chunk("before"))
-        reading = asyncio.create_task(to_the_end(LogFollower(store, keys, line), claim.ref.task_id))
+        reading = asyncio.create_task(to_the_end(LogFollower(store, keys, subscriber), claim.ref.task_id))
 
         async def listens() -> bool:
             [(_, count)] = await store.redis.pubsub_numsub(keys.task(claim.ref.task_id).notifications)
@@ -131,26 +131,24 @@ async def test_a_reader_goes_on_without_gap_or_repeat_when_redis_died(tmp_path: 
         await seeds.appended(claim, chunk("after"), before=1)
         await seeds.settled(claim, status(COMPLETED), before=2)
 
-        async with asyncio.timeout(12):  # less than it takes a listener to look by itself
+        async with asyncio.timeout(12):  # less than a listener's poll interval
             entries = await reading
         assert [entry.version for entry in entries] == [1, 2, 3, 4, 5]
         assert fold(entries) == await seeds.task(claim.ref.task_id)
-        await line.stop()
+        await subscriber.stop()
         await store.aclose()
 
 
 async def read_pages(store: AsyncStore, keys: Keys, task_id: str, signal: LogSignal, read: list[LogEntry]) -> None:
-    """Fold what a reader reads, from the task's beginning on."""
+    """Fold the entries that a reader gets from the start of the task."""
     async with aclosing(follow(store, keys, signal, task_id, START)) as pages:
         async for page in pages:
             read += page.entries
 
 
 @pytest.mark.parametrize("later", [0, 1, 3, 8], ids=lambda n: f"{n} events since")
-async def test_a_reader_of_entries_that_the_store_lost_begins_anew(
-    store: AsyncStore, keys: Keys, seeds: Seeds, later: int
-) -> None:
-    """Also when the log is as long again as what the reader has read, or longer."""
+async def test_a_reader_of_lost_entries_starts_over(store: AsyncStore, keys: Keys, seeds: Seeds, later: int) -> None:
+    """Also if the log has grown to the reader's version again, or beyond it."""
     claim, signal = await seeds.claimed(max_attempts=2), LogSignal()
     task_id = claim.ref.task_id
     await seeds.appended(claim, chunk("kept"))
@@ -176,17 +174,17 @@ async def test_a_reader_of_entries_that_the_store_lost_begins_anew(
 
 
 @pytest.mark.parametrize("later", [0, 1, 5, 8], ids=lambda n: f"{n} events since")
-async def test_a_reader_that_comes_back_behind_a_lost_event_begins_anew(
+async def test_a_reader_that_resumes_after_a_lost_event_starts_over(
     store: AsyncStore, keys: Keys, seeds: Seeds, later: int
 ) -> None:
-    """Also when the log has grown to the event's version again, or beyond it."""
+    """Also if the log has grown to the event's version again, or beyond it."""
     claim = await seeds.claimed(max_attempts=2)
     task_id = claim.ref.task_id
     await seeds.appended(claim, chunk("kept"))
     backup = await seeds.backup()
     await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
-    found = await store.run(read_task(keys, None, task_id))
-    assert found is not None
+    snapshot = await store.run(read_task(keys, None, task_id))
+    assert snapshot is not None
     known = (await seeds.log(task_id))[-1].id
     await seeds.restore(backup)
     if later:
@@ -195,13 +193,13 @@ async def test_a_reader_that_comes_back_behind_a_lost_event_begins_anew(
     async with aclosing(follow(store, keys, LogSignal(), task_id, known)) as pages:
         page = await anext(pages)
 
-    assert found[1] == known == EventId(8, known.recorded_us)
+    assert snapshot[1] == known == EventId(8, known.recorded_us)
     assert page.restored
     assert reduce(apply, page.entries, Task()) == await seeds.task(task_id)
     assert [entry.id for entry in page.entries] == [(await seeds.log(task_id))[-1].id] * 2
 
 
-async def test_a_reader_that_comes_back_behind_an_event_that_was_kept_goes_on(
+async def test_a_reader_that_resumes_after_a_stored_event_continues(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed(max_attempts=2)
@@ -213,15 +211,13 @@ async def test_a_reader_that_comes_back_behind_an_event_that_was_kept_goes_on(
     await seeds.restore(backup)
     await seeds.appended(claim, chunk("other"), before=1)
 
-    for after in (known, EventId(known.version)):  # the latter is of a client of an older release
+    for after in (known, EventId(known.version)):  # clients of older releases send the latter
         async with aclosing(follow(store, keys, LogSignal(), task_id, after)) as pages:
             page = await anext(pages)
         assert (page.restored, page.entries) == (False, (await seeds.log(task_id))[-1:])
 
 
-async def test_a_reader_of_a_task_that_the_store_lost_is_told_that_it_is_gone(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_a_reader_of_a_task_that_the_store_lost_ends(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     backup = await seeds.backup()
     task_id, signal = await seeds.created(), LogSignal()
     read: list[LogEntry] = []

@@ -1,4 +1,4 @@
-"""A store at its memory limit: which scripts it carries out, which it refuses, and that no running task fails by it."""
+"""A store at its memory limit: it executes or refuses each script as documented, and no running task fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from a2a_celery.store.sdk import _save_task
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, end_pauses, request_cancel
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.watcher.recoverer import Recoverer
-from tests.store.operations_on_deliveries import owed, requested
+from tests.store.operations_on_deliveries import acquired, requested
 from tests.store.test_operations import REF, TOKEN, VERBS, Make, claimed
 from tests.support.restarts import allow_writes, installed_servers, refuse_writes
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
@@ -48,7 +48,7 @@ LARGE = "x" * 10_000
 
 
 class WhenFull(StrEnum):
-    """What a full store does with a call of a script."""
+    """Reaction of a full store to a script."""
 
     REFUSED = "refused, and nothing is changed"
     WRITTEN = "carried out"
@@ -58,19 +58,19 @@ class WhenFull(StrEnum):
 REFUSED, WRITTEN, READ = WhenFull.REFUSED, WhenFull.WRITTEN, WhenFull.READ
 
 BY_SCRIPT = {
-    # a run goes on, and ends
+    # running tasks continue and end
     "renew_runs": WRITTEN, "settle_run": WRITTEN, "release_run": WRITTEN, "append": REFUSED, "checkpoint": REFUSED,
     "request_cancel": WRITTEN, "revoke_run": WRITTEN, "end_run": WRITTEN, "return_run": WRITTEN,
     "end_by_result": WRITTEN, "record_result": WRITTEN, "retry_run": WRITTEN,
     "suspend_run": WRITTEN, "take_signal": WRITTEN,
     "due_canvases": WRITTEN, "report_prefetched": WRITTEN, "mark_published": WRITTEN,
-    # nothing begins, and no run is taken from its worker
+    # nothing starts, and no run is released from its worker
     "create_task": REFUSED, "continue_task": REFUSED, "requeue_task": REFUSED, "claim_run": REFUSED,
     "acquire_due_runs": REFUSED, "resume_due_runs": REFUSED, "postpone_runs": REFUSED, "lapsed_runs": REFUSED,
     "lapse_run": REFUSED,
     "save_task": REFUSED, "save_push_config": REFUSED, "register_blobs": REFUSED,
     "request_post": REFUSED, "send_signal": REFUSED,
-    # what ends, is delivered, archived or deleted makes room
+    # ending, delivering, archiving and deleting free memory
     "end_pauses": WRITTEN, "delete_task": WRITTEN, "delete_push_config": WRITTEN, "unlist_task": WRITTEN,
     "acquire_due_deliveries": WRITTEN, "record_delivery": WRITTEN, "postpone_delivery": WRITTEN,
     "abandon_delivery": WRITTEN, "replay_delivery": WRITTEN, "acquire_requested_posts": WRITTEN,
@@ -86,17 +86,17 @@ BY_SCRIPT = {
     # operators
     "set_schema": REFUSED, "update_archive_backlog": WRITTEN, "migrate_to_1": READ, "migrate_to_2": READ,
 }  # fmt: skip
-"""What a full store does with the call in ``test_operations`` of each script. A new script belongs here too."""
+"""Reaction of a full store to each script's call in ``test_operations``. New scripts must be added."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call of a script on a full store."""
+    """Call of a script on a full store."""
 
     name: str
     make: Make
     expected: WhenFull | None = None
-    """None: as `BY_SCRIPT` says."""
+    """Expected reaction, or None for the one in `BY_SCRIPT`."""
 
 
 def _appended(*events: Event | Step) -> Make:
@@ -125,7 +125,7 @@ def _lapsed(*, attempts: int) -> Make:
     return make
 
 
-def _handed(*events: Event) -> Make:
+def _delegated(*events: Event) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await claimed(keys, seeds)
         await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
@@ -189,7 +189,7 @@ async def _message_that_waits(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _delivery_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await owed(keys, seeds)
+    await acquired(keys, seeds)
     await seeds.store.redis.zadd(keys.deliveries, {"t c": 1})
     return acquire_due_deliveries(keys, limit=1, lease_us=LEASE_US)
 
@@ -205,8 +205,8 @@ async def _archived(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return remove_archived(keys, [await seeds.ended(COMPLETED)])
 
 
-async def _blobs_of_a_task_that_is_gone(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await seeds.store.redis.zadd(keys.blobs, {"gone": 1})
+async def _blobs_of_a_missing_task(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.redis.zadd(keys.blobs, {"missing": 1})
     return acquire_orphaned_blobs(keys, limit=10)
 
 
@@ -233,10 +233,10 @@ async def _save(keys: Keys, seeds: Seeds) -> Operation[Any]:
 STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 
 NOTHING_TO_DO = {
-    "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived", "take_deliveries",
+    "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived", "acquire_deliveries",
     "acquire_requested_posts",
 }  # fmt: skip
-"""Calls in ``test_operations`` that find nothing: each has a case below that does."""
+"""Calls in ``test_operations`` without an effect. Each has a case below with an effect."""
 
 CASES = [
     *(Case(make.__name__[1:], make, READ if make.__name__[1:] in NOTHING_TO_DO else None) for make in VERBS),
@@ -254,8 +254,8 @@ CASES = [
     Case("pause", _settled(status(INPUT_REQUIRED, "?")), WRITTEN),
     Case("lapse_at_most_once", _lapsed(attempts=1), REFUSED),
     Case("lapse_with_another_attempt", _lapsed(attempts=2), REFUSED),
-    Case("end_by_a_small_result", _handed(chunk("42"), status(COMPLETED)), WRITTEN),
-    Case("end_by_a_large_result", _handed(chunk(LARGE), status(COMPLETED)), REFUSED),
+    Case("end_by_a_small_result", _delegated(chunk("42"), status(COMPLETED)), WRITTEN),
+    Case("end_by_a_large_result", _delegated(chunk(LARGE), status(COMPLETED)), REFUSED),
     Case("return_run_at_most_once", _returned(attempts=1), WRITTEN),
     Case("return_run_with_another_attempt", _returned(attempts=2), WRITTEN),
     Case("end_of_a_lost_process", _ended(attempts=1), WRITTEN),
@@ -270,14 +270,14 @@ CASES = [
     Case("a_requested_post_is_due", _requested_post_is_due, WRITTEN),
     Case("archived", _archived, WRITTEN),
     Case("the_clock_jumped", _clock_jumped, WRITTEN),
-    Case("blobs_of_a_task_that_is_gone", _blobs_of_a_task_that_is_gone, WRITTEN),
+    Case("blobs_of_a_missing_task", _blobs_of_a_missing_task, WRITTEN),
     Case("the_archive_is_given_up", _archive_is_given_up, WRITTEN),
 ]
 
 
 @pytest.fixture(scope="module", params=installed_servers(), ids=str)
 def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
-    """A server of each installed version of Redis, for the whole module."""
+    """Run a server of each installed version of Redis for the whole module."""
     server = EmbeddedRedis(server=request.param)
     server.start()
     yield server
@@ -286,7 +286,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 async def store(server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
-    """An empty store with room."""
+    """Connect to an empty store with free memory."""
     allow_writes(server)
     store = AsyncStore(server.store_url)
     await store.redis.flushall()
@@ -296,7 +296,7 @@ async def store(server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_each_script_is_carried_out_or_refused(
+async def test_a_full_store_executes_or_refuses_each_script_as_documented(
     server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds, case: Case
 ) -> None:
     operation = await case.make(keys, seeds)
@@ -313,18 +313,18 @@ async def test_each_script_is_carried_out_or_refused(
     assert (await seeds.everything() != before) == (expected is WRITTEN)
 
 
-def test_each_script_has_its_place_in_the_table() -> None:
+def test_each_script_is_in_the_table() -> None:
     scripts = {path.stem for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"}
 
     assert set(BY_SCRIPT) == scripts
 
 
-async def test_a_place_that_nobody_holds_lets_no_task_into_a_full_store(
+async def test_a_stale_slot_lets_no_task_into_a_full_store(
     server: EmbeddedRedis, store: AsyncStore, keys: Keys
 ) -> None:
     await store.redis.zadd(
         keys.scope_index(ANN) + str(int(WORKING)), {"gone": 1}
-    )  # its removal is a write before others
+    )  # its eviction is a write before others
     limits = TaskLimits(("agent",), concurrent=1)
     create = create_task(keys, ANN, "t", CONTEXT, request(), caller=b"{}", retention=RETENTION, limits=limits)
     refuse_writes(server, "OOM")
@@ -339,7 +339,7 @@ async def test_a_full_store_fails_no_running_task(
     server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed()
-    await store.redis.zadd(keys.leases, {claim.ref.name: 1})  # the watcher looks before the worker renews
+    await store.redis.zadd(keys.leases, {claim.ref.name: 1})  # the watcher scans before the worker renews
     recoverer = Recoverer(store, keys)
     refuse_writes(server, "OOM")
 

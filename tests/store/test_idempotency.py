@@ -1,4 +1,5 @@
-"""A message id that is accepted once: the same message is known again, another one is a conflict, for its window."""
+"""Message ids that are accepted once: within their window the same message is recognized, and another one is a
+conflict."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ OTHER = IdempotencyKey("m", "digest of another", WINDOW_MS)
 
 
 class Messages:
-    """Sends messages that are accepted once."""
+    """Sends messages with idempotency keys."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
@@ -43,7 +44,7 @@ class Messages:
 
 @pytest.fixture
 async def gateways(redis_server: EmbeddedRedis, store: AsyncStore) -> AsyncIterator[list[AsyncStore]]:
-    """Four clients of the store."""
+    """Connect four clients to the store."""
     stores = [AsyncStore(redis_server.store_url) for _ in range(4)]
     yield stores
     for one in stores:
@@ -100,7 +101,7 @@ async def test_another_caller_may_use_the_same_id(store: AsyncStore, keys: Keys)
     assert await messages.new("c", HELLO) == Known("a", 1, 0)
 
 
-async def test_without_being_asked_every_message_is_new(store: AsyncStore, keys: Keys) -> None:
+async def test_without_the_option_every_message_is_new(store: AsyncStore, keys: Keys) -> None:
     messages = Messages(store, keys)
 
     assert isinstance(await messages.new("a", None), Created)
@@ -108,7 +109,7 @@ async def test_without_being_asked_every_message_is_new(store: AsyncStore, keys:
     assert not await store.redis.exists(keys.message(ANN, "m"))
 
 
-async def test_an_id_is_forgotten_after_its_window(store: AsyncStore, keys: Keys) -> None:
+async def test_an_id_expires_after_its_window(store: AsyncStore, keys: Keys) -> None:
     messages, remembered = Messages(store, keys), keys.message(ANN, "m")
     await messages.new("a", HELLO)
     assert WINDOW_MS - 60_000 < await store.redis.pttl(remembered) <= WINDOW_MS
@@ -121,7 +122,7 @@ async def test_an_id_is_forgotten_after_its_window(store: AsyncStore, keys: Keys
     assert isinstance(await messages.new("b", OTHER), Created)
 
 
-async def test_a_task_that_is_gone_frees_the_id_of_its_message(store: AsyncStore, keys: Keys) -> None:
+async def test_a_deleted_task_frees_the_id_of_its_message(store: AsyncStore, keys: Keys) -> None:
     messages = Messages(store, keys)
     await messages.new("a")
     await store.run(Operation(script("delete_task"), keys.task("a"), [str(ANN)], int))
@@ -143,7 +144,7 @@ async def test_a_further_message_begins_one_turn(store: AsyncStore, keys: Keys, 
     assert await seeds.everything() == before
 
 
-async def test_a_message_that_waits_waits_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_repeated_waiting_message_waits_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
@@ -157,7 +158,7 @@ async def test_a_message_that_waits_waits_once(store: AsyncStore, keys: Keys, se
     assert await messages.further(task_id, nonce="4") == Known(task_id, waits.newest.version, preceding_turns=2)
 
 
-async def test_a_message_whose_task_has_ended_is_known_still(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_repeated_message_of_an_ended_task_is_recognized(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
     task_id = await seeds.ended(INPUT_REQUIRED)
     begun = await messages.further(task_id)

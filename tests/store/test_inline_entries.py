@@ -1,4 +1,4 @@
-"""News: what a ring brings is what would have been read, or is not taken."""
+"""Log entries that are inlined in notifications: they equal the log or are not used."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.blob_setup import THRESHOLD, BlobSetup
 from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 
 SOON = 10.0
-"""Seconds that following a log may take; less than what a listener waits that hears nothing."""
+"""Seconds that following a log may take. Less than a listener's poll interval."""
 
 
 class Reads:
-    """A store that counts what it is asked."""
+    """Store that counts its operations."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
@@ -40,13 +40,13 @@ class Reads:
 
 @asynccontextmanager
 async def followed(
-    store: AsyncStore, keys: Keys, line: PubSubListener, *, final_only: bool = False
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool = False
 ) -> AsyncIterator[tuple[str, LogSignal]]:
-    """A new task, and the bell of who made it."""
-    await is_up(line, store)
-    async with line.listen("it rings everybody when it comes up, and hears behind that"):
+    """Create a task and yield its id and the signal of its creator."""
+    await is_up(subscriber, store)
+    async with subscriber.listen("it rings everybody when it comes up, and hears behind that"):
         pass
-    follower, task_id = LogFollower(store, keys, line), str(uuid4())
+    follower, task_id = LogFollower(store, keys, subscriber), str(uuid4())
     reply_channel = follower.reply_channel(final_only=final_only)
     async with follower.listen(task_id, reply_channel, final_only=final_only) as signal:
         sent = request(task_id=task_id, context_id=CONTEXT)
@@ -57,14 +57,14 @@ async def followed(
 
 
 async def whole_log(store: AsyncStore, keys: Keys, task_id: str, after: int = 1) -> LogPage:
-    """All behind that version."""
+    """Return all entries after a version."""
     return await store.run(read_log(keys, task_id, after))
 
 
 async def taken(
     reads: Reads, keys: Keys, signal: LogSignal, task_id: str, until: int, *, after: int = 1, new: bool = True
 ) -> list[LogPage]:
-    """The pages behind version `after`, up to version `until`."""
+    """Return the pages after version `after` up to version `until`."""
     pages: list[LogPage] = []
     async with (
         asyncio.timeout(SOON),
@@ -81,11 +81,11 @@ def entries(pages: list[LogPage]) -> list[LogEntry]:
     return [entry for page in pages for entry in page.entries]
 
 
-async def test_who_streams_its_own_task_reads_no_log(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+async def test_a_stream_of_inline_entries_reads_no_log(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, line) as (task_id, signal):
+    async with followed(store, keys, subscriber) as (task_id, signal):
         following = asyncio.create_task(taken(reads, keys, signal, task_id, until=6))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
@@ -101,13 +101,15 @@ async def test_who_streams_its_own_task_reads_no_log(
     assert all(page.running for page in pages[:-1])
 
 
-async def test_what_was_missed_is_read(store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds) -> None:
+async def test_missed_entries_are_read_from_the_log(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
+) -> None:
     reads = Reads(store)
-    async with followed(store, keys, line) as (task_id, signal):
+    async with followed(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
-        await rung(signal, after=2)
-        assert signal.page(EventId(2))  # and nobody will ever tell again
+        await wait_for_signal(signal, after=2)
+        assert signal.page(EventId(2))  # no further notification follows
         await seeds.appended(claim, chunk("b"), before=1)
 
         pages = await taken(reads, keys, signal, task_id, until=4)
@@ -116,14 +118,14 @@ async def test_what_was_missed_is_read(store: AsyncStore, keys: Keys, line: PubS
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-async def test_news_that_are_known_in_part_are_told_from_there(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+async def test_partly_known_inline_entries_start_after_the_known_ones(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, line) as (task_id, signal):
+    async with followed(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False), chunk("b"), chunk("c"))
-        await rung(signal, after=4)
+        await wait_for_signal(signal, after=4)
 
         pages = await taken(reads, keys, signal, task_id, until=5, after=3, new=False)
 
@@ -131,9 +133,11 @@ async def test_news_that_are_known_in_part_are_told_from_there(
     assert entries(pages) == (await whole_log(store, keys, task_id, after=3)).entries
 
 
-async def test_what_is_large_is_read(store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds) -> None:
+async def test_large_entries_are_read_from_the_log(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
+) -> None:
     reads = Reads(store)
-    async with followed(store, keys, line) as (task_id, signal):
+    async with followed(store, keys, subscriber) as (task_id, signal):
         following = asyncio.create_task(taken(reads, keys, signal, task_id, until=5))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
@@ -146,15 +150,15 @@ async def test_what_is_large_is_read(store: AsyncStore, keys: Keys, line: PubSub
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-async def test_what_is_large_is_read_at_once_behind_what_is_small(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
     reads = Reads(store)
-    async with followed(store, keys, line) as (task_id, signal):
+    async with followed(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
         await seeds.settled(claim, chunk("b" * 20_000), status(COMPLETED), before=1)
-        await rung(signal, after=4)
+        await wait_for_signal(signal, after=4)
 
         pages = await taken(reads, keys, signal, task_id, until=5, new=False)
 
@@ -162,7 +166,7 @@ async def test_what_is_large_is_read_at_once_behind_what_is_small(
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-def test_a_ring_that_brings_nothing_puts_an_end_to_what_was_brought() -> None:
+def test_a_notification_without_entries_clears_the_buffered_ones() -> None:
     signal = LogSignal()
 
     signal.receive(b"3\n2 1 0 \x00\x00\x00\x043 \x12\x00")
@@ -171,11 +175,11 @@ def test_a_ring_that_brings_nothing_puts_an_end_to_what_was_brought() -> None:
     assert signal.page(EventId(2)) is None
 
 
-async def test_what_is_in_the_object_store_is_read(
-    blob_setup: BlobSetup, keys: Keys, line: PubSubListener, large: Seeds
+async def test_entries_in_the_object_store_are_read_from_the_log(
+    blob_setup: BlobSetup, keys: Keys, subscriber: PubSubListener, large: Seeds
 ) -> None:
     store, reads = blob_setup.store, Reads(blob_setup.store)
-    async with followed(store, keys, line) as (task_id, signal):
+    async with followed(store, keys, subscriber) as (task_id, signal):
         following = asyncio.create_task(taken(reads, keys, signal, task_id, until=3))
         claim = await large.claimed(task_id)
         event = chunk("", append=False)
@@ -188,42 +192,42 @@ async def test_what_is_in_the_object_store_is_read(
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-@pytest.mark.parametrize(("chunks", "told"), [(1, True), (13, True), (14, False)])
-async def test_who_waits_for_the_end_is_told_all_of_a_short_turn(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds, chunks: int, *, told: bool
+@pytest.mark.parametrize(("chunks", "expected"), [(1, True), (13, True), (14, False)])
+async def test_a_reader_of_final_states_gets_the_whole_log_of_a_short_turn_inline(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds, chunks: int, *, expected: bool
 ) -> None:
-    async with followed(store, keys, line, final_only=True) as (task_id, signal):
+    async with followed(store, keys, subscriber, final_only=True) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         for before in range(chunks):
             await seeds.appended(claim, chunk("x"), before=before)
         await seeds.settled(claim, status(COMPLETED), before=chunks)
-        await rung(signal, after=1)
+        await wait_for_signal(signal, after=1)
 
         page = signal.page(EventId(1))
 
-    assert page == (await whole_log(store, keys, task_id) if told else None)
+    assert page == (await whole_log(store, keys, task_id) if expected else None)
 
 
 @pytest.mark.parametrize("final_only", [False, True])
-async def test_who_follows_a_task_hears_at_once_that_it_is_gone(
-    store: AsyncStore, keys: Keys, line: PubSubListener, *, final_only: bool
+async def test_a_reader_ends_at_once_when_its_task_is_deleted(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, *, final_only: bool
 ) -> None:
-    async with followed(store, keys, line, final_only=final_only) as (task_id, signal):
+    async with followed(store, keys, subscriber, final_only=final_only) as (task_id, signal):
         await store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
 
         async with asyncio.timeout(SOON):
             assert [page async for page in follow(store, keys, signal, task_id, EventId(1), new=True)] == []
 
 
-async def test_news_are_not_for_a_reader_of_another_history(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+async def test_inline_entries_do_not_serve_a_reader_of_another_history(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    async with followed(store, keys, line) as (task_id, signal):
+    async with followed(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         for before in range(3):
             known = (await seeds.log(task_id))[-1].id
             await seeds.appended(claim, chunk(str(before)), before=before)
-            await rung(signal, after=known.version)
+            await wait_for_signal(signal, after=known.version)
             after = known if before else known._replace(recorded_us=known.recorded_us - 1)
 
             page = signal.page(after)
@@ -231,31 +235,31 @@ async def test_news_are_not_for_a_reader_of_another_history(
             assert (page and page.entries) == ((await seeds.log(task_id))[-1:] if before else None)
 
 
-async def test_a_reader_who_is_slow_is_kept_a_little(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+async def test_the_buffer_for_a_slow_reader_is_bounded(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    reads, rings = Reads(store), BUFFER_BYTES // 5_000 + 1
-    async with followed(store, keys, line) as (task_id, signal):
+    reads, notifications = Reads(store), BUFFER_BYTES // 5_000 + 1
+    async with followed(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
-        for before in range(rings):
+        for before in range(notifications):
             await seeds.appended(claim, chunk("x" * 5_000), before=before)
-        await rung(signal, after=rings + 1)
+        await wait_for_signal(signal, after=notifications + 1)
 
-        pages = await taken(reads, keys, signal, task_id, until=rings + 2, new=False)
+        pages = await taken(reads, keys, signal, task_id, until=notifications + 2, new=False)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
 
 
-async def rung(signal: LogSignal, after: int) -> None:
-    """Returns when the bell has rung for something behind that version."""
+async def wait_for_signal(signal: LogSignal, after: int) -> None:
+    """Wait for a notification of a version after `after`."""
     async with asyncio.timeout(SOON):
         await signal.wait(timeout=60, after=after)
 
 
-@pytest.mark.parametrize(("after", "told"), [(1, None), (2, [3, 4]), (3, [4]), (4, None), (5, None)])
-async def test_they_are_for_who_stands_where_they_go_on(
-    store: AsyncStore, keys: Keys, seeds: Seeds, after: int, told: list[int] | None
+@pytest.mark.parametrize(("after", "expected"), [(1, None), (2, [3, 4]), (3, [4]), (4, None), (5, None)])
+async def test_inline_entries_serve_readers_at_a_version_that_they_follow(
+    store: AsyncStore, keys: Keys, seeds: Seeds, after: int, expected: list[int] | None
 ) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("a", append=False), chunk("b"))
@@ -263,10 +267,10 @@ async def test_they_are_for_who_stands_where_they_go_on(
 
     page = InlineEntries(4, b"2", True, stored).page(EventId(after))
 
-    assert (page and [entry.version for entry in page.entries]) == told
+    assert (page and [entry.version for entry in page.entries]) == expected
 
 
-def test_news_behind_a_gap_stand_for_themselves() -> None:
+def test_inline_entries_after_a_gap_replace_the_earlier_ones() -> None:
     first, next_, later = (
         InlineEntries(3, b"2", True, [b"3"]),
         InlineEntries(5, b"2", True, [b"4", b"5"]),
@@ -278,8 +282,8 @@ def test_news_behind_a_gap_stand_for_themselves() -> None:
     assert first.joined_with(first) == first
 
 
-def test_news_of_two_histories_are_not_joined() -> None:
-    """The store lost an entry of the first, and recorded another in its place."""
+def test_inline_entries_of_two_histories_are_not_joined() -> None:
+    """The store lost an entry of the first history, and recorded another in its place."""
     first = InlineEntries(3, b"2", True, [b"70 x", b"80 x"], before_us=60)
     joined, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=us) for us in (80, 85))
 

@@ -1,4 +1,4 @@
-"""What the store says of itself and of its watchers."""
+"""Records of the installation and of its watchers."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ from a2a_celery.store.admin.start_check import (
 from tests.support.waiting import eventually_async
 
 
-def here(keys: Keys, said: str, *, archives: bool = False) -> Operation[list[str]]:
-    return record_heartbeat(keys, said, schema=SCHEMA, archives=archives)
+def heartbeat(keys: Keys, name: str, *, archives: bool = False) -> Operation[list[str]]:
+    return record_heartbeat(keys, name, schema=SCHEMA, archives=archives)
 
 
-async def test_a_watcher_tells_a_store_that_was_emptied_what_it_was(store: AsyncStore, keys: Keys) -> None:
+async def test_a_watcher_restores_the_installation_record_of_an_emptied_store(store: AsyncStore, keys: Keys) -> None:
     await require_schema(store, keys, archive=True)
     before = await store.redis.hgetall(keys.installation)
     await store.redis.flushdb()
 
     await store.run(watchers(keys))
     assert not await store.redis.exists(keys.installation)
-    await store.run(here(keys, "one", archives=True))
+    await store.run(heartbeat(keys, "one", archives=True))
 
     assert await store.redis.hgetall(keys.installation) == before
     await require_schema(store, keys, archive=True)
     await store.run(read_archive_state(keys, give_up=True))
-    await store.run(here(keys, "one", archives=True))
+    await store.run(heartbeat(keys, "one", archives=True))
     assert not (await store.run(read_archive_state(keys))).on
 
 
-async def test_watchers_are_known_until_they_are_not_heard_of(
+async def test_watchers_are_listed_until_their_heartbeat_expires(
     store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await store.run(watchers(keys)) == []
-    await store.run(here(keys, "two"))
+    await store.run(heartbeat(keys, "two"))
     for _ in range(2):
-        assert await store.run(here(keys, "one")) == ["one", "two"]
+        assert await store.run(heartbeat(keys, "one")) == ["one", "two"]
     monkeypatch.setattr("a2a_celery.store.admin.start_check.ANNOUNCEMENT_TTL_US", 500_000)
 
     async def only_one_is_left() -> bool:
-        await store.run(here(keys, "one"))
+        await store.run(heartbeat(keys, "one"))
         return await store.run(watchers(keys)) == ["one"]
 
     await eventually_async(only_one_is_left)
-    await eventually_async(lambda: _gone(store, keys))
+    await eventually_async(lambda: _is_expired(store, keys))
 
 
 async def test_workers_announce_themselves_apart_from_watchers(store: AsyncStore, keys: Keys) -> None:
     await store.run(announce_worker(keys, "worker", schema=SCHEMA))
-    await store.run(here(keys, "watcher"))
+    await store.run(heartbeat(keys, "watcher"))
 
     assert await store.run(announced_workers(keys)) == ["worker"]
     assert await store.run(watchers(keys)) == ["watcher"]
     assert await store.redis.pttl(keys.workers) > 0
 
 
-async def _gone(store: AsyncStore, keys: Keys) -> bool:
+async def _is_expired(store: AsyncStore, keys: Keys) -> bool:
     return not await store.redis.exists(keys.watchers)
 
 
@@ -90,6 +90,6 @@ async def test_a_server_is_described(redis_server: EmbeddedRedis) -> None:
     assert abs(one.clock_offset) < 1
 
 
-async def test_a_server_that_is_not_there() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     with pytest.raises(StoreUnavailable, match="ConnectionError"):
         await asyncio.to_thread(server_of, SyncStore("redis://127.0.0.1:1/0"))

@@ -1,4 +1,4 @@
-"""Every key has its rule, and the leak checker that says so can fail."""
+"""Rules of the keys: each kind of key has one, and the leak checker finds keys that break it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ODD_IDS = ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41",
 
 
 async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
-    """A task that has had each kind of key."""
+    """Run a task that gets each kind of key."""
     claim = await seeds.claimed(await seeds.created(task_id=task_id))
     sent = request("next", task_id, CONTEXT)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="1"))
@@ -33,18 +33,16 @@ async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
 
 
 @pytest.mark.parametrize("task_id", ODD_IDS)
-async def test_a_live_task_keeps_keys_of_the_named_kinds_only(
-    store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str
-) -> None:
+async def test_a_live_task_has_only_documented_keys(store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str) -> None:
     await everything_that_can_happen(seeds, task_id)
 
     assert await leaks(store, keys) == []
     names = keys.task(task_id)
-    kinds = {names.record, names.log, names.history, names.artifacts, names.metadata, names.turns, keys.leases}
-    kinds |= {names.execution, names.journal}
+    task_keys = {names.record, names.log, names.history, names.artifacts, names.metadata, names.turns, keys.leases}
+    task_keys |= {names.execution, names.journal}
     chunks = {names.chunks + task_id, names.chunks + "other:id {x}"}
     lists = {keys.scope_index(ANN) + str(int(WORKING)), keys.context_index(ANN, CONTEXT) + str(int(WORKING))}
-    assert set(await seeds.everything()) == kinds | chunks | lists
+    assert set(await seeds.everything()) == task_keys | chunks | lists
     await seeds.require_consistent(task_id)
 
 
@@ -61,14 +59,14 @@ async def test_when_all_tasks_have_ended_every_key_expires(
         await store.run(request_cancel(keys, ANN, other, CONTEXT))
     await seeds.ended(FAILED)
 
-    # the one with everything ends last, by its runner
+    # the task with all keys ends last, by its runner
     [name] = await store.redis.zrange(keys.leases, 0, -1)
     token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
     assert name.decode() == f"{task_id}.2"
     running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
     await seeds.settled(running, status(CANCELED), before=2)
 
-    assert await store.redis.delete(keys.metrics)  # these stay
+    assert await store.redis.delete(keys.metrics)  # these keys stay
     async for key in store.redis.scan_iter():
         assert 0 < await store.redis.ttl(key) <= RETENTION, key
 

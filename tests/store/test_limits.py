@@ -1,4 +1,4 @@
-"""A place that was taken comes back, whatever becomes of who took it; and what is refused leaves nothing."""
+"""Limits: every end of a task frees its slot, and a refused message writes nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "wai
 
 
 async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **options: Any) -> object:
-    """What becomes of one more task."""
+    """Create one more task and return the result."""
     task_id = str(uuid4())
     sent = options.pop("sent", None) or request(task_id=task_id, context_id=CONTEXT)
     create = create_task(
@@ -57,22 +57,22 @@ async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **option
     return await seeds.store.run(create)
 
 
-async def the_one(seeds: Seeds, **options: Any) -> str:
-    """The one task that there may be."""
+async def single_task(seeds: Seeds, **options: Any) -> str:
+    """Create the only task that the limits allow."""
     answer = await created(seeds, ONE, **options)
     assert isinstance(answer, Created), answer
     return answer.task.id
 
 
 async def answered(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
-    """What becomes of a further message."""
+    """Send a further message and return the result."""
     sent = request("more", task_id, CONTEXT)
     more = continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
     return await seeds.store.run(more)
 
 
 async def stored_bytes(seeds: Seeds, task_id: str) -> int:
-    """The bytes of a task that limits count, as Redis has them."""
+    """Return the bytes of a task that limits count, as Redis stores them."""
     redis, names = seeds.store.redis, seeds.keys.task(task_id)
     lists = [names.log, names.history, names.turns, names.execution]
     lists += [names.chunks + name.decode() for name in await redis.lrange(names.artifacts, 0, -1)]
@@ -84,13 +84,13 @@ async def stored_bytes(seeds: Seeds, task_id: str) -> int:
 
 
 async def counted_bytes(seeds: Seeds, scope: Scope = ANN) -> tuple[int, int]:
-    """The bytes that are counted of an owner and of all."""
-    owner, everybody = await seeds.store.redis.hmget(seeds.keys.stored, scope.account, "*")
-    return int(owner or 0), int(everybody or 0)
+    """Return the counted bytes of an owner and of all owners."""
+    owner, total = await seeds.store.redis.hmget(seeds.keys.stored, scope.account, "*")
+    return int(owner or 0), int(total or 0)
 
 
 @pytest.mark.parametrize("limits", EACH, ids=["concurrent", "waiting", "queued"])
-async def test_one_too_many_leaves_nothing(seeds: Seeds, limits: TaskLimits) -> None:
+async def test_a_task_beyond_a_limit_writes_nothing(seeds: Seeds, limits: TaskLimits) -> None:
     paused = await seeds.ended(INPUT_REQUIRED)
     assert isinstance(await created(seeds, limits), Created)
     before = await seeds.everything()
@@ -102,14 +102,14 @@ async def test_one_too_many_leaves_nothing(seeds: Seeds, limits: TaskLimits) -> 
     assert await seeds.everything() == before
 
 
-async def test_owners_are_apart_and_agents_are_not(seeds: Seeds) -> None:
+async def test_limits_of_an_owner_span_agents(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, waiting=1)
     assert isinstance(await created(seeds, most), Created)
     assert isinstance(await created(seeds, most, BOB), Created)
     assert isinstance(await created(seeds, most, replace(ANN, agent="other")), Limited)
 
 
-async def test_an_owner_has_the_same_places_in_all_tenants_together(seeds: Seeds) -> None:
+async def test_limits_of_an_owner_span_tenants(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, waiting=1, paused=1)
     first = await created(seeds, most, replace(ANN, tenant="one"))
     assert isinstance(first, Created)
@@ -126,7 +126,7 @@ async def test_an_owner_has_the_same_places_in_all_tenants_together(seeds: Seeds
     assert isinstance(await created(seeds, most, replace(ANN, tenant="two")), Limited)
 
 
-async def test_callers_whom_nobody_has_authenticated_are_apart_by_tenant(seeds: Seeds) -> None:
+async def test_anonymous_callers_are_limited_by_tenant(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, waiting=1)
     assert isinstance(await created(seeds, most, Scope("agent", "one")), Created)
     assert isinstance(await created(seeds, most, Scope("agent", "two")), Created)
@@ -145,7 +145,7 @@ async def test_bytes_of_an_owner_count_in_all_tenants_together(seeds: Seeds) -> 
     assert isinstance(await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), Scope("agent", "one")), Created)
 
 
-async def test_a_queue_is_its_agents_whoever_waits_in_it(seeds: Seeds) -> None:
+async def test_a_queue_limit_is_per_agent(seeds: Seeds) -> None:
     most = TaskLimits(AGENTS, queued=1)
     assert isinstance(await created(seeds, most), Created)
     assert isinstance(await created(seeds, most, BOB), Limited)
@@ -153,8 +153,8 @@ async def test_a_queue_is_its_agents_whoever_waits_in_it(seeds: Seeds) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
-async def test_whatever_ends_a_task_gives_its_place_back(seeds: Seeds, end: Ends) -> None:
-    task_id = await the_one(seeds)
+async def test_every_end_of_a_task_frees_its_slot(seeds: Seeds, end: Ends) -> None:
+    task_id = await single_task(seeds)
     assert isinstance(await created(seeds, ONE), Limited)
 
     await end(seeds, task_id)
@@ -162,24 +162,24 @@ async def test_whatever_ends_a_task_gives_its_place_back(seeds: Seeds, end: Ends
     assert isinstance(await created(seeds, ONE), Created)
 
 
-async def test_a_pause_that_nobody_answers_holds_no_place(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await the_one(seeds))
+async def test_an_unanswered_pause_uses_no_slot(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(await single_task(seeds))
     await seeds.settled(claim, status(INPUT_REQUIRED))
-    other = await the_one(seeds)
+    other = await single_task(seeds)
     assert isinstance(await answered(seeds, claim.ref.task_id, ONE), Limited)
     await store.run(request_cancel(keys, ANN, other, CONTEXT))
     assert isinstance(await answered(seeds, claim.ref.task_id, ONE), Begun)
     assert isinstance(await created(seeds, ONE), Limited)
 
 
-async def test_a_message_that_waits_for_its_own_task_takes_no_place(seeds: Seeds) -> None:
-    task_id = await the_one(seeds)
+async def test_a_message_that_waits_for_its_own_task_uses_no_slot(seeds: Seeds) -> None:
+    task_id = await single_task(seeds)
 
     assert isinstance(await answered(seeds, task_id, ONE), Waiting)
 
 
-async def test_what_goes_on_elsewhere_keeps_its_place(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await the_one(seeds), max_attempts=3)
+async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(await single_task(seeds), max_attempts=3)
     lost = status_event(claim.ref.task_id, CONTEXT, FAILED)
     assert await store.redis.zcard(keys.queue("agent")) == 0
 
@@ -196,8 +196,8 @@ async def test_what_goes_on_elsewhere_keeps_its_place(store: AsyncStore, keys: K
     assert isinstance(await created(seeds, TaskLimits(AGENTS, concurrent=1)), Limited)
 
 
-async def test_what_is_requeued_waits_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    claim = await seeds.claimed(await the_one(seeds))
+async def test_a_requeued_task_counts_as_queued_again(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(await single_task(seeds))
     await seeds.lost(claim.ref)
     assert await store.redis.zcard(keys.queue("agent")) == 0
 
@@ -207,7 +207,7 @@ async def test_what_is_requeued_waits_again(store: AsyncStore, keys: Keys, seeds
     assert isinstance(await created(seeds, ONE), Limited)
 
 
-async def test_what_was_accepted_is_known_also_where_nothing_more_is(seeds: Seeds) -> None:
+async def test_a_repeated_message_is_recognized_at_the_limit(seeds: Seeds) -> None:
     sent, key = request(), IdempotencyKey("m", "digest", 60_000)
     first = await created(seeds, ONE, sent=sent, idempotency_key=key)
     assert isinstance(first, Created)
@@ -218,24 +218,20 @@ async def test_what_was_accepted_is_known_also_where_nothing_more_is(seeds: Seed
     assert again.task_id == first.task.id
 
 
-async def test_a_place_that_nobody_holds_is_found_before_anybody_is_refused(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
-    await store.redis.zadd(keys.queue("agent"), {"gone": 1})
-    await store.redis.zadd(keys.scope_index(ANN) + str(int(WORKING)), {"gone": 1})
-    task_id = await the_one(seeds)
+async def test_stale_slots_are_evicted_before_a_refusal(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await store.redis.zadd(keys.queue("agent"), {"missing": 1})
+    await store.redis.zadd(keys.scope_index(ANN) + str(int(WORKING)), {"missing": 1})
+    task_id = await single_task(seeds)
     record = await store.redis.hgetall(keys.task(task_id).record)
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
-    await store.redis.zadd(keys.queue("agent"), {task_id: 1})  # as a worker of an older release leaves it
+    await store.redis.zadd(keys.queue("agent"), {task_id: 1})  # as left by a worker of an older release
 
     assert isinstance(await created(seeds, ONE), Created)
     assert record[b"queue"].decode() == keys.queue("agent")
 
 
-async def test_a_paused_task_that_is_gone_is_found_before_anybody_is_refused(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
-    await store.redis.zadd(keys.scope_index(ANN) + str(int(INPUT_REQUIRED)), {"gone": 1})
+async def test_deleted_paused_tasks_are_evicted_before_a_refusal(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    await store.redis.zadd(keys.scope_index(ANN) + str(int(INPUT_REQUIRED)), {"missing": 1})
     most = TaskLimits(AGENTS, paused=1)
     assert isinstance(await created(seeds, most), Created)
 
@@ -308,7 +304,7 @@ async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_on
     assert isinstance(await created(seeds, tight), Created)
 
 
-async def test_limits_cost_the_same_however_much_there_is(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, many = Meter(store), TaskLimits(AGENTS, concurrent=10_000, waiting=10_000, queued=10_000)
 
     async def cost(limits: TaskLimits | None, scope: Scope) -> int:
@@ -327,7 +323,7 @@ async def test_limits_cost_the_same_however_much_there_is(store: AsyncStore, key
     )
 
 
-async def test_of_many_at_once_the_last_place_goes_to_one(redis_server: EmbeddedRedis, keys: Keys) -> None:
+async def test_of_concurrent_calls_one_gets_the_last_slot(redis_server: EmbeddedRedis, keys: Keys) -> None:
     async with stores(redis_server, 4) as clients:
         most = TaskLimits(AGENTS, concurrent=3)
         answers = await asyncio.gather(*(created(Seeds(clients[n % 4], keys), most) for n in range(40)))
@@ -335,7 +331,7 @@ async def test_of_many_at_once_the_last_place_goes_to_one(redis_server: Embedded
     assert Counter(type(answer) for answer in answers) == {Created: 3, Limited: 37}
 
 
-async def test_a_bucket_gives_its_burst_and_then_one_at_a_time(store: AsyncStore, keys: Keys) -> None:
+async def test_a_bucket_allows_its_burst_and_then_one_at_a_time(store: AsyncStore, keys: Keys) -> None:
     async def take() -> float:
         return await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
 
@@ -351,7 +347,7 @@ async def test_a_bucket_gives_its_burst_and_then_one_at_a_time(store: AsyncStore
 
 
 async def test_a_bucket_is_never_fuller_than_it_can_be(store: AsyncStore, keys: Keys) -> None:
-    await store.redis.set(keys.requests(ANN), 2**52, px=60_000)  # by a clock that was ahead
+    await store.redis.set(keys.requests(ANN), 2**52, px=60_000)  # written by a clock that was ahead
 
     wait = await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
 

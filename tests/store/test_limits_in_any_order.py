@@ -1,4 +1,4 @@
-"""Whatever happens to tasks, in any order: what limits count is what there is."""
+"""Counters of limits after operations in any order: they equal the stored tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, Seeds, chunk, request, status
 
 @dataclass
 class World:
-    """Tasks of two owners to which anything may happen that the scripts know of."""
+    """Tasks of two owners, for any sequence of operations."""
 
     seeds: Seeds
     chance: random.Random
@@ -48,18 +48,18 @@ class World:
     written: Counter[str] = field(default_factory=Counter)
 
     async def record(self, task_id: str) -> dict[str, str]:
-        """A task's record."""
+        """Return a task's record."""
         fields = await self.seeds.store.redis.hgetall(self.seeds.keys.task(task_id).record)
         return {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
 
     async def records(self) -> dict[str, dict[str, str]]:
-        """All of them."""
+        """Return the records of all tasks."""
         found = [key async for key in self.seeds.store.redis.scan_iter(f"{self.seeds.keys.prefix}:{{*}}:task")]
         names = [key.decode().partition("{")[2].partition("}")[0] for key in found]
         return {name: await self.record(name) for name in names}
 
     async def act(self, move: str) -> None:
-        """One move, with a task that it may or may not fit."""
+        """Do one move with a task, which may be invalid for that task."""
         if move == "create":
             many = TaskLimits(AGENTS, concurrent=1000, waiting=1000, queued=1000, store_bytes=10**12)
             serialize_context = self.chance.random() < 0.5
@@ -77,7 +77,7 @@ class World:
                 task_id, run=int(r["run"]), working=working, max_attempts=most
             )
         except AssertionError:
-            return  # it has one, or has ended
+            return  # it has a run or has ended
         self.written[task_id] = 0
 
     async def events(self, task_id: str, r: dict[str, str]) -> None:
@@ -175,7 +175,7 @@ class World:
                 else:
                     await self.seeds.settled(claim, *events, before=self.written[task_id])
             except AssertionError:
-                pass  # it is not its any more
+                pass  # the run was lost
             if len(events) == 1:
                 del self.claims[task_id]
 
@@ -191,8 +191,8 @@ MOVES: dict[str, Callable[[World, str, dict[str, str]], Awaitable[None]]] = {
 
 
 async def require_bytes_counted(seeds: Seeds, records: dict[str, dict[str, str]]) -> None:
-    """Fail unless each task counts the bytes it has, or more, and each owner those of its tasks."""
-    await created(seeds, TaskLimits(AGENTS, store_bytes=1))  # what has expired leaves the sums
+    """Require that each task counts at least its bytes, and each owner those of its tasks."""
+    await created(seeds, TaskLimits(AGENTS, store_bytes=1))  # expired tasks leave the sums
     sums: Counter[str] = Counter()
     for task_id, record in records.items():
         assert int(record["size"]) >= await stored_bytes(seeds, task_id), record
@@ -208,7 +208,9 @@ async def require_bytes_counted(seeds: Seeds, records: dict[str, dict[str, str]]
     moves=st.lists(st.sampled_from(["create", "create", "create", "claim", "claim", "claim", *MOVES]), max_size=60),
     seed=st.integers(0, 2**16),
 )
-def test_what_is_counted_is_what_there_is(redis_server: EmbeddedRedis, moves: list[str], seed: int) -> None:
+def test_counters_equal_the_stored_tasks_after_any_moves(
+    redis_server: EmbeddedRedis, moves: list[str], seed: int
+) -> None:
     async def play() -> None:
         keys = Keys("test")
         async with stores(redis_server, 1) as [store]:

@@ -1,4 +1,4 @@
-"""Lists: newest status first, each filter, and pages that hold still while tasks move."""
+"""Lists: order, filters, and pages that are stable while tasks change."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests.support.waiting import eventually_async
 
 
 class Lister:
-    """Lists a store's tasks as a client would."""
+    """Lists the tasks of a store as a client does."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
 
     async def page(self, scope: Scope = ANN, *, retention: int = RETENTION, **params: Any) -> ListTasksResponse:
-        """One page."""
+        """Return one page."""
         return await list_page(self._store, self._keys, scope, ListTasksRequest(**params), retention=retention)
 
     async def ids(self, scope: Scope = ANN, **params: Any) -> list[str]:
-        """The ids of one page."""
+        """Return the ids of one page."""
         return [task.id for task in (await self.page(scope, **params)).tasks]
 
     async def pages(self, **params: Any) -> list[list[Task]]:
-        """All pages."""
+        """Return all pages."""
         pages, token = [], ""
         while True:
             page = await self.page(page_token=token, **params)
@@ -52,7 +52,7 @@ def lister(store: AsyncStore, keys: Keys) -> Lister:
 
 
 def position(task: Task) -> tuple[int, str]:
-    """What a list is ordered by."""
+    """Return the sort key of a list."""
     return task.status.timestamp.ToNanoseconds(), task.id
 
 
@@ -151,7 +151,7 @@ async def test_equal_times_are_ordered_by_id(
     assert listed == [task.id for task in (await lister.page(page_size=100)).tasks]
 
 
-async def test_unchanged_tasks_are_seen_exactly_once_while_others_move(seeds: Seeds, lister: Lister) -> None:
+async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds: Seeds, lister: Lister) -> None:
     still = [await seeds.created() for _ in range(10)]
     moving = [await seeds.created() for _ in range(10)]
 
@@ -161,9 +161,9 @@ async def test_unchanged_tasks_are_seen_exactly_once_while_others_move(seeds: Se
         page = await lister.page(page_size=2, page_token=token)
         seen += [task.id for task in page.tasks]
         token = page.next_page_token
-        claim = await seeds.claimed(task_id)  # to the front
+        claim = await seeds.claimed(task_id)  # they move to the front
         await seeds.settled(claim, status(COMPLETED))
-        await seeds.created()  # and new ones come
+        await seeds.created()  # and new tasks are added
         if not token:
             break
 
@@ -176,7 +176,7 @@ async def test_unchanged_tasks_are_seen_exactly_once_while_others_move(seeds: Se
     assert set(still) <= set(seen)
 
 
-async def test_artifacts_come_when_they_are_asked_for(seeds: Seeds, lister: Lister) -> None:
+async def test_artifacts_are_included_on_request(seeds: Seeds, lister: Lister) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, chunk("a"), chunk("b"))
 
@@ -209,25 +209,25 @@ async def test_expired_tasks_vanish_from_list_and_store(
     for task_id, state in zip(others, (COMPLETED, FAILED), strict=True):
         await seeds.settled(await seeds.claimed(task_id), status(state))
 
-    async def gone() -> bool:
+    async def has_expired() -> bool:
         return (await lister.page(retention=1)).total_size == 1
 
-    await eventually_async(gone)
+    await eventually_async(has_expired)
     assert await lister.ids(retention=1) == [live]
 
-    async def keys_gone() -> bool:
+    async def keys_have_expired() -> bool:
         ended = [k for k in await seeds.everything() if live not in k and any(k.endswith(f":{s:d}") for s in TERMINAL)]
         return not ended and all(live in k or k in (keys.dispatch,) or k[-2] == ":" for k in await seeds.everything())
 
-    await eventually_async(keys_gone)
+    await eventually_async(keys_have_expired)
 
 
 async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
     store: AsyncStore, keys: Keys, seeds: Seeds, lister: Lister
 ) -> None:
     old = await seeds.ended(COMPLETED)
-    gone = [await seeds.ended(COMPLETED) for _ in range(3)]
-    for task_id in gone:  # as if they had been kept for a shorter time, under an earlier setting
+    expired = [await seeds.ended(COMPLETED) for _ in range(3)]
+    for task_id in expired:  # as with a shorter retention before
         names = keys.task(task_id)
         await store.redis.delete(names.record, names.log, names.history)
 
@@ -237,7 +237,7 @@ async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
 
 
 @pytest.mark.parametrize("token", ["x", "Zm9v", "ü", "AAAA" * 50])
-async def test_a_token_of_somebody_else_is_refused(lister: Lister, token: str) -> None:
+async def test_a_page_token_of_another_caller_is_refused(lister: Lister, token: str) -> None:
     with pytest.raises(InvalidParamsError) as refused:
         await lister.page(page_token=token)
 

@@ -1,4 +1,4 @@
-"""A task that is too long for one command is read from its log in pages, and is the same task."""
+"""Tasks that are too long for one command: they are read from their log in pages, with the same result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.loops import counted_turns
 from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
 
 LIMIT = 1000
-"""Entries of a task that one script reads at most."""
+"""Maximum number of log entries that one script reads."""
 
 CHUNKS = 1300
 
@@ -83,7 +83,7 @@ async def written(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
 
 
 async def folded(seeds: Seeds, task_id: str, until: int | None = None) -> Task:
-    """The log's own task, up to a version."""
+    """Return the fold of the log up to a version."""
     log = [
         entry
         for after in range(0, 4 * CHUNKS, PAGE)
@@ -92,7 +92,7 @@ async def folded(seeds: Seeds, task_id: str, until: int | None = None) -> Task:
     return fold(log[:until])
 
 
-async def test_every_reader_gets_the_whole_task_in_small_replies(
+async def test_every_reader_gets_the_complete_task_in_small_replies(
     recording: RecordingStore, keys: Keys, long: Seeds
 ) -> None:
     claim = await long.claimed()
@@ -127,9 +127,9 @@ async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
     recording: RecordingStore, keys: Keys, long: Seeds
 ) -> None:
     claim = await long.claimed()
-    said = [status(WORKING, str(n)) for n in range(CHUNKS)]
-    for start in range(0, len(said), 500):
-        await long.appended(claim, *said[start : start + 500], before=start)
+    updates = [status(WORKING, str(n)) for n in range(CHUNKS)]
+    for start in range(0, len(updates), 500):
+        await long.appended(claim, *updates[start : start + 500], before=start)
 
     for length, pages in ((LIMIT // 2, False), (LIMIT + 1, True)):
         recording.pages = 0
@@ -140,7 +140,7 @@ async def test_a_history_that_is_too_long_is_cut_as_a_short_one(
         assert (recording.pages > 0) == pages
 
 
-async def test_what_is_written_between_two_pages_belongs_to_the_next_reader(
+async def test_events_written_between_two_pages_are_left_to_the_next_read(
     recording: RecordingStore, keys: Keys, long: Seeds
 ) -> None:
     claim = await long.claimed()
@@ -160,9 +160,7 @@ async def test_what_is_written_between_two_pages_belongs_to_the_next_reader(
     assert [part.text for part in artifact.parts] == ["all new"]
 
 
-async def test_a_task_that_is_deleted_between_two_pages_is_gone(
-    recording: RecordingStore, keys: Keys, long: Seeds
-) -> None:
+async def test_a_task_deleted_between_two_pages_is_missing(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
     claim = await long.claimed()
     await written(long, claim)
     delete = Operation(script("delete_task"), keys.task(claim.ref.task_id), [str(ANN)], int)
@@ -173,9 +171,7 @@ async def test_a_task_that_is_deleted_between_two_pages_is_gone(
     assert recording.pages == 2
 
 
-async def test_a_log_that_stays_shorter_than_its_task_is_unavailable(
-    recording: RecordingStore, keys: Keys, long: Seeds
-) -> None:
+async def test_an_incomplete_log_is_reported_as_unavailable(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
     claim = await long.claimed()
     await written(long, claim)
     await recording.redis.ltrim(keys.task(claim.ref.task_id).log, 0, 2 * PAGE)
@@ -184,17 +180,19 @@ async def test_a_log_that_stays_shorter_than_its_task_is_unavailable(
         await recording.run(read_task(keys, ANN, claim.ref.task_id))
 
 
-async def test_the_event_loop_serves_others_between_slices(recording: RecordingStore, keys: Keys, long: Seeds) -> None:
+async def test_the_event_loop_runs_other_tasks_between_slices(
+    recording: RecordingStore, keys: Keys, long: Seeds
+) -> None:
     claim = await long.claimed()
     events = await written(long, claim)
 
     async with counted_turns() as count:
         await asyncio.gather(*(recording.run(read_task(keys, ANN, claim.ref.task_id)) for _ in range(3)))
 
-    assert count.turns >= 3 * events // SLICE  # readers take turns: no two slices in one turn of the loop
+    assert count.turns >= 3 * events // SLICE  # readers take turns: one slice per iteration of the loop
 
 
-async def test_code_without_an_event_loop_reads_it_too(any_server: EmbeddedRedis, keys: Keys, long: Seeds) -> None:
+async def test_a_sync_store_reads_a_long_task(any_server: EmbeddedRedis, keys: Keys, long: Seeds) -> None:
     claim = await long.claimed()
     await written(long, claim)
     store = SyncStore(any_server.store_url)
@@ -206,7 +204,7 @@ async def test_code_without_an_event_loop_reads_it_too(any_server: EmbeddedRedis
     store.close()
 
 
-async def test_its_large_parts_come_from_the_object_store(large: Seeds, seeds: Seeds, keys: Keys) -> None:
+async def test_large_parts_of_a_long_task_come_from_the_object_store(large: Seeds, seeds: Seeds, keys: Keys) -> None:
     claim = await large.claimed()
     await written(large, claim)
     big = "x" * 2 * THRESHOLD

@@ -1,4 +1,4 @@
-"""The watermark of the store's memory: where it is reached, where there is none, and what it costs."""
+"""Watermark of the store's memory: its threshold, its absence and its cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.clocks import ManualClock
 
 @pytest.fixture
 def server(any_server: EmbeddedRedis) -> Iterator[Redis]:
-    """Each installed version of Redis, with 64 MiB of maxmemory."""
+    """Run each installed version of Redis with 64 MiB of maxmemory."""
     with Redis.from_url(any_server.store_url) as server:
         server.config_set("maxmemory", "64mb")
         yield server
@@ -23,13 +23,15 @@ def server(any_server: EmbeddedRedis) -> Iterator[Redis]:
 
 @pytest.fixture
 async def limited(any_server: EmbeddedRedis, server: Redis) -> AsyncIterator[AsyncStore]:
-    """A store on that server."""
+    """Connect to that server."""
     store = AsyncStore(any_server.store_url)
     yield store
     await store.aclose()
 
 
-async def test_the_memory_is_what_redis_compares_with_maxmemory(limited: AsyncStore, server: Redis) -> None:
+async def test_the_used_memory_is_the_value_that_redis_compares_with_maxmemory(
+    limited: AsyncStore, server: Redis
+) -> None:
     memory = await limited.run(read_memory())
 
     assert memory is not None
@@ -60,7 +62,7 @@ async def test_the_watermark_is_reached_above_its_share_and_left_below_it(limite
         (0.01, "maxmemory-policy", "volatile-ttl"),
     ],
 )
-async def test_there_may_be_no_watermark(
+async def test_the_watermark_is_optional(
     limited: AsyncStore, server: Redis, share: float | None, setting: str, value: str
 ) -> None:
     server.config_set(setting, value)
@@ -68,7 +70,7 @@ async def test_there_may_be_no_watermark(
     assert not await MemoryWatermark(limited, share, ManualClock()).is_reached()
 
 
-async def test_a_user_who_may_not_ask_has_no_watermark(any_server: EmbeddedRedis, server: Redis) -> None:
+async def test_a_user_without_permission_has_no_watermark(any_server: EmbeddedRedis, server: Redis) -> None:
     server.acl_setuser("narrow", enabled=True, passwords=["+word"], keys=["*"], commands=["+@all", "-info"])
     store = AsyncStore(any_server.store_url.replace("://", "://narrow:word@"))
 

@@ -1,4 +1,4 @@
-"""The metrics count what was written, once: by agent, and whoever wrote it."""
+"""Metrics of the fleet: each write counts once, by agent."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ LATER = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def said(store: AsyncStore, keys: Keys) -> Callable[[], Awaitable[FleetMetrics]]:
+def fleet_metrics(store: AsyncStore, keys: Keys) -> Callable[[], Awaitable[FleetMetrics]]:
     return lambda: store.run(read_metrics(keys))
 
 
-Said = Callable[[], Awaitable[FleetMetrics]]
+ReadMetrics = Callable[[], Awaitable[FleetMetrics]]
 
 
-async def test_an_empty_store_has_counted_nothing(said: Said) -> None:
-    found = await said()
+async def test_an_empty_store_has_no_counts(fleet_metrics: ReadMetrics) -> None:
+    metrics = await fleet_metrics()
 
-    assert (found.counts, found.oldest, found.paused, found.dead_letters) == ({}, {}, 0, 0)
-    assert found.runs == {"queued": 0, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
+    assert (metrics.counts, metrics.oldest, metrics.paused, metrics.dead_letters) == ({}, {}, 0, 0)
+    assert metrics.runs == {"queued": 0, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
 
 
-async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, said: Said) -> None:
+async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, fleet_metrics: ReadMetrics) -> None:
     for state in (COMPLETED, COMPLETED, FAILED, REJECTED, INPUT_REQUIRED):
         await seeds.ended(state)
     await seeds.ended(COMPLETED, scope=Scope("odd agent/%41", "t", "o"))
 
-    counted = (await said()).counted("ended")
+    counted = (await fleet_metrics()).counted("ended")
 
     ann = ANN.agent
     assert counted == {
@@ -57,7 +57,9 @@ async def test_each_end_is_counted_by_agent_and_state(seeds: Seeds, said: Said) 
     }
 
 
-async def test_a_repeated_call_counts_once(store: AsyncStore, keys: Keys, seeds: Seeds, said: Said) -> None:
+async def test_a_repeated_call_counts_once(
+    store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
+) -> None:
     task_id = await seeds.created()
     claim = claim_run(keys, RunRef(task_id, 1), token="k", runner="r", lease_us=LEASE_US, working=True)
     write = append(keys, RunRef(task_id, 1), token="k", before=0, events=[chunk("x")])
@@ -66,18 +68,20 @@ async def test_a_repeated_call_counts_once(store: AsyncStore, keys: Keys, seeds:
         for _ in range(2):
             await store.run(operation)  # type: ignore[arg-type]
 
-    found = await said()
+    metrics = await fleet_metrics()
 
-    assert {what: sum(times.buckets) for what in ("queue", "first", "run") for times in found.times(what).values()} == {
+    assert {
+        what: sum(times.buckets) for what in ("queue", "first", "run") for times in metrics.times(what).values()
+    } == {
         "queue": 1,
         "first": 1,
         "run": 1,
     }
-    assert found.counted("ended") == {(ANN.agent, str(int(COMPLETED))): 1}
+    assert metrics.counted("ended") == {(ANN.agent, str(int(COMPLETED))): 1}
 
 
-async def test_who_stood_behind_another_waits_for_a_worker_from_its_turn_on(
-    store: AsyncStore, keys: Keys, seeds: Seeds, said: Said
+async def test_the_waiting_time_of_a_blocked_run_starts_with_its_turn(
+    store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
     first, second = await seeds.created(serialize_context=True), await seeds.created(serialize_context=True)
     record = keys.task(second).record
@@ -85,19 +89,19 @@ async def test_who_stood_behind_another_waits_for_a_worker_from_its_turn_on(
 
     await seeds.settled(await seeds.claimed(first), status(COMPLETED))
 
-    assert (await said()).oldest[ANN.agent] < 50
+    assert (await fleet_metrics()).oldest[ANN.agent] < 50
     await seeds.claimed(second)
-    assert (await said()).times("queue")[ANN.agent].sum < 50
+    assert (await fleet_metrics()).times("queue")[ANN.agent].sum < 50
 
 
-async def test_a_step_is_no_first_event(seeds: Seeds, said: Said) -> None:
+async def test_a_step_is_no_first_event(seeds: Seeds, fleet_metrics: ReadMetrics) -> None:
     async def counted() -> int:
-        return sum(sum(times.buckets) for times in (await said()).times("first").values())
+        return sum(sum(times.buckets) for times in (await fleet_metrics()).times("first").values())
 
     claim = await seeds.claimed()
     await seeds.appended(claim, step())
     await seeds.appended(claim, step(2), before=1)
-    assert await counted() == 0, "its agent has said nothing"
+    assert await counted() == 0, "its agent has fleet_metrics nothing"
     await seeds.appended(claim, step(3), chunk("a"), before=2)
     assert await counted() == 1
     await seeds.appended(claim, chunk("b"), before=4)
@@ -111,10 +115,10 @@ async def test_a_step_is_no_first_event(seeds: Seeds, said: Said) -> None:
 
 
 @pytest.mark.parametrize("age", [0.0, 0.02, *BOUNDS])
-async def test_times_are_in_the_bucket_that_they_belong_in(
-    store: AsyncStore, keys: Keys, seeds: Seeds, said: Said, age: float
+async def test_times_are_in_the_right_bucket(
+    store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics, age: float
 ) -> None:
-    """A record that says its run began so long ago; how long that was in the end, the sum says."""
+    """The sum of the histogram has the exact duration of the run."""
     claim = await seeds.claimed(await seeds.created())
     record = keys.task(claim.ref.task_id).record
     began = int(await store.redis.hget(record, "claimed_at")) - int(age * 1_000_000)
@@ -122,7 +126,7 @@ async def test_times_are_in_the_bucket_that_they_belong_in(
 
     await seeds.settled(claim, status(COMPLETED))
 
-    times = (await said()).times("run")[ANN.agent]
+    times = (await fleet_metrics()).times("run")[ANN.agent]
     assert age <= times.sum < age + 30
     place = bisect_left(BOUNDS, times.sum)
     assert times.buckets == tuple(int(at == place) for at in range(len(BOUNDS) + 1))
@@ -130,21 +134,23 @@ async def test_times_are_in_the_bucket_that_they_belong_in(
     assert times.cumulated[-1][0] == "+Inf"
 
 
-async def test_a_cancel_is_timed_if_a_run_had_to_stop(store: AsyncStore, keys: Keys, seeds: Seeds, said: Said) -> None:
+async def test_a_cancel_is_timed_if_a_run_had_to_stop(
+    store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
+) -> None:
     queued = await seeds.created()
     await store.run(request_cancel(keys, ANN, queued, CONTEXT))
-    assert (await said()).times("cancel") == {}
+    assert (await fleet_metrics()).times("cancel") == {}
 
     claim = await seeds.claimed()
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
     await seeds.settled(claim, status(CANCELED))
 
-    assert sum((await said()).times("cancel")[ANN.agent].buckets) == 1
-    assert (await said()).counted("ended") == {(ANN.agent, str(int(CANCELED))): 2}
+    assert sum((await fleet_metrics()).times("cancel")[ANN.agent].buckets) == 1
+    assert (await fleet_metrics()).counted("ended") == {(ANN.agent, str(int(CANCELED))): 2}
 
 
-async def test_lost_runs_are_counted_by_what_becomes_of_them(
-    store: AsyncStore, keys: Keys, seeds: Seeds, said: Said
+async def test_lost_runs_are_counted_by_outcome(
+    store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
     async def claimed(attempts: int) -> RunRef:
         ref = RunRef(await seeds.created(), 1)
@@ -162,21 +168,21 @@ async def test_lost_runs_are_counted_by_what_becomes_of_them(
     await claimed(1)
     await recover()  # failed
     await store.run(return_run(keys, await claimed(3), runner="r.1.", lost=lost))
-    await recover()  # handed back
+    await recover()  # returned by its worker
     await store.run(return_run(keys, await claimed(1), runner="r.1.", lost=lost))  # failed
     await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost, lost=True))  # failed
-    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost))  # by a limit, say: not lost
+    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost))  # for example by a time limit: not lost
 
-    assert (await said()).counted("lost") == {
+    assert (await fleet_metrics()).counted("lost") == {
         (ANN.agent, "again"): 1,
         (ANN.agent, "returned"): 1,
         (ANN.agent, "failed"): 3,
     }
-    assert (await said()).dead_letters == 3
+    assert (await fleet_metrics()).dead_letters == 3
 
 
-async def test_what_is_open_is_counted_and_the_oldest_that_waits_is_known(
-    store: AsyncStore, keys: Keys, seeds: Seeds, said: Said
+async def test_open_runs_are_counted_with_the_age_of_the_oldest(
+    store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics
 ) -> None:
     await seeds.claimed()
     await seeds.ended(INPUT_REQUIRED)
@@ -184,26 +190,30 @@ async def test_what_is_open_is_counted_and_the_oldest_that_waits_is_known(
     record = keys.task(old).record
     await store.redis.hset(record, "at", int(await store.redis.hget(record, "at")) - 60_000_000)
 
-    found = await said()
+    metrics = await fleet_metrics()
 
-    assert found.runs == {"queued": 2, "blocked": 0, "running": 1, "delegated": 0, "suspended": 0}
-    assert found.paused == 1
-    assert found.oldest == {ANN.agent: pytest.approx(60, abs=5)}
+    assert metrics.runs == {"queued": 2, "blocked": 0, "running": 1, "delegated": 0, "suspended": 0}
+    assert metrics.paused == 1
+    assert metrics.oldest == {ANN.agent: pytest.approx(60, abs=5)}
     await store.run(request_cancel(keys, ANN, old, CONTEXT))
-    assert (await said()).oldest[ANN.agent] < 30
+    assert (await fleet_metrics()).oldest[ANN.agent] < 30
     assert young
 
 
-async def test_a_run_that_may_not_begin_yet_does_not_age(store: AsyncStore, keys: Keys, said: Said) -> None:
+async def test_a_run_that_may_not_begin_yet_does_not_age(
+    store: AsyncStore, keys: Keys, fleet_metrics: ReadMetrics
+) -> None:
     options = RunOptions.from_json(b'{"not_before_us":9000000000000000}').to_json()
     sent = request(task_id="t", context_id=CONTEXT)
     await store.run(create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options))
 
-    assert (await said()).oldest == {ANN.agent: 0}
+    assert (await fleet_metrics()).oldest == {ANN.agent: 0}
 
 
-async def test_no_figure_reads_what_a_waiting_run_was_sent(store: AsyncStore, keys: Keys, said: Said) -> None:
-    """A message may be large, anyone may ask for metrics at any time, and the store does nothing else meanwhile."""
+async def test_no_metric_reads_the_message_of_a_waiting_run(
+    store: AsyncStore, keys: Keys, fleet_metrics: ReadMetrics
+) -> None:
+    """A message may be large, and a scrape must not block the store."""
     sent, options = request(task_id="t", context_id=CONTEXT), RunOptions(call=Call("plain", {"words": ["word"]}))
     await store.run(
         create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options.to_json())
@@ -211,7 +221,7 @@ async def test_no_figure_reads_what_a_waiting_run_was_sent(store: AsyncStore, ke
     record = keys.task("t").record
 
     async with store.redis.monitor() as monitor:
-        await said()
+        await fleet_metrics()
         await store.redis.echo("end")
         commands = []
         async for command in monitor.listen():
@@ -238,7 +248,7 @@ async def test_no_figure_reads_what_a_waiting_run_was_sent(store: AsyncStore, ke
 async def test_deliveries_know_the_trace_of_their_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, trace: str, ended: bool
 ) -> None:
-    """Also behind its end, when what its run was published with is gone."""
+    """Also after its end, when the options of its run are deleted."""
     sent = request(task_id="t", context_id=CONTEXT)
     create = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options.to_json())
     await store.run(create)
@@ -248,6 +258,6 @@ async def test_deliveries_know_the_trace_of_their_task(
         await seeds.settled(claim, status(WORKING), status(COMPLETED))
         assert not await store.redis.hexists(keys.task("t").record, "options")
 
-    [line] = await store.run(acquire_due_deliveries(keys, limit=10, lease_us=1_000_000))
+    [cursor] = await store.run(acquire_due_deliveries(keys, limit=10, lease_us=1_000_000))
 
-    assert line.trace == trace
+    assert cursor.trace == trace

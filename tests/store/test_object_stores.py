@@ -1,4 +1,4 @@
-"""What fsspec gives, store by store: a folder, memory, and the API of S3 on this machine."""
+"""Object stores of fsspec: a folder, memory, and the API of S3 on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE, BlobMissing, Obje
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """A server with the API of S3; its address."""
+    """Run a server with the API of S3 and yield its address."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -31,7 +31,7 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture(params=["file", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty place in each."""
+    """Yield the URL of an empty folder in each object store."""
     if request.param != "s3":
         return f"{request.param}://{tmp_path}/blobs"
     keys = {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "DEFAULT_REGION": "us-east-1"}
@@ -41,7 +41,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return f"s3://blobs/{tmp_path.name}"
 
 
-async def test_what_was_put_is_there_until_its_folder_is_removed(url: str) -> None:
+async def test_a_blob_exists_until_its_folder_is_removed(url: str) -> None:
     objects = ObjectStore(url)
     content = bytes(range(256)) * 5000
     with pytest.raises(BlobMissing):
@@ -64,7 +64,7 @@ async def test_what_was_put_is_there_until_its_folder_is_removed(url: str) -> No
     await objects.aclose()
 
 
-def test_code_without_a_loop_writes_and_reads_the_same(url: str) -> None:
+def test_sync_methods_write_and_read_the_same_blobs(url: str) -> None:
     objects = ObjectStore(url)
     with pytest.raises(BlobMissing):
         objects.get_now("t/a")
@@ -91,8 +91,8 @@ async def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["blobs"]
 
 
-async def test_a_blob_is_whole_or_not_there(tmp_path: Path) -> None:
-    """Whoever reads while it is written again never sees half of it."""
+async def test_a_blob_is_complete_or_missing(tmp_path: Path) -> None:
+    """A concurrent reader never gets half of a blob that is written again."""
     objects, content = ObjectStore(f"file://{tmp_path}"), b"c" * 2_000_000
     await objects.put("t/a", content)
 
@@ -126,7 +126,7 @@ async def test_a_call_that_hangs_blocks_no_loop_and_is_bounded(tmp_path: Path, m
     hangs.set()
 
 
-async def test_readers_take_turns() -> None:
+async def test_readers_wait_for_the_memory_budget() -> None:
     budget, reading, most = MemoryBudget(100), set(), 0
 
     async def read(name: int) -> None:
@@ -137,19 +137,19 @@ async def test_readers_take_turns() -> None:
             reading.add(name)
             most = max(most, len(reading))
             await asyncio.sleep(0)
-            await budget.acquire(10)  # what was read before is out of its hands
+            await budget.acquire(10)  # the earlier blob is released
             budget.hold(10)
             reading.discard(name)
 
     await asyncio.gather(*map(read, range(6)))
     assert most == 1
     with reserve_memory():
-        await budget.acquire(500)  # one that is larger than the budget is held alone
+        await budget.acquire(500)  # a blob that is larger than the budget is read alone
         budget.hold(500)
     await budget.acquire(100)
 
 
-async def test_one_that_waits_too_long_for_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_that_waits_too_long_for_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("a2a_celery.store.blobs.memory_budget.BUDGET_TIMEOUT", 0.05)
     budget = MemoryBudget(100)
     await budget.acquire(60)
@@ -162,13 +162,13 @@ async def test_one_that_waits_too_long_for_memory_fails(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "error"),
     [("nonsense://x", "Protocol not known"), ("relative/path", "must be a URL"), ("hdfs://x/y", "a2a_blob_url")],
 )
-def test_a_url_that_can_not_be_used_is_refused_at_start(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_url_that_can_not_be_used_is_refused_at_start(url: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         blobs_of(Settings(store_url="redis://127.0.0.1/0", blob_url=url))
 
 
-def test_without_a_url_there_are_none() -> None:
+def test_without_a_url_there_is_no_object_store() -> None:
     assert blobs_of(Settings(store_url="redis://127.0.0.1/0")) is None

@@ -1,4 +1,4 @@
-"""An operation is data: the asyncio client and the sync client give equal answers to the same object."""
+"""Operations are data: the asyncio client and the sync client return equal results for each of them."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ TOKEN = "token"
 
 
 async def claimed(keys: Keys, seeds: Seeds) -> None:
-    """The task "t", with its run under way."""
+    """Create task "t" and claim its run."""
     await seeds.created(task_id="t")
     await seeds.store.run(claim(keys))
 
 
 async def called(keys: Keys, seeds: Seeds) -> None:
-    """The task "t", whose run calls a plain task and waits for a worker."""
+    """Create task "t", whose run calls a plain task and waits for a worker."""
     options = RunOptions(call=Call("tasks.resize", {})).to_json()
     await seeds.store.run(
         create_task(keys, ANN, "t", CONTEXT, request(task_id="t"), caller=b"{}", retention=RETENTION, options=options)
@@ -195,7 +195,7 @@ async def _lapse(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def dead(keys: Keys, seeds: Seeds) -> None:
-    """The task "t", lost with its worker."""
+    """Create task "t" and lose its worker."""
     await claimed(keys, seeds)
     await seeds.store.run(end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True))
 
@@ -215,7 +215,7 @@ async def _states(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return read_states(keys, ["t", "nobody"])
 
 
-async def _letter(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _dead_letter(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await dead(keys, seeds)
     return read_dead_letter(keys, "t")
 
@@ -291,9 +291,9 @@ async def _read_metrics(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _register_blobs(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    noting = register_blobs(keys, await seeds.created())
-    await seeds.store.run(noting)
-    return noting
+    operation = register_blobs(keys, await seeds.created())
+    await seeds.store.run(operation)
+    return operation
 
 
 async def _blobs_in_use(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -334,14 +334,14 @@ async def _acquire_canceled_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
 VERBS: list[Make] = [
     _create, _continue, _cancel, _read, _list, _log, _claim, _append, _settle, _renew, _mark, _refuse, _hold, _take,
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
-    _scan, _letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
+    _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
     _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
     _unlist, _read_memory, _revoke, _read_family, _acquire_canceled_parents, *STORE_OPERATIONS, *WEBHOOK_OPERATIONS,
     *SUSPENSION_OPERATIONS,
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}
-"""Scripts that only `sdk.RedisTaskStore` calls (see test_sdk), and one whose reply is a time (see
+"""Scripts that only `sdk.RedisTaskStore` calls (see test_sdk), and one that returns a time (see
 tests/watcher/test_store_clock.py)."""
 
 
@@ -358,7 +358,7 @@ async def test_both_clients_give_the_same_answer(
 ) -> None:
     operation = await make(keys, seeds)
 
-    # Repeating a call gives what it gave; where that isn't so (a run is taken once) both find nothing the second time.
+    # A repeated call returns the same. Where it does not (a run is acquired once), both find nothing the second time.
     async_answer = await store.run(operation)
     sync_answer = await asyncio.to_thread(sync_store.run, operation)
 
@@ -390,7 +390,7 @@ async def test_every_script_is_a_verb_that_is_tested_here(keys: Keys, seeds: See
     assert tested == scripts - TESTED_ELSEWHERE
 
 
-async def test_many_operations_at_once_each_get_their_own_answer(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_concurrent_operations_get_their_own_replies(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await store.redis.script_flush()
 
     ids = await asyncio.gather(*(seeds.created(task_id=f"t{n}") for n in range(300)))
@@ -399,7 +399,7 @@ async def test_many_operations_at_once_each_get_their_own_answer(store: AsyncSto
     assert [task.id for task in tasks] == [f"t{n}" for n in range(300)]
 
 
-async def test_a_caller_that_leaves_takes_no_answer_from_the_others(
+async def test_a_cancelled_caller_does_not_affect_the_replies_of_others(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     ids = [await seeds.created() for _ in range(50)]
@@ -409,6 +409,6 @@ async def test_a_caller_that_leaves_takes_no_answer_from_the_others(
     for read in reads[::2]:
         read.cancel()
 
-    kept = await asyncio.gather(*reads[1::2])
-    assert [task.id for task in kept] == ids[1::2]
+    remaining = await asyncio.gather(*reads[1::2])
+    assert [task.id for task in remaining] == ids[1::2]
     assert (await seeds.task(ids[0])).id == ids[0]

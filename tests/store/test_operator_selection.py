@@ -1,4 +1,4 @@
-"""Selection of all callers' tasks in the store: ``a2a list --all``, ``cancel --all`` and the filters of ``requeue``."""
+"""Selection of the tasks of all callers: ``a2a list --all``, ``cancel --all`` and the filters of ``requeue``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("opened")
 
 @pytest.fixture
 def command(redis_server: EmbeddedRedis) -> Command:
-    """Runs a command as an operator of a deployment with two agents."""
+    """Return a function that runs a command as an operator of a deployment with two agents."""
     app = Celery("tests", broker=redis_server.broker_url, set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_cancel_grace=0.1, a2a_key_prefix="test")
     a2a = A2A(app)
@@ -54,18 +54,18 @@ def command(redis_server: EmbeddedRedis) -> Command:
     return run
 
 
-def rows(done: Result) -> list[dict[str, Any]]:
-    """What it says to a script."""
+def json_lines(done: Result) -> list[dict[str, Any]]:
+    """Parse the JSON output of a command."""
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def ids(done: Result) -> set[str]:
-    return {row["task"] for row in rows(done)}
+    return {entry["task"] for entry in json_lines(done)}
 
 
 @pytest.fixture
 async def five(seeds: Seeds, keys: Keys) -> None:
-    """Five tasks: of two agents, two tenants, two owners, in five ways."""
+    """Create five tasks of two agents, two tenants and two owners in five states."""
     await seeds.created(ANN, task_id="waits")
     await seeds.claimed(task_id=await seeds.created(ANN, task_id="works", context_id="its-own"))
     await seeds.ended(INPUT_REQUIRED, scope=BOB, task_id="asks")
@@ -94,29 +94,29 @@ class TestList:
             (("--limit", "2"), "others done"),
         ],
     )
-    def test_is_narrowed_by_filters_the_newest_first(
+    def test_the_list_is_filtered_and_starts_with_the_newest(
         self, command: Command, filters: tuple[str, ...], found: str
     ) -> None:
-        assert [row["task"] for row in rows(command("list", "--all", "--json", *filters))] == found.split()
+        assert [entry["task"] for entry in json_lines(command("list", "--all", "--json", *filters))] == found.split()
 
-    def test_a_script_gets_who_has_it_and_how_it_stands(self, command: Command) -> None:
-        [row] = rows(command("list", "--all", "--json", "--context", "its-own"))
+    def test_the_json_output_has_the_worker_and_the_state(self, command: Command) -> None:
+        [entry] = json_lines(command("list", "--all", "--json", "--context", "its-own"))
 
-        assert datetime.now(UTC) - datetime.fromisoformat(row.pop("since")) < timedelta(minutes=5)
-        assert row == {
+        assert datetime.now(UTC) - datetime.fromisoformat(entry.pop("since")) < timedelta(minutes=5)
+        assert entry == {
             "task": "works",
             "agent": "agent",
             "tenant": "acme",
             "owner": "ann",
             "contextId": "its-own",
             "state": "WORKING",
-            "begun": row["begun"],
+            "begun": entry["begun"],
             "run": 1,
             "attempt": 1,
             "worker": "runner",
         }
 
-    def test_people_get_a_table(self, command: Command) -> None:
+    def test_the_text_output_is_a_table(self, command: Command) -> None:
         heading, first, *_, more = command("list", "--all", "--limit", "4").stdout.splitlines()
 
         assert heading.split() == ["TASK", "STATE", "AGENT", "SINCE", "(UTC)", "TENANT", "OWNER", "CONTEXT"]
@@ -124,7 +124,7 @@ class TestList:
         assert more == "… more tasks exist: raise --limit"
 
     @pytest.mark.parametrize(
-        ("arguments", "said"),
+        ("arguments", "error"),
         [
             (("list", "--owner", "ann"), "--owner needs --all or --stuck"),
             (("list", "--all", "--url", "http://x"), "leave out --url"),
@@ -141,17 +141,17 @@ class TestList:
             (("requeue", "--owner", "ann", "waits"), "not both"),
         ],
     )
-    def test_bad_usage_says_how(self, command: Command, arguments: tuple[str, ...], said: str) -> None:
-        assert said in command(*arguments, code=2).stderr
+    def test_wrong_usage_is_an_error_with_a_hint(
+        self, command: Command, arguments: tuple[str, ...], error: str
+    ) -> None:
+        assert error in command(*arguments, code=2).stderr
 
-    def test_an_agent_that_is_gone_may_be_named_while_it_has_tasks(self, command: Command) -> None:
-        assert "no agent 'nobody' in this app" in command("list", "--all", "--agent", "nobody", code=1).stderr
-        assert "no agent 'nobody' in this app" in command("cancel", "--all", "--agent", "nobody", code=1).stderr
+    def test_an_agent_that_was_removed_is_accepted_while_it_has_tasks(self, command: Command) -> None:
+        assert "no agent 'removed' in this app" in command("list", "--all", "--agent", "removed", code=1).stderr
+        assert "no agent 'removed' in this app" in command("cancel", "--all", "--agent", "removed", code=1).stderr
 
 
-async def test_times_are_of_the_state_and_of_the_run_and_not_of_the_last_progress(
-    command: Command, seeds: Seeds
-) -> None:
+async def test_times_are_those_of_the_state_and_of_the_run(command: Command, seeds: Seeds) -> None:
     runaway = await seeds.claimed(task_id=await seeds.created(ANN, task_id="runaway"), working=False)
     await seeds.appended(runaway, status(WORKING, "begins"))
     entered = (await seeds.task("runaway")).status.timestamp.ToJsonString()
@@ -162,16 +162,16 @@ async def test_times_are_of_the_state_and_of_the_run_and_not_of_the_last_progres
     def found(*filters: str) -> set[str]:
         return ids(command("list", "--all", "--json", *filters))
 
-    [row] = rows(await asyncio.to_thread(command, "list", "--all", "--json", "--until", entered))
-    assert (row["task"], row["since"]) == ("runaway", str(datetime.fromisoformat(entered)).replace(" ", "T"))
-    assert row["begun"] < row["since"]
+    [entry] = json_lines(await asyncio.to_thread(command, "list", "--all", "--json", "--until", entered))
+    assert (entry["task"], entry["since"]) == ("runaway", str(datetime.fromisoformat(entered)).replace(" ", "T"))
+    assert entry["begun"] < entry["since"]
     assert await asyncio.to_thread(found, "--since", progress) == {"waits"}
-    assert await asyncio.to_thread(found, "--begun", row["begun"]) == {"runaway"}
+    assert await asyncio.to_thread(found, "--begun", entry["begun"]) == {"runaway"}
     assert await asyncio.to_thread(found, "--begun", progress) == {"runaway"}
 
     would = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--until", entered)
     assert ids(would) == {"runaway"}
-    would = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--begun", row["begun"])
+    would = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--begun", entry["begun"])
     assert ids(would) == {"runaway"}
 
     await seeds.settled(runaway, status(INPUT_REQUIRED), before=3)
@@ -204,22 +204,20 @@ class TestCancelAll:
         before = await seeds.everything()
 
         done = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json")
-        said = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--agent", "other")
+        output = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--agent", "other")
 
-        assert {(row["task"], row["outcome"]) for row in rows(done)} == {
+        assert {(entry["task"], entry["outcome"]) for entry in json_lines(done)} == {
             (task, "none") for task in ("waits", "works", "asks", "others")
         }
-        assert said.stdout.splitlines()[-1] == "1 task (1 of other) would be cancelled"
+        assert output.stdout.splitlines()[-1] == "1 task (1 of other) would be cancelled"
         assert await seeds.everything() == before
 
-    async def test_what_nobody_runs_ends_at_once_and_what_does_not_stop_is_said(
-        self, command: Command, seeds: Seeds
-    ) -> None:
+    async def test_idle_tasks_end_at_once_and_running_ones_are_reported(self, command: Command, seeds: Seeds) -> None:
         done = await asyncio.to_thread(
             command, "cancel", "--all", "--yes", "--timeout", "0.1", "--json", "--agent", "agent", code=1
         )
 
-        assert {row["task"]: row["outcome"] for row in rows(done)} == {
+        assert {entry["task"]: entry["outcome"] for entry in json_lines(done)} == {
             "waits": "canceled",
             "asks": "canceled",
             "works": "running",
@@ -227,8 +225,8 @@ class TestCancelAll:
         assert await seeds.states("waits") == [SUBMITTED, CANCELED]
         assert (await seeds.task("works")).status.state == WORKING
         assert (await seeds.task("others")).status.state == SUBMITTED
-        said = await asyncio.to_thread(command, "cancel", "--all", "--yes", "--timeout", "0", code=1)
-        assert said.stdout.startswith("2 tasks: 1 canceled, 0 had ended, 1 still running\nTASK ")
+        output = await asyncio.to_thread(command, "cancel", "--all", "--yes", "--timeout", "0", code=1)
+        assert output.stdout.startswith("2 tasks: 1 canceled, 0 had ended, 1 still running\nTASK ")
 
     async def test_an_agent_that_stops_is_waited_for(self, command: Command, seeds: Seeds) -> None:
         claim = await seeds.claimed(task_id=await seeds.created(ANN, task_id="stops"))
@@ -239,11 +237,13 @@ class TestCancelAll:
         await eventually_async(lambda: seeds.store.redis.hget(record, "canceled_event"))  # type: ignore[arg-type]
         await seeds.settled(claim, status(CANCELED))
 
-        became = {row["task"]: row["outcome"] for row in rows(await cancelling)}
+        became = {entry["task"]: entry["outcome"] for entry in json_lines(await cancelling)}
 
         assert became == {"waits": "canceled", "others": "canceled", "works": "running", "stops": "canceled"}
 
-    async def test_a_person_is_asked(self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_command_asks_for_confirmation(
+        self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("a2a_celery.cli.operator.cancel_all._is_interactive", lambda: True)
         arguments = ("cancel", "--all", "--agent", "other")
 
@@ -256,25 +256,27 @@ class TestCancelAll:
         assert (await seeds.task("others")).status.state == CANCELED
 
 
-async def test_workers_are_told_in_few_messages(
+async def test_workers_are_notified_in_few_messages(
     command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
-    monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: told.append(len(names)))
+    counts: list[int] = []
+    monkeypatch.setattr(
+        "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: counts.append(len(names))
+    )
     await asyncio.gather(*(seeds.created(ANN) for _ in range(250)))
 
     done = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
-    assert told == [100, 100, 50]
+    assert counts == [100, 100, 50]
     assert done.stdout == "250 tasks: 250 canceled, 0 had ended, 0 still running\n"
 
 
-async def test_what_a_task_began_is_ended_with_it(
+async def test_a_canvas_is_revoked_with_its_task(
     command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[list[str], bool]] = []
+    revokes: list[tuple[list[str], bool]] = []
     monkeypatch.setattr(
-        "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: told.append((list(names), terminate))
+        "a2a_celery.dispatch.Publisher.revoke", lambda self, names, terminate: revokes.append((list(names), terminate))
     )
     claim = await seeds.claimed()
     canvas = '{"result":[["of-the-canvas",null],null],"until":9999999999}'
@@ -282,24 +284,24 @@ async def test_what_a_task_began_is_ended_with_it(
         delegate_to_canvas(seeds.keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas)
     )
 
-    [row] = rows(await asyncio.to_thread(command, "cancel", "--all", "--yes", "--json"))
+    [entry] = json_lines(await asyncio.to_thread(command, "cancel", "--all", "--yes", "--json"))
 
-    assert (row["task"], row["outcome"]) == (claim.ref.task_id, "canceled")
-    assert told == [(["of-the-canvas"], True)]
+    assert (entry["task"], entry["outcome"]) == (claim.ref.task_id, "canceled")
+    assert revokes == [(["of-the-canvas"], True)]
 
 
-async def test_without_a_broker_tasks_end_all_the_same(
+async def test_without_a_broker_tasks_still_end(
     command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(self: object, names: list[str], terminate: bool) -> None:
-        raise BrokerUnavailable("the broker is away")
+    def raise_unavailable(self: object, names: list[str], terminate: bool) -> None:
+        raise BrokerUnavailable("the broker is down")
 
-    monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", away)
+    monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", raise_unavailable)
     await seeds.created(task_id="waits")
 
     done = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
-    assert "runs were not revoked, and workers will drop them on receipt: the broker is away" in done.stderr
+    assert "runs were not revoked, and workers will drop them on receipt: the broker is down" in done.stderr
     assert (await seeds.task("waits")).status.state == CANCELED
 
 
@@ -317,12 +319,12 @@ async def test_dead_letters_are_selected(command: Command, seeds: Seeds) -> None
     assert await asyncio.to_thread(dead, "--until", "1h") == set()
     assert await asyncio.to_thread(dead, "--limit", "1") == {"ann's"}
     again = await asyncio.to_thread(command, "requeue", "--all", "--owner", "bob/?*", "--json")
-    assert [row["requeuedFrom"] for row in rows(again)] == ["bob's"]
+    assert [entry["requeuedFrom"] for entry in json_lines(again)] == ["bob's"]
     assert await asyncio.to_thread(dead) == {"ann's", "other's"}
 
 
 class TestOneTask:
-    """``get``, ``tail`` and ``cancel TASK --store``: without the credentials of the task's owner."""
+    """``get``, ``tail`` and ``cancel TASK --store`` without the credentials of the task's owner."""
 
     async def test_any_caller_s_task_is_shown(self, command: Command, seeds: Seeds) -> None:
         await seeds.ended(COMPLETED, scope=BOB, task_id="done")
@@ -330,12 +332,12 @@ class TestOneTask:
         shown = await asyncio.to_thread(command, "get", "done", "--store", "--json")
         lines = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "agent")
 
-        assert [row["id"] for row in rows(shown)] == ["done"]
+        assert [entry["id"] for entry in json_lines(shown)] == ["done"]
         assert "COMPLETED" in lines.stdout
         missing = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "other", code=1)
         assert "no task done in the store" in missing.stderr
 
-    async def test_its_log_is_followed_until_it_ends_or_pauses(
+    async def test_the_log_is_followed_until_the_task_ends_or_pauses(
         self, command: Command, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         has_read = threading.Event()
@@ -346,15 +348,15 @@ class TestOneTask:
         await seeds.appended(claim, chunk("one"))
         await seeds.settled(claim, chunk("two"), status(INPUT_REQUIRED), before=1)
 
-        first, *later = rows(await tailing)
+        first, *later = json_lines(await tailing)
         missing = await asyncio.to_thread(command, "tail", "nothing", "--store", code=1)
 
         assert first["id"] == "grows"
-        assert [row["artifactUpdate"]["artifact"]["parts"][0]["text"] for row in later[:-1]] == ["one", "two"]
+        assert [entry["artifactUpdate"]["artifact"]["parts"][0]["text"] for entry in later[:-1]] == ["one", "two"]
         assert later[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         assert "no task nothing in the store" in missing.stderr
 
-    async def test_it_is_cancelled_as_its_client_would_cancel_it(self, command: Command, seeds: Seeds) -> None:
+    async def test_an_operator_cancels_a_task_like_its_client(self, command: Command, seeds: Seeds) -> None:
         await seeds.created(BOB, task_id="waits")
         await seeds.claimed(task_id=await seeds.created(ANN, task_id="works"))
 
@@ -367,7 +369,7 @@ class TestOneTask:
         assert "task waits is CANCELED: it has ended" in ended.stderr
 
     @pytest.mark.parametrize(
-        ("arguments", "said"),
+        ("arguments", "error"),
         [
             (("get", "x", "--store", "--url", "http://x"), "leave out --url"),
             (("get", "x", "--store", "--execution"), "leave out --store"),
@@ -375,5 +377,7 @@ class TestOneTask:
             (("cancel", "--all", "--store", "--yes"), "--store needs TASK"),
         ],
     )
-    def test_bad_usage_says_how(self, command: Command, arguments: tuple[str, ...], said: str) -> None:
-        assert said in command(*arguments, code=2).stderr
+    def test_wrong_usage_is_an_error_with_a_hint(
+        self, command: Command, arguments: tuple[str, ...], error: str
+    ) -> None:
+        assert error in command(*arguments, code=2).stderr

@@ -1,4 +1,4 @@
-"""Bytes bound what one command reads: a page of tasks, a page of a log."""
+"""Byte limits of pages of tasks and of pages of a log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MIB = 2**20
 
 
 async def large_task(seeds: Seeds, size: int) -> str:
-    """A task that has ended with an artifact of `size` bytes."""
+    """Create an ended task with an artifact of `size` bytes."""
     claim = await seeds.claimed()
     await seeds.settled(claim, chunk("x" * size), status(COMPLETED))
     return claim.ref.task_id
 
 
 async def pages(store: AsyncStore, keys: Keys, **asked: Any) -> list[tuple[list[str], int]]:
-    """The ids of each page of tasks, and its bytes."""
+    """Return the ids and the bytes of each page of tasks."""
     found, token = [], ""
     while True:
         params = ListTasksRequest(page_size=100, page_token=token, **asked)
@@ -46,7 +46,7 @@ async def test_a_page_of_tasks_ends_before_it_is_too_large(store: AsyncStore, ke
     assert len(found) > 1
 
 
-async def test_a_task_that_is_larger_than_a_page_is_one(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_task_that_is_larger_than_a_page_gets_its_own_page(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     small, large = await large_task(seeds, 10), await large_task(seeds, TASKS_BYTES)
     newest = await large_task(seeds, 10)
 
@@ -55,7 +55,7 @@ async def test_a_task_that_is_larger_than_a_page_is_one(store: AsyncStore, keys:
     assert [page for page, _ in found] == [[newest], [large], [small]]
 
 
-async def test_what_is_not_read_does_not_count(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_unread_artifacts_do_not_count(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     for _ in range(12):
         await large_task(seeds, 1 * MIB)
 
@@ -68,7 +68,7 @@ async def test_what_is_not_read_does_not_count(store: AsyncStore, keys: Keys, se
 @pytest.mark.parametrize(
     "sizes", [[10] * 300, [200_000] * 12, [10] * 20 + [3 * MIB] * 3 + [10] * 20, [100_000, 10] * 30]
 )
-async def test_a_page_of_a_log_ends_behind_so_many_bytes(
+async def test_a_page_of_a_log_is_limited_in_bytes(
     store: AsyncStore, keys: Keys, seeds: Seeds, sizes: list[int]
 ) -> None:
     claim = await seeds.claimed()
@@ -80,7 +80,7 @@ async def test_a_page_of_a_log_ends_behind_so_many_bytes(
         page = await store.run(read_log(keys, claim.ref.task_id, len(seen)))
         entries = [len(entry.event.SerializeToString()) for entry in page.entries]
         assert 0 < len(entries) <= PAGE
-        assert sum(entries[:-1]) < PAGE_BYTES, "the last one alone may be beyond"
+        assert sum(entries[:-1]) < PAGE_BYTES, "only the last entry may exceed it"
         seen += [entry.version for entry in page.entries]
 
     assert seen == list(range(1, version + 1))

@@ -1,4 +1,4 @@
-"""Pauses that end: at their time, once, and not when somebody answered or cancelled."""
+"""Pauses that end: at their time, once, and not after an answer or a cancel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATER = 3_600_000_000
 
 
 async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> Claim:
-    """A task that waits for its client, for so long."""
+    """Create a task that waits for its client for a limited time."""
     claim = await seeds.claimed()
     unanswered = TaskStatusUpdateEvent(
         task_id=claim.ref.task_id, context_id=claim.task.context_id, status=TaskStatus(state=FAILED)
@@ -42,7 +42,7 @@ async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> 
     return claim
 
 
-async def test_a_pause_ends_once_whoever_looks(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_concurrent_watchers_end_a_pause_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await paused(store, keys, seeds, NOW)
 
     async def ended() -> bool:
@@ -57,7 +57,7 @@ async def test_a_pause_ends_once_whoever_looks(store: AsyncStore, keys: Keys, se
 
 
 @pytest.mark.parametrize("how", ["answered", "canceled"])
-async def test_a_pause_that_is_over_is_forgotten(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+async def test_an_answered_pause_is_not_listed(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
     claim = await paused(store, keys, seeds, LATER)
     assert await store.redis.zcard(keys.pauses) == 1
 

@@ -1,4 +1,4 @@
-"""Bytes that are posted to a host are counted for each owner, and come back."""
+"""Byte budgets of posts: they are counted by owner and refill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wake line: rings reach who listens, through leaving and joining and through a Redis that dies."""
+"""Subscriber: notifications reach its listeners while others come and go and while Redis restarts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.restarts import mortal_redis
 from tests.support.waiting import eventually_async
 
 SOON = 10.0
-"""Seconds a ring may take on a busy machine; less than what a listener waits that hears nothing."""
+"""Seconds that a notification may take on a busy machine. Less than a listener's poll interval."""
 
 
-async def rings(log_signal: LogSignal) -> None:
-    """Fails if the bell doesn't ring in time."""
+async def wait_for_signal(log_signal: LogSignal) -> None:
+    """Wait for a notification, and fail if none arrives in time."""
     async with asyncio.timeout(SOON):
         await log_signal.wait(timeout=60)
 
@@ -37,9 +37,9 @@ async def delivers(store: AsyncStore, log_signal: LogSignal) -> bool:
     return False
 
 
-async def is_up(line: PubSubListener, store: AsyncStore, channel: str = "is-it-up") -> None:
-    """Returns when the line is subscribed to what it listens to."""
-    async with line.listen(channel):
+async def is_up(subscriber: PubSubListener, store: AsyncStore, channel: str = "is-it-up") -> None:
+    """Wait until the subscriber has subscribed to its channels."""
+    async with subscriber.listen(channel):
 
         async def subscribed() -> bool:
             return await subscribers(store, channel) == 1
@@ -48,234 +48,240 @@ async def is_up(line: PubSubListener, store: AsyncStore, channel: str = "is-it-u
 
 
 async def subscribers(store: AsyncStore, channel: str) -> int:
-    """How many connections listen to a channel."""
+    """Return the number of connections that are subscribed to a channel."""
     [(_, count)] = await store.redis.pubsub_numsub(channel)
     return int(count)
 
 
-async def test_a_bell_rings_when_something_is_published(store: AsyncStore, line: PubSubListener) -> None:
-    async with line.listen("a") as log_signal, line.listen("b") as other:
-        await is_up(line, store)
-        await quiet(log_signal, other)
+async def test_a_listener_is_signalled_when_something_is_published(
+    store: AsyncStore, subscriber: PubSubListener
+) -> None:
+    async with subscriber.listen("a") as log_signal, subscriber.listen("b") as other:
+        await is_up(subscriber, store)
+        await drain(log_signal, other)
 
         await store.redis.publish("a", "1")
 
-        await rings(log_signal)
-        assert not await rang_within(other, 0.05)
+        await wait_for_signal(log_signal)
+        assert not await is_signalled_within(other, 0.05)
 
 
-async def quiet(*signals: LogSignal) -> None:
-    """Takes the rings that coming up brought."""
+async def drain(*signals: LogSignal) -> None:
+    """Consume the notifications of the connection's start."""
     for log_signal in signals:
         await log_signal.wait(timeout=0.01)
 
 
-async def rang_within(log_signal: LogSignal, seconds: float) -> bool:
-    """Whether it rang before the time was over."""
+async def is_signalled_within(log_signal: LogSignal, seconds: float) -> bool:
+    """Return whether a notification arrived in time."""
     began = asyncio.get_running_loop().time()
     await log_signal.wait(timeout=seconds)
     return asyncio.get_running_loop().time() - began < seconds
 
 
-async def test_a_ring_that_nobody_waited_for_is_remembered_once(store: AsyncStore, line: PubSubListener) -> None:
+async def test_signals_without_a_waiter_coalesce(store: AsyncStore, subscriber: PubSubListener) -> None:
     log_signal = LogSignal()
     log_signal.notify()
     log_signal.notify()
 
-    assert await rang_within(log_signal, 5)
-    assert not await rang_within(log_signal, 0.02)
+    assert await is_signalled_within(log_signal, 5)
+    assert not await is_signalled_within(log_signal, 0.02)
 
 
-async def test_every_listener_of_a_channel_is_rung(store: AsyncStore, line: PubSubListener) -> None:
-    await is_up(line, store)
+async def test_every_listener_of_a_channel_is_signalled(store: AsyncStore, subscriber: PubSubListener) -> None:
+    await is_up(subscriber, store)
     async with AsyncExitStack() as stack:
-        signals = [await stack.enter_async_context(line.listen("a")) for _ in range(20)]
-        await quiet(*signals)
+        signals = [await stack.enter_async_context(subscriber.listen("a")) for _ in range(20)]
+        await drain(*signals)
 
         await store.redis.publish("a", "1")
 
-        await asyncio.gather(*(rings(log_signal) for log_signal in signals))
+        await asyncio.gather(*(wait_for_signal(log_signal) for log_signal in signals))
 
 
-async def test_a_joined_listener_hears_what_is_published_from_then_on(store: AsyncStore, line: PubSubListener) -> None:
-    await is_up(line, store)
+async def test_a_listener_gets_all_later_notifications(store: AsyncStore, subscriber: PubSubListener) -> None:
+    await is_up(subscriber, store)
 
-    for number in range(200):  # each time with nothing between joining and publishing
-        async with line.listen(f"channel-{number % 3}") as log_signal:
+    for number in range(200):  # each time without a pause between subscribing and publishing
+        async with subscriber.listen(f"channel-{number % 3}") as log_signal:
             await store.redis.publish(f"channel-{number % 3}", "1")
-            await rings(log_signal)
+            await wait_for_signal(log_signal)
 
 
-async def test_no_ring_is_lost_between_leaving_and_joining_again(store: AsyncStore, line: PubSubListener) -> None:
-    await is_up(line, store)
+async def test_no_notification_is_lost_between_unsubscribing_and_subscribing(
+    store: AsyncStore, subscriber: PubSubListener
+) -> None:
+    await is_up(subscriber, store)
 
     async def come_and_go(times: int) -> None:
         for _ in range(times):
-            async with line.listen("same") as log_signal:
+            async with subscriber.listen("same") as log_signal:
                 await store.redis.publish("same", "1")
-                await rings(log_signal)
+                await wait_for_signal(log_signal)
 
     await asyncio.gather(*(come_and_go(60) for _ in range(5)))
 
 
-async def test_a_channel_nobody_listens_to_is_left(store: AsyncStore, line: PubSubListener) -> None:
-    await is_up(line, store)
-    async with line.listen("a"):
+async def test_a_channel_without_listeners_is_unsubscribed(store: AsyncStore, subscriber: PubSubListener) -> None:
+    await is_up(subscriber, store)
+    async with subscriber.listen("a"):
         assert await subscribers(store, "a") == 1
 
     async def left() -> bool:
         return await subscribers(store, "a") == 0
 
     await eventually_async(left)
-    assert line.channels == 0
+    assert subscriber.channels == 0
 
 
-async def test_a_cancelled_listener_takes_nobody_along(store: AsyncStore, line: PubSubListener) -> None:
-    await is_up(line, store)
+async def test_a_cancelled_listener_does_not_affect_others(store: AsyncStore, subscriber: PubSubListener) -> None:
+    await is_up(subscriber, store)
 
     async def wait_for_ever() -> None:
-        async with line.listen("a") as log_signal:
+        async with subscriber.listen("a") as log_signal:
             while True:
                 await log_signal.wait()
 
-    async with line.listen("b") as log_signal:
+    async with subscriber.listen("b") as log_signal:
         for _ in range(50):
-            leaving = asyncio.create_task(wait_for_ever())
-            await asyncio.wait({leaving}, timeout=0)
-            leaving.cancel()
+            cancelled = asyncio.create_task(wait_for_ever())
+            await asyncio.wait({cancelled}, timeout=0)
+            cancelled.cancel()
             await store.redis.publish("b", "1")
-            await rings(log_signal)
-            await asyncio.wait({leaving})
+            await wait_for_signal(log_signal)
+            await asyncio.wait({cancelled})
 
 
-async def test_a_thousand_listeners_share_one_connection(store: AsyncStore, line: PubSubListener) -> None:
-    await is_up(line, store)
+async def test_a_thousand_listeners_share_one_connection(store: AsyncStore, subscriber: PubSubListener) -> None:
+    await is_up(subscriber, store)
     before = await listening(store)
     async with AsyncExitStack() as stack:
-        signals = [await stack.enter_async_context(line.listen(f"task-{n}")) for n in range(1000)]
-        await quiet(signals[7])
+        signals = [await stack.enter_async_context(subscriber.listen(f"task-{n}")) for n in range(1000)]
+        await drain(signals[7])
 
         found = await listening(store)
 
         assert [channels for _, channels in found.items() - before.items()] == [1000]
         await store.redis.publish("task-7", "1")
-        await rings(signals[7])
+        await wait_for_signal(signals[7])
 
 
 async def listening(store: AsyncStore) -> dict[str, int]:
-    """To how many channels each connection listens that listens to any."""
+    """Return the number of channels of each connection with subscriptions."""
     found = {client["id"]: int(client["sub"]) for client in await store.redis.client_list()}
     return {client: channels for client, channels in found.items() if channels}
 
 
-async def test_messages_reach_their_handler(store: AsyncStore, line: PubSubListener) -> None:
-    heard: list[bytes] = []
-    await line.on_message("runner", heard.append)
-    await is_up(line, store)
+async def test_messages_reach_their_handler(store: AsyncStore, subscriber: PubSubListener) -> None:
+    messages: list[bytes] = []
+    await subscriber.on_message("runner", messages.append)
+    await is_up(subscriber, store)
 
     await store.redis.publish("runner", "t.1")
 
     async def arrived() -> bool:
-        return heard == [b"t.1"]
+        return messages == [b"t.1"]
 
     await eventually_async(arrived)
 
 
 @asynccontextmanager
-async def line_to(url: str) -> AsyncIterator[PubSubListener]:
-    """A line of the test's own."""
-    line = PubSubListener(url)
-    await line.start()
+async def running_subscriber(url: str) -> AsyncIterator[PubSubListener]:
+    """Run a separate subscriber."""
+    subscriber = PubSubListener(url)
+    await subscriber.start()
     try:
-        yield line
+        yield subscriber
     finally:
-        await line.stop()
+        await subscriber.stop()
 
 
-async def test_stopping_rings_everybody_a_last_time(store: AsyncStore, line: PubSubListener) -> None:
-    await is_up(line, store)
-    async with line.listen("a") as log_signal:
-        await quiet(log_signal)
+async def test_stopping_signals_all_listeners_once_more(store: AsyncStore, subscriber: PubSubListener) -> None:
+    await is_up(subscriber, store)
+    async with subscriber.listen("a") as log_signal:
+        await drain(log_signal)
 
         async with asyncio.timeout(SOON):
-            await line.stop()
+            await subscriber.stop()
 
-        await rings(log_signal)
+        await wait_for_signal(log_signal)
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_stopping_right_after_a_listener_left_ends(store: AsyncStore, line: PubSubListener, turns: int) -> None:
-    await is_up(line, store)
-    async with line.listen("a"):
+async def test_stopping_right_after_a_listener_left_ends(
+    store: AsyncStore, subscriber: PubSubListener, turns: int
+) -> None:
+    await is_up(subscriber, store)
+    async with subscriber.listen("a"):
         pass
-    for _ in range(turns):  # wherever its own task is just now
+    for _ in range(turns):  # at any await of its background task
         await asyncio.sleep(0)
 
     async with asyncio.timeout(SOON):
-        await line.stop()
+        await subscriber.stop()
 
 
-async def test_after_redis_died_everybody_is_rung_and_the_line_works(tmp_path: Path) -> None:
+async def test_after_a_restart_of_redis_all_listeners_are_signalled_and_the_subscriber_works(tmp_path: Path) -> None:
     with mortal_redis(tmp_path) as server:
         store = AsyncStore(server.store_url)
-        async with line_to(server.store_url) as line, line.listen("a") as log_signal:
-            await is_up(line, store)
-            await quiet(log_signal)
+        async with running_subscriber(server.store_url) as subscriber, subscriber.listen("a") as log_signal:
+            await is_up(subscriber, store)
+            await drain(log_signal)
 
             server.die()
-            async with line.listen("b") as late:  # who comes while it is down does not wait for it
+            async with subscriber.listen("b") as late:  # a new listener does not wait for the connection
                 server.start()
-                await rings(log_signal)
-                await rings(late)
-                await is_up(line, store)
-                await quiet(log_signal, late)
+                await wait_for_signal(log_signal)
+                await wait_for_signal(late)
+                await is_up(subscriber, store)
+                await drain(log_signal, late)
                 await store.redis.publish("a", "1")
                 await store.redis.publish("b", "1")
-                await rings(log_signal)
-                await rings(late)
+                await wait_for_signal(log_signal)
+                await wait_for_signal(late)
         await store.aclose()
 
 
-async def test_a_line_that_starts_before_its_redis_comes_up_with_it(tmp_path: Path) -> None:
+async def test_a_subscriber_that_starts_before_redis_connects_later(tmp_path: Path) -> None:
     with mortal_redis(tmp_path) as server:
         server.die()
         store = AsyncStore(server.store_url)
-        async with line_to(server.store_url) as line, line.listen("a") as log_signal:
+        async with running_subscriber(server.store_url) as subscriber, subscriber.listen("a") as log_signal:
             server.start()
 
-            await rings(log_signal)
-            await is_up(line, store)
+            await wait_for_signal(log_signal)
+            await is_up(subscriber, store)
         await store.aclose()
 
 
-async def test_a_line_that_went_silent_is_given_up_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake, "PING_EVERY", 0.1)
     monkeypatch.setattr(wake, "SILENCE", 0.5)
     server = EmbeddedRedis()
     server.start()
-    store, line = AsyncStore(server.store_url), PubSubListener(server.store_url)
+    store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url)
     try:
-        async with line.listen("channel") as log_signal:
-            await log_signal.wait(0.3)  # what rang when it came up
+        async with subscriber.listen("channel") as log_signal:
+            await log_signal.wait(0.3)  # the notification of the reconnection
             assert server.process is not None
             server.process.send_signal(signal.SIGSTOP)
-            await rings(log_signal)
+            await wait_for_signal(log_signal)
             server.process.send_signal(signal.SIGCONT)
 
             async def is_back() -> bool:
-                return await delivers(store, log_signal) and line.channels == 1
+                return await delivers(store, log_signal) and subscriber.channels == 1
 
-            await eventually_async(is_back, what="the line is back")
+            await eventually_async(is_back, what="the subscriber is connected again")
     finally:
         if server.process is not None:
             server.process.send_signal(signal.SIGCONT)
-        await line.stop()
+        await subscriber.stop()
         await store.aclose()
         server.stop()
 
 
-async def test_the_first_listener_starts_the_line(redis_server: EmbeddedRedis, store: AsyncStore) -> None:
-    line = PubSubListener(redis_server.store_url)
-    async with line.listen("channel") as log_signal:
-        await eventually_async(lambda: delivers(store, log_signal), what="a line that nobody started is heard")
-    await line.stop()
+async def test_the_first_listener_starts_the_subscriber(redis_server: EmbeddedRedis, store: AsyncStore) -> None:
+    subscriber = PubSubListener(redis_server.store_url)
+    async with subscriber.listen("channel") as log_signal:
+        await eventually_async(lambda: delivers(store, log_signal), what="the first listener starts the subscriber")
+    await subscriber.stop()

@@ -1,4 +1,4 @@
-"""Configs: whose they are, how many there may be, and with which secrets they are sealed."""
+"""Push-notification configs: their owners, their limits and the keys that seal them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, st
 
 
 @pytest.mark.parametrize("config_id", ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41", ":sealed"])
-async def test_a_config_is_given_back_as_it_came(
+async def test_a_config_is_returned_unchanged(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, config_id: str
 ) -> None:
     task_id = await seeds.created()
@@ -35,7 +35,7 @@ async def test_a_config_is_given_back_as_it_came(
     assert await store.run(list_push_configs(keys, ANN, task_id)) == []
 
 
-async def test_nobody_sees_or_changes_those_of_others_but_the_operator(
+async def test_only_the_operator_sees_configs_of_others(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     task_id = await seeds.created()
@@ -48,10 +48,10 @@ async def test_nobody_sees_or_changes_those_of_others_but_the_operator(
     assert not await store.run(delete_push_config(keys, BOB, task_id, "c"))
     assert await seeds.everything() == before
     assert await store.run(read_push_config(keys, None, task_id, "c")) == b"sealed"
-    assert await store.run(list_push_configs(keys, None, "nobody")) is None
+    assert await store.run(list_push_configs(keys, None, "missing")) is None
 
 
-async def test_one_more_than_there_may_be_is_refused_and_a_replacement_is_not(
+async def test_a_config_beyond_the_limit_is_refused_and_a_replacement_is_not(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
@@ -69,7 +69,7 @@ async def test_one_more_than_there_may_be_is_refused_and_a_replacement_is_not(
     assert [config_id for config_id, _ in found or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
 
 
-async def test_an_owner_has_so_many_in_all_tasks_together_until_they_are_deleted_or_gone(
+async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_deleted_or_expire(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     first, second = await seeds.created(retention=1), await seeds.ended(INPUT_REQUIRED)
@@ -123,7 +123,7 @@ async def test_the_same_call_again_changes_nothing(
     assert await seeds.everything() == before
 
 
-async def test_a_task_that_is_over_may_have_configs_and_owes_them_nothing(
+async def test_configs_of_an_ended_task_have_no_due_deliveries(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     task_id = await seeds.ended(COMPLETED)
@@ -135,9 +135,7 @@ async def test_a_task_that_is_over_may_have_configs_and_owes_them_nothing(
         assert RETENTION - 60 < await store.redis.ttl(key) <= RETENTION
 
 
-async def test_the_secrets_in_use_are_those_of_configs_that_there_are(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_the_secrets_in_use_are_those_of_existing_configs(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     one = await seeds.claimed()
     ends, stays = one.ref.task_id, await seeds.created(retention=1)
     await store.run(save_push_config(keys, ANN, ends, new("c", b"1", "old")))

@@ -1,4 +1,4 @@
-"""Whoever writes at the same time: one terminal state, one log without a gap, and the snapshot is what the log says."""
+"""Concurrent writers: one terminal state, one log without gaps, and a snapshot that equals the log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LAST = [status(COMPLETED, "bye"), status(FAILED), status(REJECTED, "no"), status
 
 @dataclass
 class Player:
-    """Does one thing after another to a task, from a client of its own; some of it is not its to do."""
+    """Client that does random operations on a task, some of which it may not do."""
 
     seeds: Seeds
     task_id: str
@@ -57,7 +57,7 @@ class Player:
     written: int = 0
 
     async def act(self, move: str) -> None:
-        """One move; what it has no claim for it tries with a false one."""
+        """Do one operation, with a wrong token if it has no claim."""
         store, keys = self.seeds.store, self.seeds.keys
         ref, token = (self.claim.ref, self.claim.token) if self.claim else (RunRef(self.task_id, 1), "a false token")
         match move:
@@ -106,13 +106,13 @@ class Player:
 
 @asynccontextmanager
 async def stores(server: EmbeddedRedis, count: int) -> AsyncIterator[list[AsyncStore]]:
-    """So many clients of one Redis, which is empty."""
-    made = [AsyncStore(server.store_url) for _ in range(count)]
-    await made[0].redis.flushall()
+    """Connect several clients to an empty Redis."""
+    clients = [AsyncStore(server.store_url) for _ in range(count)]
+    await clients[0].redis.flushall()
     try:
-        yield made
+        yield clients
     finally:
-        for store in made:
+        for store in clients:
             await store.aclose()
 
 
@@ -216,7 +216,7 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
 
 @asynccontextmanager
 async def stores_beside(server: EmbeddedRedis) -> AsyncIterator[list[AsyncStore]]:
-    """Further clients, on the Redis of a test that has begun."""
+    """Connect further clients to the Redis of a test."""
     made = [AsyncStore(server.store_url) for _ in range(4)]
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Runs that were lost: taken away once, given on by their promise, and never from a worker that is alive."""
+"""Recovery of lost runs: a run is recovered once, as its agent allows, and never while its worker is alive."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
-    """A run under way whose lease is over."""
+    """Claim a run whose lease is over."""
     task_id = await seeds.created()
     ref = RunRef(task_id, 1)
     claim = await store.run(
@@ -54,9 +54,7 @@ async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int
     return claim
 
 
-async def test_a_lost_run_fails_its_task_once_however_many_watchers_look(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_several_watchers_fail_the_task_of_a_lost_run_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lost(store, keys, seeds)
 
     await at_once(*(Recoverer(store, keys).tick() for _ in range(4)))
@@ -68,7 +66,7 @@ async def test_a_lost_run_fails_its_task_once_however_many_watchers_look(
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_worker_that_wakes_up_can_write_nothing_more(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_worker_that_lost_its_run_can_write_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lost(store, keys, seeds, max_attempts=2)
     await Recoverer(store, keys).tick()
 
@@ -79,10 +77,10 @@ async def test_a_worker_that_wakes_up_can_write_nothing_more(store: AsyncStore, 
 
 
 class Selective(AsyncStore):
-    """A store that cannot read the task `unreadable`, and is away after so many `looks` for lapsed runs."""
+    """Store that cannot read the task `unreadable` and is unavailable after `scans` reads of lapsed runs."""
 
     unreadable = ""
-    looks = 1000
+    scans = 1000
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -94,8 +92,8 @@ class Selective(AsyncStore):
             self.unread.append(operation.keys[0].partition("{")[2].partition("}")[0])
             raise StoreUnavailable("it took too long")
         if operation.script.name == "lapsed_runs":
-            self.looks -= 1
-            if self.looks < 0:
+            self.scans -= 1
+            if self.scans < 0:
                 raise StoreUnavailable("away")
         return await super().run(operation)
 
@@ -120,13 +118,13 @@ async def test_a_task_that_cannot_be_read_does_not_stop_the_recovery_of_others(
     await selective.aclose()
 
 
-async def test_a_store_that_is_away_stops_the_look_at_once(
+async def test_an_unavailable_store_stops_the_scan_at_once(
     redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claims = [await lost(store, keys, seeds) for _ in range(2)]
     selective = Selective(redis_server.store_url)
     selective.unreadable = "{"  # any task
-    selective.looks = 1
+    selective.scans = 1
 
     with pytest.raises(StoreUnavailable, match="away"):
         await Recoverer(selective, keys).tick()
@@ -149,7 +147,7 @@ async def test_the_contents_of_a_task_are_not_read_to_fail_it(
     assert (await seeds.states(claim.ref.task_id))[-1] == FAILED
 
 
-async def test_an_agent_may_be_run_again_as_often_as_it_says(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_an_agent_runs_again_up_to_its_maximum_of_attempts(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lost(store, keys, seeds, max_attempts=3)
     for attempt in (2, 3):
         await Recoverer(store, keys).tick()
@@ -175,7 +173,7 @@ async def test_an_agent_may_be_run_again_as_often_as_it_says(store: AsyncStore, 
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_what_the_lost_run_left_open_leaves_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_open_artifacts_of_a_lost_run_are_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lost(store, keys, seeds, max_attempts=2)
     whole = chunk("whole", "w", append=False)
     whole.last_chunk = True
@@ -187,7 +185,7 @@ async def test_what_the_lost_run_left_open_leaves_the_task(store: AsyncStore, ke
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_cancel_that_its_worker_never_heard_is_carried_out(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_cancel_request_of_a_lost_run_is_carried_out(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await lost(store, keys, seeds, max_attempts=5)
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 
@@ -224,7 +222,7 @@ CHECKPOINT = SessionState(ANN, CONTEXT, 0, b"{}")
     ids=["append", "append the end", "settle", "settle with a session", "release", "checkpoint"],
 )
 @pytest.mark.parametrize(("max_attempts", "state"), [(1, FAILED), (2, WORKING)])
-async def test_a_run_whose_confirmed_events_are_gone_from_the_store_lapses(
+async def test_a_run_whose_confirmed_events_the_store_lost_lapses(
     store: AsyncStore,
     keys: Keys,
     seeds: Seeds,
@@ -245,7 +243,7 @@ async def test_a_run_whose_confirmed_events_are_gone_from_the_store_lapses(
     await seeds.require_consistent(claim.ref.task_id)
 
 
-async def test_a_client_s_cancel_counts_for_a_run_whose_confirmed_events_are_gone(
+async def test_a_cancel_applies_to_a_run_whose_confirmed_events_the_store_lost(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await half_restored(seeds)
@@ -257,8 +255,8 @@ async def test_a_client_s_cancel_counts_for_a_run_whose_confirmed_events_are_gon
     assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
 
 
-class Told:
-    """What Celery's listeners would hear."""
+class SentEvents:
+    """Publisher that records Celery events."""
 
     def __init__(self) -> None:
         self.of: list[tuple[str, str, bool]] = []
@@ -269,7 +267,7 @@ class Told:
         self.calls[task_id] = call or agent
 
 
-async def test_celerys_listeners_are_told_once_if_the_worker_would_have_told_them(
+async def test_celery_events_are_sent_once_if_the_worker_sends_events(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     refs = [RunRef(await seeds.created(), 1) for _ in range(4)]
@@ -281,16 +279,16 @@ async def test_celerys_listeners_are_told_once_if_the_worker_would_have_told_the
         await store.run(claim)
     await store.run(request_cancel(keys, ANN, refs[1].task_id, CONTEXT))
     await store.run(return_run(keys, refs[3], runner="r.1.", lost=status(FAILED)))
-    told = Told()
+    sent = SentEvents()
 
-    await at_once(*(Recoverer(store, keys, publisher=cast(Publisher, told)).tick() for _ in range(4)))
+    await at_once(*(Recoverer(store, keys, publisher=cast(Publisher, sent)).tick() for _ in range(4)))
 
-    assert sorted(told.of) == sorted([(refs[0].name, "celery@a", False), (refs[1].name, "celery@a", True)])
+    assert sorted(sent.of) == sorted([(refs[0].name, "celery@a", False), (refs[1].name, "celery@a", True)])
     assert [(await seeds.task(ref.task_id)).status.state for ref in refs] == [WORKING, CANCELED, WORKING, WORKING]
 
 
-async def test_celerys_listeners_are_told_what_was_lost(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    """They may not have heard of it: what its worker said of it last can be lost with it."""
+async def test_celery_events_name_the_lost_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    """The last events of a worker can be lost with it."""
     call = Call("tasks.größer", {"text": '"call":{"task":"another"} \ud800'})
     stored = {"plain": RunOptions({"queue": "far"}, call=call).to_json(), "routed": b'{"celery":{"queue":"far"}}'}
     for task_id, options in {**stored, "neither": b""}.items():
@@ -301,14 +299,14 @@ async def test_celerys_listeners_are_told_what_was_lost(store: AsyncStore, keys:
         await store.run(
             claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=-1, working=True, worker="celery@a")
         )
-    told = Told()
+    events = SentEvents()
 
-    await Recoverer(store, keys, publisher=cast(Publisher, told)).tick()
+    await Recoverer(store, keys, publisher=cast(Publisher, events)).tick()
 
-    assert told.calls == {"plain": "tasks.größer", "routed": ANN.agent, "neither": ANN.agent}
+    assert events.calls == {"plain": "tasks.größer", "routed": ANN.agent, "neither": ANN.agent}
 
 
-async def test_a_lease_that_holds_is_respected(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_valid_lease_is_respected(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     task = await seeds.task(claim.ref.task_id)
 
@@ -317,7 +315,7 @@ async def test_a_lease_that_holds_is_respected(store: AsyncStore, keys: Keys, se
     assert await store.run(lapse_run(keys, lapsed, task, claim.version, again_us=0)) == Lapse("over")
 
 
-async def test_a_task_that_was_written_meanwhile_is_looked_at_again(
+async def test_a_task_that_changed_during_the_recovery_is_read_again(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await lost(store, keys, seeds)
@@ -340,19 +338,19 @@ async def test_a_task_that_was_written_meanwhile_is_looked_at_again(
         ([status(WORKING)], set()),
     ],
 )
-def test_what_is_open_is_what_was_begun_and_not_finished(
-    events: list[TaskArtifactUpdateEvent], opened: set[str]
-) -> None:
+def test_open_artifacts_are_begun_and_not_finished(events: list[TaskArtifactUpdateEvent], opened: set[str]) -> None:
     assert left_open([LogEntry(n, n, event) for n, event in enumerate(events, 1)]) == opened
 
 
-def test_what_an_earlier_attempt_left_is_not_this_ones() -> None:
+def test_open_artifacts_of_an_earlier_attempt_do_not_count() -> None:
     log = [chunk("a", append=False), status(WORKING, attempt=2), chunk("b", "b", append=False)]
 
     assert left_open([LogEntry(n, n, event) for n, event in enumerate(log, 1)]) == {"b"}
 
 
-async def test_after_a_start_the_workers_come_first(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_after_its_start_a_watcher_gives_workers_time_to_renew(
+    store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
     claim = await lost(store, keys, seeds)
 
     clock = ManualClock()
@@ -373,9 +371,9 @@ async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(tmp_p
         seeds = Seeds(store, keys)
         claim = await lost(store, keys, seeds)
         recoverer = Recoverer(store, keys, grace=10, clock=clock)
-        await recoverer.tick()  # its start, after which it has grace too
+        await recoverer.tick()  # its start, after which the grace applies too
         refuse_writes(server, "OOM")
-        for _ in range(4):  # the grace that the first refusal gave is over between two ticks
+        for _ in range(4):  # the grace after the first refusal ends between two ticks
             clock.advance(6)
             with pytest.raises(StoreUnavailable):
                 await recoverer.tick()
@@ -416,7 +414,7 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
         store = AsyncStore(server.store_url)
         seeds = Seeds(store, keys)
         recoverer = Recoverer(store, keys, grace=0.5)
-        await recoverer.tick()  # its start, after which it has grace too
+        await recoverer.tick()  # its start, after which the grace applies too
         await asyncio.sleep(0.6)
         ref = RunRef(await seeds.created(), 1)
         await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=500_000, working=True))
@@ -431,9 +429,9 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
         renewal = await store.run(renew_runs(keys, [(ref, "t")], lease_us=500_000))
         assert renewal.lost == frozenset()
 
-        async def is_taken_away() -> bool:  # nobody renews it again
+        async def is_recovered() -> bool:  # no worker renews it
             await recoverer.tick()
             return (await seeds.task(ref.task_id)).status.state == FAILED
 
-        await eventually_async(is_taken_away)
+        await eventually_async(is_recovered)
         await store.aclose()

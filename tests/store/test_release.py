@@ -1,4 +1,4 @@
-"""A run that goes on without its worker: Celery's retries. Copies of a message from before the retry begin nothing."""
+"""Runs that continue without their worker, for retries of Celery. Copies of earlier messages do not start the retry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = b'{"retries":1}'
 async def claimed(
     store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 0
 ) -> Claim | Dropped | RetryUnrecorded:
-    """What a worker gets that has a message of the `retries`-th retry, and tells of it if it must."""
+    """Claim a run for the message of the `retries`-th retry, and record the retry if required."""
     event = status(WORKING, attempt=retries + 1)
     lease = {"runner": "here.1.x", "lease_us": LEASE_US, "working": True}
     answer = await store.run(claim_run(keys, ref, token=token, retries=retries, **lease))  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ async def claimed(
 
 
 async def retried(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 1) -> None:
-    """The run goes back, for its `retries`-th retry."""
+    """Release the run for its `retries`-th retry."""
     events = [status(WORKING, attempt=retries + 1)]
     answer = await store.run(
         release_run(
@@ -54,10 +54,10 @@ async def retried(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retrie
     assert isinstance(answer, Released)
 
 
-async def test_a_copy_of_the_first_message_does_not_begin_the_retry(
+async def test_a_copy_of_the_first_message_does_not_start_the_retry(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    """It came twice, or a watcher had published it once more; the retry's own message waits for its time."""
+    """The broker delivered it twice, or a watcher published it again. The retry's own message waits for its time."""
     ref = RunRef(await seeds.created(), 1)
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")
@@ -69,10 +69,10 @@ async def test_a_copy_of_the_first_message_does_not_begin_the_retry(
 
 
 @pytest.mark.parametrize("retries", [1, 3])
-async def test_a_run_with_retries_behind_it_is_claimed_once(
+async def test_a_run_with_earlier_retries_is_claimed_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, retries: int
 ) -> None:
-    """A run that is handed back, or lost, goes on as a new run and keeps its retries: two copies are two copies."""
+    """A returned or lost run continues as a new run and keeps its retries."""
     task_id = await seeds.created()
     first, next_run = RunRef(task_id, 1), RunRef(task_id, 2)
     assert isinstance(await claimed(store, keys, first, "first"), Claim)
@@ -88,7 +88,7 @@ async def test_a_run_with_retries_behind_it_is_claimed_once(
     await seeds.require_consistent(task_id)
 
 
-async def test_a_retry_that_is_faster_than_the_run_before_it_takes_it_over(
+async def test_a_retry_that_starts_before_the_end_of_its_run_takes_it_over(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -102,7 +102,7 @@ async def test_a_retry_that_is_faster_than_the_run_before_it_takes_it_over(
     await seeds.require_consistent(ref.task_id)
 
 
-async def test_a_retry_that_is_returned_is_answered_twice_alike(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_returning_a_retry_twice_has_the_same_reply(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")
@@ -113,9 +113,7 @@ async def test_a_retry_that_is_returned_is_answered_twice_alike(store: AsyncStor
     assert first == again == Requeued(ANN.agent, 2, OPTIONS)
 
 
-async def test_a_retry_in_hand_is_not_due_since_the_first_message_was(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_a_prefetched_retry_is_not_due(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
     await store.run(mark_published(keys, ref, again_us=1000))
     await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
@@ -127,8 +125,8 @@ async def test_a_retry_in_hand_is_not_due_since_the_first_message_was(
     assert await store.run(acquire_due_runs(keys, limit=10, again_us=0)) == []
 
 
-async def test_a_canvas_that_is_cancelled_is_named_in_each_answer(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    """The first answer may be lost on its way, and the canvas is to be revoked."""
+async def test_each_reply_names_the_cancelled_canvas(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    """The first reply may be lost, and the canvas must be revoked."""
     claim = await seeds.claimed()
     await store.run(
         delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas='{"result":["x",null]}')
@@ -142,9 +140,7 @@ async def test_a_canvas_that_is_cancelled_is_named_in_each_answer(store: AsyncSt
     assert again == first
 
 
-async def test_what_says_when_a_retry_comes_leaves_the_task_with_its_claim(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_the_time_of_the_retry_is_removed_with_its_claim(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     waiting = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00", "ConnectionError"), ref.task_id, CONTEXT)

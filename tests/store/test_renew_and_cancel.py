@@ -1,4 +1,4 @@
-"""Leases are renewed by their holders; a cancel ends what nobody runs and tells who runs the rest."""
+"""Renewal of leases by their holders, and cancel requests to idle and running tasks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.support.waiting import eventually_async
 
 async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claims = [await seeds.claimed() for _ in range(3)]
-    held = [(claim.ref, claim.token) for claim in claims]
+    leases = [(claim.ref, claim.token) for claim in claims]
     before = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
 
-    answer = await store.run(renew_runs(keys, held, lease_us=LEASE_US * 10))
+    answer = await store.run(renew_runs(keys, leases, lease_us=LEASE_US * 10))
 
     after = dict(await store.redis.zrange(keys.leases, 0, -1, withscores=True))
     assert answer == Renewal(frozenset(), frozenset())
@@ -39,13 +39,13 @@ async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, 
     assert all(after[name] >= before[name] + 8 * LEASE_US for name in before)
 
 
-async def test_a_renewal_names_what_is_lost_and_renews_the_rest(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_renewal_returns_lost_runs_and_renews_the_others(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     mine, stolen, over = [await seeds.claimed() for _ in range(3)]
     await seeds.settled(over, status(COMPLETED))
-    held = [(mine.ref, mine.token), (stolen.ref, "not the token"), (over.ref, over.token), (RunRef("none", 1), "x")]
-    held.append((replace(mine.ref, run=2), mine.token))
+    leases = [(mine.ref, mine.token), (stolen.ref, "not the token"), (over.ref, over.token), (RunRef("none", 1), "x")]
+    leases.append((replace(mine.ref, run=2), mine.token))
 
-    answer = await store.run(renew_runs(keys, held, lease_us=LEASE_US))
+    answer = await store.run(renew_runs(keys, leases, lease_us=LEASE_US))
 
     lost = {stolen.ref.name, over.ref.name, "none.1", f"{mine.ref.task_id}.2"}
     assert answer == Renewal(frozenset(lost), frozenset())
@@ -53,7 +53,7 @@ async def test_a_renewal_names_what_is_lost_and_renews_the_rest(store: AsyncStor
     assert leased == {mine.ref.name, stolen.ref.name}
 
 
-async def test_a_renewal_names_what_shall_be_cancelled(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_renewal_returns_runs_with_a_cancel_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claims = [await seeds.claimed() for _ in range(2)]
     await store.run(request_cancel(keys, ANN, claims[0].ref.task_id, CONTEXT))
 
@@ -86,21 +86,21 @@ async def test_a_paused_task_is_canceled_at_once(store: AsyncStore, keys: Keys, 
     await seeds.require_consistent(task_id)
 
 
-async def test_the_runner_of_a_running_task_is_told(
-    store: AsyncStore, keys: Keys, seeds: Seeds, line: PubSubListener
+async def test_the_worker_of_a_running_task_is_notified(
+    store: AsyncStore, keys: Keys, seeds: Seeds, subscriber: PubSubListener
 ) -> None:
-    told: list[bytes] = []
-    await line.on_message(keys.runner("runner"), told.append)
+    notifications: list[bytes] = []
+    await subscriber.on_message(keys.runner("runner"), notifications.append)
     claim = await seeds.claimed()
 
-    async def asked() -> bool:
-        # again and again: the line may not be up yet, and asking again changes nothing
+    async def is_notified() -> bool:
+        # repeated, because the subscriber may not be connected yet; a repetition changes nothing
         answer = await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
         assert answer == CancelRequested(2)
-        return bool(told)
+        return bool(notifications)
 
-    await eventually_async(asked)
-    assert told[0] == claim.ref.name.encode()
+    await eventually_async(is_notified)
+    assert notifications[0] == claim.ref.name.encode()
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING]
 
 
@@ -113,7 +113,7 @@ async def test_an_ended_task_can_not_be_canceled(store: AsyncStore, keys: Keys, 
     assert await seeds.everything() == before
 
 
-async def test_nobody_cancels_the_task_of_another(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_caller_cannot_cancel_the_task_of_another(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
     before = await seeds.everything()
 
@@ -140,7 +140,7 @@ async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys
     await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
-    answer = await seeds.settled(claim, status(INPUT_REQUIRED, "which?"))  # it paused before it heard
+    answer = await seeds.settled(claim, status(INPUT_REQUIRED, "which?"))  # it paused before the notification
 
     assert (answer.state, answer.next_run) == (CANCELED, None)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, CANCELED]
@@ -151,7 +151,7 @@ async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys
 @pytest.mark.parametrize(
     ("ask", "by"), [({}, CANCELED_BY_CLIENT), ({"text": CANCELED_BY_OPERATOR}, CANCELED_BY_OPERATOR)]
 )
-async def test_an_agent_that_stops_silently_is_canceled_by_who_asked(
+async def test_an_agent_that_stops_without_a_status_is_canceled_by_the_requester(
     store: AsyncStore, keys: Keys, seeds: Seeds, ask: dict[str, str], by: str
 ) -> None:
     claim = await seeds.claimed()
@@ -166,7 +166,7 @@ async def test_an_agent_that_stops_silently_is_canceled_by_who_asked(
     await seeds.require_consistent(task.id)
 
 
-async def test_an_agent_that_says_why_it_stopped_is_quoted(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_the_status_text_of_a_cancelled_agent_is_kept(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
 

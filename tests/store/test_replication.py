@@ -1,4 +1,4 @@
-"""Writes that replicas confirm: an accepted message is refused without them, an end counts and is logged."""
+"""Writes that replicas confirm: without them an accepted message is refused, while an end is written and logged."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.support.sentinels import SentinelGroup, running_sentinels
 pytestmark = pytest.mark.merge
 
 UNCONFIRMED = {"append", "save_task"}
-"""Scripts that may end a task, and for which nothing waits: a run holds its terminal event back for settle_run, and
-save_task serves the SDK's own request handler, which accepts its messages in memory."""
+"""Scripts that may end a task without a confirmation: a run holds its terminal event back for settle_run, and
+save_task serves the SDK's own request handler, which accepts messages in memory."""
 
 
-def test_each_script_that_may_end_a_task_is_known() -> None:
+def test_each_script_that_may_end_a_task_is_listed() -> None:
     scripts = [path for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"]
 
     assert {path.stem for path in scripts if "end_task(" in path.read_text()} - UNCONFIRMED == replication.ENDING
@@ -38,14 +38,14 @@ def test_each_script_that_may_end_a_task_is_known() -> None:
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
-    """A primary and a replica of each installed version."""
+    """Run a primary and a replica of each installed version."""
     with running_sentinels(tmp_path, server=request.param, replicas=1) as group:
         yield group
 
 
 @pytest.fixture
 async def confirmed(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
-    """A store whose writes a replica confirms."""
+    """Connect to the store and require one replica's confirmation."""
     store = AsyncStore(group.store_url, wait_replicas=1)
     yield Seeds(store, keys)
     await store.aclose()
@@ -53,7 +53,7 @@ async def confirmed(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
 
 @contextmanager
 def late(group: SentinelGroup) -> Iterator[None]:
-    """Freeze the replica: it is connected, and confirms nothing."""
+    """Freeze the replica: it is connected but confirms nothing."""
     process = group.processes[group.ports[1]]
     process.send_signal(signal.SIGSTOP)
     try:
@@ -62,7 +62,7 @@ def late(group: SentinelGroup) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
-async def test_a_replica_has_what_was_accepted(group: SentinelGroup, confirmed: Seeds, keys: Keys) -> None:
+async def test_a_replica_has_accepted_messages(group: SentinelGroup, confirmed: Seeds, keys: Keys) -> None:
     task_id = await confirmed.created()
 
     with group.client(group.ports[1]) as replica:
@@ -99,7 +99,7 @@ async def test_an_end_that_no_replica_confirms_counts_and_is_logged(
     sync_store.close()
 
 
-async def test_a_replica_that_is_late_holds_up_no_read(
+async def test_a_late_replica_delays_no_read(
     group: SentinelGroup, confirmed: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = await confirmed.created()

@@ -1,4 +1,4 @@
-"""Who makes a task follows it on a channel of its own: told of what it waits for, whatever breaks, and counted."""
+"""Reply channels: the creator of a task follows it there, also after lost connections, and is counted."""
 
 from __future__ import annotations
 
@@ -23,120 +23,120 @@ from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 from tests.support.waiting import eventually_async
 
 SOON = 10.0
-"""Seconds a ring may take; less than what a listener waits that hears nothing."""
+"""Seconds that a notification may take. Less than a listener's poll interval."""
 
 
-async def made(store: AsyncStore, keys: Keys, task_id: str, reply_channel: ReplyChannel) -> None:
-    """A task whose maker follows it."""
+async def create(store: AsyncStore, keys: Keys, task_id: str, reply_channel: ReplyChannel) -> None:
+    """Create a task with a reply channel."""
     sent = request(task_id=task_id, context_id=CONTEXT)
     await store.run(
         create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60, reply_channel=reply_channel)
     )
 
 
-async def rings(signal: LogSignal, after: int) -> None:
-    """Fails if the bell doesn't ring in time for something behind that version."""
+async def wait_for_signal(signal: LogSignal, after: int) -> None:
+    """Wait for a notification of a version after `after`."""
     async with asyncio.timeout(SOON):
         await signal.wait(timeout=60, after=after)
 
 
 @pytest.mark.parametrize("final_only", [False, True])
-async def test_its_maker_hears_what_it_waits_for(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds, *, final_only: bool
+async def test_the_creator_of_a_task_gets_the_notifications_that_it_waits_for(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds, *, final_only: bool
 ) -> None:
-    follower, task_id = LogFollower(store, keys, line), str(uuid4())
+    follower, task_id = LogFollower(store, keys, subscriber), str(uuid4())
     reply_channel = follower.reply_channel(final_only=final_only)
 
     async with follower.listen(task_id, reply_channel, final_only=final_only) as signal:
-        await made(store, keys, task_id, reply_channel)
+        await create(store, keys, task_id, reply_channel)
         claim = await seeds.claimed(task_id)  # version 2: WORKING
         if not final_only:
-            await rings(signal, after=1)
+            await wait_for_signal(signal, after=1)
         await seeds.appended(claim, chunk("a"))
         if not final_only:
-            await rings(signal, after=2)
+            await wait_for_signal(signal, after=2)
         await seeds.settled(claim, status(INPUT_REQUIRED), before=1)
-        await rings(signal, after=3)
+        await wait_for_signal(signal, after=3)
 
     [(_, others)] = await store.redis.pubsub_numsub(keys.task(task_id).notifications)
     assert others == 0, "nobody subscribed to the task's own channel"
 
 
-async def test_only_what_is_waited_for_is_said(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_only_requested_notifications_are_published(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     reply_channels = {
         True: ReplyChannel(keys.reply_channel("a"), True),
         False: ReplyChannel(keys.reply_channel("b"), False),
     }
     ids = {final_only: str(uuid4()) for final_only in reply_channels}
     names = {final_only: keys.task(task_id).notifications for final_only, task_id in ids.items()}
-    heard: list[tuple[str, str]] = []
+    messages: list[tuple[str, str]] = []
 
     async with store.redis.pubsub() as ear:
         await ear.subscribe(keys.reply_channel("a"), keys.reply_channel("b"), *names.values())
         for _ in range(4):
             assert await ear.get_message(timeout=5)
         for final_only, task_id in ids.items():
-            await made(store, keys, task_id, reply_channels[final_only])
+            await create(store, keys, task_id, reply_channels[final_only])
             claim = await seeds.claimed(task_id)
             await seeds.settled(claim, chunk("x"), status(COMPLETED))
-        while len(heard) < 7:
+        while len(messages) < 7:
             message = await ear.get_message(timeout=5)
-            assert message, heard
-            said, _, _ = message["data"].partition(b"\n")  # behind which are news, see test_inline_entries.py
-            heard.append((message["channel"].decode(), said.decode()))
+            assert message, messages
+            text, _, _ = message["data"].partition(b"\n")  # inline entries follow, see test_inline_entries.py
+            messages.append((message["channel"].decode(), text.decode()))
 
-    assert [what for channel, what in heard if channel == keys.reply_channel("a")] == [f"{names[True]} 4 final"]
-    assert [what for channel, what in heard if channel == keys.reply_channel("b")] == [
+    assert [body for channel, body in messages if channel == keys.reply_channel("a")] == [f"{names[True]} 4 final"]
+    assert [body for channel, body in messages if channel == keys.reply_channel("b")] == [
         f"{names[False]} 2",
         f"{names[False]} 4 final",
     ]
     for name in names.values():
-        assert [what for channel, what in heard if channel == name] == ["2", "4 final"]
+        assert [body for channel, body in messages if channel == name] == ["2", "4 final"]
     for task_id in ids.values():
         assert not await store.redis.hexists(keys.task(task_id).record, "reply_channel"), "it goes with the task's end"
 
 
-async def test_a_pause_that_a_waiting_message_ends_at_once_is_said(
-    store: AsyncStore, keys: Keys, line: PubSubListener, seeds: Seeds
+async def test_a_pause_that_a_waiting_message_ends_at_once_is_notified(
+    store: AsyncStore, keys: Keys, subscriber: PubSubListener, seeds: Seeds
 ) -> None:
-    follower, task_id = LogFollower(store, keys, line), str(uuid4())
+    follower, task_id = LogFollower(store, keys, subscriber), str(uuid4())
     reply_channel = follower.reply_channel(final_only=True)
     async with follower.listen(task_id, reply_channel, final_only=True) as signal:
-        await made(store, keys, task_id, reply_channel)
+        await create(store, keys, task_id, reply_channel)
         claim = await seeds.claimed(task_id)
         more = request("more", task_id, CONTEXT)
-        await store.run(continue_task(keys, ANN, task_id, more, "", caller=b"{}", nonce="n"))  # it waits
+        await store.run(continue_task(keys, ANN, task_id, more, "", caller=b"{}", nonce="n"))  # the message waits
         await seeds.settled(claim, status(INPUT_REQUIRED))
 
-        await rings(signal, after=2)
+        await wait_for_signal(signal, after=2)
 
     assert (await seeds.task(task_id)).status.state != INPUT_REQUIRED
 
 
-async def test_who_made_it_while_the_line_was_down_is_rung_when_it_is_up(tmp_path: Path, keys: Keys) -> None:
+async def test_a_creator_is_signalled_when_the_subscriber_reconnects(tmp_path: Path, keys: Keys) -> None:
     with mortal_redis(tmp_path) as server:
-        store, line = AsyncStore(server.store_url), PubSubListener(server.store_url)
-        follower, seeds = LogFollower(store, keys, line), Seeds(store, keys)
+        store, subscriber = AsyncStore(server.store_url), PubSubListener(server.store_url)
+        follower, seeds = LogFollower(store, keys, subscriber), Seeds(store, keys)
         reply_channel = follower.reply_channel(final_only=True)
-        async with follower.listen("first", reply_channel, final_only=True) as signal:  # nobody has started the line
-            await made(store, keys, "first", reply_channel)
+        async with follower.listen("first", reply_channel, final_only=True) as signal:  # the subscriber is not started
+            await create(store, keys, "first", reply_channel)
             await seeds.settled(await seeds.claimed("first"), status(COMPLETED))
-            await rings(signal, after=1)
+            await wait_for_signal(signal, after=1)
         async with follower.listen("second", reply_channel, final_only=True) as signal:
-            await made(store, keys, "second", reply_channel)
+            await create(store, keys, "second", reply_channel)
             claim = await seeds.claimed("second")
             server.die()
             server.start()
             await seeds.settled(claim, status(COMPLETED))
-            await rings(signal, after=1)
-        await line.stop()
+            await wait_for_signal(signal, after=1)
+        await subscriber.stop()
         await store.aclose()
 
 
 @pytest.mark.parametrize(
     ("state", "text", "stopped"), [(WORKING, "", False), (INPUT_REQUIRED, "what?", True), (COMPLETED, "", True)]
 )
-async def test_a_task_is_read_once_it_has_stopped(
+async def test_a_task_is_read_once_after_its_end(
     store: AsyncStore, keys: Keys, seeds: Seeds, state: TaskState, text: str, *, stopped: bool
 ) -> None:
     claim = await seeds.claimed(working=False)
@@ -152,27 +152,31 @@ async def test_a_task_is_read_once_it_has_stopped(
     assert await store.run(read_final_task(keys, ANN, "none")) is None
 
 
-async def test_a_message_alone_is_known_as_that(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_an_answer_without_a_task_is_recognized(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim, first = await seeds.claimed(), await seeds.claimed(working=False)
     alone = agent_message("that is all", first.ref.task_id, CONTEXT)
 
-    await seeds.settled(claim, agent_message("later", claim.ref.task_id, CONTEXT))  # behind WORKING
-    found = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
-    assert found is not None
-    assert found.answer is None
+    await seeds.settled(claim, agent_message("later", claim.ref.task_id, CONTEXT))  # after WORKING
+    final = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
+    assert final is not None
+    assert final.answer is None
 
     await seeds.settled(first, alone)
-    found = await store.run(read_final_task(keys, ANN, first.ref.task_id))
-    assert found is not None
-    assert found.answer == alone
+    final = await store.run(read_final_task(keys, ANN, first.ref.task_id))
+    assert final is not None
+    assert final.answer == alone
 
 
-async def test_those_that_are_followed_so_are_counted(
-    redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys, line: PubSubListener, monkeypatch: pytest.MonkeyPatch
+async def test_reply_channels_are_counted(
+    redis_server: EmbeddedRedis,
+    store: AsyncStore,
+    keys: Keys,
+    subscriber: PubSubListener,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wake, "COUNT_EVERY", 0.05)
     sync = SyncStore(redis_server.store_url)
-    follower = LogFollower(store, keys, line)
+    follower = LogFollower(store, keys, subscriber)
 
     async def followed(number: int) -> None:
         async def counted() -> bool:

@@ -1,4 +1,4 @@
-"""A retry that Celery tells of, written from outside of its run: once, and only for the process that has the run."""
+"""Retries that a receiver of Celery's signal records: once, and only for the process that has the run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 def claim(keys: Keys, retries: int = 0, runner: str = f"{RUNNER}x", **more: Any) -> Any:
-    """A claim of the run, by the attempt after so many retries."""
+    """Return the operation that claims the run after `retries` retries."""
     return claim_run(
         keys, REF, token=f"token {retries}", runner=runner, lease_us=LEASE_US, working=True, retries=retries, **more
     )
 
 
 def retry(keys: Keys) -> Any:
-    """What the receiver writes after the first attempt."""
+    """Return the operation of the receiver after the first attempt."""
     event = status(WORKING, attempt=2)
     return retry_run(keys, REF, runner=RUNNER, event=event, options=OPTIONS, retries=1, again_us=0)
 
@@ -63,7 +63,7 @@ async def _other_process(store: AsyncStore, keys: Keys) -> None:
 
 
 async def _written(store: AsyncStore, keys: Keys) -> None:
-    """By the run itself."""
+    """Record the retry by the run itself."""
     await store.run(claim(keys))
     event = status(WORKING, attempt=2)
     await store.run(
@@ -72,13 +72,13 @@ async def _written(store: AsyncStore, keys: Keys) -> None:
 
 
 async def _next_attempt(store: AsyncStore, keys: Keys) -> None:
-    """Celery's message came first, to the same process."""
+    """Claim the run first: Celery's message arrived first, at the same process."""
     await store.run(claim(keys))
     await store.run(claim(keys, retries=1, retried=status(WORKING, attempt=2)))
 
 
 @pytest.mark.parametrize("seed", [_other_process, _written, _next_attempt], ids=lambda seed: seed.__name__[1:])
-async def test_a_retry_that_is_known_or_anothers_changes_nothing(
+async def test_a_repeated_or_foreign_retry_changes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, seed: Any
 ) -> None:
     await seeds.created(task_id="t")
@@ -86,7 +86,7 @@ async def test_a_retry_that_is_known_or_anothers_changes_nothing(
     before = await seeds.everything()
 
     assert await store.run(read_retry(keys, REF, runner=RUNNER, retries=1)) is None
-    if seed is not _written:  # there the call answers as a repeated one
+    if seed is not _written:  # there the call has the reply of a repeated one
         assert isinstance(await store.run(retry(keys)), Unchanged)
     else:
         await store.run(retry(keys))

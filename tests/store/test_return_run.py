@@ -1,4 +1,4 @@
-"""A run that a stopping worker gives up: fenced off at once, given on, and never counted as an attempt that failed."""
+"""Runs that a stopping worker gives up: they are fenced off, published again and never counted as failed attempts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUNNER = "here.1."
 
 
 async def begun(store: AsyncStore, keys: Keys, ref: RunRef, *, max_attempts: int, runner: str = f"{RUNNER}x") -> Claim:
-    """A run that was claimed by a process of ours."""
+    """Claim a run by a process of the fleet."""
     claim = await store.run(
         claim_run(keys, ref, token=ref.name, runner=runner, lease_us=LEASE_US, working=True, max_attempts=max_attempts)
     )
@@ -40,7 +40,7 @@ async def give_up(store: AsyncStore, keys: Keys, ref: RunRef, *, runner: str | N
     return await store.run(return_run(keys, ref, runner=runner, lost=status(FAILED, "The worker was lost.")))
 
 
-async def test_a_run_that_nobody_claimed_gets_a_new_number(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_an_unclaimed_run_gets_a_new_number(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
     ref = RunRef(task_id, 1)
 
@@ -55,7 +55,7 @@ async def test_a_run_that_nobody_claimed_gets_a_new_number(store: AsyncStore, ke
     await seeds.require_consistent(task_id)
 
 
-async def test_at_most_once_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_an_agent_with_one_attempt_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
     claim = await begun(store, keys, ref, max_attempts=1)
 
@@ -70,9 +70,7 @@ async def test_at_most_once_ends_at_once(store: AsyncStore, keys: Keys, seeds: S
     await seeds.require_consistent(ref.task_id)
 
 
-async def test_the_next_attempt_follows_and_this_one_does_not_count(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     task_id = await seeds.created()
     for n in (1, 2, 3):
         ref = RunRef(task_id, n)
@@ -93,7 +91,7 @@ async def test_the_next_attempt_follows_and_this_one_does_not_count(
         assert dict(task.metadata) == own_metadata({ATTEMPT: n + 1, MAX_ATTEMPTS: n + 2, RETURNED_ATTEMPT: n})
     await seeds.require_consistent(task_id)
 
-    for n in (4, 5):  # two that are lost are one too many
+    for n in (4, 5):  # the second loss exceeds the attempts
         await begun(store, keys, RunRef(task_id, n), max_attempts=2)
         await store.redis.zadd(keys.leases, {f"{task_id}.{n}": 0})
         await Recoverer(store, keys).tick()
@@ -102,7 +100,7 @@ async def test_the_next_attempt_follows_and_this_one_does_not_count(
     await seeds.require_consistent(task_id)
 
 
-async def test_a_watcher_gives_the_next_attempt_if_the_worker_can_not(
+async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -119,7 +117,7 @@ async def test_a_watcher_gives_the_next_attempt_if_the_worker_can_not(
 
 
 @pytest.mark.parametrize("max_attempts", [1, 5])
-async def test_a_client_that_asked_for_it_gets_its_cancel(
+async def test_a_returned_run_with_a_cancel_request_is_canceled(
     store: AsyncStore, keys: Keys, seeds: Seeds, max_attempts: int
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
@@ -133,7 +131,7 @@ async def test_a_client_that_asked_for_it_gets_its_cancel(
 
 
 @pytest.mark.parametrize("runner", [None, "here.2.", "there.1."])
-async def test_another_workers_run_is_left_alone(
+async def test_a_run_of_another_worker_is_not_returned(
     store: AsyncStore, keys: Keys, seeds: Seeds, runner: str | None
 ) -> None:
     ref = RunRef(await seeds.created(), 1)

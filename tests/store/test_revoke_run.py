@@ -1,4 +1,4 @@
-"""An operator revokes a run: it ends at once if no worker has it, and only where the operator wants that if one has."""
+"""Revokes by operators: a run ends at once if no worker has it, and otherwise only if it is terminated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_run_that_celery_retries_ends_at_once(store: AsyncStore, keys: K
     assert await revoke(claim.ref.task_id) == Over(3, CANCELED)
 
 
-async def test_a_running_run_goes_on_unless_it_is_terminated(seeds: Seeds, revoke: Any) -> None:
+async def test_a_revoked_run_continues_unless_it_is_terminated(seeds: Seeds, revoke: Any) -> None:
     claim = await seeds.claimed(max_attempts=3)
     task_id = claim.ref.task_id
 
@@ -66,7 +66,7 @@ async def test_a_running_run_goes_on_unless_it_is_terminated(seeds: Seeds, revok
     await seeds.require_consistent(task_id)
 
 
-async def test_a_terminated_run_whose_process_is_gone_is_not_tried_again(
+async def test_a_terminated_run_whose_process_died_is_not_tried_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any
 ) -> None:
     claim = await seeds.claimed(max_attempts=3)
@@ -79,7 +79,9 @@ async def test_a_terminated_run_whose_process_is_gone_is_not_tried_again(
     assert await seeds.status_text(task_id) == CANCELED_BY_OPERATOR
 
 
-async def test_who_asked_first_is_named(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
+async def test_the_first_cancel_or_revoke_decides_the_status_text(
+    store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any
+) -> None:
     claim = await seeds.claimed()
     await store.run(request_cancel(keys, ANN, claim.ref.task_id, CONTEXT))
     await revoke(claim.ref.task_id, terminate=True)
@@ -89,14 +91,14 @@ async def test_who_asked_first_is_named(store: AsyncStore, keys: Keys, seeds: Se
     assert await seeds.status_text(claim.ref.task_id) == CANCELED_BY_CLIENT
 
 
-async def test_other_runs_are_kept(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
-    queued, ended, handed = await seeds.created(), await seeds.ended(COMPLETED), await seeds.claimed()
-    await store.run(delegate_to_canvas(keys, handed.ref, token=handed.token, before=0, events=[], canvas="{}"))
+async def test_other_runs_are_unchanged(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
+    queued, ended, delegated = await seeds.created(), await seeds.ended(COMPLETED), await seeds.claimed()
+    await store.run(delegate_to_canvas(keys, delegated.ref, token=delegated.token, before=0, events=[], canvas="{}"))
     before = await seeds.everything()
 
     assert await revoke(queued, 2, terminate=True) == Unchanged()
     assert await revoke("unknown", terminate=True) == Unchanged()
-    assert await revoke(handed.ref.task_id, terminate=True) == Unchanged()
+    assert await revoke(delegated.ref.task_id, terminate=True) == Unchanged()
     assert isinstance(await revoke(ended, terminate=True), Over)
 
     assert await seeds.everything() == before

@@ -1,4 +1,4 @@
-"""Commands are written as redis-py writes them."""
+"""Commands are encoded as by redis-py."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Write = Callable[[Keys, Seeds], Awaitable[Operation[object]]]
 
 
 async def claimed(keys: Keys, seeds: Seeds, *, lease_us: int = LEASE_US, attempts: int = 1) -> None:
-    """The run of "t", under way."""
+    """Claim the run of "t"."""
     claim = claim_run(keys, REF, token="k", runner="r", lease_us=lease_us, working=True, max_attempts=attempts)
     await seeds.store.run(claim)
 
@@ -131,7 +131,7 @@ WRITERS: list[Write] = [
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__[1:])
-async def test_every_script_that_writes_owes_what_it_wrote(
+async def test_every_writing_script_schedules_deliveries(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, write: Write
 ) -> None:
     await seeds.created(task_id="t")
@@ -148,7 +148,7 @@ async def test_every_script_that_writes_owes_what_it_wrote(
     assert await webhooks.drain() == {("t", "c"): wrote}
 
 
-async def test_a_config_that_comes_with_the_first_message_is_owed_the_first_event(
+async def test_a_config_sent_with_the_first_message_receives_the_first_event(
     store: AsyncStore, keys: Keys, webhooks: Webhooks
 ) -> None:
     sent = request("hello", "t", CONTEXT)
@@ -159,7 +159,7 @@ async def test_a_config_that_comes_with_the_first_message_is_owed_the_first_even
     assert await webhooks.drain() == {("t", "c"): [1]}
 
 
-async def test_a_config_that_comes_with_a_further_message_is_owed_its_turn(
+async def test_a_config_sent_with_a_further_message_receives_its_turn(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
@@ -171,7 +171,7 @@ async def test_a_config_that_comes_with_a_further_message_is_owed_its_turn(
     assert await webhooks.drain() == {(task_id, "c"): [before + 1, before + 2]}
 
 
-async def test_every_config_of_a_task_is_owed_and_each_from_its_own_place(seeds: Seeds, webhooks: Webhooks) -> None:
+async def test_every_config_of_a_task_receives_the_events_after_its_creation(seeds: Seeds, webhooks: Webhooks) -> None:
     claim = await seeds.claimed()
     await webhooks.saved(claim.ref.task_id, "early")
     await seeds.appended(claim, chunk("a"))
@@ -184,7 +184,7 @@ async def test_every_config_of_a_task_is_owed_and_each_from_its_own_place(seeds:
     }
 
 
-async def test_a_task_without_configs_pays_nothing_and_one_with_them_little(
+async def test_deliveries_cost_nothing_without_configs_and_little_with_them(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     meter, claim = Meter(store), await seeds.claimed()
@@ -202,7 +202,7 @@ async def test_a_task_without_configs_pays_nothing_and_one_with_them_little(
     assert sum(owing.values()) - sum(bare.values()) <= 4
 
 
-async def test_who_waits_for_work_is_rung(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
+async def test_a_due_delivery_is_notified(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
     task_id = await seeds.created()
     await webhooks.saved(task_id)
     async with store.redis.pubsub() as pubsub:
@@ -214,7 +214,7 @@ async def test_who_waits_for_work_is_rung(store: AsyncStore, keys: Keys, seeds: 
         assert await pubsub.get_message(ignore_subscribe_messages=True, timeout=5) is not None
 
 
-async def test_a_deleted_task_leaves_no_line(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
+async def test_a_deleted_task_leaves_no_cursor(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
     task_id = (await seeds.claimed()).ref.task_id
     await webhooks.saved(task_id)
 
@@ -223,7 +223,7 @@ async def test_a_deleted_task_leaves_no_line(store: AsyncStore, keys: Keys, seed
     assert [key for key in await seeds.everything() if key != keys.secrets] == []
 
 
-async def test_lines_expire_with_their_tasks(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
+async def test_cursors_expire_with_their_tasks(store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks) -> None:
     claim = await seeds.claimed()
     await webhooks.saved(claim.ref.task_id)
     assert await store.redis.ttl(keys.sealed_with("f0")) == -1

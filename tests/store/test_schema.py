@@ -1,4 +1,4 @@
-"""The schema of a store: the first process says it, an older or a newer one is refused, and a migration is real."""
+"""Schema of a store: the first process writes it, other versions are refused, and migrations convert the records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sync_store(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
 
 
 async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: Seeds) -> list[str]:
-    """A store with two waiting runs as such a release wrote them, and an ended task."""
+    """Write two waiting runs and an ended task as a release without schemas did."""
     await seeds.ended(COMPLETED)
     for task_id in ("one", "other"):
         sent = request(task_id=task_id, context_id=CONTEXT)
@@ -53,10 +53,10 @@ def carried_out(store: SyncStore, keys: Keys, *, dry_run: bool = False) -> int:
     return sum(migrate(store, keys, step, step.to - 1, dry_run=dry_run) for step in pending(0))
 
 
-async def test_the_first_process_says_the_schema_of_an_empty_store(
+async def test_the_first_process_writes_the_schema_to_an_empty_store(
     store: AsyncStore, sync_store: SyncStore, keys: Keys
 ) -> None:
-    await store.redis.set("somebody:else", 1)
+    await store.redis.set("other:key", 1)
     await store.redis.set(f"{keys.prefix}-too:metrics", 1)
     assert await asyncio.to_thread(open_store, sync_store, keys, stamp=False) == Opened(SCHEMA, False)
     assert not await store.redis.exists(keys.installation)
@@ -64,22 +64,20 @@ async def test_the_first_process_says_the_schema_of_an_empty_store(
     await require_schema(store, keys)
 
     assert await store.redis.hgetall(keys.installation) == {b"schema": str(SCHEMA).encode()}
-    await store.redis.delete("somebody:else", f"{keys.prefix}-too:metrics")
+    await store.redis.delete("other:key", f"{keys.prefix}-too:metrics")
 
 
-async def test_processes_that_begin_at_once_on_an_empty_store_all_begin(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_concurrent_starts_on_an_empty_store_succeed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     async def begin() -> None:
         await require_schema(store, keys)
-        await seeds.created()  # the others may look for keys only now
+        await seeds.created()  # other processes may check for keys only now
 
     for _ in range(5):
         await store.redis.flushall()
         await at_once(*(begin() for _ in range(8)))
 
 
-async def test_the_look_costs_one_call_and_nothing_of_it_is_written(
+async def test_the_schema_check_costs_one_call_and_writes_nothing(
     store: AsyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await require_schema(store, keys)
@@ -96,7 +94,7 @@ async def test_the_look_costs_one_call_and_nothing_of_it_is_written(
     assert await seeds.everything() == before
 
 
-async def test_an_older_store_is_refused_with_what_to_do_and_stays_as_it_is(
+async def test_an_older_store_is_refused_with_a_hint_and_unchanged(
     store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     await of_a_release_without_schemas(store, keys, seeds)
@@ -116,7 +114,7 @@ async def test_a_newer_store_is_refused(store: AsyncStore, keys: Keys) -> None:
         await require_schema(store, keys)
 
 
-async def test_a_migration_brings_records_to_what_this_release_writes(
+async def test_a_migration_converts_records_to_the_current_format(
     store: AsyncStore, sync_store: SyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "PAGE", 2)
@@ -166,7 +164,7 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
 
 
 async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str, str]:
-    """A store as schema 1 had it, with the ids of a live and an ended task of Ann, whose bytes count, in tenants."""
+    """Write a store of schema 1, and return the ids of a live and an ended task of Ann in tenants."""
     limits = TaskLimits((ANN.agent,), owner_bytes=10**9)
     live, ended = "live", "ended"
     sums: Counter[str] = Counter()
@@ -220,59 +218,57 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     assert not await store.redis.exists(keys.stored, keys.stored_expiring), "nothing was counted twice, or lost"
 
 
-async def test_where_ended_tasks_go_to_an_archive_nobody_serves_or_watches_without_it(
-    store: AsyncStore, keys: Keys
-) -> None:
+async def test_processes_of_a_store_with_an_archive_need_its_url(store: AsyncStore, keys: Keys) -> None:
     await require_schema(store, keys, archive=False)
     await require_schema(store, keys, archive=True)
 
     with pytest.raises(ConfigError, match=r"set A2A_ARCHIVE_URL as in.*a2a migrate --without-archive"):
         await require_schema(store, keys, archive=False)
-    await require_schema(store, keys)  # a worker needs none
+    await require_schema(store, keys)  # a worker needs no archive
 
     await store.run(read_archive_state(keys, give_up=True))
     await require_schema(store, keys, archive=False)
 
 
-async def test_a_store_that_is_away_refuses_nobody(keys: Keys) -> None:
-    away = AsyncStore("redis://127.0.0.1:1/0")
+async def test_an_unavailable_store_does_not_prevent_a_start(keys: Keys) -> None:
+    unreachable = AsyncStore("redis://127.0.0.1:1/0")
 
-    await require_schema(away, keys, archive=True)
+    await require_schema(unreachable, keys, archive=True)
 
-    assert away.first is not None, "its schema is looked at before the first operation"
-    await away.aclose()
+    assert unreachable.first is not None, "its schema is looked at before the first operation"
+    await unreachable.aclose()
 
 
-async def started_without_it(server: EmbeddedRedis, keys: Keys, *, archive: bool | None) -> AsyncStore:
-    """As a process has it that began while it was away."""
+async def started_during_outage(server: EmbeddedRedis, keys: Keys, *, archive: bool | None) -> AsyncStore:
+    """Connect as a process that started while the store was unavailable."""
     store = AsyncStore(server.store_url)
-    there, store._ask = store._ask, away  # type: ignore[method-assign]
+    there, store._ask = store._ask, raise_unavailable  # type: ignore[method-assign]
     await require_schema(store, keys, archive=archive)
     store._ask = there  # type: ignore[method-assign]
     return store
 
 
-async def away(_: object) -> None:
-    raise StoreUnavailable("away")
+async def raise_unavailable(_: object) -> None:
+    raise StoreUnavailable("down")
 
 
-async def test_who_began_while_the_store_was_away_looks_before_it_writes(
+async def test_a_process_started_without_the_store_checks_the_schema_before_its_first_write(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:
-    late = await started_without_it(redis_server, keys, archive=True)
+    late = await started_during_outage(redis_server, keys, archive=True)
 
     await at_once(*(Seeds(late, keys).created() for _ in range(3)))
 
     assert await store.redis.hgetall(keys.installation) == {b"schema": str(SCHEMA).encode(), b"archive": b"1"}
     assert late.first is None
-    await require_schema(store, keys)  # the next process begins
+    await require_schema(store, keys)  # the next process starts
     await late.aclose()
 
 
-async def test_who_began_while_another_store_was_away_writes_nothing_to_it(
+async def test_a_process_started_without_the_store_does_not_write_to_another_schema(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
 ) -> None:
-    late = await started_without_it(redis_server, keys, archive=None)
+    late = await started_during_outage(redis_server, keys, archive=None)
     await store.redis.hset(keys.installation, "schema", SCHEMA + 1)
     before = await seeds.everything()
 
@@ -291,7 +287,7 @@ def test_the_steps_are_in_order_and_lead_to_this_release() -> None:
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def other_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts a server of each installed version with options; returns its URL."""
+    """Return a function that starts a server of each installed version with options and returns its URL."""
     processes = []
 
     def start(*options: str) -> str:

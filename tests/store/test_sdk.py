@@ -1,4 +1,4 @@
-"""The store behind the SDK's own interfaces, and under the SDK's own request handler."""
+"""The store as a task store and event stream of the SDK, also under the SDK's request handler."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def tasks(store: AsyncStore, keys: Keys) -> RedisTaskStore:
 
 
 @pytest.fixture
-def stream(store: AsyncStore, keys: Keys, line: PubSubListener) -> RedisTaskEventStream:
-    return RedisTaskEventStream(store, line, keys)
+def stream(store: AsyncStore, keys: Keys, subscriber: PubSubListener) -> RedisTaskEventStream:
+    return RedisTaskEventStream(store, subscriber, keys)
 
 
 def task_in(state: TaskState, task_id: str = "t") -> Task:
-    """A task as an engine would write it."""
+    """Return a task as the SDK would write it."""
     return Task(id=task_id, context_id=CONTEXT, status=TaskStatus(state=state), history=[request().message])
 
 
 async def written(tasks: RedisTaskStore, *, end: bool = False) -> tuple[Task, TaskVersion]:
-    """A task with a status, two chunks and metadata, as the SDK's TaskManager writes it."""
+    """Write a task with a status, two chunks and metadata, as the SDK's TaskManager does."""
     task = task_in(SUBMITTED)
     version = await tasks.save(task, event=task, context=ANN)
     events = [status(WORKING, "busy", step=1), chunk("a"), chunk("b"), *([status(COMPLETED, "bye")] if end else [])]
@@ -56,13 +56,13 @@ async def written(tasks: RedisTaskStore, *, end: bool = False) -> tuple[Task, Ta
 
 
 async def events_of(stream: RedisTaskEventStream, after: TaskVersion) -> list[VersionedEvent]:
-    """All events behind `after`; the task must have ended."""
+    """Return all events of an ended task after `after`."""
     async with asyncio.timeout(10):
         return [event async for event in stream.subscribe("t", after=after)]
 
 
 class Simple(AgentExecutor):
-    """Works, hands over two chunks, completes."""
+    """Executor that works, sends two chunks and completes."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -101,7 +101,7 @@ async def test_the_sdk_s_own_handler_runs_on_the_store(handler: DefaultRequestHa
     await seeds.require_consistent(done.id)
 
 
-async def test_a_get_is_what_the_log_says(tasks: RedisTaskStore, seeds: Seeds) -> None:
+async def test_a_stored_task_equals_its_log(tasks: RedisTaskStore, seeds: Seeds) -> None:
     task, version = await written(tasks)
 
     assert version == TaskVersion(4)
@@ -110,7 +110,7 @@ async def test_a_get_is_what_the_log_says(tasks: RedisTaskStore, seeds: Seeds) -
     await seeds.require_consistent("t")
 
 
-async def test_a_whole_task_replaces_what_was_there(tasks: RedisTaskStore, seeds: Seeds) -> None:
+async def test_a_complete_task_replaces_the_stored_one(tasks: RedisTaskStore, seeds: Seeds) -> None:
     _, version = await written(tasks)
     replacement = task_in(WORKING)
     replacement.metadata.update({"other": True})
@@ -181,8 +181,10 @@ async def test_the_first_terminal_state_wins(tasks: RedisTaskStore, seeds: Seeds
     assert await seeds.everything() == before
 
 
-async def test_canceled_makes_no_task(tasks: RedisTaskStore, seeds: Seeds) -> None:
-    with pytest.raises(ConcurrentTaskModificationError):  # as the SDK's own stores: a task deleted meanwhile stays so
+async def test_saving_a_canceled_state_creates_no_task(tasks: RedisTaskStore, seeds: Seeds) -> None:
+    with pytest.raises(
+        ConcurrentTaskModificationError
+    ):  # like the SDK's own stores: a deleted task is not created again
         await tasks.save(task_in(CANCELED), event=status(CANCELED), context=ANN)
 
     assert await seeds.everything() == {}
@@ -224,10 +226,10 @@ async def test_tasks_belong_to_their_owner(tasks: RedisTaskStore, seeds: Seeds) 
 
 
 async def test_an_owner_may_be_resolved_by_the_application(store: AsyncStore, keys: Keys) -> None:
-    def everybody(context: ServerCallContext) -> str:
-        return "everybody"
+    def any_owner(context: ServerCallContext) -> str:
+        return "everyone"
 
-    shared = RedisTaskStore(store, keys, owner_resolver=everybody)
+    shared = RedisTaskStore(store, keys, owner_resolver=any_owner)
     await shared.save(task_in(SUBMITTED), event=None, context=ANN)
 
     assert await shared.get("t", BOB) is not None
@@ -255,7 +257,7 @@ async def test_a_stream_replays_after_any_version(
         assert [event.version for event in replayed] == [TaskVersion(entry.version) for entry in log[version:]]
 
 
-async def test_a_stream_behind_the_last_event_ends_at_once(tasks: RedisTaskStore, stream: RedisTaskEventStream) -> None:
+async def test_a_stream_after_the_last_event_ends_at_once(tasks: RedisTaskStore, stream: RedisTaskEventStream) -> None:
     _, version = await written(tasks, end=True)
 
     assert await events_of(stream, version) == []

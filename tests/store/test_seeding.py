@@ -1,4 +1,4 @@
-"""The tasks that benchmarks seed are those that the store would have written itself."""
+"""Tasks that benchmarks seed equal those that the store writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME = re.compile(r"\d{16}")
 
 
 async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
-    """A task that a worker has ended, by the store's own scripts."""
+    """Run a task to its end with the store's own scripts."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
     message.task_id, message.context_id = task_id, context_id
     request, keys, run = SendMessageRequest(message=message), seeds.keys, RunRef(task_id, 1)
@@ -33,7 +33,7 @@ async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
 
 
 async def template_of(seeds: Seeds) -> TaskTemplate:
-    """From such a task, which is gone then."""
+    """Return the template of such a task and delete the task."""
     task_id, context_id = "the-template".ljust(36, "-"), "its-context".ljust(36, "-")
     await echo(seeds, task_id, context_id)
     template = await TaskTemplate.of(seeds.store.redis, seeds.keys, task_id, context_id)
@@ -42,7 +42,7 @@ async def template_of(seeds: Seeds) -> TaskTemplate:
 
 
 async def stored(seeds: Seeds) -> dict[str, Any]:
-    """Every key: its value with all times alike, how Redis keeps it, and whether it goes with its task."""
+    """Return each key with its value, with equal times, its encoding, and whether it expires with its task."""
     redis = seeds.store.redis
     return {
         name: (
@@ -54,7 +54,7 @@ async def stored(seeds: Seeds) -> dict[str, Any]:
     }
 
 
-async def test_they_are_what_the_store_writes(redis_server: EmbeddedRedis, store: AsyncStore, seeds: Seeds) -> None:
+async def test_seeded_tasks_equal_written_ones(redis_server: EmbeddedRedis, store: AsyncStore, seeds: Seeds) -> None:
     numbers = range(7, 9)
     for number in numbers:
         await echo(seeds, seeded_id(number), seeded_context(number))
@@ -68,7 +68,7 @@ async def test_they_are_what_the_store_writes(redis_server: EmbeddedRedis, store
         await seeds.require_consistent(seeded_id(number))
 
 
-async def test_each_has_ended_when_it_was_written(
+async def test_seeded_tasks_are_listed_with_their_end_times(
     redis_server: EmbeddedRedis, store: AsyncStore, seeds: Seeds, keys: Keys
 ) -> None:
     template, wanted, began = await template_of(seeds), 2 * BATCH + 1, time_ns() // 1000

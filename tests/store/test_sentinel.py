@@ -1,4 +1,4 @@
-"""A store behind Sentinels: found by them, with TLS and passwords, and found again after a failover."""
+"""Stores behind Sentinels: discovery with TLS and passwords, and failover."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.merge
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
-    """A primary, a replica and three Sentinels of each installed version."""
+    """Run a primary, a replica and three Sentinels of each installed version."""
     with running_sentinels(tmp_path, server=request.param, replicas=1) as group:
         yield group
 
 
 async def created(store: AsyncStore, keys: Keys) -> str:
-    """Create a task as soon as the store takes it, and return its id."""
+    """Create a task as soon as the store accepts it, and return its id."""
 
     async def create() -> str:
         with suppress(StoreUnavailable):
@@ -46,38 +46,42 @@ async def created(store: AsyncStore, keys: Keys) -> str:
 
 
 def is_replicated(group: SentinelGroup) -> bool:
-    """Return whether the replicas have all that the primary has."""
+    """Return whether the replicas have all writes of the primary."""
     with group.client(group.primary()) as client:
         return bool(client.wait(1, 1000) >= 1)
 
 
 async def test_store_and_notifications_follow_a_failover(group: SentinelGroup, keys: Keys) -> None:
-    store, sync_store, line = AsyncStore(group.store_url), SyncStore(group.store_url), PubSubListener(group.store_url)
+    store, sync_store, subscriber = (
+        AsyncStore(group.store_url),
+        SyncStore(group.store_url),
+        PubSubListener(group.store_url),
+    )
     task_id = await created(store, keys)
     assert sync_store.run(read_task(keys, ANN, task_id))
     eventually(lambda: is_replicated(group), what="the replica has the task")
-    async with line.listen("channel") as bell:
+    async with subscriber.listen("channel") as signal:
 
-        async def is_heard() -> bool:
+        async def is_notified() -> bool:
             await store.redis.publish("channel", "1")
-            await bell.wait(timeout=1, after=0)
-            return line.channels > 0 and await store.redis.pubsub_numsub("channel") == [(b"channel", 1)]
+            await signal.wait(timeout=1, after=0)
+            return subscriber.channels > 0 and await store.redis.pubsub_numsub("channel") == [(b"channel", 1)]
 
-        await eventually_async(is_heard, what="a notification is received")
+        await eventually_async(is_notified, what="a notification is received")
         await asyncio.to_thread(group.wait_for_failover, group.kill_primary())
 
         assert await run_with_retry(store, read_task(keys, ANN, task_id))
         await created(store, keys)
         await asyncio.to_thread(eventually, lambda: sync_store.run(read_task(keys, ANN, task_id)))
-        await eventually_async(is_heard, what="a notification of the new primary is received")
+        await eventually_async(is_notified, what="a notification of the new primary is received")
 
     assert server_of(sync_store).primary
-    await line.stop()
+    await subscriber.stop()
     await store.aclose()
     sync_store.close()
 
 
-async def test_connections_leave_a_primary_that_another_connection_found_replaced(
+async def test_connections_leave_a_replaced_primary(
     group: SentinelGroup, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = AsyncStore(group.store_url)
@@ -91,7 +95,7 @@ async def test_connections_leave_a_primary_that_another_connection_found_replace
         return LOCALHOST, replica
 
     monkeypatch.setattr(pool.sentinel_manager, "discover_master", promoted)
-    await pool.get_master_address()  # as a connection asks that is opened
+    await pool.get_master_address()  # as a new connection does
     assert await store.run(read_task(keys, ANN, task_id))
 
     with group.client(replica) as client:
@@ -99,7 +103,7 @@ async def test_connections_leave_a_primary_that_another_connection_found_replace
     await store.aclose()
 
 
-async def test_a_sentinel_that_is_silent_is_passed_over(group: SentinelGroup, keys: Keys) -> None:
+async def test_a_silent_sentinel_is_skipped(group: SentinelGroup, keys: Keys) -> None:
     store, sync_store = AsyncStore(group.store_url), SyncStore(group.store_url)
     silent = group.processes[group.sentinel_ports[0]]
     silent.send_signal(signal.SIGSTOP)
@@ -112,7 +116,7 @@ async def test_a_sentinel_that_is_silent_is_passed_over(group: SentinelGroup, ke
     sync_store.close()
 
 
-def test_a_name_that_no_sentinel_knows_is_said(group: SentinelGroup) -> None:
+def test_an_unknown_primary_name_is_reported(group: SentinelGroup) -> None:
     store = SyncStore(group.store_url.replace(MASTER_NAME, "other"))
 
     with pytest.raises(StoreUnavailable, match="the Sentinels name no primary that is up"):
@@ -120,7 +124,7 @@ def test_a_name_that_no_sentinel_knows_is_said(group: SentinelGroup) -> None:
     store.close()
 
 
-async def test_primary_and_sentinels_have_tls_and_passwords_of_their_own(tmp_path: Path, keys: Keys) -> None:
+async def test_primary_and_sentinels_have_separate_tls_and_passwords(tmp_path: Path, keys: Keys) -> None:
     authority = Authority.in_folder(tmp_path)
     key, certificate = authority.issue("redis", "127.0.0.1")
     tls = {"tls-cert-file": certificate, "tls-key-file": key, "tls-ca-cert-file": authority.file}

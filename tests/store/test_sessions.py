@@ -1,4 +1,4 @@
-"""Sessions: saved by the run that owns its task, at a checkpoint or with its end, and found by the next."""
+"""Sessions: a run saves them at a checkpoint or with its end, and the next run gets them."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, requ
 
 
 def state(text: str, version: int = 0, fingerprint: str = "", scope: Scope = ANN) -> SessionState:
-    """A session that says `text`, made from `version`."""
+    """Return a session with `text` made from `version`."""
     return SessionState(scope, CONTEXT, version, text.encode(), fingerprint)
 
 
 async def saved(seeds: Seeds, claim: Claim, session: SessionState) -> object:
-    """What becomes of a checkpoint."""
+    """Save a checkpoint and return the result."""
     return await seeds.store.run(checkpoint(seeds.keys, claim.ref, token=claim.token, confirmed=0, session=session))
 
 
-async def found(seeds: Seeds, **created: object) -> SavedSession | None:
-    """What a new run of the context finds."""
+async def next_session(seeds: Seeds, **created: object) -> SavedSession | None:
+    """Return the session that a new run of the context gets."""
     return (await seeds.claimed(session=True, **created)).session  # type: ignore[arg-type]
 
 
-async def test_a_context_begins_without_one_and_who_does_not_ask_gets_none(seeds: Seeds) -> None:
-    assert await found(seeds) == SavedSession(0, b"", False)
+async def test_a_context_begins_without_a_session_and_only_agents_with_sessions_get_one(seeds: Seeds) -> None:
+    assert await next_session(seeds) == SavedSession(0, b"", False)
     assert (await seeds.claimed()).session is None
 
 
 @pytest.mark.parametrize("end", [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED])
-async def test_what_is_saved_with_an_end_is_found_by_the_next_run(seeds: Seeds, end: TaskState) -> None:
+async def test_the_next_run_gets_the_session_saved_with_an_end(seeds: Seeds, end: TaskState) -> None:
     claim = await seeds.claimed(session=True)
 
     await seeds.settled(claim, status(end), session=state("1"))
 
-    assert await found(seeds) == SavedSession(1, b"1", resumed=False)
+    assert await next_session(seeds) == SavedSession(1, b"1", resumed=False)
 
 
 @pytest.mark.parametrize("end", [FAILED, REJECTED])
@@ -61,7 +61,7 @@ async def test_a_run_that_fails_leaves_the_last_checkpoint(seeds: Seeds, end: Ta
 
     await seeds.settled(claim, status(end), session=state("2", 1))
 
-    assert await found(seeds) == SavedSession(1, b"1", resumed=False)
+    assert await next_session(seeds) == SavedSession(1, b"1", resumed=False)
 
 
 async def test_a_pause_that_is_a_cancel_leaves_the_last_checkpoint(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -70,7 +70,7 @@ async def test_a_pause_that_is_a_cancel_leaves_the_last_checkpoint(store: AsyncS
 
     await seeds.settled(claim, status(INPUT_REQUIRED), session=state("1"))
 
-    assert await found(seeds) == SavedSession()
+    assert await next_session(seeds) == SavedSession()
 
 
 async def test_a_checkpoint_is_found_by_the_next_attempt_as_its_own(
@@ -97,10 +97,10 @@ async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, k
 
 
 @pytest.mark.parametrize("other", [{"scope": BOB}, {"context_id": "another"}, {"scope": Scope("other", "", "ann")}])
-async def test_nobody_elses_session_is_found(seeds: Seeds, other: dict[str, object]) -> None:
+async def test_sessions_of_others_are_not_returned(seeds: Seeds, other: dict[str, object]) -> None:
     await saved(seeds, await seeds.claimed(session=True), state("1"))
 
-    assert await found(seeds, **other) == SavedSession()
+    assert await next_session(seeds, **other) == SavedSession()
 
 
 async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -120,7 +120,7 @@ async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, 
     assert await saved(seeds, claim, state("2", 1)) == RunLost()
 
 
-async def test_who_read_an_older_one_is_told_and_changes_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_saving_over_a_newer_session_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     one, other = await seeds.claimed(session=True), await seeds.claimed(session=True)
     await saved(seeds, one, state("1"))
     before = await seeds.everything()
@@ -131,10 +131,10 @@ async def test_who_read_an_older_one_is_told_and_changes_nothing(store: AsyncSto
 
     assert await seeds.everything() == before
     await seeds.settled(other, status(COMPLETED), session=state(""))
-    assert await found(seeds) == SavedSession(1, b"1")
+    assert await next_session(seeds) == SavedSession(1, b"1")
 
 
-async def test_what_can_not_be_written_saves_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_refused_settlement_saves_no_session(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
     before = await seeds.everything()
 
@@ -146,7 +146,7 @@ async def test_what_can_not_be_written_saves_nothing(store: AsyncStore, keys: Ke
     assert await end(status(COMPLETED), chunk("late")) == Illegal(2, WORKING)  # type: ignore[misc]
     assert await seeds.everything() == before
     assert await end() == LeftOpen(WORKING)  # type: ignore[misc]
-    assert await found(seeds) == SavedSession()
+    assert await next_session(seeds) == SavedSession()
 
 
 async def test_a_repeated_call_saves_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -156,10 +156,10 @@ async def test_a_repeated_call_saves_once(store: AsyncStore, keys: Keys, seeds: 
 
     assert first == (state("1"), state("1"))
     assert ends[0] == ends[1]
-    assert await found(seeds) == SavedSession(2, b"2")
+    assert await next_session(seeds) == SavedSession(2, b"2")
 
 
-async def test_it_lives_for_the_retention_of_the_last_run_that_ended(
+async def test_a_session_lives_for_the_retention_of_the_last_ended_run(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     name = keys.session(ANN, CONTEXT)
@@ -172,24 +172,22 @@ async def test_it_lives_for_the_retention_of_the_last_run_that_ended(
         await seeds.settled(claim, status(end), session=state("", 1))
 
         assert await store.redis.ttl(name) > 5
-        assert await found(seeds) == SavedSession(1, b"1")
+        assert await next_session(seeds) == SavedSession(1, b"1")
 
 
-async def test_a_run_that_begins_keeps_it_for_those_that_may_take_its_place(
-    store: AsyncStore, keys: Keys, seeds: Seeds
-) -> None:
+async def test_a_claim_extends_the_life_of_the_session(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     name, secret = keys.session(ANN, CONTEXT), keys.sealed_with("f0")
     await saved(seeds, await seeds.claimed(session=True), state("1", fingerprint="f0"))
     for key in (name, secret):
         await store.redis.expire(key, 5)
 
-    assert await found(seeds) == SavedSession(1, b"1")
+    assert await next_session(seeds) == SavedSession(1, b"1")
 
     assert await store.redis.ttl(name) > 5
     assert await store.redis.ttl(secret) > 5
 
 
-async def test_a_run_that_keeps_nothing_makes_no_key(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_an_empty_session_creates_no_key(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     await seeds.settled(await seeds.claimed(session=True), status(COMPLETED), session=state(""))
 
     assert not await store.redis.exists(keys.session(ANN, CONTEXT))
@@ -217,7 +215,7 @@ async def test_a_requeued_task_resumes_what_the_dead_one_had_saved(store: AsyncS
     assert (await seeds.claimed(new, session=True)).session == SavedSession(1, b"1", resumed=True)
 
 
-async def test_one_that_is_requeued_again_resumes_it_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_task_requeued_twice_resumes_the_session_too(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed(session=True)
     await saved(seeds, claim, state("1"))
     await seeds.lost(claim.ref)

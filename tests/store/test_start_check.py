@@ -1,4 +1,4 @@
-"""What processes say at their start of a store that is unavailable or unsafe, in one line."""
+"""Messages of processes that start with an unavailable or unsafe store."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ async def watcher(a2a: A2A) -> None:
 
 
 async def worker(a2a: A2A) -> None:
-    a2a.worker()  # its signals are connected when a worker starts
+    a2a.worker()  # a worker's signals are connected at its start
     await asyncio.to_thread(worker_starts, SimpleNamespace(app=a2a.celery))
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged by this package as a warning."""
+    """Return the warnings of this package."""
     return [
         record.getMessage()
         for record in caplog.records
@@ -76,7 +76,7 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
     a2a.celery.conf.a2a_auth_api_keys = None
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
     for name in ("A2A_GRPC_HOST", "A2A_GRPC_PORT"):
-        monkeypatch.setenv(name, "")  # the command changes it
+        monkeypatch.setenv(name, "")  # the command changes the configuration
     for name, value in ({"A2A_GRPC_HOST": "127.0.0.1"} | environ).items():
         monkeypatch.setenv(name, value)
 
@@ -89,7 +89,7 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
 
 @pytest.fixture(scope="module")
 def evicting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MortalRedis]:
-    """A Redis that deletes keys when it is full."""
+    """Run a Redis that evicts keys when it is full."""
     with mortal_redis(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
@@ -112,12 +112,12 @@ async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, capl
         stop = asyncio.Event()
         watching = asyncio.ensure_future(an_app(server.store_url).watcher().run(stop))
 
-        async def says(text: str) -> bool:
+        async def is_logged(text: str) -> bool:
             return text in caplog.text
 
-        await eventually_async(lambda: says("is unavailable"), what="it says that there is no store")
+        await eventually_async(lambda: is_logged("is unavailable"), what="it is_logged that there is no store")
         server.start()
-        await eventually_async(lambda: says("watcher started with the roles: "), what="it watches")
+        await eventually_async(lambda: is_logged("watcher started with the roles: "), what="it watches")
         stop.set()
         await watching
 

@@ -1,4 +1,4 @@
-"""The history of a task's executions: bounded, at a constant cost, gone with its task."""
+"""History of a task's executions: bounded, at a constant cost, and deleted with its task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = ExecutionState
 
 
 def step(number: int = 1, **detail: str | int | None) -> Step:
-    """A step of a first run."""
+    """Return a step of a first run."""
     return Step(1, 1, "host.1.x", Transition(number, S.MODEL_CALL, S.TOOL_EXECUTION, 1_000_000 + number, detail))
 
 
@@ -34,22 +34,22 @@ def test_a_step_is_read_as_it_was_written(detail: dict[str, str | int | None]) -
     assert decode_step(encode_step(written)) == written
 
 
-async def test_steps_are_kept_beside_the_log_in_their_order(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_steps_are_stored_in_order_outside_the_log(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, step(1), chunk("a"), step(2))
     await seeds.settled(claim, step(3), status(INPUT_REQUIRED, "?"), step(4), before=3)
 
-    found = await store.run(read_steps(keys, claim.ref.task_id))
+    history = await store.run(read_steps(keys, claim.ref.task_id))
 
-    assert found is not None
-    assert [s.transition.number for s in found.steps] == [1, 2, 3, 4]
-    assert (found.agent, found.state, found.run, found.running) == (ANN.agent, INPUT_REQUIRED, 1, False)
+    assert history is not None
+    assert [s.transition.number for s in history.steps] == [1, 2, 3, 4]
+    assert (history.agent, history.state, history.run, history.running) == (ANN.agent, INPUT_REQUIRED, 1, False)
     assert len(await seeds.log(claim.ref.task_id)) == 4
     await seeds.require_consistent(claim.ref.task_id)
     assert await leaks(store, keys) == []
 
 
-async def test_the_newest_thousand_stay(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_only_the_newest_thousand_steps_are_stored(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     for first in range(0, 1200, 100):
         await seeds.appended(claim, *(step(n) for n in range(first + 1, first + 101)), before=first)
@@ -77,7 +77,7 @@ async def test_a_step_costs_one_push_early_and_late(store: AsyncStore, keys: Key
     assert early == late == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
 
 
-async def test_an_append_that_is_repeated_keeps_its_steps_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+async def test_a_repeated_append_stores_its_steps_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, step(1), step(2))
     await seeds.appended(claim, step(1), step(2))
@@ -86,7 +86,7 @@ async def test_an_append_that_is_repeated_keeps_its_steps_once(store: AsyncStore
 
 
 @pytest.mark.parametrize("how", ["append", "settle", "delete"])
-async def test_the_history_goes_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
     claim = await seeds.claimed()
     names = keys.task(claim.ref.task_id)
     await seeds.appended(claim, step())
@@ -172,7 +172,7 @@ async def test_the_next_task_of_a_session_is_given_its_steps(seeds: Seeds, end: 
     assert (await seeds.claimed()).execution == ()
 
 
-async def test_a_session_that_was_never_saved_keeps_no_steps(seeds: Seeds) -> None:
+async def test_a_session_that_was_never_saved_has_no_steps(seeds: Seeds) -> None:
     first = await seeds.claimed(session=True)
     await seeds.settled(first, step(1), status(COMPLETED), session=SessionState(ANN, CONTEXT, 0, b""))
 

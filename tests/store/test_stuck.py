@@ -1,4 +1,4 @@
-"""What counts as stuck: by the store's clock, and not before its client's own time."""
+"""Stuck tasks, by the store's clock and not before the time that the client chose."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ async def test_a_run_that_may_not_begin_yet_is_not_stuck(
     found = list(stuck_tasks(operator, keys, 0))
 
     assert [(one.task.ref.task_id, one.why) for one in found] == [(task_id, Why.UNCLAIMED)] * stuck
-    assert all(0 < one.seconds < 60 for one in found)  # since it was sent, not since an hour
+    assert all(0 < one.seconds < 60 for one in found)  # since it was sent, not for an hour
 
 
-async def test_a_run_at_work_is_not_stuck_and_a_lease_just_over_is_the_watchers(
+async def test_a_run_with_a_current_or_just_lapsed_lease_is_not_stuck(
     store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
 ) -> None:
     await seeds.claimed()
@@ -61,7 +61,7 @@ async def test_a_canvas_that_does_not_end_is_stuck(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (100_000, "1 d 3 h")]
+    ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (100_000, "1 d 3 h")]
 )
-def test_durations_are_said_in_two_units(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_durations_have_two_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,4 +1,5 @@
-"""Redis gone is `StoreUnavailable`, never an exception of redis-py; Redis back is enough."""
+"""Outages of Redis: errors are `StoreUnavailable`, never those of redis-py, and the store recovers without a
+restart."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ def server(tmp_path: Path) -> Iterator[MortalRedis]:
 
 
 def script(text: str) -> Operation[object]:
-    """A call of any Lua."""
+    """Return an operation with any Lua code."""
     return Operation(Script("test", text, "0" * 40), [], [], lambda answer: answer)
 
 
-async def test_an_async_store_says_unavailable_and_comes_back(server: MortalRedis, keys: Keys) -> None:
+async def test_an_async_store_reports_an_outage_and_recovers(server: MortalRedis, keys: Keys) -> None:
     store = AsyncStore(server.store_url)
     task_id = await Seeds(store, keys).created()
 
@@ -60,7 +61,7 @@ async def test_an_async_store_says_unavailable_and_comes_back(server: MortalRedi
 
 async def test_a_round_trip_that_is_cut_off_leaves_no_reply_to_the_next_one(store: AsyncStore) -> None:
     trips = RoundTrips(store.redis.connection_pool, 5)
-    for steps in range(24):  # cut off at another place each time; the last ones between two replies
+    for steps in range(24):  # cut at another place each time; the last times between two replies
         cut_off = asyncio.create_task(trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60), ("ECHO", "old")]))
         for _ in range(steps):
             await asyncio.sleep(0.001)
@@ -72,43 +73,43 @@ async def test_a_round_trip_that_is_cut_off_leaves_no_reply_to_the_next_one(stor
     await trips.aclose()
 
 
-async def test_a_silent_server_is_left_and_its_late_reply_is_nobodys(store: AsyncStore) -> None:
+async def test_the_late_reply_of_a_silent_server_is_discarded(store: AsyncStore) -> None:
     trips = RoundTrips(store.redis.connection_pool, 0.1)
 
     with pytest.raises(RedisTimeout):
         await trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60)])
 
-    trips._patience = 30  # what is not silent may be slow
+    trips._patience = 30  # slow replies are no silence
     assert await trips.make([("ECHO", "new")]) == [b"new"]
     await trips.aclose()
 
 
-async def test_callers_that_have_gone_keep_nobody_waiting_while_the_store_is_away(keys: Keys) -> None:
+async def test_cancelled_callers_delay_no_others_during_an_outage(keys: Keys) -> None:
     store = AsyncStore("redis://127.0.0.1:1/0")
-    gone = [asyncio.create_task(store.run(read_task(keys, ANN, "t"))) for _ in range(MAX_SENDERS * MAX_BATCH)]
-    stays = asyncio.create_task(store.run(read_task(keys, ANN, "t")))
-    await asyncio.sleep(0)  # all have asked, and nothing is sent yet
-    for one in gone:
-        one.cancel()
+    cancelled = [asyncio.create_task(store.run(read_task(keys, ANN, "t"))) for _ in range(MAX_SENDERS * MAX_BATCH)]
+    remaining = asyncio.create_task(store.run(read_task(keys, ANN, "t")))
+    await asyncio.sleep(0)  # all operations are queued, none is sent
+    for task in cancelled:
+        task.cancel()
 
     with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(stays, 10)
+        await asyncio.wait_for(remaining, 10)
 
-    await asyncio.gather(*gone, return_exceptions=True)
+    await asyncio.gather(*cancelled, return_exceptions=True)
     await store.aclose()
 
 
-async def test_a_sync_store_says_unavailable_and_comes_back(server: MortalRedis, keys: Keys) -> None:
+async def test_a_sync_store_reports_an_outage_and_recovers(server: MortalRedis, keys: Keys) -> None:
     store = SyncStore(server.store_url)
     call = create_task(keys, ANN, "t", "c", request(), caller=b"{}", retention=60)
-    made = await asyncio.to_thread(store.run, call)
+    created = await asyncio.to_thread(store.run, call)
 
     server.die()
     with pytest.raises(StoreUnavailable):
         await asyncio.to_thread(store.run, call)
 
     server.start()
-    assert await asyncio.to_thread(store.run, call) == made
+    assert await asyncio.to_thread(store.run, call) == created
     store.close()
 
 
@@ -136,7 +137,7 @@ def full(redis: Redis, home: Path) -> Iterator[None]:
 
 @contextmanager
 def unable_to_save(redis: Redis, home: Path) -> Iterator[None]:
-    """Let the last snapshot of the server fail: a folder has the name of its file."""
+    """Let the last snapshot of the server fail, because a folder has the name of its file."""
     redis.config_set("save", "3600 1")
     (home / "dump.rdb").mkdir()
     redis.bgsave()
@@ -147,7 +148,7 @@ def unable_to_save(redis: Redis, home: Path) -> Iterator[None]:
 
 @contextmanager
 def replica(redis: Redis, home: Path) -> Iterator[None]:
-    """Make the server a replica of a primary that nobody reaches."""
+    """Make the server a replica of an unreachable primary."""
     redis.replicaof("127.0.0.1", "1")
     yield
     redis.replicaof("NO", "ONE")
@@ -163,7 +164,7 @@ def stale_replica(redis: Redis, home: Path) -> Iterator[None]:
 
 @contextmanager
 def without_replicas(redis: Redis, home: Path) -> Iterator[None]:
-    """Require a replica that the server doesn't have."""
+    """Require a replica that the server does not have."""
     redis.config_set("min-replicas-to-write", "1")
     yield
     redis.config_set("min-replicas-to-write", "0")
@@ -206,12 +207,12 @@ async def test_a_wrong_script_on_a_real_server_is_not_unavailable(any_server: Em
     await store.aclose()
 
 
-async def test_a_bug_in_a_script_is_not_weather(store: AsyncStore) -> None:
+async def test_a_bug_in_a_script_is_not_reported_as_unavailable(store: AsyncStore) -> None:
     with pytest.raises(ResponseError):
         await store.run(script("return nothing.at_all"))
 
 
-async def test_one_bad_operation_does_not_spoil_its_neighbours(store: AsyncStore, keys: Keys) -> None:
+async def test_one_bad_operation_does_not_affect_the_others_of_its_pipeline(store: AsyncStore, keys: Keys) -> None:
     task_id = await Seeds(store, keys).created()
 
     answers = await asyncio.gather(
@@ -227,7 +228,7 @@ async def test_one_bad_operation_does_not_spoil_its_neighbours(store: AsyncStore
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "unix:///nowhere/redis.sock", "rediss://127.0.0.1:1/0"])
-async def test_nobody_there_is_unavailable(url: str) -> None:
+async def test_an_unreachable_server_is_unavailable(url: str) -> None:
     store, sync_store = AsyncStore(url), SyncStore(url)
 
     with pytest.raises(StoreUnavailable):

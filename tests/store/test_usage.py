@@ -1,4 +1,4 @@
-"""``a2a stats``: what the store takes up, and how it is shown."""
+"""``a2a stats``: its values and its output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_an_empty_store(redis_server: EmbeddedRedis, store: AsyncStore, ke
 
 
 @pytest.mark.parametrize("sampled", [2000, 60])
-async def test_tasks_are_counted_or_told_from_a_sample(
+async def test_tasks_are_counted_or_estimated_from_a_sample(
     redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys, monkeypatch: pytest.MonkeyPatch, sampled: int
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.usage.SAMPLED", sampled)
@@ -62,23 +62,25 @@ async def test_tasks_are_counted_or_told_from_a_sample(
     await seeds.store.redis.delete(*(f"foreign-{n}" for n in range(400)))
 
 
-async def test_what_is_followed_is_counted(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
-    async with store.redis.pubsub() as line:
-        await line.subscribe(
+async def test_followed_tasks_are_counted(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
+    async with store.redis.pubsub() as pubsub:
+        await pubsub.subscribe(
             keys.task("a").notifications,
             keys.task("b").notifications,
             "another",
             keys.runner("r"),
             keys.reply_channel("w"),
         )
-        assert (await line.get_message(timeout=5)) is not None
+        assert (await pubsub.get_message(timeout=5)) is not None
 
         found = await asyncio.to_thread(used, redis_server, keys)
 
     assert found.followed == 2
 
 
-async def test_a_user_that_may_not_ask_is_told_the_rest(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
+async def test_a_user_without_permissions_gets_the_other_values(
+    redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys
+) -> None:
     await seeds.created()
     await seeds.store.redis.acl_setuser(
         "default", enabled=True, categories=["+@all"], commands=["-info", "-memory", "-pubsub"]
@@ -91,31 +93,31 @@ async def test_a_user_that_may_not_ask_is_told_the_rest(redis_server: EmbeddedRe
     assert found == Usage(None, None, None, None, None)
 
 
-async def test_it_is_shown_for_scripts_and_people(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
+async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
     waits = keys.task(await seeds.created()).record
-    await seeds.store.redis.hincrby(waits, "at", -7_230_000_000)  # so that the minute stays the same
+    await seeds.store.redis.hincrby(waits, "at", -7_230_000_000)  # so that the output has the same minute
     await seeds.ended(AUTH_REQUIRED)
     await seeds.ended(COMPLETED)
 
-    said: dict[str, Any] = json.loads((await asyncio.to_thread(stats, redis_server, "--json")).stdout)
+    output: dict[str, Any] = json.loads((await asyncio.to_thread(stats, redis_server, "--json")).stdout)
     shown = (await asyncio.to_thread(stats, redis_server)).stdout.splitlines()
 
-    assert set(said) == {
+    assert set(output) == {
         "at", "agents", "runs", "paused", "deadLetters", "webhooks", "store", "followed",
     }  # fmt: skip
-    assert said["agents"]["agent"]["open"] == {"auth_required": 1, "submitted": 1}
-    assert said["agents"]["agent"]["ended"] == {"completed": 1, "failed": 0, "canceled": 0, "rejected": 0}
-    assert set(said["agents"]["agent"]) == {"open", "oldestWaitingSeconds", "ended", "lost"}
-    assert said["runs"] == {"queued": 1, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
-    assert said["store"]["tasks"] == 3
+    assert output["agents"]["agent"]["open"] == {"auth_required": 1, "submitted": 1}
+    assert output["agents"]["agent"]["ended"] == {"completed": 1, "failed": 0, "canceled": 0, "rejected": 0}
+    assert set(output["agents"]["agent"]) == {"open", "oldestWaitingSeconds", "ended", "lost"}
+    assert output["runs"] == {"queued": 1, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
+    assert output["store"]["tasks"] == 3
     assert shown[1].split() == ["agent", "1", "2", "h", "0", "min", "0", "1", "1", "0", "0", "0", "0"]
     assert "tasks that wait for an answer: 1; dead letters: 0" in shown
-    assert any(line.startswith("tasks stored: about 3, ") for line in shown)
+    assert any(pubsub.startswith("tasks stored: about 3, ") for pubsub in shown)
 
 
 @pytest.mark.parametrize(("watch", "seconds"), [(("--watch", "0.5"), 0.5), (("--watch",), 2.0)])
 @pytest.mark.usefixtures("seeds")
-async def test_it_looks_again_until_it_is_interrupted(
+async def test_the_command_refreshes_until_it_is_interrupted(
     redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, watch: tuple[str, ...], seconds: float
 ) -> None:
     waited: list[float] = []

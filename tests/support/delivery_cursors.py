@@ -73,7 +73,7 @@ class Webhooks:
                     await self.note(cursor, entry.version)
         return got
 
-    async def stands(self, task_id: str, config_id: str = "c") -> Delivery:
+    async def delivery(self, task_id: str, config_id: str = "c") -> Delivery:
         """Return the state of a delivery."""
         found = await self.store.run(read_delivery(self.keys, task_id, config_id))
         assert found is not None

@@ -1,4 +1,4 @@
-"""Agents: names that can be part of URLs and keys, and cards that promise nothing that isn't kept."""
+"""Agents: their names, which become parts of URLs and keys, and their cards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def agent(name: str = "planner", of: AgentCard | None = None, kind: Any = "funct
 
 
 @pytest.mark.parametrize("name", ["a", "0", "route-planner_2.1", "a" * 63])
-def test_a_plain_name_is_taken(name: str) -> None:
+def test_a_plain_name_is_accepted(name: str) -> None:
     assert agent(name).name == name
 
 
@@ -50,7 +50,7 @@ def test_a_name_is_made_from_the_card(shown: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("shown", ["", "???", "日本"])
-def test_a_card_whose_name_makes_none_says_what_to_pass(shown: str) -> None:
+def test_a_card_without_a_usable_name_needs_the_option_name(shown: str) -> None:
     with pytest.raises(ConfigError, match="pass name="):
         name_from_card(card(shown))
 
@@ -62,12 +62,12 @@ def test_an_extended_card_that_the_public_one_does_not_announce_is_refused() -> 
     assert agent(of=card(extended_agent_card=True), extended_card=card()).extended_card == card()
 
 
-def test_an_option_that_celery_would_not_get_is_refused() -> None:
+def test_an_option_that_would_not_reach_celery_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"unknown option 'colour'; known: .*queue"):
         agent(options={"queue": "gpu", "colour": "red"})
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_name_can_be_used_once() -> None:
     a2a = A2A(Celery("test"))
     a2a.add_agent(card(), lambda: None)  # type: ignore[arg-type,return-value]
 
@@ -75,7 +75,7 @@ def test_a_name_is_taken_once() -> None:
         a2a.add_agent(card("planner"), lambda: None)  # type: ignore[arg-type,return-value]
 
 
-def test_a_function_s_card_says_what_its_docstring_says() -> None:
+def test_the_card_of_a_function_has_its_docstring() -> None:
     def function() -> None:
         """Plans routes.
 
@@ -92,7 +92,7 @@ def test_a_function_s_card_says_what_its_docstring_says() -> None:
     assert made.capabilities.streaming
 
 
-def test_what_is_said_about_a_function_wins_over_its_docstring() -> None:
+def test_options_of_a_function_precede_its_docstring() -> None:
     skill = AgentSkill(id="s", name="s", description="s", tags=["t"])
 
     made = card_for_function(
@@ -143,7 +143,7 @@ def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
     assert (found.idempotency_window, found.route, found.scheduling) == (60, route, True)
 
 
-def test_runs_of_a_function_come_one_by_one_where_there_is_a_session_unless_told_otherwise() -> None:
+def test_runs_of_a_function_with_a_session_are_serialized_by_default() -> None:
     assert not agent().serialize_context
     assert agent(session=True).serialize_context
     assert not agent(session=True, one_run_per_context=False).serialize_context
@@ -154,7 +154,7 @@ def test_runs_of_a_function_come_one_by_one_where_there_is_a_session_unless_told
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "error"),
     [
         ({"session": 1}, "session = 1: True or False"),
         ({"session": None}, "session = None"),
@@ -163,8 +163,8 @@ def test_runs_of_a_function_come_one_by_one_where_there_is_a_session_unless_told
         ({"one_run_per_context": True, "scheduling": True}, "set one_run_per_context = False"),
     ],
 )
-def test_an_option_of_sessions_that_can_not_be_honoured_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_an_option_of_sessions_that_can_not_be_honoured_is_refused(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         agent(**options)
 
     assert agent(session=True, scheduling=True, one_run_per_context=False).scheduling
@@ -202,7 +202,7 @@ async def test_a_name_of_no_function_is_refused_where_it_is_imported() -> None:
         ({"acks_late": True, "reject_on_worker_lost": True}, {"max_attempts": 2}, 2),
     ],
 )
-def test_an_exposed_task_says_itself_how_often_it_runs_when_workers_are_lost(
+def test_the_attempts_of_an_exposed_task_follow_its_celery_options(
     options: dict[str, Any], given: dict[str, Any], attempts: int
 ) -> None:
     app = Celery("test", set_as_current=False)

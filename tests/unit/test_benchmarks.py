@@ -1,4 +1,5 @@
-"""The parts of the benchmarks that measure nothing: ratios, targets, rounds, table and picture, what a collapse is."""
+"""Parts of the benchmarks that do not measure: ratios, targets, rounds, table, picture, and the detection of a
+collapse."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def result(ours: list[float], *, more_is_better: bool = True, **peers: list[float]) -> Result:
-    """One with these figures, and a target beside each peer."""
+    """Return a result with these values and a target for each peer."""
     return Result(
         name="echo",
         what="blocking echoes",
@@ -52,18 +53,18 @@ def test_a_target_is_met_at_its_limit(at_least: bool, value: float, met: bool) -
     assert Target(2, at_least=at_least).met(value) is met
 
 
-def test_a_target_without_a_peer_is_about_our_own_figure() -> None:
-    found = Result("cancel", "a cancel", "ms", {"ours": [19, 20, 30]}, False, [Target(20, at_least=False)])
+def test_a_target_without_a_peer_compares_our_own_value() -> None:
+    measured = Result("cancel", "a cancel", "ms", {"ours": [19, 20, 30]}, False, [Target(20, at_least=False)])
 
-    assert found.as_json()["targets"] == [{"beside": None, "at_most": 20, "met": True}]
+    assert measured.as_json()["targets"] == [{"beside": None, "at_most": 20, "met": True}]
 
 
-def test_the_json_has_ratios_targets_and_every_figure() -> None:
-    said = json.loads(json.dumps(result([80], floor=[100], sdk=[400]).as_json()))
+def test_the_json_has_ratios_targets_and_every_value() -> None:
+    output = json.loads(json.dumps(result([80], floor=[100], sdk=[400]).as_json()))
 
-    assert said["figures"] == {"ours": [80], "floor": [100], "sdk": [400]}
-    assert said["ratios"]["sdk"] == {"median": 0.2, "low": 0.2, "high": 0.2}
-    assert [(target["beside"], target["met"]) for target in said["targets"]] == [("floor", True), ("sdk", False)]
+    assert output["figures"] == {"ours": [80], "floor": [100], "sdk": [400]}
+    assert output["ratios"]["sdk"] == {"median": 0.2, "low": 0.2, "high": 0.2}
+    assert [(target["beside"], target["met"]) for target in output["targets"]] == [("floor", True), ("sdk", False)]
 
 
 def test_a_target_beside_a_peer_that_was_not_measured_is_left_out() -> None:
@@ -73,7 +74,7 @@ def test_a_target_beside_a_peer_that_was_not_measured_is_left_out() -> None:
     assert "≥ 10" not in table([found])
 
 
-def test_in_a_round_everybody_has_a_turn_and_the_first_round_only_warms() -> None:
+def test_each_round_measures_every_candidate_after_a_warm_up_round() -> None:
     turns: list[str] = []
 
     def taking(name: str, figures: Iterator[float]) -> Callable[[], float]:
@@ -100,10 +101,10 @@ def test_processor_time_is_that_of_each_request() -> None:
 
     taken = interleaved(1, [Contender("a", works, {"this": os.getpid()}, requests=10)])
 
-    assert taken.processor["a"]["this"] >= 5  # about 10: the kernel counts in steps
+    assert taken.processor["a"]["this"] >= 5  # about 10, because the kernel counts in steps
 
 
-def test_the_table_is_one_in_markdown_with_a_row_for_each_peer() -> None:
+def test_the_table_is_markdown_with_a_row_for_each_peer() -> None:
     lines = table([result([80], floor=[100], sdk=[400])]).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -115,16 +116,16 @@ def test_the_table_is_one_in_markdown_with_a_row_for_each_peer() -> None:
     ]
 
 
-def test_a_table_of_targets_leaves_out_what_has_none() -> None:
+def test_a_table_of_targets_has_only_results_with_targets() -> None:
     aimless = Result("one", "", "", {"ours": [1], "floor": [2], "sdk": [4]}, True, [Target(0.2, "sdk")])
     lines = table([result([1]), aimless], targets_only=True).splitlines()
 
-    [row] = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    assert row[:2] == ["one:", "0.25 × sdk"]
-    assert row[5] == "1"
+    [cells] = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert cells[:2] == ["one:", "0.25 × sdk"]
+    assert cells[5] == "1"
 
 
-def test_processor_time_has_a_table_of_its_own_or_none() -> None:
+def test_processor_time_has_a_separate_table_or_none() -> None:
     spent = {"ours": {"gateway": 3.14159, "redis": 1.0}}
 
     assert processor_table([result([1])]) == ""
@@ -149,7 +150,7 @@ def test_the_picture_has_a_panel_for_each_result_with_curves() -> None:
     assert {"time & chunk", "a < b", "chunks", "16,000"} <= {text.text for text in svg.findall(f"{shown}text")}
 
 
-def test_names_of_curves_that_end_at_one_height_stand_apart() -> None:
+def test_labels_of_curves_with_equal_ends_do_not_overlap() -> None:
     curves = {"ours": [(1, 0.1), (10, 1.0)], "floor": [(1, 0.1), (10, 1.0)]}
     svg = ElementTree.fromstring(picture([Result("growth", "", "", {"ours": [1]}, False, curves=curves)]))
 
@@ -185,7 +186,7 @@ def test_one_good_round_is_no_collapse() -> None:
     assert collapsed([once], then) == []
 
 
-def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
+def test_recorded_results_are_read_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
     curves = {"ours": [[1.0, 2.0], [2.0, 3.0]]}
     idle = Result("idle", "memory", "KiB", {"ours": [2.0]}, False, [Target(16, at_least=False)], curves=curves)
@@ -196,7 +197,7 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     assert recorded(file) == whole
 
 
-def test_what_ci_runs_is_recorded() -> None:
+def test_results_of_measures_in_ci_are_recorded() -> None:
     short = re.search(r"^SHORT = \((.*)\)", (ROOT / "benchmarks/measures/__init__.py").read_text(), re.MULTILINE)
     assert short is not None
 
@@ -204,14 +205,14 @@ def test_what_ci_runs_is_recorded() -> None:
     assert "-m benchmarks --short" in (ROOT / ".ci/run").read_text()
 
 
-def test_what_pages_and_picture_show_is_what_is_recorded() -> None:
+def test_pages_and_picture_show_the_recorded_results() -> None:
     for page, body in pages(recorded()).items():
         text = page.read_text(encoding="utf-8")
         assert marked(text, body) == text, page.name
     assert PICTURE.read_text(encoding="utf-8") == picture(recorded().results)
 
 
-def test_a_body_goes_between_the_marks_of_a_page_that_has_them_once() -> None:
+def test_a_body_replaces_the_text_between_unique_marks_of_a_page() -> None:
     assert marked(f"a\n{BEGIN}old{END}\nb", "new") == f"a\n{BEGIN}\n\nnew\n\n{END}\nb"
     for text in ("", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"):
         with pytest.raises(ValueError, match="one <!-- measured"):

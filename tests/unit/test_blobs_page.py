@@ -1,4 +1,4 @@
-"""The numbers and names of docs/blobs.md are the code's."""
+"""Numbers and names in docs/blobs.md equal those of the code."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from a2a_celery.store.tasks.listing import PAGE_BLOB_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "blobs.md").read_text(encoding="utf-8")
-SAID = " ".join(PAGE.split())
+TEXT = " ".join(PAGE.split())
 MIB = 1024 * 1024
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert f"A2A_BLOB_THRESHOLD={default_of('blob_threshold')}" in SAID
-    assert f"event waits {BLOB_TIMEOUT:g} s" in SAID
+    assert f"A2A_BLOB_THRESHOLD={default_of('blob_threshold')}" in TEXT
+    assert f"event waits {BLOB_TIMEOUT:g} s" in TEXT
     assert ORPHAN_AFTER_US == 600_000_000
-    assert "ten minutes" in SAID
-    assert f"holds at most {MAX_BYTES // MIB} MiB of blobs" in SAID
-    assert f"Other readers wait, {BUDGET_TIMEOUT:g} s at most" in SAID
-    assert f"log ends after {LOG_BLOB_BYTES // MIB} MiB of blobs" in SAID
-    assert f"ListTasks after {PAGE_BLOB_BYTES // MIB} MiB" in SAID
-    assert f"At most {CALLS_AT_ONCE} calls" in SAID
-    assert f"`max_request_bytes` ({default_of('max_request_bytes') // MIB} MiB)" in SAID
+    assert "ten minutes" in TEXT
+    assert f"holds at most {MAX_BYTES // MIB} MiB of blobs" in TEXT
+    assert f"Other readers wait, {BUDGET_TIMEOUT:g} s at most" in TEXT
+    assert f"log ends after {LOG_BLOB_BYTES // MIB} MiB of blobs" in TEXT
+    assert f"ListTasks after {PAGE_BLOB_BYTES // MIB} MiB" in TEXT
+    assert f"At most {CALLS_AT_ONCE} calls" in TEXT
+    assert f"`max_request_bytes` ({default_of('max_request_bytes') // MIB} MiB)" in TEXT
 
 
 def test_its_sentence_is_the_codes() -> None:
-    assert f'"{OUT_OF_REACH}"' in SAID
+    assert f'"{OUT_OF_REACH}"' in TEXT
 
 
 def test_every_link_leads_somewhere() -> None:

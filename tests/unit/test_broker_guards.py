@@ -19,14 +19,14 @@ from a2a_celery.integrations.kombu import correct_closed_channels
 
 
 def closed(channel: type) -> Any:
-    """A channel whose connection was collected."""
+    """Return a channel whose connection was collected."""
     made: Any = object.__new__(channel)
     made.connection = SimpleNamespace(client=None, default_port=6379)
     return made
 
 
 def test_a_closed_channel_of_this_kombu_raises_a_connection_error_when_corrected() -> None:
-    """When this fails, kombu is fixed: drop the correction."""
+    """If this test fails, kombu is fixed: remove the correction."""
 
     class Channel(kombu_redis.Channel):  # type: ignore[misc]
         pass
@@ -38,7 +38,7 @@ def test_a_closed_channel_of_this_kombu_raises_a_connection_error_when_corrected
 
 
 def test_a_pool_of_this_celery_skips_ended_children_when_corrected() -> None:
-    """When this fails, Celery is fixed: drop the correction."""
+    """If this test fails, Celery is fixed: remove the correction."""
 
     class Pool(asynpool.AsynPool):  # type: ignore[misc]
         _track_child_process = inspect.unwrap(asynpool.AsynPool._track_child_process)  # other tests apply guards

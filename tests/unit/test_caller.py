@@ -1,4 +1,4 @@
-"""Who a run works for: it survives the way to the worker, credentials don't."""
+"""Caller of a run: it is transferred to the worker without credentials."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_caller_survives_being_stored() -> None:
     assert Caller.from_json(odd.to_json()) == odd
 
 
-def test_a_caller_is_what_the_gateway_knows() -> None:
+def test_a_caller_has_what_the_gateway_knows() -> None:
     assert Caller.of(context(headers={"A2A-Version": "1.0"})) == CALLER
 
 
@@ -45,7 +45,7 @@ def test_the_executor_gets_the_context_the_gateway_had() -> None:
     assert Caller.of(again) == CALLER
 
 
-def test_nobody_is_nobody() -> None:
+def test_an_anonymous_caller_has_no_name() -> None:
     caller = Caller.of(ServerCallContext(user=UnauthenticatedUser()))
 
     assert (caller.user, caller.authenticated) == ("", False)

@@ -1,4 +1,4 @@
-"""A message's data as arguments: what the task gets is what the client sent, or the client hears why not."""
+"""Data of a message as arguments of a task: the task gets the client's values, or the client gets an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from a2a_celery.execution.plain_tasks.plain_task import TaskAdapter
 
 @pytest.fixture
 def task() -> Task:
-    """One that takes anything."""
+    """Return a task that accepts any arguments."""
     celery = Celery(set_as_current=False)
 
     @celery.task(max_retries=3, shared=False)
@@ -30,8 +30,9 @@ def task() -> Task:
 
 @pytest.mark.parametrize("kind", ["no such type", "datetime", "uuid"])
 @pytest.mark.parametrize("within", [lambda o: o, lambda o: [o], lambda o: {"deep": o}])
-def test_no_object_becomes_something_else_on_its_way(task: Task, kind: str, within: Any) -> None:
-    """kombu makes a value of Python's of it, or can't read the message: then no worker ever has the run."""
+def test_objects_that_kombu_would_convert_are_refused(task: Task, kind: str, within: Any) -> None:
+    """kombu would convert such an object to a Python value, or could not read the message, and no worker would get the
+    run."""
     data = {"value": within({"__type__": kind, "__value__": "2030-01-01"})}
 
     with pytest.raises(BadCall, match="__type__"):
@@ -47,14 +48,14 @@ def test_no_parts_become_something_else_together(task: Task, messages: int) -> N
         CallSignature.of(task).call(sent)
 
 
-def test_such_names_among_others_are_just_names(task: Task) -> None:
+def test_keys_of_kombu_among_others_are_accepted(task: Task) -> None:
     data = {"value": {"__type__": "x", "__value__": 1, "more": 2}, "__type__": "y"}
 
     assert CallSignature.of(task).call([Message(parts=[new_data_part(data)])]) == data
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("given", "expected"),
     [
         ({"value": 2}, {"value": 2}),
         ({"value": date(2030, 1, 1)}, {"value": {"__type__": "date", "__value__": "2030-01-01"}}),
@@ -62,7 +63,9 @@ def test_such_names_among_others_are_just_names(task: Task) -> None:
     ],
     ids=["JSON", "what kombu makes JSON of", "no JSON at all"],
 )
-def test_a_retry_with_other_arguments_can_be_stored(task: Task, given: dict[str, Any], kept: dict[str, Any]) -> None:
+def test_a_retry_with_other_arguments_can_be_stored(
+    task: Task, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
     task.push_request(id="t.1", retries=0)
     agent: Any = SimpleNamespace(name="takes")
     adapter = TaskAdapter(agent, task, lambda: None)
@@ -71,6 +74,6 @@ def test_a_retry_with_other_arguments_can_be_stored(task: Task, given: dict[str,
 
     again = RunOptions.from_json(adapter.options(stored).to_json())
 
-    assert again.call == Call(task.name, kept)
+    assert again.call == Call(task.name, expected)
     assert again.retries == 1
     task.pop_request()

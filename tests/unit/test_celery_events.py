@@ -1,4 +1,4 @@
-"""When a worker sends events of executions: exactly when it sends those of tasks, and never on a client's word."""
+"""Events of executions: a worker sends them if it sends events of tasks, whatever a client's message says."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from a2a_celery.execution.celery.celery_events import EVENTS_ON, EventSender, ma
 
 
 def dispatcher(enabled: bool = True, groups: tuple[str, ...] = ()) -> SimpleNamespace:
-    """A worker's event dispatcher; no groups are all."""
+    """Return a worker's event dispatcher. No groups means all groups."""
     return SimpleNamespace(enabled=enabled, groups=set(groups))
 
 
 @pytest.mark.parametrize(
-    ("events", "task_sends", "heard"),
+    ("events", "task_sends", "is_marked"),
     [
         (dispatcher(), True, True),  # -E
         (dispatcher(groups=("worker",)), True, False),  # without
         (dispatcher(groups=("worker", "task")), True, True),  # enable_events
-        (dispatcher(enabled=False), True, False),  # nobody listens
+        (dispatcher(enabled=False), True, False),  # without a listener
         (dispatcher(), False, False),  # send_events = False
         (None, True, False),
     ],
 )
 @pytest.mark.parametrize("forged", [{}, {EVENTS_ON: True}])
-def test_a_run_is_told_whether_its_worker_sends_events(
-    events: Any, task_sends: bool, heard: bool, forged: dict[str, bool]
+def test_a_run_is_marked_if_its_worker_sends_events(
+    events: Any, task_sends: bool, is_marked: bool, forged: dict[str, bool]
 ) -> None:
     request: Any = SimpleNamespace(
         eventer=events, task=SimpleNamespace(send_events=task_sends), request_dict=dict(forged)
@@ -36,10 +36,10 @@ def test_a_run_is_told_whether_its_worker_sends_events(
 
     mark_events_enabled(request)
 
-    assert request.request_dict == ({EVENTS_ON: True} if heard else {})
+    assert request.request_dict == ({EVENTS_ON: True} if is_marked else {})
 
 
-def test_nothing_is_made_where_nobody_listens() -> None:
+def test_without_listeners_there_is_no_emitter() -> None:
     task: Any = SimpleNamespace(request=SimpleNamespace())
 
     assert EventSender().emitter(task) is None

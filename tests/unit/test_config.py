@@ -1,4 +1,4 @@
-"""Settings: defaults, what wins over what, and errors that name the field."""
+"""Settings: defaults, precedence, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_setting_that_is_on_or_off_is_a_word_in_the_environment(text: str, on:
 
 
 @pytest.mark.parametrize(("conf", "environ"), [({"a2a_ui": "on"}, {}), ({"a2a_ui": 1}, {}), ({}, {"A2A_UI": "maybe"})])
-def test_and_nothing_else(conf: dict[str, Any], environ: dict[str, str]) -> None:
+def test_other_words_are_refused(conf: dict[str, Any], environ: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"(?i)a2a_ui"):
         load_settings({"a2a_store_url": REDIS, **conf}, environ)
 
@@ -214,7 +214,7 @@ def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("setting", ["a2a_store_url", "broker_url"])
-def test_a_store_that_is_not_served_is_refused_with_one_sentence(setting: str, url: str, rule: str) -> None:
+def test_an_unsupported_store_is_refused_with_one_sentence(setting: str, url: str, rule: str) -> None:
     with pytest.raises(ConfigError, match=rf"^a2a_store_url = …: .*{rule}[^.]*$") as refused:
         load_settings({setting: url}, {})
 
@@ -232,7 +232,7 @@ def test_a_store_that_is_not_served_is_refused_with_one_sentence(setting: str, u
         "sentinels://u:p%40;w,d@a:1,[::1]:2/3?master_name=m&sentinel_ssl=false",
     ],
 )
-def test_a_store_that_is_served_is_taken(url: str) -> None:
+def test_a_supported_store_is_accepted(url: str) -> None:
     assert Settings(store_url=url).store_url == url
 
 
@@ -254,7 +254,7 @@ def test_an_unknown_setting_is_refused_and_the_known_are_named() -> None:
         load_settings({"a2a_store_url": REDIS, "a2a_lease_tll": 1}, {})
 
 
-def test_settings_of_others_are_left_alone() -> None:
+def test_settings_of_other_packages_are_ignored() -> None:
     assert load_settings({"a2a_store_url": REDIS, "result_expires": 1}, {"A2A_SOMETHING": "x"}).store_url == REDIS
 
 
@@ -297,7 +297,7 @@ def test_without_a_store_the_redis_beside_it_is_used(
 @pytest.mark.parametrize(
     ("url", "tls"), [("broker_url", "broker_use_ssl"), ("result_backend", "redis_backend_use_ssl")]
 )
-def test_tls_of_celery_is_no_option_of_a_store_behind_sentinels(url: str, tls: str) -> None:
+def test_celery_s_tls_options_of_sentinels_cannot_be_used_for_the_store(url: str, tls: str) -> None:
     options = {"broker_url": "broker_transport_options", "result_backend": "result_backend_transport_options"}[url]
 
     with pytest.raises(ConfigError, match=f"{tls} does not fit into a URL: set A2A_STORE_URL=sentinels://"):
@@ -338,14 +338,14 @@ def test_a_url_of_sentinels_is_read_as_a_whole() -> None:
         ),
     ],
 )
-def test_primary_and_sentinels_have_tls_of_their_own(url: str, primary: str, sentinel: str) -> None:
+def test_primary_and_sentinels_have_separate_tls(url: str, primary: str, sentinel: str) -> None:
     address = SentinelAddress.of(url)
 
     plain = "redis://sentinel/0?"
     assert (address.primary_url, address.sentinel_url) == (primary or plain, sentinel or plain)
 
 
-def test_no_redis_at_all_says_what_to_set() -> None:
+def test_without_a_redis_the_error_names_the_setting() -> None:
     with pytest.raises(ConfigError, match="A2A_STORE_URL") as refused:
         load_settings({"broker_url": "amqp://user:s3cret@host"}, {})
 
@@ -378,13 +378,13 @@ def test_consent_is_asked_for_in_the_name_of_the_public_url() -> None:
         Settings(webhook_consent=True)
 
 
-def test_an_archive_keeps_for_longer_than_the_store() -> None:
+def test_the_retention_of_an_archive_exceeds_that_of_the_store() -> None:
     with pytest.raises(ConfigError, match="a2a_archive_retention = 60: must be more than a2a_retention"):
         Settings(retention=60, archive_retention=60)
 
 
 def django_style(**settings: Any) -> Celery:
-    """An app configured as Django projects do it: by an object, under the namespace CELERY."""
+    """Return an app that is configured like a Django project: by an object, under the namespace CELERY."""
     app = Celery("test")
     app.config_from_object(type("settings", (), {"CELERY_A2A_STORE_URL": REDIS, **settings}), namespace="CELERY")
     return app
@@ -413,7 +413,7 @@ def test_a_value_set_on_the_app_wins_under_a_namespace_too() -> None:
     assert load_settings(app.conf, {}, app.namespace).lease_ttl == 4
 
 
-def test_the_broker_under_the_namespace_is_the_store_where_none_is_named() -> None:
+def test_the_broker_under_the_namespace_is_the_default_store() -> None:
     app = django_style(CELERY_A2A_STORE_URL="", CELERY_BROKER_URL="redis://broker/3")
 
     loaded = read_settings(app.conf, {}, app.namespace)
@@ -439,7 +439,7 @@ def test_a_name_that_has_no_effect_under_the_namespace_is_refused(name: str, rul
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_name_of_the_project_that_begins_alike_is_left_alone() -> None:
+def test_a_setting_of_the_project_with_a_similar_name_is_ignored() -> None:
     app = django_style(A2A_LOGO="x", A2A_PUBLIC_URL="https://one", CELERY_A2A_PUBLIC_URL="https://two")
 
     assert load_settings(app.conf, {}, app.namespace).public_url == "https://two"

@@ -1,4 +1,4 @@
-"""compose/observability/ asks for metrics that there are, in a form that Grafana knows."""
+"""Queries and fields in compose/observability/ that Prometheus and Grafana know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUERIES = [(title, query) for title, queries in panels().items() for query in qu
 
 
 @pytest.mark.parametrize(("what", "query"), QUERIES, ids=[f"{n}-{what}" for n, (what, _) in enumerate(QUERIES)])
-def test_each_query_asks_for_metrics_and_labels_that_there_are(what: str, query: str) -> None:
+def test_each_query_uses_existing_metrics_and_labels(what: str, query: str) -> None:
     names = {name for name in metrics_in(query) if name.startswith("a2a_")}
     assert names <= EXPOSED.keys()
     known = {"job", "instance", "le", "worker", "type"} | {label for name in names for label in EXPOSED[name].labels}
@@ -30,7 +30,7 @@ def test_each_query_asks_for_metrics_and_labels_that_there_are(what: str, query:
 
 
 @pytest.mark.parametrize(("what", "query"), QUERIES, ids=[f"{n}-{what}" for n, (what, _) in enumerate(QUERIES)])
-def test_what_every_gateway_says_is_never_summed_over_gateways(what: str, query: str) -> None:
+def test_metrics_of_the_store_are_never_summed_over_gateways(what: str, query: str) -> None:
     for name in metrics_in(query) & {metric.exposed for metric in METRICS if metric.where == "store"}:
         for reading in re.finditer(rf"(\w+)(?: by \([\w, ]+\) |)\((?:(?:rate|increase)\()?{name}", query):
             assert reading[1] == "max", query
@@ -47,22 +47,26 @@ def test_grafana_knows_every_field_of_the_dashboard() -> None:
 
     understood = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
 
-    assert _lost(DASHBOARD, understood) == []
+    assert _dropped_fields(DASHBOARD, understood) == []
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
 
 
-def _lost(given: Any, understood: Any, where: str = "") -> list[str]:
-    """What of `given` is not in `understood`."""
+def _dropped_fields(given: Any, understood: Any, where: str = "") -> list[str]:
+    """Return the fields of `given` that are not in `understood`."""
     if isinstance(given, dict) and isinstance(understood, dict):
-        return [it for key, value in given.items() for it in _lost(value, understood.get(key), f"{where}/{key}")]
+        return [
+            it for key, value in given.items() for it in _dropped_fields(value, understood.get(key), f"{where}/{key}")
+        ]
     if isinstance(given, list) and isinstance(understood, list) and len(given) == len(understood):
         pairs = zip(given, understood, strict=True)
-        return [it for number, (one, other) in enumerate(pairs) for it in _lost(one, other, f"{where}/{number}")]
+        return [
+            it for number, (one, other) in enumerate(pairs) for it in _dropped_fields(one, other, f"{where}/{number}")
+        ]
     return [] if given == understood else [where]
 
 
-def test_the_dashboard_asks_the_data_source_that_is_provisioned() -> None:
+def test_the_dashboard_uses_the_provisioned_data_source() -> None:
     provisioned = (FOLDER / "datasources.yaml").read_text(encoding="utf-8")
     asked = set(re.findall(r'"uid": "(\w+)"', json.dumps(DASHBOARD["panels"])))
 

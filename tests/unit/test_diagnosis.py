@@ -1,4 +1,4 @@
-"""``a2a doctor``: what each check says of what was found."""
+"""Findings of ``a2a doctor`` for each survey."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVER = Server(
 
 
 def report(**changes: Any) -> dict[str, Any]:
-    """What a worker in order says."""
+    """Return the report of a healthy worker with changes."""
     fine = {
         "pool": "prefork",
         "queues": ["celery"],
@@ -79,7 +79,7 @@ RABBIT = BrokerServer("RabbitMQ", "3.10.8", ack_timeout=1800.0)
 
 
 def working(*, broker: BrokerServer = REDIS, **work: Any) -> dict[str, Any]:
-    """The agent works like this, on that broker."""
+    """Return a survey with a worker like this on that broker."""
     return {"broker": broker, "work": {"echo": Work(**work)}}
 
 
@@ -90,7 +90,7 @@ SIGNING = replace(PUSHING, webhook_public_keys=(PUBLIC,))
 
 
 def watching(*keys: str) -> dict[str, Any]:
-    """A watcher with these secret keys."""
+    """Return a survey with a watcher that has these secret keys."""
     secrets = [fingerprint_of(key.encode()) for key in keys]
     return {
         "watchers": (
@@ -100,17 +100,17 @@ def watching(*keys: str) -> dict[str, Any]:
 
 
 def signing(key: str) -> dict[str, Any]:
-    """A watcher that signs webhooks with this key."""
+    """Return a survey with a watcher that signs webhooks with this key."""
     [watcher] = watching(KEY)["watchers"]
     return {"watchers": ({**watcher, "settings": visible_settings(SIGNING), "signing_keys": [key]},)}
 
 
 def sealed(*keys: str, **changes: int) -> dict[str, Any]:
-    """There are configs, sealed with each of these."""
+    """Return a survey with configs that are sealed with each of these keys."""
     return {"webhooks": Webhooks(frozenset(fingerprint_of(key.encode()) for key in keys), **changes)}
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_deployment_has_no_problems() -> None:
     assert {finding.level for finding in diagnosis(HEALTHY)} == {"ok"}
     assert "secret" not in str(diagnosis(HEALTHY))
 
@@ -215,10 +215,10 @@ def test_all_is_well() -> None:
         ("wrong", {"gateway_health": {"status": "unavailable", "store": "gone"}}, "gateway", "not ready: store: gone"),
     ],
 )
-def test_what_is_not_is_said_with_its_remedy(level: str, changes: Mapping[str, Any], about: str, text: str) -> None:
-    said = [finding for finding in found(level, replace(HEALTHY, **changes)) if finding.about == about]
+def test_a_finding_names_its_remedy(level: str, changes: Mapping[str, Any], about: str, text: str) -> None:
+    findings = [finding for finding in found(level, replace(HEALTHY, **changes)) if finding.about == about]
 
-    assert text in " ".join(finding.text for finding in said)
+    assert text in " ".join(finding.text for finding in findings)
 
 
 def test_the_stores_own_redis_as_the_broker_is_judged_once() -> None:
@@ -228,15 +228,15 @@ def test_the_stores_own_redis_as_the_broker_is_judged_once() -> None:
     assert [finding.about for finding in found("wrong", survey) if "noeviction" in finding.text] == ["store"]
 
 
-def test_a_script_gets_the_same() -> None:
-    [said] = [json.loads(f.as_json()) for f in diagnosis(replace(HEALTHY, dead_letters=2)) if f.level == "note"]
+def test_the_json_output_has_the_same_findings() -> None:
+    [finding] = [json.loads(f.as_json()) for f in diagnosis(replace(HEALTHY, dead_letters=2)) if f.level == "note"]
 
-    assert said.pop("text").startswith("2 FAILED because")
-    assert said == {"check": "dead_letters", "level": "note", "about": "dead letters"}
+    assert finding.pop("text").startswith("2 FAILED because")
+    assert finding == {"check": "dead_letters", "level": "note", "about": "dead letters"}
 
 
-def test_a_key_that_is_being_changed_is_fine() -> None:
-    """New first in the gateways, both everywhere, and configs of both."""
+def test_a_key_rotation_is_no_problem() -> None:
+    """The new key is first in the gateways, all processes have both, and configs use both."""
     changing = replace(SETTINGS, secret_key=(OTHER, KEY))
 
     survey = replace(HEALTHY, settings=changing, **sealed(KEY, OTHER), **watching(KEY, OTHER))
@@ -251,7 +251,7 @@ def test_settings_of_the_gateway_alone_may_differ() -> None:
     assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own)})) == []
 
 
-def test_workers_need_not_know_where_webhooks_may_lead() -> None:
+def test_workers_need_no_webhook_settings() -> None:
     theirs = visible_settings(SETTINGS) | {"allow_networks": ["10.1.0.0/16"]}
     watcher = {"watchers": [{"watcher": "one:1", "settings": theirs, "versions": versions()}]}
 
@@ -267,7 +267,7 @@ def test_a_worker_whose_settings_cannot_be_used() -> None:
 
 
 def storage(**changes: Any) -> StorageState:
-    """A store in order, whose archive is."""
+    """Return a survey of a healthy store with an archive."""
     state = {"on": True, "complete": True, "waiting": 3, "due": 0, "lag": 0.0, "refused": 0}
     opened = Opened(changes.pop("schema", SCHEMA), True)
     return StorageState(opened, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))
@@ -282,7 +282,7 @@ ARCHIVING = replace(
 )
 
 
-def test_an_archive_in_order_is_said() -> None:
+def test_a_healthy_archive_is_reported() -> None:
     assert found("wrong", ARCHIVING) == []
     assert "3 ended tasks wait for it, none is late" in str(found("ok", ARCHIVING))
     assert "s3cret" not in str(diagnosis(ARCHIVING))
@@ -303,5 +303,5 @@ def test_an_archive_in_order_is_said() -> None:
         (replace(ARCHIVING, storage=storage(schema=SCHEMA + 1)), "which a newer release wrote"),
     ],
 )
-def test_what_is_wrong_with_what_is_kept_is_said(survey: Survey, text: str) -> None:
+def test_problems_of_the_archive_are_reported(survey: Survey, text: str) -> None:
     assert text in str(found("wrong", survey))

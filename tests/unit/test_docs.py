@@ -1,4 +1,4 @@
-"""docs/agents.md and docs/lifecycle.md say what the code does: how runs end, with which states and sentences."""
+"""docs/agents.md and docs/lifecycle.md equal the code: the ends of runs with their states and texts."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ STATES = {
     outcomes.NEEDS_INPUT: "INPUT_REQUIRED",
     outcomes.NEEDS_AUTHORIZATION: "AUTH_REQUIRED",
 }
-"""The sentences that a run is not ended with by name, and the state of each."""
+"""State of each text with which a run ends without a constant."""
 SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and isinstance(value, str)}
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """What happens, the states, and what the client reads."""
+def table_rows() -> list[tuple[str, str, str]]:
+    """Return the event, the states and the client's text of each row."""
     section = TEXT.partition("## How a run can end\n")[2].partition("\n## ")[0]
     table = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [(what.strip(), states.strip(), reads.strip()) for what, states, reads in table[2:]]
 
 
 def documented() -> dict[str, str]:
-    """Each sentence of the table, with its state."""
-    return {sentence: state for _, state, reads in rows() for sentence in re.findall(r'"(.+?)"', reads)}
+    """Return each text of the table with its state."""
+    return {sentence: state for _, state, reads in table_rows() for sentence in re.findall(r'"(.+?)"', reads)}
 
 
 def used() -> dict[str, str]:
-    """Each sentence that the code ends a run with, wherever that is, with the state it leaves."""
+    """Return each text with which the code ends a run, and the state."""
     found = {outcomes.AGENT_FAILED: state_of(Failure()), **STATES}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -67,17 +67,17 @@ def used() -> dict[str, str]:
 
 
 def state_of(outcome: Outcome) -> str:
-    """The state that `outcome` leaves."""
+    """Return the state of `outcome`."""
     event = final_event(outcome, "t", "c")
     assert event is not None
     return TaskState.Name(event.status.state).removeprefix("TASK_STATE_")
 
 
-def test_every_sentence_of_the_code_is_in_the_table_with_its_state() -> None:
+def test_every_text_of_the_code_is_in_the_table_with_its_state() -> None:
     assert documented() == used()
 
 
-def test_no_sentence_is_idle() -> None:
+def test_every_text_of_the_table_is_used() -> None:
     assert set(used()) == set(SENTENCES.values())
 
 
@@ -85,10 +85,10 @@ def test_every_outcome_leaves_a_state_of_the_table() -> None:
     ends: list[Outcome] = [Completed(), Rejection(), Refused(""), Failure(), Canceled()]
     ends += [Paused(state) for state in INTERRUPTED]
     ends += [Retried(2, 4, "")]
-    going_on = {Delegated, Lost}  # the task is another run's, or somebody else's, to end
+    going_on = {Delegated, Lost}  # another run or another system ends the task
     assert {type(outcome) for outcome in ends} | going_on == set(get_args(Outcome)), "an outcome is not compared here"
 
-    named = {state.strip() for _, states, _ in rows() for state in states.split(",")}
+    named = {state.strip() for _, states, _ in table_rows() for state in states.split(",")}
 
     assert named == {state_of(outcome) for outcome in ends}
 
@@ -99,7 +99,7 @@ def test_the_errors_that_refuse_a_message_are_named() -> None:
     assert re.findall(r"`(\w+Error)`", sentence) == [error.__name__ for error in REFUSALS]
 
 
-def test_the_table_is_in_one_place() -> None:
+def test_the_table_exists_once() -> None:
     head = "| what happens | state | the client reads |"
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
@@ -119,7 +119,7 @@ def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:
     assert arrows == wanted
 
 
-def test_every_link_of_a_page_leads_somewhere() -> None:
+def test_every_link_of_a_page_has_a_target() -> None:
     lost = {
         f"{page.name}: {target}"
         for page in (ROOT / "docs").rglob("*.md")

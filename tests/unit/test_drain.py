@@ -1,4 +1,4 @@
-"""Which workers a drain means, and which queue a message came from: no other deployment's, and none is forgotten."""
+"""Drains: the selection of their workers in this deployment, and the queue of a message."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from a2a_celery.cli.operator.drain import Choice, Drainer
 from a2a_celery.execution.celery import remote_control
 
 STORE, PREFIX = "run-id/0", "a2a"
-NOBODY: dict[str, Any] = {"nodes": (), "hosts": (), "queues": (), "agents": (), "everything": False}
+NO_SELECTION: dict[str, Any] = {"nodes": (), "hosts": (), "queues": (), "agents": (), "everything": False}
 
 
 def worker(identity: str | None = STORE, prefix: str | None = PREFIX) -> dict[str, Any]:
-    """What one reports."""
+    """Return the report of a worker."""
     report: dict[str, Any] = {"pool": "prefork", "queues": ["celery"], "drained": []}
     if prefix is not None:
         report |= {"settings": {"key_prefix": prefix}}
@@ -26,7 +26,7 @@ def worker(identity: str | None = STORE, prefix: str | None = PREFIX) -> dict[st
     return report
 
 
-SAID: dict[str, Any] = {
+REPORTS: dict[str, Any] = {
     "celery@ours": worker(),
     "celery@other-store": worker("another/0"),
     "celery@other-prefix": worker(prefix="other"),
@@ -37,27 +37,27 @@ SAID: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "which", [{"everything": True}, {"queues": ("celery",)}, {"hosts": tuple(node[7:] for node in SAID)}]
+    "which", [{"everything": True}, {"queues": ("celery",)}, {"hosts": tuple(node[7:] for node in REPORTS)}]
 )
-def test_another_deployment_at_the_same_broker_is_left_alone(which: dict[str, Any]) -> None:
-    chosen = Choice.of(SAID, NOBODY | which, {}, STORE, PREFIX)
+def test_workers_of_another_deployment_at_the_same_broker_are_not_drained(which: dict[str, Any]) -> None:
+    chosen = Choice.of(REPORTS, NO_SELECTION | which, {}, STORE, PREFIX)
 
     assert chosen.nodes == ("celery@ours",)
     assert chosen.strangers == ("celery@bad-settings", "celery@lost-its-store")
 
 
 def test_a_worker_that_can_t_say_whose_it_is_can_be_named() -> None:
-    chosen = Choice.of(SAID, NOBODY | {"nodes": ("celery@lost-its-store",)}, {}, STORE, PREFIX)
+    chosen = Choice.of(REPORTS, NO_SELECTION | {"nodes": ("celery@lost-its-store",)}, {}, STORE, PREFIX)
 
     assert (chosen.nodes, chosen.strangers) == (("celery@lost-its-store",), ())
     with pytest.raises(click.ClickException, match="celery@plain does not reply"):
-        Choice.of(SAID, NOBODY | {"nodes": ("celery@plain",)}, {}, STORE, PREFIX)
+        Choice.of(REPORTS, NO_SELECTION | {"nodes": ("celery@plain",)}, {}, STORE, PREFIX)
 
 
 def test_a_worker_that_is_started_again_while_it_is_drained_does_not_count_as_drained() -> None:
     control = SimpleNamespace(broadcast=lambda command, **_: [{"celery@ours": ANSWERS[command]}])
     app: Any = SimpleNamespace(control=control)
-    drainer = Drainer(app, Choice.of(SAID, NOBODY | {"everything": True}, {}, STORE, PREFIX))
+    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
 
     drainer.drain()
     drainer.wait(30)
@@ -76,7 +76,7 @@ def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_dr
 
     control = SimpleNamespace(broadcast=broadcast, shutdown=lambda **_: replies.update(ANSWERS))
     app: Any = SimpleNamespace(control=control)
-    drainer = Drainer(app, Choice.of(SAID, NOBODY | {"everything": True}, {}, STORE, PREFIX))
+    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
     drainer.drain()
     drainer.wait(30)
 
@@ -89,7 +89,7 @@ def test_a_worker_that_is_started_again_after_its_shutdown_is_not_reported_as_dr
 def test_the_undo_for_a_worker_that_was_started_again_names_the_queues_that_it_consumes() -> None:
     control = SimpleNamespace(broadcast=lambda *_, **__: [{"celery@ours": {"queues": []}}])
     app: Any = SimpleNamespace(control=control)
-    drainer = Drainer(app, Choice.of(SAID, NOBODY | {"everything": True}, {}, STORE, PREFIX))
+    drainer = Drainer(app, Choice.of(REPORTS, NO_SELECTION | {"everything": True}, {}, STORE, PREFIX))
 
     drainer.undo()
 
@@ -130,7 +130,7 @@ QUEUES = (
         ("news", "", "all"),
     ],
 )
-def test_a_message_is_known_by_the_queue_that_it_came_from(exchange: str | None, key: str, queue: str | None) -> None:
+def test_the_queue_of_a_message_is_known(exchange: str | None, key: str, queue: str | None) -> None:
     app = Celery(set_as_current=False)
     app.conf.task_queues = QUEUES
     consumer = SimpleNamespace(app=app)

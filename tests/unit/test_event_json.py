@@ -1,4 +1,4 @@
-"""Events as JSON: what the SDK writes, for every field that an event can have."""
+"""Events as JSON: the same as the SDK writes, for every field of an event."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ EVENTS: list[Event] = [
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_it_is_what_the_sdk_writes(event: Event) -> None:
-    said, theirs = event_json(event), dumps(MessageToDict(to_stream_response(event)))
+    text, theirs = event_json(event), dumps(MessageToDict(to_stream_response(event)))
 
-    assert json.loads(said) == json.loads(theirs)
-    assert sorted(said) == sorted(theirs)  # a copy has its maps in another order, and nothing else
+    assert json.loads(text) == json.loads(theirs)
+    assert sorted(text) == sorted(theirs)  # a copy differs only in the order of its maps
 
 
 @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029", "\n", "\r"])
-def test_it_is_one_line_for_everybody(end: str) -> None:
+def test_an_event_is_one_line_for_all_parsers(end: str) -> None:
     event = TaskArtifactUpdateEvent(artifact=Artifact(parts=[Part(text=f"a{end}b")]))
 
-    said = event_json(event)
+    text = event_json(event)
 
-    assert len(said.splitlines()) == 1
-    assert json.loads(said) == MessageToDict(to_stream_response(event))
+    assert len(text.splitlines()) == 1
+    assert json.loads(text) == MessageToDict(to_stream_response(event))

@@ -1,4 +1,4 @@
-"""The execution state machine against a model of it: what passes, what is remembered, who hears of what, and when."""
+"""The execution state machine, compared to a model: its transitions, its history and its listeners."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ ATTEMPTS = st.lists(st.tuples(st.sampled_from(ALL), DETAILS), max_size=40)
 
 
 def ticking(start: int = 1_000) -> Any:
-    """A clock that is one µs further at each look."""
+    """Return a clock that advances by 1 µs at each call."""
     ticks = iter(range(start, start + 1_000_000))
     return lambda: next(ticks)
 
 
 def through_json(saved: dict[str, Any]) -> Any:
-    """As whoever keeps it would."""
+    """Return the state after a round trip through JSON."""
     return json.loads(json.dumps(saved))
 
 
-# what DESIGN and docs say, written out once more: the table may not change by accident
+# a copy of the documented table, against accidental changes
 EXPECTED = {
     S.IDLE: {S.INITIALIZING},
     S.INITIALIZING: {S.MODEL_CALL, S.TOOL_EXECUTION, *ENDS},
@@ -59,24 +59,24 @@ EXPECTED = {
 }
 
 
-def test_the_table_is_the_one_that_is_promised() -> None:
+def test_the_table_is_the_documented_one() -> None:
     assert EXPECTED == EXECUTION_TRANSITIONS
     assert {S.IDLE, S.INTERRUPTED, S.COMPLETED} == CHECKPOINT_STATES
 
 
 @given(ATTEMPTS, st.sampled_from(ALL))
-def test_only_legal_transitions_pass_and_listeners_hear_of_each_once_in_order(
+def test_only_legal_transitions_happen_and_listeners_get_each_once_in_order(
     attempts: list[tuple[ExecutionState, dict[str, Any]]], start: ExecutionState
 ) -> None:
     machine = ExecutionStateMachine(start, clock=ticking())
-    heard: tuple[list[Transition], list[Transition]] = ([], [])
-    for listener in heard:
+    received: tuple[list[Transition], list[Transition]] = ([], [])
+    for listener in received:
         machine.add_listener(listener.append)
-    state, made = start, []
+    state, expected = start, []
 
     for after, detail in attempts:
         if after in EXPECTED[state]:
-            made.append((len(made) + 1, state, after, 1_000 + len(made), detail))
+            expected.append((len(expected) + 1, state, after, 1_000 + len(expected), detail))
             assert machine.try_transition(after, **detail)
             state = after
         else:
@@ -86,13 +86,13 @@ def test_only_legal_transitions_pass_and_listeners_hear_of_each_once_in_order(
         assert machine.state is state
         assert machine.is_checkpoint == (state in CHECKPOINT_STATES)
 
-    told = [(t.number, t.before, t.after, t.at_us, t.detail) for t in machine.history]
-    assert told == made
-    assert list(heard[0]) == list(heard[1]) == list(machine.history)
+    recorded = [(t.number, t.before, t.after, t.at_us, t.detail) for t in machine.history]
+    assert recorded == expected
+    assert list(received[0]) == list(received[1]) == list(machine.history)
 
 
 @given(ATTEMPTS, st.sampled_from(ALL), st.integers(1, 40))
-def test_what_was_saved_is_read_again_to_the_letter_and_goes_on(
+def test_a_saved_machine_is_restored_exactly_and_continues(
     attempts: list[tuple[ExecutionState, dict[str, Any]]], start: ExecutionState, limit: int
 ) -> None:
     machine = ExecutionStateMachine(start, clock=ticking(), history_limit=limit)
@@ -129,7 +129,7 @@ def test_a_detail_that_is_no_plain_value_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "", None, 1])
-def test_what_is_no_state_is_refused(state: Any) -> None:
+def test_an_unknown_state_is_refused(state: Any) -> None:
     with pytest.raises(ValueError, match="is not a valid ExecutionState"):
         ExecutionStateMachine().transition(state)
     with pytest.raises(ValueError, match="history_limit = 0"):
@@ -141,7 +141,7 @@ SAVED = {"version": 1, "state": "INITIALIZING", "history": [STEP]}
 
 
 def with_step(**changes: Any) -> dict[str, Any]:
-    """`SAVED` with another first entry in its history."""
+    """Return `SAVED` with another first entry in its history."""
     return {**SAVED, "history": [{**STEP, **changes}]}
 
 
@@ -173,10 +173,10 @@ GARBAGE: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage_is_refused_by_the_field_at_fault(name: str) -> None:
-    saved, said = GARBAGE[name]
+    saved, error = GARBAGE[name]
     assert ExecutionStateMachine.from_dict(SAVED).to_dict() == SAVED
 
-    with pytest.raises(InvalidSaved, match=f"^{said}") as refused:
+    with pytest.raises(InvalidSaved, match=f"^{error}") as refused:
         ExecutionStateMachine.from_dict(saved)
 
     assert isinstance(refused.value, ValueError)
@@ -192,24 +192,24 @@ def test_any_json_is_read_or_refused(saved: Any) -> None:
         ExecutionStateMachine.from_dict(saved)
 
 
-def test_a_listener_that_raises_breaks_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_is_logged_without_other_effects(caplog: pytest.LogCaptureFixture) -> None:
     machine = ExecutionStateMachine()
-    heard: list[Transition] = []
+    received: list[Transition] = []
 
     def fails(transition: Transition) -> None:
         raise SystemExit("a listener's own idea")
 
     machine.add_listener(fails)
-    machine.add_listener(heard.append)
+    machine.add_listener(received.append)
     with caplog.at_level(logging.ERROR):
         machine.transition(S.INITIALIZING)
         machine.transition(S.COMPLETED)
 
-    assert [t.after for t in heard] == [S.INITIALIZING, S.COMPLETED]
+    assert [t.after for t in received] == [S.INITIALIZING, S.COMPLETED]
     assert "a listener failed at the transition from IDLE to INITIALIZING" in caplog.text
 
 
-def test_a_listener_may_move_the_machine_and_nobody_hears_of_it_early() -> None:
+def test_a_listener_may_make_a_transition_that_later_listeners_get_in_order() -> None:
     machine = ExecutionStateMachine()
     first: list[str] = []
     second: list[str] = []
@@ -227,31 +227,31 @@ def test_a_listener_may_move_the_machine_and_nobody_hears_of_it_early() -> None:
     assert first == second == [S.INITIALIZING, S.TOOL_EXECUTION]
 
 
-def test_a_listener_hears_from_when_it_was_added_to_when_it_was_removed() -> None:
+def test_a_listener_gets_transitions_between_its_addition_and_removal() -> None:
     machine = ExecutionStateMachine()
-    heard: list[Transition] = []
+    received: list[Transition] = []
     machine.transition(S.INITIALIZING)
-    machine.add_listener(heard.append)
-    machine.add_listener(heard.append)
+    machine.add_listener(received.append)
+    machine.add_listener(received.append)
     machine.transition(S.MODEL_CALL)
-    machine.remove_listener(heard.append)
-    machine.remove_listener(heard.append)
+    machine.remove_listener(received.append)
+    machine.remove_listener(received.append)
     machine.transition(S.COMPLETED)
 
-    assert [t.after for t in heard] == [S.MODEL_CALL]
+    assert [t.after for t in received] == [S.MODEL_CALL]
 
 
 def started(threads: list[Thread]) -> Iterator[Thread]:
-    """The threads, each begun."""
+    """Start threads and return them."""
     for thread in threads:
         thread.start()
         yield thread
 
 
-def test_many_threads_make_one_history_and_every_listener_hears_it() -> None:
+def test_many_threads_make_one_history_that_every_listener_gets() -> None:
     machine = ExecutionStateMachine(history_limit=100_000)
-    heard: list[Transition] = []
-    machine.add_listener(heard.append)
+    received: list[Transition] = []
+    machine.add_listener(received.append)
     machine.transition(S.INITIALIZING)
     count, each = 8, 400
     together = Barrier(count)
@@ -265,38 +265,38 @@ def test_many_threads_make_one_history_and_every_listener_hears_it() -> None:
         thread.join(20)
 
     history = machine.history
-    assert heard == list(history)
+    assert received == list(history)
     assert [t.number for t in history] == list(range(1, count * each + 2))
     assert all(b.before is a.after for a, b in pairwise(history))
     ExecutionStateMachine.from_dict(machine.to_dict(), history_limit=100_000)
 
 
-def test_a_thread_does_not_wait_for_the_listener_of_another_which_hears_in_its_context_all_the_same() -> None:
+def test_a_thread_does_not_wait_for_a_listener_that_another_thread_runs() -> None:
     at: ContextVar[str] = ContextVar("at", default="elsewhere")
     at.set("here")
     machine = ExecutionStateMachine()
-    told, go_on = Event(), Event()
-    heard: list[tuple[ExecutionState, str]] = []
+    is_called, go_on = Event(), Event()
+    received: list[tuple[ExecutionState, str]] = []
 
     def slow(transition: Transition) -> None:
-        heard.append((transition.after, at.get()))
-        told.set()
+        received.append((transition.after, at.get()))
+        is_called.set()
         assert go_on.wait(20)
 
     machine.add_listener(slow)
     other = Thread(target=machine.transition, args=(S.INITIALIZING,))
     other.start()
-    assert told.wait(20)
+    assert is_called.wait(20)
 
-    machine.transition(S.MODEL_CALL)  # while the other thread is in the listener
-    assert heard == [(S.INITIALIZING, "elsewhere")]
+    machine.transition(S.MODEL_CALL)  # while the listener runs in the other thread
+    assert received == [(S.INITIALIZING, "elsewhere")]
     go_on.set()
     other.join(20)
 
-    assert heard == [(S.INITIALIZING, "elsewhere"), (S.MODEL_CALL, "here")]
+    assert received == [(S.INITIALIZING, "elsewhere"), (S.MODEL_CALL, "here")]
 
 
-def test_each_state_says_who_moves_it_on() -> None:
+def test_each_state_has_a_comment() -> None:
     source = (Path(__file__).resolve().parents[2] / "a2a_celery" / "lifecycle" / "execution.py").read_text()
 
     assert all(re.search(rf'    {state} = "{state}"  # \w.*\w', source) for state in ALL)
@@ -310,10 +310,10 @@ def shown(machine: ExecutionStateMachine) -> list[tuple[int, str, str, dict[str,
     return [(t.number, t.before, t.after, dict(t.detail)) for t in machine.history]
 
 
-def test_a_restored_machine_knows_where_it_died_and_goes_on_from_idle() -> None:
+def test_a_restored_machine_has_its_last_state_and_continues_from_idle() -> None:
     machine = ExecutionStateMachine(clock=ticking(2_000))
-    heard: list[Transition] = []
-    machine.add_listener(heard.append)
+    received: list[Transition] = []
+    machine.add_listener(received.append)
 
     machine.restore([step(1, S.IDLE, S.INITIALIZING), step(2, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")])
     machine.return_to_idle()
@@ -324,7 +324,7 @@ def test_a_restored_machine_knows_where_it_died_and_goes_on_from_idle() -> None:
         (3, S.TOOL_EXECUTION, S.ERROR, {"reason": "lost"}),
         (4, S.ERROR, S.IDLE, {}),
     ]
-    assert heard == []
+    assert received == []
     assert machine.transition(S.INITIALIZING).number == 5
     again = ExecutionStateMachine.from_dict(through_json(machine.to_dict()))
     assert again.history == machine.history
@@ -352,7 +352,7 @@ def test_the_return_to_idle_between_two_runs_is_filled_in(end: ExecutionState) -
     assert [number for number, _, _, _ in shown(machine)] == [1, 2, 3, 4]
 
 
-def test_a_history_with_a_gap_begins_behind_it() -> None:
+def test_a_history_with_a_gap_begins_after_it() -> None:
     machine = ExecutionStateMachine()
 
     machine.restore([step(1, S.IDLE, S.INITIALIZING), step(7, S.TOOL_EXECUTION, S.COMPLETED)])

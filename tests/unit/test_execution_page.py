@@ -1,4 +1,4 @@
-"""docs/execution.md says what the machine does: its table, its states, its names and metrics."""
+"""docs/execution.md equals the code: the table of the machine, its states, names and metrics."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_the_drawn_machine_is_the_table_of_transitions() -> None:
 
 
 def test_each_state_is_explained_once() -> None:
-    rows = re.findall(r"^\| ([A-Z_]+) \|", PAGE, re.MULTILINE)
+    states = re.findall(r"^\| ([A-Z_]+) \|", PAGE, re.MULTILINE)
 
-    assert rows == list(ExecutionState)
+    assert states == list(ExecutionState)
 
 
 def test_the_checkpoint_states_are_named() -> None:
@@ -43,7 +43,7 @@ def test_the_checkpoint_states_are_named() -> None:
     assert set(re.findall(r"[A-Z]{2,}", sentence)) == CHECKPOINT_STATES
 
 
-def test_what_is_named_is_there() -> None:
+def test_all_named_objects_exist() -> None:
     for name in ("ExecutionStateMachine", "IllegalTransition", "InvalidSaved", "current_execution", "current_turn"):
         assert f"`{name}" in PAGE or f".{name}" in PAGE
         assert hasattr(a2a_celery, name) or hasattr(execution, name)
@@ -65,7 +65,7 @@ def test_what_is_named_is_there() -> None:
         assert f"`{name}`" in PAGE
 
 
-def test_figures_are_those_of_the_code() -> None:
+def test_numbers_are_those_of_the_code() -> None:
     lua = (ROOT / "a2a_celery" / "store" / "scripts" / "lib" / "events.lua").read_text(encoding="utf-8")
 
     assert f"cut after {MAX_NAME} characters" in PAGE

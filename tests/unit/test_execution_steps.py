@@ -1,4 +1,4 @@
-"""What an agent's steps mean: one after the other, within each other, at once; and how a run's end is called."""
+"""Steps of an agent: sequential, nested and concurrent; and the final state of a run."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ S = ExecutionState
 
 @pytest.fixture
 def execution() -> Execution:
-    """One whose run has begun."""
+    """Return an execution whose run has begun."""
     execution = Execution()
     execution.transition(S.INITIALIZING)
     return execution
 
 
 def shown(execution: Execution) -> list[str]:
-    """What it went through behind INITIALIZING: the names of models and tools, else the state."""
-    return [str(next(iter(made.detail.values()), made.after)) for made in execution.history[1:]]
+    """Return the names of models and tools, or the states, after INITIALIZING."""
+    return [str(next(iter(transition.detail.values()), transition.after)) for transition in execution.history[1:]]
 
 
-async def test_steps_one_after_the_other_stay_until_the_next(execution: Execution) -> None:
+async def test_a_step_is_shown_until_the_next(execution: Execution) -> None:
     async with execution.model_call("m1"):
         pass
     assert execution.state is S.MODEL_CALL
@@ -67,7 +67,7 @@ async def test_steps_one_after_the_other_stay_until_the_next(execution: Executio
     assert execution.history[-1].before is S.TOOL_EXECUTION
 
 
-async def test_a_model_that_a_tool_calls_gives_the_tool_back(execution: Execution) -> None:
+async def test_after_a_nested_model_call_the_tool_is_shown_again(execution: Execution) -> None:
     async with execution.tool_call("outer"):
         async with execution.model_call("inner"):
             assert execution.state is S.MODEL_CALL
@@ -76,7 +76,7 @@ async def test_a_model_that_a_tool_calls_gives_the_tool_back(execution: Executio
     assert shown(execution) == ["outer", "inner", "outer"]
 
 
-async def test_of_tools_at_once_the_newest_that_is_open_is_shown(execution: Execution) -> None:
+async def test_of_concurrent_tools_the_newest_open_one_is_shown(execution: Execution) -> None:
     go = {name: asyncio.Event() for name in "abc"}
 
     async def use(name: str) -> None:
@@ -91,10 +91,10 @@ async def test_of_tools_at_once_the_newest_that_is_open_is_shown(execution: Exec
         go[name].set()
         await using[name]
 
-    assert shown(execution) == ["a", "b", "c", "a"]  # the end of b shows nothing, that of c goes back to a
+    assert shown(execution) == ["a", "b", "c", "a"]  # the end of b is not shown, that of c returns to a
 
 
-async def test_a_step_that_raises_is_over(execution: Execution) -> None:
+async def test_an_exception_ends_its_step(execution: Execution) -> None:
     with pytest.raises(KeyError):
         async with execution.tool_call("a"), execution.tool_call("b"):
             raise KeyError
@@ -104,7 +104,7 @@ async def test_a_step_that_raises_is_over(execution: Execution) -> None:
     assert shown(execution) == ["a", "b", "a", "c"]
 
 
-async def test_steps_behind_the_end_count_for_nothing(execution: Execution) -> None:
+async def test_steps_after_the_end_are_ignored(execution: Execution) -> None:
     async with execution.tool_call("outer"):
         execution.finish(Canceled(), WORKING)
         async with execution.model_call("late"):
@@ -114,7 +114,7 @@ async def test_steps_behind_the_end_count_for_nothing(execution: Execution) -> N
     assert shown(execution) == ["outer", "CANCELLED"]
 
 
-def test_threads_may_have_steps_at_once(execution: Execution) -> None:
+def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
     together = Barrier(8)
 
     def work(name: str) -> None:
@@ -137,7 +137,7 @@ def test_threads_may_have_steps_at_once(execution: Execution) -> None:
 def test_a_listener_may_begin_a_step(execution: Execution) -> None:
     def logs(made: Any) -> None:
         if made.detail == {"tool": "t"}:
-            execution.remove_listener(logs)  # it goes back to that tool
+            execution.remove_listener(logs)  # it returns to that tool
             with execution.model_call("of the listener"):
                 pass
 
@@ -156,7 +156,7 @@ def test_a_listener_may_begin_a_step(execution: Execution) -> None:
         (lambda e: e.model_call(model=3), TypeError),
     ],
 )
-def test_a_name_that_is_none_is_refused(execution: Execution, call: Any, error: Any) -> None:
+def test_an_invalid_name_is_refused(execution: Execution, call: Any, error: Any) -> None:
     with pytest.raises(error, match="name"):
         call(execution)
 
@@ -189,7 +189,7 @@ ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("outcome", "state", "detail"), ENDED)
-def test_each_outcome_has_its_end(
+def test_each_outcome_has_a_final_state(
     execution: Execution, outcome: Outcome, state: ExecutionState, detail: dict[str, str]
 ) -> None:
     execution.finish(outcome, WORKING)
@@ -198,7 +198,7 @@ def test_each_outcome_has_its_end(
     assert state in ENDS
 
 
-def test_no_outcome_is_forgotten() -> None:
+def test_all_outcomes_are_covered() -> None:
     assert {type(outcome) for outcome, _, _ in ENDED} == set(get_args(Outcome))
 
 
@@ -215,12 +215,12 @@ def test_no_outcome_is_forgotten() -> None:
         (SUBMITTED, S.COMPLETED),
     ],
 )
-def test_an_agent_that_returns_has_ended_as_it_said(state: TaskState, end: ExecutionState) -> None:
+def test_the_last_state_decides_the_end_of_an_agent_that_returns(state: TaskState, end: ExecutionState) -> None:
     assert end_of(Completed(), state) == end_in(state)
     assert end_in(state)[0] is end
 
 
-async def test_the_current_execution_is_that_of_the_code_at_hand(execution: Execution) -> None:
+async def test_the_current_execution_is_that_of_the_running_code(execution: Execution) -> None:
     assert current_execution() is None
     token = CURRENT_EXECUTION.set(execution)
     try:

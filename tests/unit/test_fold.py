@@ -1,4 +1,4 @@
-"""The fold: what a log says, event by event; and how an event is written down."""
+"""The fold of a log into a task, and the encoding of events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST = Task(id="t", context_id="c", status=TaskStatus(state=SUBMITTED))
 
 
 def log(*events: Event, first: Event = FIRST) -> list[LogEntry]:
-    """A log of a task and these events."""
+    """Return a log of a task and these events."""
     return [LogEntry(n, 1_000_000 * n, event) for n, event in enumerate([first, *events], 1)]
 
 
@@ -110,7 +110,7 @@ def test_an_answer_completes_the_task_when_it_was_recorded() -> None:
     assert task.status.timestamp.ToMicroseconds() == 2_000_000
 
 
-def test_a_client_s_message_joins_the_history_behind_the_question() -> None:
+def test_a_client_s_message_follows_the_question_in_the_history() -> None:
     task = fold(log(status(INPUT_REQUIRED, "which?"), message("this", Role.ROLE_USER)))
 
     assert texts(task.history) == ["which?", "this"]
@@ -118,7 +118,7 @@ def test_a_client_s_message_joins_the_history_behind_the_question() -> None:
     assert not task.status.HasField("message")
 
 
-def test_a_whole_task_replaces_everything() -> None:
+def test_a_complete_task_replaces_everything() -> None:
     other = Task(id="t", context_id="c", status=TaskStatus(state=WORKING), history=[message("x")])
 
     task = fold(log(chunk("a"), status(WORKING, "one", a=1), other))
@@ -128,7 +128,7 @@ def test_a_whole_task_replaces_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "says"),
+    ("entries", "error"),
     [
         ([], "empty log"),
         (log(first=status(WORKING)), "begins with a task, not with TaskStatusUpdateEvent"),
@@ -137,8 +137,8 @@ def test_a_whole_task_replaces_everything() -> None:
         ([*log(), *log()], "jumps from version 1 to 1"),
     ],
 )
-def test_what_is_no_whole_log_is_refused(entries: list[LogEntry], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_an_incomplete_log_is_refused(entries: list[LogEntry], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         fold(entries)
 
 
@@ -158,7 +158,7 @@ def test_an_event_survives_being_written_down(event: Event, kind: EventKind) -> 
 
 
 @pytest.mark.parametrize("call", [kind_of, encode])
-def test_what_is_no_event_is_refused(call: object) -> None:
+def test_an_unknown_object_is_refused(call: object) -> None:
     with pytest.raises(TypeError, match="not an A2A event: TaskStatus"):
         call(TaskStatus())  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""What the commands say of themselves."""
+"""Help texts of the commands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("group", [a2a, deliveries], ids=lambda group: group.name)
 def test_each_commands_help_fits_its_line(group: click.Group) -> None:
-    said = CliRunner().invoke(group, ["--help"], terminal_width=80)
+    result = CliRunner().invoke(group, ["--help"], terminal_width=80)
 
-    assert said.exit_code == 0
-    assert "..." not in said.output.partition("Commands:")[2]
+    assert result.exit_code == 0
+    assert "..." not in result.output.partition("Commands:")[2]
 
 
-def test_each_command_of_an_operator_answers_in_json_as_documented() -> None:
+def test_each_operator_command_with_json_output_is_documented() -> None:
     page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
     table = page.partition("| command | purpose |")[2].partition("\n\n")[0]
     names = set(re.findall(r"`(\w+)", "".join(row.split("|")[1] for row in table.splitlines()[2:])))

@@ -1,4 +1,4 @@
-"""Names of keys: quoted so that no id can pretend to be another, or reach outside its own."""
+"""Names of keys: quoted, so that no id can be confused with another or leave its namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SENDABLE = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(SENDABLE, SENDABLE)
-def test_two_texts_are_quoted_alike_only_if_they_are_the_same(one: str, other: str) -> None:
+def test_different_texts_are_quoted_differently(one: str, other: str) -> None:
     assert PLAIN.fullmatch(quoted(one))
     assert (quoted(one) == quoted(other)) == (one == other)
 
@@ -45,6 +45,6 @@ def test_prefixes_keep_deployments_apart() -> None:
     assert (one.leases, one.dispatch, one.runner("r")) != (other.leases, other.dispatch, other.runner("r"))
 
 
-def test_a_scope_names_its_parts_without_confusion() -> None:
+def test_the_text_of_a_scope_is_unambiguous() -> None:
     assert str(Scope("a", "b/c", "d e")) == "a/b%2Fc/d%20e"
     assert str(Scope()) == "//"

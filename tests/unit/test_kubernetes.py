@@ -1,6 +1,6 @@
-"""compose/kubernetes is what Kubernetes takes, what this package has, and what docs/kubernetes.md says.
+"""compose/kubernetes conforms to Kubernetes, to this package and to docs/kubernetes.md.
 
-Kubernetes' own schemas judge its kinds. KEDA's ScaledObject and the kustomization are judged by hand.
+The schemas of Kubernetes check its own kinds. The tests check KEDA's ScaledObject and the kustomization.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "compose" / "Dockerfile").read_text(encoding="utf-8")
 
 OLDEST, NEWEST = "1.29", "1.37"
-"""Releases of Kubernetes whose schemas the base must fit."""
+"""Releases of Kubernetes to whose schemas the base must conform."""
 
 NOT_OURS = {"APP", "CELERY_BROKER_URL"}
 """Variables that Celery reads."""
@@ -45,7 +45,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 KUSTOMIZATION = documents("kustomization.yaml")[0]
 OBJECTS: list[dict[str, Any]] = [each for name in KUSTOMIZATION["resources"] for each in documents(name)]
 KEDA = [each for each in OBJECTS if each["apiVersion"].startswith("keda.sh/")]
-OWN_KINDS = [each for each in OBJECTS if each not in KEDA]
+STANDARD_OBJECTS = [each for each in OBJECTS if each not in KEDA]
 
 
 def named(kind: str, name: str) -> dict[str, Any]:
@@ -85,19 +85,19 @@ def test_every_file_is_a_resource() -> None:
 
 
 @pytest.mark.parametrize("release", [OLDEST, NEWEST])
-@pytest.mark.parametrize("manifest", OWN_KINDS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
-def test_kubernetes_takes_it(manifest: dict[str, Any], release: str) -> None:
+@pytest.mark.parametrize("manifest", STANDARD_OBJECTS, ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
+def test_the_resources_conform_to_the_schemas(manifest: dict[str, Any], release: str) -> None:
     kubernetes_validate.validate(manifest, release, strict=True)
 
 
-def test_the_schemas_refuse_what_is_wrong() -> None:
+def test_the_schemas_refuse_wrong_resources() -> None:
     broken = named("Deployment", "a2a-worker") | {"spec": {"replicas": "two"}}
 
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, NEWEST, strict=True)
 
 
-def test_there_is_everything_that_the_page_promises() -> None:
+def test_the_base_has_all_documented_resources() -> None:
     found = sorted((each["kind"], each["metadata"]["name"]) for each in OBJECTS if each["kind"] != "NetworkPolicy")
 
     assert found == sorted(
@@ -112,7 +112,7 @@ def test_there_is_everything_that_the_page_promises() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_pod_may_do_nothing_that_it_need_not(role: str) -> None:
+def test_pods_have_only_the_required_privileges(role: str) -> None:
     user = int(re.search(r"^USER (\d+):\1$", DOCKERFILE, re.MULTILINE)[1])  # type: ignore[index]
     spec = pod(role)
 
@@ -146,7 +146,7 @@ def test_secrets_are_files_and_only_tmp_is_written(role: str) -> None:
     assert "env" not in container(role), "a secret in a variable is shown by kubectl describe"
 
 
-def test_the_settings_of_the_base_are_taken(tmp_path: Path) -> None:
+def test_the_settings_of_the_base_are_valid(tmp_path: Path) -> None:
     data = dict(named("ConfigMap", "a2a")["data"])
     files = {name: path for name, path in data.items() if name.endswith("_FILE")}
     assert files == {"A2A_SECRET_KEY_FILE": "/run/secrets/a2a/secret_key"}
@@ -205,7 +205,7 @@ def probes(role: str) -> Iterator[tuple[str, str, Any]]:
             yield kind.removesuffix("Probe"), get["path"], get["port"]
 
 
-def test_the_probes_ask_what_is_served() -> None:
+def test_the_probes_use_served_paths() -> None:
     served = {route.path for route in Health(None, None, None).routes()}  # type: ignore[arg-type]
 
     assert list(probes("gateway")) == [
@@ -235,7 +235,7 @@ def test_the_page_has_the_same_probes_replicas_and_graces() -> None:
     assert named("Deployment", "a2a-gateway")["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
 
 
-def test_budgets_and_selectors_are_of_the_pods() -> None:
+def test_budgets_and_selectors_match_the_pods() -> None:
     for role in ROLES:
         spec = named("Deployment", f"a2a-{role}")["spec"]
         assert [each for each in ROLES if selects(spec["selector"], each)] == [role]
@@ -245,7 +245,7 @@ def test_budgets_and_selectors_are_of_the_pods() -> None:
         assert [each for each in ROLES if selects(budget["selector"], each)] == [role]
 
 
-def test_keda_counts_what_waits_in_the_store() -> None:
+def test_keda_scales_by_the_runs_waiting_in_the_store() -> None:
     [scaled] = KEDA
     assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
     spec = scaled["spec"]
@@ -268,7 +268,7 @@ def test_keda_counts_what_waits_in_the_store() -> None:
     assert "replicas" not in named("Deployment", "a2a-worker")["spec"]
 
 
-def test_pods_talk_to_whom_they_must_and_nobody_else() -> None:
+def test_network_policies_allow_only_the_required_connections() -> None:
     policies = {each["metadata"]["name"]: each["spec"] for each in OBJECTS if each["kind"] == "NetworkPolicy"}
     closed = policies.pop("a2a-nothing-else")
     assert closed["policyTypes"] == ["Ingress", "Egress"]
@@ -299,7 +299,7 @@ def test_pods_talk_to_whom_they_must_and_nobody_else() -> None:
     assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"} <= set(blocks[0]["except"])
 
 
-def test_the_page_names_the_files_and_repeats_none() -> None:
+def test_the_page_names_the_files_without_repeating_them() -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
     assert all(list(yaml.safe_load_all(block)) for block in blocks)

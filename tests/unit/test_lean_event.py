@@ -1,4 +1,4 @@
-"""A LeanEvent wakes all waiters and forgets those that were cancelled."""
+"""LeanEvent: it wakes all waiters and removes cancelled ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/limits.md says what the code does: its settings, the names of limits, its bounds, and an answer."""
+"""docs/limits.md equals the code: its settings, the names of limits, its bounds and a response."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_its_commands_are_settings() -> None:
     }
 
 
-def test_its_answer_is_one() -> None:
+def test_its_example_response_is_valid() -> None:
     shown = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
     text = f"{LIMIT_TEXTS['waiting'].format(8)}. Retry in 2 s."
     error = LimitExceededError(text, data={"limit": "waiting", "retryAfter": "2"})
@@ -59,19 +59,19 @@ def test_its_answer_is_one() -> None:
 def test_its_numbers_are_the_codes() -> None:
     assert f"from 1 to {MAX_WAIT} seconds" in PAGE
     assert f"at most {MAX_WAITING_TURNS} wait" in " ".join(PAGE.split())
-    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## Size of a request")[2], re.MULTILINE))
-    found = [value for row, value in rows.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
+    cells = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## Size of a request")[2], re.MULTILINE))
+    found = [value for row, value in cells.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
     expected = [f"{MAX_JSON_VALUES:,}", str(MAX_JSON_DEPTH), f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}"]
     assert found == [*expected, str(MAX_REFERENCES)]
 
 
 def test_its_pages_are_the_codes() -> None:
-    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## Size of a read")[2], re.MULTILINE))
-    of_tasks, of_log = rows["a page of ListTasks"], rows["a page of a task's log, for streams"]
+    cells = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## Size of a read")[2], re.MULTILINE))
+    of_tasks, of_log = cells["a page of ListTasks"], cells["a page of a task's log, for streams"]
     assert of_tasks.startswith(f"{listing.PAGE_BYTES // 2**20} MiB of tasks")
     assert f"{listing.PAGE_BLOB_BYTES // 2**20} MiB of large parts" in of_tasks
     of_webhooks = [deliverer.LOG_PAGE_ENTRIES, deliverer.LOG_PAGE_BYTES // 2**10, deliverer.MAX_RESERVED_BYTES // 2**20]
-    assert [int(number) for number in re.findall(r"\d+", rows["a page of a task's log, for webhooks"])] == of_webhooks
+    assert [int(number) for number in re.findall(r"\d+", cells["a page of a task's log, for webhooks"])] == of_webhooks
     assert of_log == f"{log.PAGE} entries; {log.PAGE_BYTES // 2**20} MiB and one entry"
 
 

@@ -1,4 +1,4 @@
-"""Loops are uvloop's where that is installed and wanted; what agents do on one that runs in a thread works on both."""
+"""Event loops: uvloop if it is installed and wanted, and support of agents in a loop that runs in a thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 
 @pytest.fixture(params=[True, False])
 def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
-    """One that runs in a thread, as that of a worker's runs does."""
+    """Run a loop in a thread, like that of a worker's runs."""
     with in_thread(new_loop(uvloop=request.param)) as loop:
         yield loop
 
 
 @pytest.mark.parametrize(("wanted", "module"), [(True, FASTEST), (False, "asyncio")])
-def test_it_is_the_one_that_is_wanted_and_installed(wanted: bool, module: str) -> None:
+def test_the_loop_is_the_wanted_one_if_installed(wanted: bool, module: str) -> None:
     loop = new_loop(uvloop=wanted)
     loop.close()
 
@@ -32,18 +32,18 @@ def test_it_is_the_one_that_is_wanted_and_installed(wanted: bool, module: str) -
 
 
 def test_an_agent_may_start_processes(loop: asyncio.AbstractEventLoop) -> None:
-    async def said() -> tuple[bytes, int | None]:
+    async def run_command() -> tuple[bytes, int | None]:
         command = [sys.executable, "-c", "print('hello'); raise SystemExit(3)"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         out, _ = await process.communicate()
         return out, process.returncode
 
-    assert asyncio.run_coroutine_threadsafe(said(), loop).result(60) == (b"hello\n", 3)
+    assert asyncio.run_coroutine_threadsafe(run_command(), loop).result(60) == (b"hello\n", 3)
 
 
-def test_it_is_asyncios_own_under_gevent() -> None:
+def test_under_gevent_it_is_the_loop_of_asyncio() -> None:
     patched = "from gevent import monkey; monkey.patch_all(); from a2a_celery.concurrency import new_loop"
-    said = f"{patched}; print(new_loop(uvloop=True))"
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=60)
+    code = f"{patched}; print(new_loop(uvloop=True))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
     assert "uvloop" not in done.stdout

@@ -1,4 +1,4 @@
-"""Digest of a message: equal for requests that ask for the same work."""
+"""Digest of a message: equal for requests with the same work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_other_work_is_another_message(other: SendMessageRequest) -> None:
     assert message_digest(other) != message_digest(request())
 
 
-def test_what_the_client_sent_is_left_as_it_is() -> None:
+def test_the_client_s_message_is_unchanged() -> None:
     sent = request({"configuration": {"returnImmediately": True}})
 
     message_digest(sent)
@@ -62,7 +62,7 @@ def test_what_the_client_sent_is_left_as_it_is() -> None:
     assert sent == request({"configuration": {"returnImmediately": True}})
 
 
-def test_only_an_agent_that_asks_for_it_knows_messages_again() -> None:
+def test_only_an_agent_with_the_option_recognizes_repeated_messages() -> None:
     def agent(**options: Any) -> Agent:
         return Agent("a", AgentCard(name="a"), "function", print, **options)
 

@@ -1,4 +1,4 @@
-"""Each outcome means one thing to the client."""
+"""Final events of outcomes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MEANINGS: list[tuple[Outcome, TaskState]] = [
 
 
 @pytest.mark.parametrize(("outcome", "state"), MEANINGS)
-def test_an_outcome_leaves_its_state_behind(outcome: Outcome, state: TaskState) -> None:
+def test_an_outcome_has_its_state(outcome: Outcome, state: TaskState) -> None:
     event = final_event(outcome, "t", "c")
 
     assert event is not None
@@ -66,7 +66,7 @@ def test_an_outcome_leaves_its_state_behind(outcome: Outcome, state: TaskState) 
 
 
 @pytest.mark.parametrize("outcome", [Paused(INPUT_REQUIRED, QUESTION), Rejection(QUESTION)])
-def test_what_the_agent_says_goes_with_the_state(outcome: Outcome) -> None:
+def test_the_agent_s_message_is_sent_with_the_state(outcome: Outcome) -> None:
     event = final_event(outcome, "t", "c")
 
     assert event is not None
@@ -74,7 +74,7 @@ def test_what_the_agent_says_goes_with_the_state(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Completed(), Rejection(), Canceled()])
-def test_who_says_nothing_leaves_no_message(outcome: Outcome) -> None:
+def test_without_a_text_there_is_no_message(outcome: Outcome) -> None:
     event = final_event(outcome, "t", "c")
 
     assert event is not None
@@ -96,7 +96,7 @@ def test_a_pause_and_a_cancel_say_why(outcome: Outcome, text: str) -> None:
     assert [part.text for part in event.status.message.parts] == [text]
 
 
-def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
+def test_a_failure_has_only_a_general_text_and_a_reference() -> None:
     event = final_event(Failure(reference="abc"), "t", "c")
 
     assert event is not None
@@ -105,7 +105,7 @@ def test_a_failure_says_only_that_it_happened_and_where_to_look() -> None:
     assert (event.status.message.task_id, event.status.message.context_id) == ("t", "c")
 
 
-def test_an_answer_that_cannot_be_sent_is_told_from_a_crash() -> None:
+def test_an_answer_that_cannot_be_sent_has_its_own_text() -> None:
     event = final_event(Failure(INVALID_ANSWER, "abc"), "t", "c")
 
     assert event is not None
@@ -113,14 +113,14 @@ def test_an_answer_that_cannot_be_sent_is_told_from_a_crash() -> None:
     assert dict(event.status.message.metadata) == {"reference": "abc", "error": "INVALID_AGENT_RESPONSE"}
 
 
-def test_a_refusal_says_its_sentence() -> None:
+def test_a_refusal_has_its_text() -> None:
     event = final_event(Refused("Not here."), "t", "c")
 
     assert event is not None
     assert [part.text for part in event.status.message.parts] == ["Not here."]
 
 
-def test_a_retry_says_which_attempt_comes_when() -> None:
+def test_a_retry_has_the_number_and_time_of_the_next_attempt() -> None:
     event = final_event(Retried(2, 4, "2030-01-01T08:00:00+00:00", "OSError"), "t", "c")
 
     assert event is not None
@@ -136,9 +136,9 @@ def test_a_suspended_run_shows_when_it_continues_and_what_it_waits_for() -> None
 
 
 @pytest.mark.parametrize("outcome", [Lost(), Delegated("{}")])
-def test_a_run_that_is_lost_or_handed_on_leaves_nothing_behind(outcome: Outcome) -> None:
+def test_a_lost_or_delegated_run_has_no_final_event(outcome: Outcome) -> None:
     assert final_event(outcome, "t", "c") is None
 
 
-def test_no_outcome_is_forgotten_here() -> None:
+def test_every_outcome_is_tested() -> None:
     assert {type(outcome) for outcome, _ in MEANINGS} | {Lost, Delegated} == set(get_args(Outcome))

@@ -1,4 +1,4 @@
-"""docs/pools.md says what the code does: how Celery takes the pool, its threads, the signals and hooks."""
+"""docs/pools.md equals the code: Celery's option for the pool, its threads, the signals and hooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def snippets(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.+?)```", PAGE, re.DOTALL)
 
 
-def test_celery_takes_it_by_the_command_of_the_page() -> None:
+def test_the_command_of_the_page_selects_the_pool() -> None:
     (command,) = snippets("sh")
     assignment, *words = shlex.split(command)
     name, _, path = assignment.partition("=")
@@ -35,7 +35,7 @@ def test_celery_takes_it_by_the_command_of_the_page() -> None:
     assert words[words.index("--pool") + 1] in choices
 
 
-def test_an_app_may_name_it() -> None:
+def test_an_app_may_select_the_pool() -> None:
     app = Celery("acme", set_as_current=False)
 
     (snippet,) = snippets("python")
@@ -44,7 +44,7 @@ def test_an_app_may_name_it() -> None:
     assert get_implementation(app.conf.worker_pool) is AsyncioPool
 
 
-def test_its_figures_and_names_are_those_of_the_code() -> None:
+def test_its_numbers_and_names_are_those_of_the_code() -> None:
     assert f"{THREADS} at most" in PAGE
     for name in re.findall(r"`(task_\w+)`", PAGE):
         assert hasattr(signals, name)

@@ -1,4 +1,4 @@
-"""Results as JSON: what the SDK writes, for every field that one can have."""
+"""Results as JSON: the same as the SDK writes, for every field of a result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_task_is_what_the_sdk_writes(task: Task) -> None:
 
 
 @pytest.mark.parametrize("sent", [*TASKS, MESSAGE, Message()])
-def test_what_was_sent_is_what_the_sdk_writes(sent: Task | Message) -> None:
+def test_a_sent_message_is_what_the_sdk_writes(sent: Task | Message) -> None:
     field = "task" if isinstance(sent, Task) else "message"
     theirs = MessageToDict(SendMessageResponse(**{field: sent}))  # type: ignore[arg-type]
 
@@ -57,7 +57,7 @@ def test_what_was_sent_is_what_the_sdk_writes(sent: Task | Message) -> None:
 @pytest.mark.parametrize("artifacts", [True, False])
 @pytest.mark.parametrize("page", PAGES)
 async def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts: bool) -> None:
-    if not artifacts:  # as the store has them then
+    if not artifacts:  # as the store has them
         page = ListTasksResponse.FromString(page.SerializeToString())
         for task in page.tasks:
             del task.artifacts[:]
@@ -93,7 +93,7 @@ def test_structured_values_are_what_the_sdk_writes(values: dict[str, Any]) -> No
     assert "".join(JsonWriter().pieces(message)) == message_json(message)
 
 
-async def test_a_task_with_many_values_is_written_while_the_event_loop_serves_others() -> None:
+async def test_a_task_with_many_values_does_not_block_the_event_loop() -> None:
     message = ParseDict({"messageId": "m", "metadata": {"values": [0] * 2000 * PIECE}}, Message())
     task = Task(id="t", history=[message])
 
@@ -104,10 +104,10 @@ async def test_a_task_with_many_values_is_written_while_the_event_loop_serves_ot
     assert json.loads(text) == MessageToDict(task)
 
 
-async def test_a_long_task_is_written_while_the_event_loop_serves_others() -> None:
+async def test_a_long_task_does_not_block_the_event_loop() -> None:
     parts = [Part(text=str(n)) for n in range(20 * PIECE)]
-    said = [Message(message_id=str(n), parts=[Part(text="a")]) for n in range(20 * PIECE)]
-    task = Task(id="t", history=said, artifacts=[Artifact(artifact_id="a", parts=parts)])
+    history = [Message(message_id=str(n), parts=[Part(text="a")]) for n in range(20 * PIECE)]
+    task = Task(id="t", history=history, artifacts=[Artifact(artifact_id="a", parts=parts)])
     page = ListTasksResponse(tasks=[task])
 
     async with counted_turns() as count:
@@ -176,7 +176,7 @@ def test_a_time_is_what_the_sdk_writes(seconds: int, nanos: int) -> None:
     assert json.loads(message_json(status)) == MessageToDict(status)
 
 
-def test_a_number_that_json_has_no_word_for_is_refused() -> None:
+def test_a_number_without_a_json_form_is_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         message_json(Task(id="t", artifacts=[ARTIFACT], history=[_with(float("nan"))]))
 

@@ -1,4 +1,4 @@
-"""The README says what the code does: its settings, its commands, its places."""
+"""The README equals the code: its settings, commands and paths."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.+?) \|", SETTINGS, re.MULTILINE))
+    defaults = dict(re.findall(r"^\| `([a-z_]+)` \| (.+?) \|", SETTINGS, re.MULTILINE))
 
-    assert list(rows) == [f.name for f in fields(Settings)]
-    for name, shown in rows.items():
+    assert list(defaults) == [f.name for f in fields(Settings)]
+    for name, shown in defaults.items():
         if name != "store_url":  # its default depends on the app's Redis
             assert shown == f"`{default_of(name)!r}`", name
 

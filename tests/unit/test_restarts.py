@@ -1,4 +1,4 @@
-"""The Redis of tests that dies and comes back."""
+"""The Redis of tests that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.restarts import allow_writes, mortal_redis, refuse_writes
 
 
 @pytest.mark.parametrize("ends_before", [False, True], ids=["killed", "ended before"])
-def test_a_server_that_dies_while_its_child_saves_starts_again(tmp_path: Path, ends_before: bool) -> None:
+def test_a_server_killed_during_a_save_starts_again(tmp_path: Path, ends_before: bool) -> None:
     with mortal_redis(tmp_path / "data") as server:
         with redis.Redis.from_url(server.store_url) as client:
             client.set("key", "value")

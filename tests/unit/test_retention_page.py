@@ -17,7 +17,7 @@ from a2a_celery.watcher.archiver import ARCHIVE_BATCH, DELETION_BATCH, LEASE_MS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "retention.md").read_text(encoding="utf-8")
-SAID = " ".join(PAGE.split())
+TEXT = " ".join(PAGE.split())
 
 
 def test_its_drivers_and_extras_are_there() -> None:
@@ -30,10 +30,10 @@ def test_its_drivers_and_extras_are_there() -> None:
 def test_its_numbers_are_the_codes() -> None:
     assert (ARCHIVE_BATCH, LEASE_MS, DELETION_BATCH, UNDELIVERED_RETENTION) == (50, 60_000, 500, 2 * 24 * 3600)
     assert (
-        "oldest first, fifty at a time. One watcher does this at a time, and another takes over within a minute" in SAID
+        "oldest first, fifty at a time. One watcher does this at a time, and another takes over within a minute" in TEXT
     )
-    assert f"rows are deleted, {DELETION_BATCH} at a time" in SAID
-    assert f"an id of more than {LONGEST} characters" in SAID
+    assert f"rows are deleted, {DELETION_BATCH} at a time" in TEXT
+    assert f"an id of more than {LONGEST} characters" in TEXT
 
 
 def test_its_names_are_there() -> None:
@@ -47,7 +47,7 @@ def test_its_names_are_there() -> None:
     assert f"FROM {TABLE} WHERE owner = '{owner_of(Scope('echo', '', 'ann'))}'" in PAGE
 
 
-def test_every_schema_has_a_row() -> None:
+def test_every_schema_is_in_the_table() -> None:
     assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == [str(step.to) for step in STEPS]
 
 

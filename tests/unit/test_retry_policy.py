@@ -1,4 +1,4 @@
-"""Retry options of agents: which are refused, what is retried, and how long each delay is."""
+"""Retry options of agents: refused ones, retried exceptions, and the length of delays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = 1_234_567_880.0
 
 
 def throttled(retry_after: str) -> httpx.HTTPStatusError:
-    """The error of a provider that asks for a pause."""
+    """Return the error of a provider that asks for a delay."""
     request = httpx.Request("POST", "http://provider.example")
     return httpx.HTTPStatusError(
         "429", request=request, response=httpx.Response(429, headers={"Retry-After": retry_after})
@@ -93,7 +93,7 @@ def test_options_make_the_policy_of_the_agent() -> None:
     ],
     ids=repr,
 )
-def test_what_is_retried(error: BaseException, is_retried: bool) -> None:
+def test_these_exceptions_are_retried(error: BaseException, is_retried: bool) -> None:
     policy = RetryPolicy(autoretry_for=(ConnectionError, Ignore, Reject), dont_autoretry_for=(ConnectionResetError,))
 
     assert policy.is_retried(error) is is_retried
@@ -112,14 +112,14 @@ def test_a_delay_doubles_up_to_its_maximum(factor: int, delays: list[int]) -> No
 
 
 @given(st.integers(0, 10_000), st.integers(1, 100), st.integers(1, 10_000))
-def test_a_delay_with_jitter_is_between_0_and_the_one_without(retries: int, factor: int, maximum: int) -> None:
+def test_jitter_shortens_a_delay(retries: int, factor: int, maximum: int) -> None:
     policy = RetryPolicy(retry_backoff=factor, retry_backoff_max=maximum)
 
     assert 0 <= policy.backoff(retries) <= min(maximum, factor * 2 ** min(retries, 20))
 
 
 class Awkward(Exception):
-    """Has a response that cannot be read."""
+    """Error with a response that cannot be read."""
 
     @property
     def response(self) -> Any:
@@ -139,7 +139,7 @@ class Awkward(Exception):
     ],
     ids=str,
 )
-def test_a_provider_says_when_to_come_again(error: BaseException | None, delay: float | None) -> None:
+def test_the_response_of_a_provider_sets_the_delay(error: BaseException | None, delay: float | None) -> None:
     assert RetryPolicy().requested_delay(error, NOW) == delay
 
 

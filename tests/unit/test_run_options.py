@@ -1,4 +1,4 @@
-"""A run's own options: they win over its agent's, keep their times, and survive the store."""
+"""Options of a run: they precede those of the agent, have fixed times, and are stored."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ NOW = datetime(2030, 1, 1, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def made(route: Any, not_before: datetime | None = None, not_after: datetime | None = None) -> RunOptions:
+def run_options(route: Any, not_before: datetime | None = None, not_after: datetime | None = None) -> RunOptions:
     return RunOptions.of(route, not_before, not_after, NOW)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        made({}),
-        made({"queue": "far", "priority": 3, "exchange": "e", "routing_key": "k"}),
-        made({"queue": "far"}, NOW + timedelta(microseconds=1), NOW + HOUR),
-        made({"expires": 0.5}),
+        run_options({}),
+        run_options({"queue": "far", "priority": 3, "exchange": "e", "routing_key": "k"}),
+        run_options({"queue": "far"}, NOW + timedelta(microseconds=1), NOW + HOUR),
+        run_options({"expires": 0.5}),
     ],
     ids=str,
 )
-def test_what_is_stored_is_read_again(options: RunOptions) -> None:
+def test_stored_options_are_read_unchanged(options: RunOptions) -> None:
     assert RunOptions.from_json(options.to_json()) == options
 
 
-def test_no_options_take_no_room() -> None:
-    assert made({}).to_json() == b""
+def test_empty_options_are_stored_as_nothing() -> None:
+    assert run_options({}).to_json() == b""
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,21 @@ def test_no_options_take_no_room() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_mapping_of_options_is_refused(route: Any) -> None:
+def test_a_route_that_is_no_mapping_is_refused(route: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
-        made(route)
+        run_options(route)
 
 
-def test_a_run_s_options_win_over_its_agent_s() -> None:
+def test_options_of_a_run_precede_those_of_its_agent() -> None:
     agent = {"queue": "near", "priority": 1, "expires": 60}
 
-    assert made({"queue": "far"}).over(agent) == {"queue": "far", "priority": 1, "expires": 60}
-    assert made({}).over(agent) == agent
+    assert run_options({"queue": "far"}).over(agent) == {"queue": "far", "priority": 1, "expires": 60}
+    assert run_options({}).over(agent) == agent
     assert agent["queue"] == "near"
 
 
 def test_an_expiry_does_not_move_when_a_run_is_published_again() -> None:
-    options = RunOptions.from_json(made({"expires": 60}).to_json())
+    options = RunOptions.from_json(run_options({"expires": 60}).to_json())
 
     assert options.over({"expires": 5}) == {"expires": NOW + timedelta(seconds=60)}
 
@@ -79,36 +79,39 @@ def test_an_expiry_does_not_move_when_a_run_is_published_again() -> None:
 def test_an_expiry_counts_from_the_time_at_which_a_run_may_begin() -> None:
     begins = NOW + HOUR
 
-    assert made({"expires": 60}, begins).over({}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
-    assert made({}, begins).over({"expires": 60}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
-    assert made({}, begins).over({}) == {"eta": begins}
+    assert run_options({"expires": 60}, begins).over({}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
+    assert run_options({}, begins).over({"expires": 60}) == {"eta": begins, "expires": begins + timedelta(seconds=60)}
+    assert run_options({}, begins).over({}) == {"eta": begins}
 
 
 @pytest.mark.parametrize(("seconds", "wins"), [(60, timedelta(seconds=60)), (7200, HOUR)])
 def test_the_earlier_expiry_wins(seconds: float, wins: timedelta) -> None:
-    assert made({"expires": seconds}, None, NOW + HOUR).over({}) == {"expires": NOW + wins}
+    assert run_options({"expires": seconds}, None, NOW + HOUR).over({}) == {"expires": NOW + wins}
 
 
 def test_a_run_goes_to_the_broker_shortly_before_its_time() -> None:
-    assert made({}).publish_delay(NOW) == timedelta(0)
-    assert made({}, NOW - HOUR).publish_delay(NOW) == timedelta(0)
-    assert made({}, NOW + LONGEST_ETA).publish_delay(NOW) == timedelta(0)
-    assert made({}, NOW + HOUR).publish_delay(NOW) == HOUR - LONGEST_ETA
+    assert run_options({}).publish_delay(NOW) == timedelta(0)
+    assert run_options({}, NOW - HOUR).publish_delay(NOW) == timedelta(0)
+    assert run_options({}, NOW + LONGEST_ETA).publish_delay(NOW) == timedelta(0)
+    assert run_options({}, NOW + HOUR).publish_delay(NOW) == HOUR - LONGEST_ETA
 
 
-def test_an_unclaimed_run_is_looked_at_after_it_may_begin_or_when_it_expires() -> None:
+def test_an_unclaimed_run_is_checked_after_its_start_time_or_expiry() -> None:
     wait = timedelta(seconds=60)
 
-    assert made({}).next_check_in(NOW, wait) == wait
-    assert made({}, NOW - HOUR).next_check_in(NOW, wait) == wait
-    assert made({}, NOW + HOUR).next_check_in(NOW, wait) == HOUR + wait
-    assert made({}, NOW + HOUR, NOW + 2 * HOUR).next_check_in(NOW, wait) == HOUR + wait
-    assert made({}, None, NOW + timedelta(seconds=5)).next_check_in(NOW, wait) == timedelta(seconds=5) + EXPIRY_GRACE
+    assert run_options({}).next_check_in(NOW, wait) == wait
+    assert run_options({}, NOW - HOUR).next_check_in(NOW, wait) == wait
+    assert run_options({}, NOW + HOUR).next_check_in(NOW, wait) == HOUR + wait
+    assert run_options({}, NOW + HOUR, NOW + 2 * HOUR).next_check_in(NOW, wait) == HOUR + wait
+    assert (
+        run_options({}, None, NOW + timedelta(seconds=5)).next_check_in(NOW, wait)
+        == timedelta(seconds=5) + EXPIRY_GRACE
+    )
 
 
 def test_a_run_has_expired_when_a_worker_had_the_time_to_say_so() -> None:
-    options = made({}, None, NOW)
+    options = run_options({}, None, NOW)
 
     assert not options.has_expired(NOW)
     assert options.has_expired(NOW + EXPIRY_GRACE)
-    assert not made({}).has_expired(NOW + 1000 * HOUR)
+    assert not run_options({}).has_expired(NOW + 1000 * HOUR)

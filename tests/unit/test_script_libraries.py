@@ -1,4 +1,4 @@
-"""Libraries of the store's scripts: what a header requires is included once, in order, and must exist."""
+"""Libraries of the store's scripts: a required one must exist and is included once and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK's own spans are made where a process traces, and nowhere else."""
+"""Spans of the SDK, which exist only in processes with tracing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from a2a_celery.telemetry.sdk import only_where_traced
 
 @telemetry.trace_function(span_name="a step", attributes={"of": "the SDK"})
 async def step(fails: bool) -> str:
-    """As the SDK's dispatchers have them."""
+    """Run a step with a span, as the SDK's dispatchers do."""
     if fails:
         raise ValueError
     return "done"
@@ -26,7 +26,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
     only_where_traced()
 
 
-async def test_nothing_is_begun_where_nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_tracing_no_span_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "get_tracer_provider", trace.NoOpTracerProvider)
     monkeypatch.setattr(trace, "get_tracer", pytest.fail)
 
@@ -35,21 +35,21 @@ async def test_nothing_is_begun_where_nobody_traces(monkeypatch: pytest.MonkeyPa
         await step(fails=True)
 
 
-async def test_a_process_that_begins_to_trace_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
+async def test_with_tracing_the_sdk_s_spans_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
 
     assert await step(fails=False) == "done"
     with pytest.raises(ValueError):  # noqa: PT011 - it has no text
         await step(fails=True)
 
-    fine, failed = kept.get_finished_spans()
+    fine, failed = exporter.get_finished_spans()
     assert (fine.name, fine.attributes, fine.status.is_ok) == ("a step", {"of": "the SDK"}, True)
     assert [event.name for event in failed.events] == ["exception"]
 
 
-def test_what_is_switched_off_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch_of_the_sdk_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     off = object()
     monkeypatch.setattr(telemetry, "trace", off)
     only_where_traced()

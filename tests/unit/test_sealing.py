@@ -1,4 +1,4 @@
-"""Sealing: what is sealed opens where it belongs, with the right secret, and nowhere else."""
+"""Sealing: a sealed value opens only in its place and with the right key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sealer(*secrets: str) -> Sealer:
     return Sealer([secret.encode() for secret in secrets])
 
 
-def test_what_is_sealed_opens_for_its_own_config_and_can_not_be_read() -> None:
+def test_a_sealed_config_opens_in_its_place_and_cannot_be_read() -> None:
     sealed = sealer(NEW).seal(TEXT, "task", "config")
 
     assert sealer(NEW).open(sealed, "task", "config") == TEXT
@@ -27,7 +27,7 @@ def test_what_is_sealed_opens_for_its_own_config_and_can_not_be_read() -> None:
 
 
 @pytest.mark.parametrize(("task_id", "config_id"), [("task", "other"), ("other", "config"), ("taskc", "onfig")])
-def test_moved_to_another_place_it_does_not_open(task_id: str, config_id: str) -> None:
+def test_a_moved_config_does_not_open(task_id: str, config_id: str) -> None:
     sealed = sealer(NEW).seal(TEXT, "task", "config")
 
     with pytest.raises(NotSealedHere, match="another purpose"):
@@ -44,12 +44,12 @@ def test_a_changed_bit_is_noticed(at: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 9, 15, 21, 30])
-def test_what_is_cut_off_is_refused(length: int) -> None:
+def test_a_truncated_config_is_refused(length: int) -> None:
     with pytest.raises(NotSealedHere):
         sealer(NEW).open(sealer(NEW).seal(TEXT, "task", "config")[:length], "task", "config")
 
 
-def test_what_is_sealed_for_a_session_opens_for_no_config() -> None:
+def test_a_sealed_session_does_not_open_as_a_config() -> None:
     sealed = sealer(NEW).seal(TEXT, "session", "agent//ann", "context")
 
     assert sealer(NEW).open(sealed, "session", "agent//ann", "context") == TEXT
@@ -106,12 +106,12 @@ def test_several_secrets_and_networks_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize("secret", ["short", "", [], [NEW, "short"], 7, [7], "o" * 31])
-def test_a_secret_that_is_none_is_refused_and_not_shown(secret: object) -> None:
+def test_an_invalid_secret_is_refused_and_not_shown(secret: object) -> None:
     with pytest.raises(ConfigError, match="a2a_secret_key = …: must be"):
         Settings(store_url=REDIS, secret_key=secret)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("networks", ["10.0.0.0/8", ["10.0.0.1/8"], ["intranet"], [10], None])
-def test_what_is_no_list_of_networks_is_refused(networks: object) -> None:
+def test_an_invalid_list_of_networks_is_refused(networks: object) -> None:
     with pytest.raises(ConfigError, match=r"a2a_allow_networks = .*: must be"):
         Settings(store_url=REDIS, allow_networks=networks)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""docs/security.md shows what the tests' own apps are configured with; its rules and permissions are the tests' own."""
+"""docs/security.md equals the configuration of the tests: its snippets, rules and permissions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ SNIPPETS = [ast.parse(snippet) for snippet in re.findall(r"```python\n(.*?)```",
 
 
 def settings(*trees: ast.AST) -> dict[str, str]:
-    """What is set in ``app.conf``, and to what; of paths and variables only that they are some."""
-    found = {}
+    """Return the values that are set in ``app.conf``, with "…" for paths and variables."""
+    values = {}
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("app.conf."):
-            found[ast.unparse(node.targets[0]).removeprefix("app.conf.")] = _said(node.value)
+            values[ast.unparse(node.targets[0]).removeprefix("app.conf.")] = _shown_value(node.value)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "app.conf.update":
-            found |= {str(keyword.arg): _said(keyword.value) for keyword in node.keywords}
-    return found
+            values |= {str(keyword.arg): _shown_value(keyword.value) for keyword in node.keywords}
+    return values
 
 
-def _said(value: ast.expr) -> str:
+def _shown_value(value: ast.expr) -> str:
     text = ast.unparse(value)
     return "…" if "/" in text or "environ" in text or text.isidentifier() or " if " in text else text
 
@@ -31,7 +31,7 @@ def of(module: str) -> ast.AST:
     return ast.parse((ROOT / "tests" / "support" / f"{module}.py").read_text(encoding="utf-8"))
 
 
-def test_the_tests_sign_and_connect_as_the_page_says() -> None:
+def test_the_tests_use_the_documented_configuration() -> None:
     shown = settings(*SNIPPETS)
 
     tested = settings(of("signed"), of("secured"))
@@ -40,7 +40,7 @@ def test_the_tests_sign_and_connect_as_the_page_says() -> None:
     assert "app.setup_security()" in (ROOT / "tests" / "support" / "signed.py").read_text(encoding="utf-8")
 
 
-def test_the_files_of_tls_are_those_that_the_tests_give() -> None:
+def test_the_tests_set_the_documented_tls_files() -> None:
     def keys(tree: ast.AST) -> list[list[str]]:
         dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
         return [[ast.literal_eval(key) for key in one.keys if key] for one in dicts if len(one.keys) == 4]

@@ -1,4 +1,4 @@
-"""What is published can be read by the app's own workers, or nothing is served."""
+"""Serializers: gateways and watchers only start if the app's own workers can read their messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exposing(app: Celery, a2a: A2A, **options: Any) -> None:
 
 
 def refused(a2a: A2A) -> str:
-    """What gateways and watchers alike say, and do not start."""
+    """Return the error with which gateways and watchers refuse to start."""
     texts = []
     for start in (a2a.asgi, a2a.watcher):
         with pytest.raises(ConfigError) as raised:
@@ -36,7 +36,7 @@ def refused(a2a: A2A) -> str:
     return texts[0]
 
 
-def test_what_workers_read_is_served() -> None:
+def test_a_serializer_that_workers_read_is_accepted() -> None:
     for conf, options in (
         ({}, {}),
         ({"accept_content": ["application/json"]}, {}),
@@ -55,11 +55,11 @@ def test_a_task_that_was_exposed_before_its_app_was_configured_is_named() -> Non
     exposing(app, a2a)
     app.conf.update(task_serializer="pickle", accept_content=["pickle"])
 
-    said = refused(a2a)
+    error = refused(a2a)
 
-    assert "task resize" in said
-    assert "'json'" in said
-    assert "before its tasks are exposed" in said
+    assert "task resize" in error
+    assert "'json'" in error
+    assert "before its tasks are exposed" in error
 
 
 def test_a_serializer_that_the_app_itself_refuses_is_named() -> None:
@@ -69,7 +69,7 @@ def test_a_serializer_that_the_app_itself_refuses_is_named() -> None:
     assert "task_serializer is 'json', and workers accept pickle only" in refused(a2a)
 
 
-def test_signing_that_was_not_set_up_is_refused() -> None:
+def test_signing_without_a_setup_is_refused() -> None:
     app, a2a = app_of(task_serializer="auth", accept_content=["auth"])
     exposing(app, a2a)
 

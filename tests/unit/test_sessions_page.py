@@ -1,4 +1,4 @@
-"""The numbers and names of docs/sessions.md are the code's."""
+"""Numbers and names in docs/sessions.md equal those of the code."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from a2a_celery.settings import default_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8")
-SAID = " ".join(PAGE.split())
-KEPT = {"state", "version", "resumed"}
-"""What a session has of its own, beside its methods."""
+TEXT = " ".join(PAGE.split())
+ATTRIBUTES = {"state", "version", "resumed"}
+"""Attributes of a session in addition to its methods."""
 
 
 def test_its_numbers_are_the_codes() -> None:
-    assert f"`a2a_session_max_bytes` ({default_of('session_max_bytes')})" in SAID
-    assert f"history(limit={HISTORY_MESSAGES}, artifacts=True)" in SAID
-    assert f"goes back {HISTORY_TASKS} tasks" in SAID
+    assert f"`a2a_session_max_bytes` ({default_of('session_max_bytes')})" in TEXT
+    assert f"history(limit={HISTORY_MESSAGES}, artifacts=True)" in TEXT
+    assert f"goes back {HISTORY_TASKS} tasks" in TEXT
     assert inspect.signature(ContextSession.history).parameters["limit"].default == HISTORY_MESSAGES
 
 
 def test_its_names_are_there() -> None:
     for name in re.findall(r"turn\.session\.(\w+)", PAGE):
-        assert name in KEPT or hasattr(ContextSession, name), name
+        assert name in ATTRIBUTES or hasattr(ContextSession, name), name
     for owner, pattern in ((Turn, r"(?<!\.)turn\.(?!session\.|blocking\.)(\w+)"), (BlockingTurn, r"blocking\.(\w+)")):
         names = re.findall(pattern, PAGE)
         assert names

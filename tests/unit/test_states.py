@@ -1,4 +1,4 @@
-"""The table of states: complete, and nothing leaves a terminal one."""
+"""The table of states: it is complete, and no transition leaves a terminal state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_state_leads_nowhere_exactly_if_it_is_terminal(state: TaskState) -> No
 
 
 @pytest.mark.parametrize("state", sorted(set(STATES) - TERMINAL), ids=TaskState.Name)
-def test_a_live_state_may_end_in_any_way_and_go_on(state: TaskState) -> None:
+def test_a_live_state_may_lead_to_any_end_and_to_working(state: TaskState) -> None:
     assert TERMINAL | {WORKING} <= LEGAL[state]
 
 
@@ -29,12 +29,12 @@ def test_only_a_pause_is_submitted_again() -> None:
     assert {state for state in STATES if is_legal(state, SUBMITTED)} == INTERRUPTED
 
 
-def test_a_pause_is_no_end() -> None:
+def test_a_pause_is_not_terminal() -> None:
     assert not INTERRUPTED & TERMINAL
     assert is_interrupted(INPUT_REQUIRED)
     assert not is_interrupted(WORKING)
 
 
-def test_what_is_no_state_is_never_legal() -> None:
+def test_an_unknown_state_is_never_legal() -> None:
     assert not is_legal(TaskState.TASK_STATE_UNSPECIFIED, WORKING)
     assert not is_legal(WORKING, TaskState.TASK_STATE_UNSPECIFIED)

@@ -1,4 +1,4 @@
-"""Lines for people: tables fit a terminal and are whole for programs, and failures carry their reference."""
+"""Output of commands: tables fit a terminal and are complete for programs, and failures have their reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from a2a_celery.lifecycle.outcomes import Failure, agent_message, final_event
 ROWS = [("a", "short"), ("b", "x" * 40)]
 
 
-def test_a_pipe_gets_whole_lines() -> None:
+def test_a_pipe_gets_complete_lines() -> None:
     assert list(table(("NAME", "WHAT"), ROWS)) == ["NAME  WHAT", "a     short", f"b     {'x' * 40}"]
 
 

@@ -1,4 +1,4 @@
-"""What is told where nobody listens, what a line in JSON has, and which traces are taken over from a client."""
+"""Processes without telemetry, fields of a JSON log line, and traces that a client sends."""
 
 from __future__ import annotations
 
@@ -53,31 +53,31 @@ assert MISSING != ("opentelemetry.trace" in sys.modules)  # the SDK looks for it
 
 
 @pytest.mark.parametrize("installed", ["missing", "installed"])
-def test_where_nobody_traces_nothing_of_opentelemetry_is_imported(installed: str) -> None:
+def test_without_tracing_opentelemetry_is_not_imported(installed: str) -> None:
     ended = subprocess.run([sys.executable, "-c", OFF, installed], capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr
 
 
-def test_nobody_traces_in_this_process() -> None:
+def test_tracing_is_off_in_this_process() -> None:
     assert tracing() is None
 
 
 def line(record: logging.LogRecord) -> dict[str, object]:
-    """What is written of a record."""
+    """Return the fields of a record's log line."""
     text = JsonFormatter().format(record)
     assert "\n" not in text
-    found: dict[str, object] = json.loads(text)
-    return found
+    fields: dict[str, object] = json.loads(text)
+    return fields
 
 
-def test_text_of_a_client_begins_no_line_and_steers_no_terminal() -> None:
+def test_text_of_a_client_is_escaped_in_log_lines() -> None:
     text = TextFormatter().format(record("Request Error (ID: %s)", "1\n2026 WARNING a2a: forged\x1b[2J\x9b"))
 
     assert text.endswith("Request Error (ID: 1\\x0a2026 WARNING a2a: forged\\x1b[2J\\x9b)")
 
 
-def test_a_traceback_keeps_its_lines() -> None:
+def test_a_traceback_has_its_own_lines() -> None:
     try:
         raise ValueError("some")
     except ValueError:
@@ -92,12 +92,12 @@ def record(message: str, *args: object, **attributes: object) -> logging.LogReco
     return made
 
 
-def test_a_line_has_its_action_and_all_ids_that_a_celery_id_is_made_of() -> None:
-    said = line(record("run %s ended", "t.a.2", **about(Action.RUN_ENDED, "t.a.2", agent="echo", seconds=None)))
+def test_a_log_line_has_its_action_and_all_ids_of_the_run() -> None:
+    fields = line(record("run %s ended", "t.a.2", **about(Action.RUN_ENDED, "t.a.2", agent="echo", seconds=None)))
 
-    assert said.pop("time")
-    assert said.pop("process")
-    assert said == {
+    assert fields.pop("time")
+    assert fields.pop("process")
+    assert fields == {
         "level": "INFO",
         "logger": "a2a_celery.x",
         "message": "run t.a.2 ended",
@@ -109,15 +109,15 @@ def test_a_line_has_its_action_and_all_ids_that_a_celery_id_is_made_of() -> None
     }
 
 
-def test_a_line_of_celerys_own_has_the_ids_too() -> None:
-    said = line(record("Task %s received", "a2a.echo", data={"id": "t.1", "name": "a2a.echo"}))
+def test_a_log_line_of_celery_has_the_ids_too() -> None:
+    fields = line(record("Task %s received", "a2a.echo", data={"id": "t.1", "name": "a2a.echo"}))
 
-    assert (said["celery_id"], said["task"], said["run"]) == ("t.1", "t", 1)
-    assert "action" not in said
+    assert (fields["celery_id"], fields["task"], fields["run"]) == ("t.1", "t", 1)
+    assert "action" not in fields
 
 
 @pytest.mark.parametrize("data", [{"id": 7}, {}, "text", None])
-def test_a_line_that_is_about_no_run_is_plain(data: object) -> None:
+def test_a_log_line_about_no_run_has_no_ids(data: object) -> None:
     assert not {"celery_id", "task", "run", "action"} & line(record("hello", data=data)).keys()
 
 
@@ -125,9 +125,9 @@ def test_an_exception_is_one_field_of_one_line() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError:
-        said = line(record("it broke", exc_info=sys.exc_info()))
+        fields = line(record("it broke", exc_info=sys.exc_info()))
 
-    assert "ValueError: two\nlines" in str(said["exception"])
+    assert "ValueError: two\nlines" in str(fields["exception"])
 
 
 def test_the_format_is_one_of_two() -> None:
@@ -137,7 +137,7 @@ def test_the_format_is_one_of_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "kept"),
+    ("headers", "expected"),
     [
         ({}, {}),
         ({"traceparent": PARENT}, {"traceparent": PARENT}),
@@ -152,8 +152,8 @@ def test_the_format_is_one_of_two() -> None:
         ({"traceparent": "nonsense"}, {}),
     ],
 )
-def test_a_clients_trace_is_kept_if_it_is_one(headers: dict[str, str], kept: dict[str, str]) -> None:
-    assert carried(headers) == kept
+def test_a_valid_trace_of_a_client_is_carried(headers: dict[str, str], expected: dict[str, str]) -> None:
+    assert carried(headers) == expected
 
 
 WORKER = """
@@ -172,41 +172,39 @@ for logger in (get_task_logger("app"), get_logger()):
 """
 
 
-def test_each_line_of_a_worker_is_json_also_those_of_the_pool() -> None:
-    """It is the pool that tells of a process that is gone."""
+def test_each_log_line_of_a_worker_is_json_including_those_of_the_pool() -> None:
+    """The pool reports dead processes."""
     run = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
 
     assert [json.loads(line)["message"] for line in run.stderr.splitlines()] == ["two\nlines"] * 2
 
 
 @pytest.mark.parametrize("state", ["=" * 60_000, ",".join(f"k{n}=" + "v" * 250 for n in range(32))])
-def test_what_a_client_says_beside_its_trace_is_kept_short_and_out_of_the_log(
-    state: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where a process traces: each span would have it, and so each run's record and message."""
+def test_a_client_s_trace_state_is_dropped_without_a_log_line(state: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise each span, run record and message would have it."""
     spans = Spans(TracerProvider())
-    said = {"traceparent": PARENT, "tracestate": state}
+    fields = {"traceparent": PARENT, "tracestate": state}
 
-    with spans.within(spans.arriving(said)):
-        kept = spans.current()
+    with spans.within(spans.arriving(fields)):
+        current = spans.current()
 
-    assert kept == {"traceparent": PARENT}
+    assert current == {"traceparent": PARENT}
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("kept", "told"), [("", {}), (PARENT, {"traceparent": PARENT})])
-def test_a_post_is_made_also_where_tracing_was_switched_off(
-    kept: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("stored", "expected"), [("", {}), (PARENT, {"traceparent": PARENT})])
+def test_a_post_is_made_although_tracing_is_switched_off(
+    stored: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With OpenTelemetry's own switch: there is a provider, and no span has an id."""
+    """With OpenTelemetry's own switch there is a provider, but no span has an id."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
 
-    with Spans(TracerProvider()).posting(kept, {}) as (_, headers):
-        assert headers == told
+    with Spans(TracerProvider()).posting(stored, {}) as (_, headers):
+        assert headers == expected
 
 
-def test_options_keep_their_trace_in_front() -> None:
-    """Scripts look for it there, whatever else is in them."""
+def test_options_start_with_their_trace() -> None:
+    """Scripts look for the trace at the start of the options."""
     options = RunOptions(celery={"queue": '{"trace":'}, trace={"traceparent": PARENT, "tracestate": "a=1"})
 
     assert options.to_json().startswith(b'{"trace":{"traceparent":"' + PARENT.encode())

@@ -1,4 +1,4 @@
-"""docs/telemetry.md has every name there is, and no other; each is used."""
+"""docs/telemetry.md has every name in use and no other."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SOURCE = {p: p.read_text(encoding="utf-8") for p in (ROOT / "a2a_celery").rglob(
 
 
 def table(head: str) -> list[list[str]]:
-    """The rows of every table whose first column is called so."""
+    """Return the rows of all tables whose first column has this head."""
     found = re.findall(rf"^\| {head} \|.*\n\|[- |]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [re.split(r"\s*\|\s*", row.strip("| ")) for rows in found for row in rows.splitlines()]
 
 
 def named(head: str) -> list[str]:
-    """The names in the first column."""
+    """Return the names in the first column."""
     return [name for row in table(head) for name in re.findall(r"`(.+?)`", row[0])]
 
 
@@ -44,7 +44,7 @@ def test_the_page_has_these_names_and_no_other(head: str, known: list[str]) -> N
     assert sorted(named(head)) == sorted(str(name) for name in known)
 
 
-def test_metrics_stand_where_they_are_kept_with_their_labels() -> None:
+def test_metrics_are_in_the_section_of_their_source_with_their_labels() -> None:
     for metric in METRICS:
         section = PAGE.partition(f"| `{metric.exposed}` |")[0].rpartition("\n**In ")[2]
         assert section.startswith({"store": "the store", "gateway": "a gateway", "watcher": "a watcher"}[metric.where])

@@ -1,4 +1,4 @@
-"""Each test has one tier: by its marker, its folder, and the cell of pool and broker on which it runs."""
+"""Tier of each test: by its marker, its folder, and its cell of pool and broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tiers import BROKERS, CELLS, EVERY_CELL, POOLS, assign_tiers
 
 
 class Item:
-    """The part of a pytest item that decides its tier."""
+    """Part of a pytest item that decides its tier."""
 
     def __init__(self, folder: str, *markers: str, **params: object) -> None:
         self.path = Path("tests", folder, "test_it.py")
@@ -28,7 +28,7 @@ class Item:
 
 
 def tiers_of(*items: Any) -> list[str]:
-    """Return the marker that each item was given."""
+    """Return the marker of each item."""
     assign_tiers(items)
     return [item.markers[-1] for item in items]
 

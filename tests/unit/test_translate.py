@@ -1,4 +1,4 @@
-"""Translation of what an agent enqueues into log entries: a test for each row of the table in events/translator."""
+"""Translation of an agent's events into log entries: a test for each row of the table in events/translator."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ UNSPECIFIED = TaskState.TASK_STATE_UNSPECIFIED
 
 
 def translator(state: TaskState = SUBMITTED, *, answer: bool = True, artifacts: tuple[str, ...] = ()) -> Translator:
-    """For a task in `state`."""
+    """Return a translator for a task in `state`."""
     task = Task(id="t", context_id="c", status=TaskStatus(state=state))
     task.artifacts.extend(Artifact(artifact_id=one) for one in artifacts)
     return Translator(task, answer_allowed=answer)
 
 
-def said(text: str = "hi") -> Message:
-    """A message as an agent may send it: incomplete."""
+def agent_message(text: str = "hi") -> Message:
+    """Return an incomplete message, as an agent may send it."""
     return Message(role=Role.ROLE_USER, task_id="another", parts=[Part(text=text)])
 
 
 def shape(events: list[Any]) -> list[object]:
-    """States and artifact ids, in order."""
+    """Return the states and artifact ids in order."""
     return [e.status.state if isinstance(e, TaskStatusUpdateEvent) else e.artifact.artifact_id for e in events]
 
 
 @pytest.mark.parametrize("state", [SUBMITTED, UNSPECIFIED])
-def test_submitted_again_is_nothing(state: TaskState) -> None:
+def test_submitted_again_is_ignored(state: TaskState) -> None:
     assert translator().translate(status(state)) == []
 
 
@@ -66,7 +66,7 @@ def test_submitted_with_something_new_is_working(event: TaskStatusUpdateEvent) -
     assert shape(translator().translate(event)) == [WORKING]
 
 
-def test_working_again_without_anything_new_is_nothing() -> None:
+def test_working_again_without_changes_is_ignored() -> None:
     one = translator()
 
     assert shape(one.translate(status(WORKING))) == [WORKING]
@@ -104,14 +104,14 @@ def test_a_pause_and_a_cancel_without_words_say_why(state: TaskState, text: str,
         assert made.status.message.message_id
 
 
-def test_a_pause_with_data_alone_keeps_it() -> None:
+def test_a_pause_without_a_text_has_its_data() -> None:
     data = Part(data=Value(string_value="form"))
     asked = TaskStatusUpdateEvent(status=TaskStatus(state=INPUT_REQUIRED, message=Message(parts=[data])))
 
-    [made] = translator(WORKING).translate(asked)
+    [event] = translator(WORKING).translate(asked)
 
-    assert isinstance(made, TaskStatusUpdateEvent)
-    assert list(made.status.message.parts) == [data]
+    assert isinstance(event, TaskStatusUpdateEvent)
+    assert list(event.status.message.parts) == [data]
 
 
 def test_whoever_was_asked_to_cancel_leaves_it_to_the_store_to_say_by_whom() -> None:
@@ -124,7 +124,7 @@ def test_whoever_was_asked_to_cancel_leaves_it_to_the_store_to_say_by_whom() -> 
     assert not made.status.HasField("message")
 
 
-def test_an_answer_without_parts_is_a_return_without_a_word() -> None:
+def test_an_answer_without_parts_is_ignored() -> None:
     [event] = translator().translate(Message(message_id="m"))
 
     assert isinstance(event, TaskStatusUpdateEvent)
@@ -132,8 +132,8 @@ def test_an_answer_without_parts_is_a_return_without_a_word() -> None:
     assert not event.status.HasField("message")
 
 
-@pytest.mark.parametrize("end", [status(COMPLETED), status(FAILED, "no"), said()])
-def test_whoever_was_asked_to_cancel_can_end_only_as_canceled(end: Any) -> None:
+@pytest.mark.parametrize("end", [status(COMPLETED), status(FAILED, "no"), agent_message()])
+def test_a_run_with_a_cancel_request_can_only_end_canceled(end: Any) -> None:
     one = translator()
     one.ask_to_cancel()
 
@@ -159,7 +159,7 @@ def test_a_task_becomes_its_artifacts_metadata_and_status() -> None:
     assert dict(events[-1].metadata) == {"cost": 3}  # type: ignore[union-attr]
 
 
-def test_a_submitted_task_is_nothing() -> None:
+def test_a_submitted_task_is_ignored() -> None:
     assert translator().translate(Task(id="t", context_id="c", status=TaskStatus(state=SUBMITTED))) == []
 
 
@@ -170,7 +170,7 @@ def test_an_artifact_before_any_status_brings_working() -> None:
     assert shape(one.translate(chunk("b"))) == ["a"]
 
 
-def test_a_chunk_for_an_artifact_it_never_began_is_its_beginning() -> None:
+def test_a_chunk_of_an_unknown_artifact_is_its_beginning() -> None:
     one = translator(WORKING, artifacts=("earlier",))
 
     flags = [one.translate(event)[0].append for event in (chunk("1"), chunk("2"), chunk("3", "earlier"))]  # type: ignore[union-attr]
@@ -185,10 +185,10 @@ def test_an_artifact_without_an_id_gets_one() -> None:
     assert event.artifact.artifact_id
 
 
-def test_a_message_first_of_all_is_the_answer() -> None:
+def test_a_first_message_is_the_answer() -> None:
     one = translator()
 
-    [event] = one.translate(said())
+    [event] = one.translate(agent_message())
 
     assert isinstance(event, Message)
     assert (event.role, event.task_id, event.context_id) == (Role.ROLE_AGENT, "", "c")
@@ -201,22 +201,22 @@ def test_a_message_later_completes_the_task(before: Any) -> None:
     one = translator()
     one.translate(before)
 
-    [event] = one.translate(said())
+    [event] = one.translate(agent_message())
 
     assert isinstance(event, TaskStatusUpdateEvent)
     assert event.status.state == one.state == COMPLETED
     assert (event.status.message.role, event.status.message.task_id) == (Role.ROLE_AGENT, "t")
 
 
-def test_a_message_where_no_answer_is_allowed_completes_the_task() -> None:
-    assert shape(translator(answer=False).translate(said())) == [COMPLETED]
+def test_a_first_message_without_permission_to_answer_completes_the_task() -> None:
+    assert shape(translator(answer=False).translate(agent_message())) == [COMPLETED]
 
 
-def test_what_said_nothing_does_not_use_up_the_answer() -> None:
+def test_an_ignored_event_does_not_prevent_an_answer() -> None:
     one = translator()
     one.translate(status(SUBMITTED))
 
-    assert isinstance(one.translate(said())[0], Message)
+    assert isinstance(one.translate(agent_message())[0], Message)
 
 
 def test_another_task_s_ids_become_this_one_s() -> None:
@@ -235,7 +235,7 @@ def test_another_task_s_ids_become_this_one_s() -> None:
 
 
 def bad_values() -> list[Any]:
-    """Events that hold a number JSON has no word for, wherever one fits."""
+    """Yield events with a number without a JSON form in each possible place."""
     part = Part(data=Value(number_value=math.nan))
     message = Message(message_id="m", parts=[part])
     in_status = status(WORKING)
@@ -259,7 +259,7 @@ def bad_values() -> list[Any]:
 
 
 @pytest.mark.parametrize("event", bad_values())
-def test_what_json_has_no_word_for_is_refused(event: Any) -> None:
+def test_values_without_a_json_form_are_refused(event: Any) -> None:
     with pytest.raises(InvalidAgentResponseError, match="JSON"):
         translator().translate(event)
 
@@ -274,14 +274,14 @@ def test_a_refused_event_changes_nothing(event: Any) -> None:
     assert shape(one.translate(chunk("a"))) == shape(fresh.translate(chunk("a")))
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_an_unknown_object_is_refused() -> None:
     with pytest.raises(InvalidAgentResponseError, match="not an A2A event: str"):
         translator().translate("hello")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("before", [SUBMITTED, WORKING, INPUT_REQUIRED])
 @pytest.mark.parametrize("after", [state for state in TaskState.values() if state])
-def test_whatever_an_agent_says_is_legal(before: TaskState, after: TaskState) -> None:
+def test_translated_events_are_always_legal(before: TaskState, after: TaskState) -> None:
     state = before
 
     for event in translator(before).translate(status(after, "x")):

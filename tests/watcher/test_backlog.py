@@ -1,4 +1,4 @@
-"""A run whose message may still wait in its queue is not published again."""
+"""Runs whose message may still wait in its queue are not published again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from a2a_celery.watcher.dispatcher import DISPATCH_BATCH
 from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
 
 
-async def test_what_waits_in_a_long_queue_is_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+async def test_runs_in_a_long_queue_are_not_published_again(store: AsyncStore, keys: Keys, due: list[str]) -> None:
     broker = Broker()
     broker.waiting = True
     watcher = dispatcher(store, keys, broker)
@@ -30,10 +30,10 @@ async def test_what_waits_in_a_long_queue_is_not_published_again(store: AsyncSto
     assert await store.redis.hget(keys.task(due[0]).record, "republish_count") == b"0"
 
 
-async def test_what_was_published_before_its_queue_was_seen_empty_is_published_again_once(
+async def test_runs_published_before_their_queue_was_empty_are_published_again_once(
     store: AsyncStore, keys: Keys, due: list[str]
 ) -> None:
-    """The broker has lost the messages of all three; then others wait in the queue."""
+    """The broker has lost the messages of all three runs, and other messages wait in the queue later."""
     broker = Broker()
     watcher = dispatcher(store, keys, broker)
     await store.redis.zrem(keys.dispatch, f"{due[0]}.1", f"{due[1]}.1")
@@ -201,7 +201,7 @@ async def test_claims_are_read_once_in_a_tick_and_only_for_queues_that_are_not_e
     assert reads.count("claimed_runs") == 1
 
 
-async def test_a_queue_that_is_long_holds_up_no_run_of_another(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+async def test_a_long_queue_delays_no_run_of_another(store: AsyncStore, keys: Keys, due: list[str]) -> None:
     broker = Broker()
     broker.waiting = True
     await store.run(create_operation(keys, "other", b'{"celery":{"queue":"far"}}'))
@@ -212,7 +212,7 @@ async def test_a_queue_that_is_long_holds_up_no_run_of_another(store: AsyncStore
     assert [task_id for _, task_id, _ in broker.taken] == ["other"]
 
 
-async def test_runs_behind_many_that_wait_are_published_in_the_same_tick(store: AsyncStore, keys: Keys) -> None:
+async def test_runs_after_many_waiting_ones_are_published_in_the_same_tick(store: AsyncStore, keys: Keys) -> None:
     broker = Broker()
     broker.waiting = True
     for n in range(DISPATCH_BATCH):

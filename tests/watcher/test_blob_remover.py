@@ -1,4 +1,4 @@
-"""Who meets tasks with parts in an object store, and knows none, does not start."""
+"""Processes without an object store do not start on a store that has tasks with blobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from a2a_celery.watcher.service import Watcher
 
 @pytest.fixture
 async def without(store: AsyncStore, redis_server: EmbeddedRedis) -> A2A:
-    """An app without `blob_url`, on a store with one such task."""
+    """Return an app without `blob_url` on a store with such a task."""
     await require_schema(store, Keys())
     await store.run(register_blobs(Keys(), "t"))
     app = Celery("tests", broker="memory://", set_as_current=False)
@@ -47,7 +47,7 @@ async def test_no_gateway_starts(without: A2A) -> None:
 
 
 async def test_no_worker_starts(without: A2A) -> None:
-    without.worker()  # its signals are connected when a worker starts
+    without.worker()  # a worker's signals are connected at its start
     with pytest.raises(SystemExit, match="a2a_blob_url is not set"):
         worker_starts(SimpleNamespace(app=without.celery))
 

@@ -1,4 +1,4 @@
-"""A host gets so many bytes of one owner in an hour; what is more waits, is owed, and arrives."""
+"""Byte budget of a host for one owner: posts beyond it wait and arrive later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_ne
 PER_HOUR = 1024 * 1024
 
 
-async def test_what_is_over_the_bytes_of_an_hour_waits_is_shown_and_arrives(store: AsyncStore, keys: Keys) -> None:
+async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(store: AsyncStore, keys: Keys) -> None:
     lines, clock, metrics = Lines(Seeds(store, keys)), ManualClock(), WatcherMetrics()
     budget = ByteBudget(store, keys, PER_HOUR, metrics, clock)
     poster = Poster(SETTINGS.push_networks, budget=budget)
@@ -34,20 +34,20 @@ async def test_what_is_over_the_bytes_of_an_hour_waits_is_shown_and_arrives(stor
         await lines.seeds.appended(claim, *(chunk("x" * (PER_HOUR * 3 // 5)) for _ in range(3)))
 
         async def waits_for_bytes() -> bool:
-            return (await lines.webhooks.stands(task_id)).failure.get("reason") == REASON
+            return (await lines.webhooks.delivery(task_id)).failure.get("reason") == REASON
 
         await role.tick()
         await eventually_async(waits_for_bytes)
-        held = await lines.webhooks.stands(task_id)
-        await lines.webhooks.pass_time(2 * 86400)  # longer than a delivery that fails is tried
+        waiting = await lines.webhooks.delivery(task_id)
+        await lines.webhooks.pass_time(2 * 86400)  # longer than a failing delivery is retried
         await role.tick()
         await asyncio.gather(*role._deliveries)
-        known = await lines.webhooks.stands(task_id)
+        known = await lines.webhooks.delivery(task_id)
 
-        assert [(stands.state, stands.delivered, stands.failures) for stands in (held, known)] == [
+        assert [(stands.state, stands.delivered, stands.failures) for stands in (waiting, known)] == [
             ("waiting", 4, 0)
         ] * 2
-        assert held.due_us - held.now_us > 10 * 60 * 1e6
+        assert waiting.due_us - waiting.now_us > 10 * 60 * 1e6
         assert metrics.registry.get_sample_value("a2a_watcher_posts_deferred_for_bytes_total") == 2
         assert len(live.received()) == 2
 
@@ -58,6 +58,6 @@ async def test_what_is_over_the_bytes_of_an_hour_waits_is_shown_and_arrives(stor
         await asyncio.gather(*role._deliveries)
 
         assert len(live.received()) == 3
-    arrived = await lines.webhooks.stands(task_id)
+    arrived = await lines.webhooks.delivery(task_id)
     await role.aclose()
     assert (arrived.state, arrived.failure) == ("delivered", {})

@@ -1,4 +1,4 @@
-"""Tasks that were left to a canvas: each is looked at, whatever the others' results are."""
+"""Tasks that were delegated to a canvas: each is checked, whatever the results of the others."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 @pytest.fixture
 def celery() -> Celery:
-    """An app that keeps results."""
+    """Return an app with a result backend."""
     return Celery(backend="cache+memory://", set_as_current=False)
 
 
-async def left_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
-    """A task that waits for `canvas`; gives its id."""
+async def delegated_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
+    """Create a task that waits for `canvas`, and return its id."""
     claim = await seeds.claimed()
     await seeds.store.run(delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas=canvas))
     return claim.ref.task_id
 
 
 def canvas_of(celery: Celery, value: Any) -> str:
-    """A canvas that has ended with `value`."""
+    """Return a canvas that has ended with `value`."""
     name = str(uuid4())
     celery.backend.mark_as_done(name, value)
     return Canvas(((name, None), None), datetime.now(UTC) + timedelta(hours=1)).to_json()
 
 
 async def end_of(seeds: Seeds, ender: CanvasFinalizer, task_id: str) -> TaskState:
-    """The state the task ends in."""
+    """Return the final state of the task."""
 
     async def ended() -> bool:
         await ender.tick()
@@ -61,16 +61,16 @@ async def end_of(seeds: Seeds, ender: CanvasFinalizer, task_id: str) -> TaskStat
 async def test_a_result_that_no_part_can_hold_fails_its_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery, value: Any
 ) -> None:
-    task_id = await left_to(seeds, keys, canvas_of(celery, value))
+    task_id = await delegated_to(seeds, keys, canvas_of(celery, value))
 
     assert await end_of(seeds, CanvasFinalizer(store, keys, Results(store, keys, celery)), task_id) == FAILED
 
 
-async def test_a_canvas_that_cannot_be_looked_at_stands_before_no_other(
+async def test_an_unreadable_canvas_delays_no_other(
     store: AsyncStore, keys: Keys, seeds: Seeds, celery: Celery
 ) -> None:
-    broken = await left_to(seeds, keys, Canvas(((), None), datetime.now(UTC)).to_json())
-    good = [await left_to(seeds, keys, canvas_of(celery, n)) for n in range(5)]
+    broken = await delegated_to(seeds, keys, Canvas(((), None), datetime.now(UTC)).to_json())
+    good = [await delegated_to(seeds, keys, canvas_of(celery, n)) for n in range(5)]
     ender = CanvasFinalizer(store, keys, Results(store, keys, celery))
 
     assert {await end_of(seeds, ender, task_id) for task_id in good} == {COMPLETED}

@@ -1,4 +1,4 @@
-"""Deliveries that wait for a dead host take nothing from the others."""
+"""Deliveries to a dead host do not delay others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 class Lines:
-    """Webhooks of tasks, sealed as gateways do."""
+    """Webhooks of tasks, sealed like those of gateways."""
 
     def __init__(self, seeds: Seeds) -> None:
         self.seeds = seeds
@@ -53,13 +53,13 @@ class Lines:
         self.webhooks = Webhooks(seeds.store, seeds.keys)
 
     async def add(self, task_id: str, url: str, config_id: str = "c") -> None:
-        """A webhook of a task."""
+        """Add a webhook to a task."""
         config = TaskPushNotificationConfig(id=config_id, task_id=task_id, url=url)
         sealed = self.sealer.seal(Subscription(config).to_bytes(), task_id, config_id)
         await self.webhooks.saved(task_id, config_id, sealed)
 
-    async def owing(self, url: str, lines: int = 1) -> str:
-        """A task with so many webhooks, each of which is owed an event."""
+    async def with_due_events(self, url: str, lines: int = 1) -> str:
+        """Create a task with `lines` webhooks, each with a due event."""
         task_id = await self.seeds.created()
         await at_once(*(self.add(task_id, url, f"c{number}") for number in range(lines)))
         await self.seeds.claimed(task_id)
@@ -79,7 +79,7 @@ def live() -> Iterator[Receiver]:
 
 @pytest.fixture
 def dead() -> Iterator[Receiver]:
-    """One that takes connections, and says nothing."""
+    """Run a server that accepts connections without a response."""
     with receiver() as hooks:
         hooks.plan("/hook", [], then=silent())
         yield hooks
@@ -95,19 +95,21 @@ async def delivering(
     lines: Lines,
     hosts: CircuitBreaker | None = None,
     backoff: Backoff | None = None,
-    line: PubSubListener | None = None,
+    subscriber: PubSubListener | None = None,
 ) -> AsyncIterator[None]:
-    """A deliverer at work; with a line it looks when it is rung."""
+    """Run a deliverer. With a subscriber it also scans after each notification."""
     role = deliverer_of(lines, Poster(SETTINGS.push_networks, circuit_breaker=hosts), backoff)
-    loop = RoleLoop(role, line.listen(lines.seeds.keys.delivery_notifications) if line is not None else None)
+    loop = RoleLoop(
+        role, subscriber.listen(lines.seeds.keys.delivery_notifications) if subscriber is not None else None
+    )
     loop.start()
     yield
     await loop.stop()
     await role.aclose()
 
 
-async def test_many_that_wait_for_a_dead_host_hold_up_no_other(lines: Lines, live: Receiver, dead: Receiver) -> None:
-    await at_once(*(lines.owing(dead.url(), PER_TASK) for _ in range(DEAD_LINES // PER_TASK)))
+async def test_many_deliveries_to_a_dead_host_delay_no_other(lines: Lines, live: Receiver, dead: Receiver) -> None:
+    await at_once(*(lines.with_due_events(dead.url(), PER_TASK) for _ in range(DEAD_LINES // PER_TASK)))
     redis, due = lines.seeds.store.redis, lines.seeds.keys.deliveries
 
     async def only_the_dead_wait() -> bool:
@@ -115,7 +117,7 @@ async def test_many_that_wait_for_a_dead_host_hold_up_no_other(lines: Lines, liv
 
     async with delivering(lines):
         for number in range(20):
-            await lines.owing(live.url(f"/{number}"))
+            await lines.with_due_events(live.url(f"/{number}"))
 
             async def has_come(path: str = f"/{number}") -> bool:
                 return bool(live.received(path))
@@ -126,20 +128,20 @@ async def test_many_that_wait_for_a_dead_host_hold_up_no_other(lines: Lines, liv
     assert 0 < len(dead.received()) < DEAD_LINES / 100
 
 
-async def test_an_event_is_posted_as_soon_as_it_is_there(
-    lines: Lines, live: Receiver, line: PubSubListener, monkeypatch: pytest.MonkeyPatch
+async def test_an_event_is_posted_at_once(
+    lines: Lines, live: Receiver, subscriber: PubSubListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Deliverer, "every", 600.0)
-    async with delivering(lines, line=line):
+    async with delivering(lines, subscriber=subscriber):
         for number in range(5):
-            await lines.owing(live.url(f"/{number}"))
+            await lines.with_due_events(live.url(f"/{number}"))
             await asyncio.to_thread(live.wait_for, f"/{number}", 1, 30)
 
 
 async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in_the_end(
     lines: Lines, live: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await lines.owing(live.url("/lost"))
+    await lines.with_due_events(live.url("/lost"))
     run, given_up = lines.seeds.store.run, lines.seeds.keys.dead_deliveries
 
     async def without_blobs(operation: Operation[Any]) -> Any:
@@ -158,9 +160,9 @@ async def test_an_event_whose_large_part_is_lost_is_a_failure_and_is_given_up_in
     assert live.received("/lost") == []
 
 
-async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Lines, dead: Receiver) -> None:
+async def test_deliveries_that_only_wait_for_a_dead_host_are_given_up_too(lines: Lines, dead: Receiver) -> None:
     dead.plan("/hook", [], then=HANG_UP)
-    task_ids = [await lines.owing(dead.url(), PER_TASK) for _ in range(3)]
+    task_ids = [await lines.with_due_events(dead.url(), PER_TASK) for _ in range(3)]
     redis, given_up = lines.seeds.store.redis, lines.seeds.keys.dead_deliveries
 
     clock = ManualClock()
@@ -171,7 +173,7 @@ async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Line
     )
     role = deliverer_of(lines, poster, Backoff(give_up_after=60.0))
 
-    for _ in range(3):  # the first attempt, one while the host rests, and one when they are too old
+    for _ in range(3):  # the first attempt, one during the cooldown, and one after the deliveries are too old
         await role.tick()
         await asyncio.gather(*role._deliveries)
         clock.advance(120)
@@ -180,39 +182,39 @@ async def test_those_that_only_wait_for_a_dead_host_are_given_up_too(lines: Line
 
     assert await redis.zcard(given_up) == 3 * PER_TASK
     assert len(dead.received()) < 3 * PER_TASK
-    stands = [await lines.webhooks.stands(task_ids[0], f"c{number}") for number in range(PER_TASK)]
+    stands = [await lines.webhooks.delivery(task_ids[0], f"c{number}") for number in range(PER_TASK)]
     assert all(line.failure["reason"] for line in stands)
 
 
-async def test_one_that_stops_while_it_takes_lines_gives_them_back(lines: Lines, live: Receiver) -> None:
-    task_id = await lines.owing(live.url(), PER_TASK)
+async def test_a_deliverer_that_stops_during_an_acquisition_releases_the_cursors(lines: Lines, live: Receiver) -> None:
+    task_id = await lines.with_due_events(live.url(), PER_TASK)
     role = deliverer_of(lines, Poster(SETTINGS.push_networks))
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(role.tick(), 1e-9)
     await role.aclose()
 
-    stands = [await lines.webhooks.stands(task_id, f"c{number}") for number in range(PER_TASK)]
+    stands = [await lines.webhooks.delivery(task_id, f"c{number}") for number in range(PER_TASK)]
     assert not any(line.is_leased for line in stands)
     assert all(line.due_us <= line.now_us for line in stands)
 
 
-async def test_a_post_that_a_killed_watcher_held_comes_again_within_the_bound(
+async def test_a_post_of_a_killed_watcher_is_repeated_within_the_bound(
     lines: Lines, live: Receiver, dead: Receiver
 ) -> None:
-    task_id = await lines.owing(dead.url())
+    task_id = await lines.with_due_events(dead.url())
     store, keys, secrets = lines.seeds.store, lines.seeds.keys, SETTINGS.secret_keys
     killed = Deliverer(store, keys, Sealer(secrets), Poster(SETTINGS.push_networks), secrets, SETTINGS.lease_ttl)
     await killed.tick()
     await asyncio.to_thread(dead.wait_for, "/hook", 1, 30)
-    held = await lines.webhooks.stands(task_id, "c0")
+    delivery = await lines.webhooks.delivery(task_id, "c0")
     bound_us = max_lease(SETTINGS.lease_ttl) * 1e6
 
-    assert held.is_leased
-    assert held.now_us < held.due_us <= held.now_us + bound_us
+    assert delivery.is_leased
+    assert delivery.now_us < delivery.due_us <= delivery.now_us + bound_us
     dead.plan("/hook", [], then=200)
     [name] = await store.redis.zrange(keys.deliveries, 0, -1)
-    await store.redis.zincrby(keys.deliveries, -bound_us, name)  # so much later
+    await store.redis.zincrby(keys.deliveries, -bound_us, name)  # as if the lease had expired
     async with delivering(lines):
         [first, again] = await asyncio.to_thread(dead.wait_for, "/hook", 2, 30)
     await killed.aclose()
@@ -221,10 +223,10 @@ async def test_a_post_that_a_killed_watcher_held_comes_again_within_the_bound(
 
 
 @pytest.mark.parametrize("lost_posts", [0, 1, 3])
-async def test_events_in_the_place_of_lost_ones_are_all_posted_under_other_ids(
+async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
     lines: Lines, seeds: Seeds, live: Receiver, lost_posts: int
 ) -> None:
-    """The store loses events, and that they were posted, while the deliverer waits for the response to a post."""
+    """The store loses events and the record of their posts while the deliverer waits for a response."""
     claim = await seeds.claimed(max_attempts=2)
     task_id = claim.ref.task_id
     await lines.add(task_id, live.url())
@@ -255,7 +257,7 @@ async def test_events_in_the_place_of_lost_ones_are_all_posted_under_other_ids(
 
 
 def event_ids(hooks: Receiver) -> list[EventId]:
-    """The events that were posted, by the ids of the posts."""
+    """Return the posted events by the ids of the posts."""
     return [EventId.parse(got.headers["webhook-id"].rpartition("_")[2]) for got in hooks.received("/hook")]
 
 
@@ -269,7 +271,7 @@ async def test_a_post_carries_the_time_of_the_store(lines: Lines, live: Receiver
     store, keys, secrets = lines.seeds.store, lines.seeds.keys, SETTINGS.secret_keys
     poster, wrong = Poster(SETTINGS.push_networks), ManualClock()
     role = Deliverer(store, keys, Sealer(secrets), poster, secrets, SETTINGS.lease_ttl, clock=wrong)
-    await lines.owing(live.url())
+    await lines.with_due_events(live.url())
     before, _ = await store.redis.time()
 
     await role.tick()
@@ -292,23 +294,23 @@ async def test_a_delivered_event_ends_the_failures_of_those_before_it(lines: Lin
     async with delivering(lines):
         await asyncio.to_thread(live.wait_for, "/hook", 3, 30)
 
-    assert (await lines.webhooks.stands(task_id)).state != "dead"
+    assert (await lines.webhooks.delivery(task_id)).state != "dead"
 
 
 async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines: Lines, live: Receiver) -> None:
-    """A gateway may know a newer key already: giving its webhooks up would lose them for want of a restart."""
-    task_id = await lines.owing(live.url())
+    """A gateway may already use a newer key. Giving its webhooks up would lose them because of a missing restart."""
+    task_id = await lines.with_due_events(live.url())
     other = Settings(store_url="redis://nowhere", secret_key="x" * 32)
     store, keys = lines.seeds.store, lines.seeds.keys
     role = Deliverer(store, keys, Sealer(other.secret_keys), Poster(), other.secret_keys, 1.0)
 
     async def has_failed() -> bool:
         await role.tick()
-        return (await lines.webhooks.stands(task_id, "c0")).failures > 0
+        return (await lines.webhooks.delivery(task_id, "c0")).failures > 0
 
     await eventually_async(has_failed)
     await role.aclose()
-    assert (await lines.webhooks.stands(task_id, "c0")).state == "failing"
+    assert (await lines.webhooks.delivery(task_id, "c0")).state == "failing"
     await lines.webhooks.pass_time(60)
     async with delivering(lines):
         await asyncio.to_thread(live.wait_for, "/hook", 1, 30)
@@ -320,21 +322,21 @@ async def test_a_config_that_this_release_cannot_read_is_left_to_others(lines: L
     await lines.seeds.claimed(task_id)
 
     async def has_failed() -> bool:
-        return (await lines.webhooks.stands(task_id)).failures > 0
+        return (await lines.webhooks.delivery(task_id)).failures > 0
 
     async with delivering(lines):
         await eventually_async(has_failed)
 
-    assert "cannot read" in str((await lines.webhooks.stands(task_id)).failure)
+    assert "cannot read" in str((await lines.webhooks.delivery(task_id)).failure)
 
 
-async def test_a_deliverer_that_has_its_hands_full_does_not_count_as_one_that_hangs(
+async def test_a_busy_deliverer_does_not_count_as_hanging(
     lines: Lines, dead: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its look ends when less is due than it can take, which may be hours after an outage."""
+    """Its scan ends when fewer deliveries are due than it can take, which may be hours after an outage."""
     monkeypatch.setattr(deliverer, "MAX_CURSORS", 1)
     for _ in range(2):
-        await lines.owing(dead.url())
+        await lines.with_due_events(dead.url())
     metrics, poster, secrets = WatcherMetrics(), Poster(SETTINGS.push_networks), SETTINGS.secret_keys
     role = Deliverer(
         lines.seeds.store, lines.seeds.keys, Sealer(secrets), poster, secrets, lease_ttl=1.0, metrics=metrics
@@ -350,7 +352,7 @@ async def test_a_deliverer_that_has_its_hands_full_does_not_count_as_one_that_ha
 
 
 class RecordingStore(AsyncStore):
-    """A store that records what a deliverer has reserved at each read of a log."""
+    """Store that records the memory that a deliverer has reserved at each read of a log."""
 
     role: Deliverer
     reserved: list[int]
@@ -362,7 +364,7 @@ class RecordingStore(AsyncStore):
         return await super().run(operation)
 
 
-async def test_large_events_have_so_many_bytes_in_memory_and_all_arrive(
+async def test_large_events_are_delivered_within_the_memory_budget(
     redis_server: EmbeddedRedis, lines: Lines, live: Receiver
 ) -> None:
     size, count = 6 * 2**20, 12
@@ -370,7 +372,7 @@ async def test_large_events_have_so_many_bytes_in_memory_and_all_arrive(
         task_id = await lines.seeds.created()
         await lines.add(task_id, live.url(f"/{number}"))
         await lines.seeds.appended(await lines.seeds.claimed(task_id), chunk("x" * size))
-    await lines.owing(live.url("/small"))
+    await lines.with_due_events(live.url("/small"))
     store = RecordingStore(redis_server.store_url)
     secrets, poster = SETTINGS.secret_keys, Poster(SETTINGS.push_networks)
     role = store.role = Deliverer(store, lines.seeds.keys, Sealer(secrets), poster, secrets, 1.0)
@@ -391,7 +393,7 @@ async def test_large_events_have_so_many_bytes_in_memory_and_all_arrive(
     await store.aclose()
 
 
-async def test_a_large_line_at_a_slow_host_holds_up_no_small_one_and_makes_room_after_a_post(
+async def test_a_large_delivery_to_a_slow_host_delays_no_small_one_and_frees_memory_after_a_post(
     lines: Lines, live: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliverer, "MAX_RESERVED_BYTES", 2 * deliverer.LOG_PAGE_BYTES)
@@ -409,21 +411,21 @@ async def test_a_large_line_at_a_slow_host_holds_up_no_small_one_and_makes_room_
     await role.tick()
     await asyncio.to_thread(live.wait_for, "/slow", 1, 30)
     other = await large("/other")
-    await lines.owing(live.url("/small"))
+    await lines.with_due_events(live.url("/small"))
     await role.tick()
     await asyncio.to_thread(live.wait_for, "/small", 1, 30)
 
     async def is_postponed(task_id: str) -> bool:
-        stands = await lines.webhooks.stands(task_id)
+        stands = await lines.webhooks.delivery(task_id)
         return not stands.is_leased and stands.due_us > 0
 
-    await eventually_async(lambda: is_postponed(other), what="the other large line waits for memory")
+    await eventually_async(lambda: is_postponed(other), what="the other large delivery waits for memory")
     released.set()
-    await eventually_async(lambda: is_postponed(slow), what="the slow line makes room")
+    await eventually_async(lambda: is_postponed(slow), what="the slow delivery frees memory")
 
     assert role.reserved_bytes == 0
     assert len(live.received("/slow")) == 1
-    assert (await lines.webhooks.stands(slow)).failures == 0
+    assert (await lines.webhooks.delivery(slow)).failures == 0
 
     async def all_are_posted() -> bool:
         await role.tick()

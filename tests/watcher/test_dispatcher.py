@@ -1,4 +1,4 @@
-"""The dispatcher publishes what no worker claimed: all of it, once per turn, and patiently while the broker is down."""
+"""Dispatcher: it publishes all unclaimed runs, each once per interval, also after an outage of the broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, disp
 from tests.support.seeds import status
 
 
-async def test_what_is_due_is_published_once(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+async def test_due_runs_are_published_once(store: AsyncStore, keys: Keys, due: list[str]) -> None:
     broker = Broker()
     watchers = [dispatcher(store, keys, broker) for _ in range(4)]
 
@@ -46,7 +46,7 @@ async def test_a_claimed_run_is_not_published_again(store: AsyncStore, keys: Key
     assert sorted(task_id for _, task_id, _ in broker.taken) == ["t0", "t2"]
 
 
-async def test_a_broker_that_is_down_loses_nothing(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+async def test_an_outage_of_the_broker_loses_nothing(store: AsyncStore, keys: Keys, due: list[str]) -> None:
     broker = Broker()
     watcher = dispatcher(store, keys, broker, redispatch_after=3600)
     broker.down = True
@@ -61,7 +61,7 @@ async def test_a_broker_that_is_down_loses_nothing(store: AsyncStore, keys: Keys
     assert len(broker.taken) == len(due)
 
 
-async def test_a_run_that_the_broker_does_not_take_holds_up_none(store: AsyncStore, keys: Keys, due: list[str]) -> None:
+async def test_a_run_that_the_broker_refuses_delays_no_other(store: AsyncStore, keys: Keys, due: list[str]) -> None:
     broker = Broker()
     broker.refuses = {due[0]}
 
@@ -121,15 +121,13 @@ async def test_a_run_is_published_with_the_options_it_was_stored_with(store: Asy
     assert broker.options == {"t": options}
 
 
-async def test_a_run_that_is_not_to_begin_soon_is_kept_until_shortly_before_its_time(
-    store: AsyncStore, keys: Keys
-) -> None:
+async def test_a_run_with_a_later_start_time_is_published_shortly_before_it(store: AsyncStore, keys: Keys) -> None:
     broker = Broker()
     watcher = dispatcher(store, keys, broker)
     not_before = datetime.now(UTC) + timedelta(hours=1)
     await store.run(create_operation(keys, "t", RunOptions(not_before=not_before).to_json()))
     await store.run(create_operation(keys, "soon", RunOptions(not_before=not_before - timedelta(minutes=51)).to_json()))
-    for _ in range(3):  # however often somebody looks too early
+    for _ in range(3):  # also if a watcher scans too early
         await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
         await watcher.tick()
 
@@ -143,9 +141,7 @@ async def test_a_run_that_is_not_to_begin_soon_is_kept_until_shortly_before_its_
     assert broker.taken == [("echo", "soon", 1)]
 
 
-async def test_a_run_whose_time_has_come_by_the_store_s_clock_waits_for_no_worker_s_clock(
-    store: AsyncStore, keys: Keys
-) -> None:
+async def test_the_store_s_clock_decides_when_a_run_may_start(store: AsyncStore, keys: Keys) -> None:
     broker, not_before = Broker(), datetime.now(UTC) + timedelta(seconds=-1)
     options = RunOptions({"queue": "gpu"}, not_before=not_before)
     await store.run(create_operation(keys, "t", options.to_json()))
@@ -156,16 +152,16 @@ async def test_a_run_whose_time_has_come_by_the_store_s_clock_waits_for_no_worke
     assert broker.options == {"t": RunOptions({"queue": "gpu"}).to_json()}
 
 
-@pytest.mark.parametrize(("expires_in", "ahead"), [(3600, 86_400), (-60, -3600)])
+@pytest.mark.parametrize(("expires_in", "offset"), [(3600, 86_400), (-60, -3600)])
 async def test_a_run_that_has_expired_by_one_clock_only_is_published(
-    store: AsyncStore, keys: Keys, expires_in: float, ahead: float
+    store: AsyncStore, keys: Keys, expires_in: float, offset: float
 ) -> None:
-    """The watcher's clock is wrong, or the store's, which may have jumped."""
+    """The clock of the watcher or of the store is wrong."""
     broker, not_after = Broker(), datetime.now(UTC) + timedelta(seconds=expires_in)
     await store.run(create_operation(keys, "t", RunOptions(not_after=not_after).to_json()))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
 
-    await dispatcher(store, keys, broker, clock=ManualClock(time.time() + ahead)).tick()
+    await dispatcher(store, keys, broker, clock=ManualClock(time.time() + offset)).tick()
 
     assert broker.taken == [("echo", "t", 1)]
 
@@ -190,11 +186,13 @@ async def test_a_run_that_has_expired_is_rejected_and_not_published(store: Async
 PLAIN = RunOptions(call=Call("tasks.resize", {})).to_json()
 
 
-async def plain_run(store: AsyncStore, keys: Keys, celery: Celery, error: Exception, *, fell: bool) -> Dispatcher:
-    """A run of a plain task, due again, of which the result backend says `error`; who dispatches it."""
+async def plain_run(
+    store: AsyncStore, keys: Keys, celery: Celery, error: Exception, *, is_recorded: bool
+) -> Dispatcher:
+    """Create a due run of a plain task with the result `error`, and return its dispatcher."""
     await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
-    if fell:
+    if is_recorded:
         lost = status(FAILED, WORKER_LOST)
         await store.run(end_run(keys, RunRef("t", 1), runner="here.1.", event=lost, lost=True))
     celery.backend.mark_as_failure("t.1", error)
@@ -203,16 +201,18 @@ async def plain_run(store: AsyncStore, keys: Keys, celery: Celery, error: Except
 
 @pytest.fixture
 def celery() -> Celery:
-    """An app that keeps results."""
+    """Return an app with a result backend."""
     return Celery(backend="cache+memory://", set_as_current=False)
 
 
-@pytest.mark.parametrize(("error", "fell"), [(StoreUnavailable("away"), False), (WorkerLostError("killed"), True)])
-async def test_what_a_worker_of_ours_could_not_begin_is_published_again(
-    store: AsyncStore, keys: Keys, celery: Celery, error: Exception, fell: bool
+@pytest.mark.parametrize(
+    ("error", "is_recorded"), [(StoreUnavailable("away"), False), (WorkerLostError("killed"), True)]
+)
+async def test_a_run_that_an_a2a_worker_could_not_start_is_published_again(
+    store: AsyncStore, keys: Keys, celery: Celery, error: Exception, is_recorded: bool
 ) -> None:
-    """Celery keeps a failure as the result of what it could not begin: that is no end."""
-    watcher = await plain_run(store, keys, celery, error, fell=fell)
+    """Celery stores a failure as the result of a run that could not start, which is no end."""
+    watcher = await plain_run(store, keys, celery, error, is_recorded=is_recorded)
 
     await watcher.tick()
 
@@ -222,10 +222,10 @@ async def test_what_a_worker_of_ours_could_not_begin_is_published_again(
     assert found[0].status.state == SUBMITTED
 
 
-async def test_a_worker_that_knows_nothing_of_runs_and_was_lost_ends_its_task(
+async def test_losing_a_worker_without_this_package_ends_the_task(
     store: AsyncStore, keys: Keys, celery: Celery
 ) -> None:
-    watcher = await plain_run(store, keys, celery, WorkerLostError("killed"), fell=False)
+    watcher = await plain_run(store, keys, celery, WorkerLostError("killed"), is_recorded=False)
 
     await watcher.tick()
 
@@ -235,10 +235,10 @@ async def test_a_worker_that_knows_nothing_of_runs_and_was_lost_ends_its_task(
     assert found[0].status.state == FAILED
 
 
-async def test_looks_at_a_run_that_another_worker_has_come_at_equal_times(
+async def test_a_run_of_a_worker_without_this_package_is_checked_at_equal_intervals(
     store: AsyncStore, keys: Keys, celery: Celery
 ) -> None:
-    """Its end may be known by such a look only, so the time between two does not double."""
+    """Only these checks may detect its end, so their interval does not double."""
     await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
     celery.backend.mark_as_retry("t.1", ValueError())
@@ -256,15 +256,15 @@ async def test_looks_at_a_run_that_another_worker_has_come_at_equal_times(
 
 
 async def store_time(store: AsyncStore) -> int:
-    """The time of the store, in µs."""
+    """Return the time of the store in µs."""
     seconds, microseconds = await store.redis.time()
     return int(seconds) * 1_000_000 + int(microseconds)
 
 
-async def test_a_run_that_a_worker_began_is_left_to_it_while_the_broker_is_away(
+async def test_a_started_run_is_not_published_again_during_an_outage_of_the_broker(
     store: AsyncStore, keys: Keys, tmp_path: Path
 ) -> None:
-    """Whether it still has the run can't be asked then, and publishing a second copy would run it twice."""
+    """The worker cannot be asked whether it has the run, and a second copy would run twice."""
     celery = Celery(broker="redis://127.0.0.1:1/0", backend=f"file://{tmp_path}", set_as_current=False)
     await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
@@ -280,10 +280,8 @@ async def test_a_run_that_a_worker_began_is_left_to_it_while_the_broker_is_away(
 
 
 @pytest.mark.parametrize("down", ["hangs", "fails"])
-async def test_a_result_backend_that_says_nothing_is_asked_once_in_a_tick(
-    store: AsyncStore, keys: Keys, down: str
-) -> None:
-    """Whoever waits for a run to be published does not wait for it as well."""
+async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore, keys: Keys, down: str) -> None:
+    """Other runs that wait to be published must not wait for it as well."""
     clock = ManualClock()
     asked: list[str] = []
 

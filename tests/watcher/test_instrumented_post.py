@@ -1,4 +1,4 @@
-"""What a watcher counts of its posts."""
+"""Metrics of a watcher's posts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CURSOR = DeliveryCursor("t", "c", "echo", "config", b"", delivered=0, version=1,
 
 
 class PosterWithResult:
-    """A poster that has a result before it posts."""
+    """Poster with a fixed result."""
 
     def __init__(self, result: PostResult) -> None:
         self._result = result

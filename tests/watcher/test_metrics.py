@@ -1,4 +1,4 @@
-"""A watcher's port answers probes, whoever else has connected."""
+"""Probes on a watcher's port, which are answered despite other connections."""
 
 from __future__ import annotations
 

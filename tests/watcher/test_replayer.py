@@ -39,7 +39,7 @@ def hooks() -> Iterator[Receiver]:
 
 
 class Scene:
-    """A task with a webhook, and its owner."""
+    """Task with a webhook, and its owner."""
 
     def __init__(self, seeds: Seeds, sealer: Sealer) -> None:
         self.seeds, self.sealer = seeds, sealer
@@ -47,7 +47,7 @@ class Scene:
         self.task_id = ""
 
     async def begin(self, url: str) -> None:
-        """A task whose webhook is owed its second event."""
+        """Create a task with a webhook whose second event is due."""
         self.task_id = await self.seeds.created()
         config = TaskPushNotificationConfig(id="c", task_id=self.task_id, url=url, token=SECRET)
         sealed = self.sealer.seal(Subscription(config).to_bytes(), self.task_id, "c")
@@ -55,24 +55,24 @@ class Scene:
         await self.seeds.claimed(self.task_id)
 
     async def ask(self, post: EventId | str) -> None:
-        """The owner requests a post."""
+        """Request a post as the owner."""
         asked = request_post(self.seeds.keys, ANN, self.task_id, "c", post)
         assert await self.seeds.store.run(asked) == "requested"
 
     async def event_id(self, version: int) -> EventId:
         return (await self.seeds.log(self.task_id))[version - 1].id
 
-    async def stands(self) -> Delivery:
-        return await self.webhooks.stands(self.task_id)
+    async def delivery(self) -> Delivery:
+        return await self.webhooks.delivery(self.task_id)
 
     async def attempts(self, count: int) -> list[tuple[str, str, int | None]]:
-        """So many attempts, the newest first: what was posted, what came of it, and the status."""
+        """Return at least `count` attempts, newest first: the post, the outcome and the status."""
 
-        async def are_there() -> bool:
-            return len((await self.stands()).attempts) >= count
+        async def are_recorded() -> bool:
+            return len((await self.delivery()).attempts) >= count
 
-        await eventually_async(are_there, what=f"{count} attempts are recorded")
-        return [(attempt.post, attempt.outcome, attempt.status) for attempt in (await self.stands()).attempts]
+        await eventually_async(are_recorded, what=f"{count} attempts are recorded")
+        return [(attempt.post, attempt.outcome, attempt.status) for attempt in (await self.delivery()).attempts]
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def scene(seeds: Seeds) -> Scene:
 async def watching(
     scene: Scene, *, allow: str = "127.0.0.0/8", hosts: CircuitBreaker | None = None
 ) -> AsyncIterator[None]:
-    """A deliverer and a replayer at work."""
+    """Run a deliverer and a replayer."""
     networks = Settings(store_url="redis://nowhere", secret_key=SECRET_KEY, allow_networks=[allow]).push_networks
     store, keys, poster = scene.seeds.store, scene.seeds.keys, Poster(networks, circuit_breaker=hosts)
     backoff = Backoff(first=0.01, longest=0.02)
@@ -102,7 +102,7 @@ async def watching(
         await deliverer.aclose()
 
 
-async def test_each_try_is_an_attempt_until_the_event_is_delivered(scene: Scene, hooks: Receiver) -> None:
+async def test_each_post_is_an_attempt_until_the_event_is_delivered(scene: Scene, hooks: Receiver) -> None:
     hooks.plan("/hook", [500, writes(b"no HTTP at all\r\n\r\n")])
     await scene.begin(hooks.url("/hook"))
 
@@ -111,14 +111,14 @@ async def test_each_try_is_an_attempt_until_the_event_is_delivered(scene: Scene,
 
     event = str(await scene.event_id(2))
     assert attempts == [(event, "delivered", 200), (event, "failed", None), (event, "failed", 500)]
-    delivered, no_http, refused = (await scene.stands()).attempts
+    delivered, no_http, refused = (await scene.delivery()).attempts
     assert (delivered.reason, refused.reason) == ("", "answered 500")
     assert no_http.reason == "the response is not HTTP"
     assert delivered.next_us == 0 < refused.next_us
     assert all(attempt.latency_ms is not None for attempt in (delivered, no_http, refused))
 
 
-async def test_an_event_is_posted_again_as_it_was_and_with_its_id(scene: Scene, hooks: Receiver) -> None:
+async def test_an_event_is_replayed_unchanged_and_with_its_id(scene: Scene, hooks: Receiver) -> None:
     await scene.begin(hooks.url("/hook"))
     async with watching(scene):
         [first] = await asyncio.to_thread(hooks.wait_for, "/hook", 1)
@@ -132,7 +132,7 @@ async def test_an_event_is_posted_again_as_it_was_and_with_its_id(scene: Scene, 
 
     assert (again.body, again.headers["webhook-id"]) == (first.body, first.headers["webhook-id"])
     require_signed([first, again])
-    assert (await scene.stands()).state == "delivered"
+    assert (await scene.delivery()).state == "delivered"
 
 
 async def test_a_ping_is_signed_and_no_event(scene: Scene, hooks: Receiver) -> None:
@@ -152,15 +152,15 @@ async def test_a_ping_is_signed_and_no_event(scene: Scene, hooks: Receiver) -> N
     assert int(ping.headers["webhook-timestamp"]) == pytest.approx(int(event.headers["webhook-timestamp"]), abs=60)
 
 
-async def test_requests_are_served_by_the_watcher_that_comes_after_one_that_died(scene: Scene, hooks: Receiver) -> None:
+async def test_requests_are_served_by_the_successor_of_a_killed_watcher(scene: Scene, hooks: Receiver) -> None:
     hooks.plan("/hook", [200], then=silent())
     await scene.begin(hooks.url("/hook"))
     async with watching(scene):
         await scene.attempts(1)
         await scene.ask("ping-1")
         await scene.ask(await scene.event_id(1))
-        await asyncio.to_thread(hooks.wait_for, "/hook", 2)  # the ping, which is not answered when the watcher stops
-    assert (await scene.stands()).requested == ("ping-1", str(await scene.event_id(1)))
+        await asyncio.to_thread(hooks.wait_for, "/hook", 2)  # the ping has no response when the watcher stops
+    assert (await scene.delivery()).requested == ("ping-1", str(await scene.event_id(1)))
 
     hooks.plan("/hook", [])
     async with watching(scene):
@@ -170,7 +170,7 @@ async def test_requests_are_served_by_the_watcher_that_comes_after_one_that_died
     assert posted[1:] == ["ping-1", "ping-1", str(await scene.event_id(1))]
 
 
-async def test_a_ping_that_fails_says_so_and_changes_nothing_else(scene: Scene, hooks: Receiver) -> None:
+async def test_a_failed_ping_is_recorded_without_other_effects(scene: Scene, hooks: Receiver) -> None:
     hooks.plan("/hook", [200, 410, 500])
     await scene.begin(hooks.url("/hook"))
     async with watching(scene):
@@ -181,7 +181,7 @@ async def test_a_ping_that_fails_says_so_and_changes_nothing_else(scene: Scene, 
         attempts = await scene.attempts(3)
 
     assert attempts[:2] == [("ping-2", "failed", 500), ("ping-1", "gone", 410)]
-    stands = await scene.stands()
+    stands = await scene.delivery()
     assert (stands.state, stands.failures, stands.died_us) == ("delivered", 0, 0)
 
 
@@ -193,7 +193,7 @@ async def test_a_ping_to_an_address_that_is_not_allowed_is_refused_and_names_no_
     async with watching(scene, allow="10.0.0.0/8"):
         await scene.attempts(2)
 
-    attempts = (await scene.stands()).attempts
+    attempts = (await scene.delivery()).attempts
     assert {(attempt.outcome, attempt.status, attempt.latency_ms) for attempt in attempts} == {("refused", None, None)}
     assert {attempt.reason for attempt in attempts} == {"its host was not found or is forbidden for webhooks"}
     assert hooks.received("/hook") == []
@@ -204,17 +204,17 @@ async def test_a_name_that_is_not_found_looks_like_one_that_is_forbidden(scene: 
     async with watching(scene):
         await scene.attempts(1)
 
-    attempt = (await scene.stands()).attempts[-1]
+    attempt = (await scene.delivery()).attempts[-1]
     assert (attempt.outcome, attempt.latency_ms) == ("refused", None)
     assert attempt.reason == "its host was not found or is forbidden for webhooks"
 
 
-async def test_a_ping_says_when_the_configuration_can_not_be_opened(scene: Scene, hooks: Receiver) -> None:
+async def test_a_ping_of_an_unreadable_config_is_recorded_as_such(scene: Scene, hooks: Receiver) -> None:
     await scene.begin(hooks.url("/hook"))
     await scene.ask("ping-1")
     scene.sealer = Sealer([b"another key of 32 bytes, or more"])
     async with watching(scene):
         await scene.attempts(2)
 
-    reasons = {attempt.reason for attempt in (await scene.stands()).attempts}
+    reasons = {attempt.reason for attempt in (await scene.delivery()).attempts}
     assert reasons == {"this service cannot read the event or the configuration"}

@@ -1,4 +1,4 @@
-"""Runs that went to workers without this package: the result backend's states become events, each once."""
+"""Results of runs in workers without this package: their states become events once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.dispatching import create_operation
 from tests.support.proxy import proxy
 from tests.support.waiting import eventually_async
 
-# Celery calls it
+# called by Celery
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 REF = RunRef("t", 1)
@@ -37,19 +37,19 @@ PLAIN = RunOptions(call=Call("tasks.resize", {}))
 
 @pytest.fixture
 def celery(redis_server: EmbeddedRedis) -> Celery:
-    """The app of a worker without this package, on a Redis result backend."""
+    """Return the app of a worker without this package, with a Redis result backend."""
     return Celery(backend=redis_server.broker_url, set_as_current=False)
 
 
 @pytest.fixture
 async def results(store: AsyncStore, keys: Keys, celery: Celery) -> Results:
-    """The results of a watcher; the run `REF` waits for a worker."""
+    """Return the results of a watcher. The run `REF` waits for a worker."""
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     return Results(store, keys, celery)
 
 
 async def events(store: AsyncStore, keys: Keys) -> list[Any]:
-    """The metadata of each status after SUBMITTED, with its state in front; "artifact" for an artifact."""
+    """Return the state and metadata of each status after SUBMITTED, and "artifact" for an artifact."""
     page = await store.run(read_log(keys, "t", 1))
     return [
         "artifact"
@@ -60,7 +60,7 @@ async def events(store: AsyncStore, keys: Keys) -> list[Any]:
     ]
 
 
-async def test_each_state_is_written_once_whichever_watchers_look(
+async def test_several_watchers_write_each_state_once(
     store: AsyncStore, keys: Keys, celery: Celery, results: Results
 ) -> None:
     backend, watchers = celery.backend, (results, Results(store, keys, celery))
@@ -106,10 +106,10 @@ async def test_retries_that_the_result_backend_counts_are_not_counted_again(
     assert await events(store, keys) == [(WORKING, own_metadata({ATTEMPT: 5}))]
 
 
-async def test_a_state_that_is_older_than_the_noted_one_is_not_written(
+async def test_a_state_older_than_the_written_one_is_dropped(
     store: AsyncStore, keys: Keys, celery: Celery, results: Results
 ) -> None:
-    """A watcher has read the result backend, and is slower than another one that read it later."""
+    """A watcher that has read the result backend may write later than another one that read it after it."""
     loop, stale = asyncio.get_running_loop(), {"status": "PROGRESS", "result": {"step": 1}}
 
     class Slow:
@@ -161,7 +161,7 @@ async def _claimed(store: AsyncStore, keys: Keys, celery: Celery) -> None:
 
 
 async def _announced(store: AsyncStore, keys: Keys, celery: Celery) -> None:
-    """A worker with this package stores STARTED before it claims the run."""
+    """Let a worker with this package store STARTED before it claims the run."""
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours", **{RUN_HEADER: True})
 
@@ -177,7 +177,7 @@ async def _outdated(store: AsyncStore, keys: Keys, celery: Celery) -> None:
 
 
 async def _unknown(store: AsyncStore, keys: Keys, celery: Celery) -> None:
-    """A worker with this package, which does not know the task, rejects it; one of another fleet puts it back."""
+    """Let a worker with this package that does not know the task reject it, and one of another fleet return it."""
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_failure("t.1", NotRegistered("tasks.resize"))
 
@@ -196,8 +196,8 @@ async def test_what_a_worker_without_this_package_did_not_say_changes_nothing(
     assert found[0].status.state == SUBMITTED
 
 
-class Looks:
-    """Takes the place of `Results`: the runs that it was asked to look at; all are open."""
+class Checks:
+    """Stand-in for `Results` that records the checked runs, all of which are open."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -212,9 +212,9 @@ class Looks:
 
 
 @asynccontextmanager
-async def listening(celery: Celery, looks: Looks) -> AsyncIterator[ResultListener]:
-    """A listener that has subscribed."""
-    listener = ResultListener(looks, celery)  # type: ignore[arg-type]
+async def listening(celery: Celery, checks: Checks) -> AsyncIterator[ResultListener]:
+    """Run a listener that has subscribed."""
+    listener = ResultListener(checks, celery)  # type: ignore[arg-type]
     resubscribed, subscribed = listener.resubscribed, asyncio.Event()
     listener.resubscribed = lambda: (subscribed.set(), resubscribed())  # type: ignore[assignment, func-returns-value]
     listener.start()
@@ -226,68 +226,66 @@ async def listening(celery: Celery, looks: Looks) -> AsyncIterator[ResultListene
         await listener.stop()
 
 
-async def looked_at(looks: Looks, *names: str) -> None:
-    """Return when the newest looks are at `names`."""
+async def wait_for_checks(checks: Checks, *names: str) -> None:
+    """Wait until the newest checks are those of `names`."""
 
     async def condition() -> bool:
-        return looks.names[-len(names) :] == list(names)
+        return checks.names[-len(names) :] == list(names)
 
-    await eventually_async(condition, what=f"looks at {names}, got {looks.names}")
+    await eventually_async(condition, what=f"checks at {names}, got {checks.names}")
 
 
 @pytest.mark.parametrize("prefix", ["", "acme-results:", "odd[a]*?\\"])
-async def test_a_state_of_a_run_is_heard_of_and_no_other_result(store: AsyncStore, celery: Celery, prefix: str) -> None:
-    looks = Looks()
+async def test_only_results_of_runs_are_checked(store: AsyncStore, celery: Celery, prefix: str) -> None:
+    checks = Checks()
     celery.conf.result_backend_transport_options = {"global_keyprefix": prefix}
-    async with listening(celery, looks):
+    async with listening(celery, checks):
         for name in ("0f9d1fd5-6d49-4a2f-8f3c-5c5b8f6f6f6f", "odd.name", "a", "t.1"):
             celery.backend.store_result(name, None, states.STARTED)
-        await looked_at(looks, "t.1")
+        await wait_for_checks(checks, "t.1")
         celery.backend.mark_as_done("t.1", "done")
-        await looked_at(looks, "t.1", "t.1")
+        await wait_for_checks(checks, "t.1", "t.1")
 
-    assert looks.names == ["t.1", "t.1"]
+    assert checks.names == ["t.1", "t.1"]
 
 
-async def test_a_subscription_that_breaks_is_made_again(store: AsyncStore, celery: Celery) -> None:
-    """What was stored meanwhile was not heard of: runs that have not ended are looked at again."""
-    looks = Looks()
-    async with listening(celery, looks):
+async def test_a_broken_subscription_is_renewed(store: AsyncStore, celery: Celery) -> None:
+    """Results stored during the interruption are not announced, so open runs are checked again."""
+    checks = Checks()
+    async with listening(celery, checks):
         celery.backend.store_result("t.1", None, states.STARTED)
-        await looked_at(looks, "t.1")
+        await wait_for_checks(checks, "t.1")
 
         await store.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")  # type: ignore[no-untyped-call]
 
-        await looked_at(looks, "t.1", "t.1")
+        await wait_for_checks(checks, "t.1", "t.1")
         celery.backend.store_result("u.1", None, states.STARTED)
-        await looked_at(looks, "u.1")
+        await wait_for_checks(checks, "u.1")
 
 
-async def test_a_result_backend_that_is_away_does_not_stop_the_listener(
+async def test_an_outage_of_the_result_backend_does_not_stop_the_listener(
     store: AsyncStore, redis_server: EmbeddedRedis
 ) -> None:
-    direct, looks = Celery(backend=redis_server.broker_url, set_as_current=False), Looks()
+    direct, checks = Celery(backend=redis_server.broker_url, set_as_current=False), Checks()
     with proxy(redis_server.store_url.removeprefix("unix://")) as line:
         celery = Celery(backend=f"redis://127.0.0.1:{line.port}/0", set_as_current=False)
-        async with listening(celery, looks):
+        async with listening(celery, checks):
             direct.backend.store_result("t.1", None, states.STARTED)
-            await looked_at(looks, "t.1")
+            await wait_for_checks(checks, "t.1")
 
             line.cut()
             direct.backend.store_result("t.1", None, states.SUCCESS)
             line.restore()
 
-            await looked_at(looks, "t.1", "t.1")
+            await wait_for_checks(checks, "t.1", "t.1")
             direct.backend.store_result("u.1", None, states.STARTED)
-            await looked_at(looks, "u.1")
+            await wait_for_checks(checks, "u.1")
 
 
-async def test_a_run_is_looked_at_again_when_the_result_backend_did_not_answer(
-    store: AsyncStore, celery: Celery
-) -> None:
-    looks = Looks()
-    looks.fails = 1
-    async with listening(celery, looks):
+async def test_a_run_is_checked_again_after_an_error_of_the_result_backend(store: AsyncStore, celery: Celery) -> None:
+    checks = Checks()
+    checks.fails = 1
+    async with listening(celery, checks):
         celery.backend.store_result("t.1", None, states.STARTED)
 
-        await looked_at(looks, "t.1", "t.1")
+        await wait_for_checks(checks, "t.1", "t.1")

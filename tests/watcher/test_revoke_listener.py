@@ -1,4 +1,4 @@
-"""What a watcher does with the remote-control commands that operators send to workers."""
+"""Handling by a watcher of the remote-control commands that operators send to workers."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ async def until_canceled(seeds: Seeds, task_id: str) -> None:
     await eventually_async(is_canceled)
 
 
-async def test_queued_runs_are_canceled_and_what_is_no_run_is_left_alone(
-    seeds: Seeds, listener: RevokeListener
-) -> None:
+async def test_queued_runs_are_canceled_and_other_tasks_are_ignored(seeds: Seeds, listener: RevokeListener) -> None:
     first, second = await seeds.created(), await seeds.created()
 
     listener.receive(sent("ping"))
@@ -77,7 +75,7 @@ async def test_queued_runs_are_canceled_and_what_is_no_run_is_left_alone(
     await listener.stop()
 
 
-async def test_workers_have_a_moment_to_terminate_a_run_by_themselves(
+async def test_workers_have_some_time_to_terminate_a_run(
     store: AsyncStore, keys: Keys, seeds: Seeds, listener: RevokeListener, clock: ManualClock
 ) -> None:
     claim = await seeds.claimed()
@@ -116,7 +114,7 @@ def test_a_broker_without_broadcasts_is_reported_once(
 ) -> None:
     monkeypatch.setattr(Transport, "implements", Transport.implements.extend(exchange_type=frozenset(["direct"])))
     consumer = BroadcastConsumer(Celery(broker="memory://", set_as_current=False), lambda body: None)
-    monkeypatch.setattr(consumer, "run", consumer.stop)  # reached where broadcasts are consumed
+    monkeypatch.setattr(consumer, "run", consumer.stop)  # reached while broadcasts are consumed
 
     consumer._consume_until_stopped()
 

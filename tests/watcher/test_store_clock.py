@@ -1,4 +1,4 @@
-"""The store's clock jumps: no living worker loses its run, and nothing is due later than it was."""
+"""Jumps of the store's clock: no living worker loses its run, and nothing is due later than before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASE_US = int(LEASE_TTL * 1_000_000)
 
 @pytest.fixture
 async def store(tmp_path: Path, moved: MovedClock) -> AsyncIterator[AsyncStore]:
-    """A store whose clock is `moved`."""
+    """Connect to a store with the clock `moved`."""
     with mortal_redis(tmp_path / "store", moved) as server:
         store = AsyncStore(server.store_url)
         yield store
@@ -42,7 +42,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
-    """A run under way."""
+    """Claim a run."""
     ref = RunRef(await seeds.created(), 1)
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     assert isinstance(claim, Claim)
@@ -50,7 +50,7 @@ async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
 
 
 async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> str:
-    """A task that waits for its client, for so long."""
+    """Create a task that waits for its client for a limited time."""
     claim = await claimed(store, keys, seeds)
     unanswered = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
     pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "pause_timeout": unanswered}
@@ -59,7 +59,7 @@ async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> 
 
 
 async def seconds_left(store: AsyncStore, keys: Keys, key: str) -> list[float]:
-    """How long, by the store's clock, until each member of `key` is due."""
+    """Return the seconds, by the store's clock, until each member of `key` is due."""
     now_us = (await store.run(read_clock(keys))).time_us
     return [(due - now_us) / 1_000_000 for _, due in await store.redis.zrange(key, 0, -1, withscores=True)]
 
@@ -82,15 +82,15 @@ async def test_a_clock_that_is_set_forward_takes_no_run_from_a_living_worker(
     assert renewal.lost == frozenset()
 
 
-@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+@pytest.mark.parametrize("offset", [HOUR, -HOUR])
 async def test_after_a_jump_a_lost_run_lapses_after_one_lease(
-    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock, ahead: float
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock, offset: float
 ) -> None:
     await claimed(store, keys, seeds)
     store_clock = StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
 
-    moved.set_offset(ahead)
+    moved.set_offset(offset)
     await store_clock.tick()
 
     assert await seconds_left(store, keys, keys.leases) == [pytest.approx(LEASE_TTL, abs=5)]
@@ -109,9 +109,7 @@ async def test_a_lease_from_before_an_unnoticed_jump_backward_is_shortened(
     assert await seconds_left(store, keys, keys.leases) == [pytest.approx(4 * LEASE_TTL, abs=5)]
 
 
-async def test_after_a_jump_backward_what_was_due_soon_is_due_soon(
-    store: AsyncStore, keys: Keys, moved: MovedClock
-) -> None:
+async def test_after_a_jump_backward_due_times_are_kept(store: AsyncStore, keys: Keys, moved: MovedClock) -> None:
     store_clock = StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
     now_us = (await store.run(read_clock(keys))).time_us
@@ -146,12 +144,12 @@ async def test_a_pause_is_not_cut_short_by_a_jump_forward(
     assert await seconds_left(store, keys, keys.pauses) == [pytest.approx(HOUR / 2, abs=5)]
 
 
-@pytest.mark.parametrize("aheads", [[HOUR / 2], [-HOUR], [HOUR / 2, -HOUR]])
+@pytest.mark.parametrize("offsets", [[HOUR / 2], [-HOUR], [HOUR / 2, -HOUR]])
 async def test_a_run_that_was_lost_before_a_jump_is_published_again(
-    store: AsyncStore, keys: Keys, moved: MovedClock, aheads: list[float]
+    store: AsyncStore, keys: Keys, moved: MovedClock, offsets: list[float]
 ) -> None:
     broker = Broker()
-    broker.waiting = True  # its queue is long, and may hold the run
+    broker.waiting = True  # its queue is long and may contain the run
     watcher, store_clock = dispatcher(store, keys, broker), StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
     await store.run(create_operation(keys, "t"))
@@ -159,8 +157,8 @@ async def test_a_run_that_was_lost_before_a_jump_is_published_again(
     await watcher.tick()
     assert broker.taken == []
 
-    for ahead in aheads:
-        moved.set_offset(ahead)
+    for offset in offsets:
+        moved.set_offset(offset)
         await store_clock.tick()
     await store.redis.zadd(keys.dispatch, {"t.1": 1})
     await watcher.tick()
@@ -184,7 +182,7 @@ async def test_a_jump_is_corrected_once_however_many_watchers_notice_it(
 
 
 @pytest.mark.parametrize("pass_time", [ManualClock.advance, ManualClock.suspend], ids=["stopped", "host suspended"])
-async def test_the_time_that_a_watcher_did_not_run_is_no_jump(
+async def test_a_pause_between_two_watchers_is_no_jump(
     store: AsyncStore, keys: Keys, moved: MovedClock, pass_time: Callable[[ManualClock, float], None]
 ) -> None:
     clock = ManualClock()
@@ -198,16 +196,16 @@ async def test_the_time_that_a_watcher_did_not_run_is_no_jump(
     assert (await store.run(read_clock(keys))).corrections == 0
 
 
-@pytest.mark.parametrize(("ahead", "corrections"), [(HOUR, 1), (0, 0)])
-async def test_the_watcher_s_wall_clock_says_nothing_of_a_jump(
-    store: AsyncStore, keys: Keys, moved: MovedClock, ahead: float, corrections: int
+@pytest.mark.parametrize(("offset", "corrections"), [(HOUR, 1), (0, 0)])
+async def test_a_jump_is_detected_without_the_watcher_s_wall_clock(
+    store: AsyncStore, keys: Keys, moved: MovedClock, offset: float, corrections: int
 ) -> None:
-    """It is set with the store's on one machine, or alone."""
+    """It may be set together with the store's clock, or alone."""
     clock = ManualClock()
     store_clock = StoreClock(store, keys, LEASE_TTL, clock)
     await store_clock.tick()
 
-    moved.set_offset(ahead)
+    moved.set_offset(offset)
     clock.advance_wall_clock(HOUR)
     await store_clock.tick()
 
@@ -219,7 +217,7 @@ async def test_after_its_host_was_suspended_a_watcher_lets_workers_renew_their_l
 ) -> None:
     clock = ManualClock()
     recoverer = Recoverer(store, keys, grace=LEASE_TTL / 2, clock=clock)
-    for _ in range(3):  # the grace of its start is over then
+    for _ in range(3):  # the grace after its start is over then
         await recoverer.tick()
         clock.advance(LEASE_TTL / 3)
     claim = await claimed(store, keys, seeds)
@@ -231,7 +229,7 @@ async def test_after_its_host_was_suspended_a_watcher_lets_workers_renew_their_l
     assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
 
 
-async def test_after_a_jump_backward_watchers_that_are_gone_are_not_counted(
+async def test_after_a_jump_backward_stopped_watchers_are_not_counted(
     store: AsyncStore, keys: Keys, moved: MovedClock
 ) -> None:
     for name in ("gone", "here"):
