@@ -233,8 +233,8 @@ async def _save(keys: Keys, seeds: Seeds) -> Operation[Any]:
 STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIALIZING, 1))
 
 NOTHING_TO_DO = {
-    "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived", "acquire_deliveries",
-    "acquire_requested_posts",
+    "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived",
+    "acquire_deliveries", "acquire_requested_posts",
 }  # fmt: skip
 """Calls in ``test_operations`` without an effect. Each has a case below with an effect."""
 
