@@ -24,11 +24,16 @@ from .errors import (
     Rejected,
     SessionConflict,
     SessionError,
+    StepError,
+    StepFailed,
+    StepsChanged,
     StoreUnavailable,
 )
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from .execution.agents.durable_steps import step
+    from .execution.agents.journal import current_step_key
     from .execution.agents.run_hooks import RunInfo
     from .execution.agents.session import ContextSession, current_session
     from .execution.agents.turn import Answer, Turn
@@ -44,7 +49,9 @@ else:
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",
         "current_session": "execution.agents.session",
+        "current_step_key": "execution.agents.journal",
         "current_turn": "execution.plain_tasks.plain_task",
+        "step": "execution.agents.durable_steps",
     }
     """Modules of the public names that are imported at their first use, because the modules import the SDK."""
 
@@ -77,11 +84,16 @@ __all__ = [
     "SessionConflict",
     "SessionError",
     "Settings",
+    "StepError",
+    "StepFailed",
+    "StepsChanged",
     "StoreUnavailable",
     "Turn",
     "current_execution",
     "current_session",
+    "current_step_key",
     "current_turn",
+    "step",
 ]
 
 __version__ = "0.1.0"

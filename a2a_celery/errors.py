@@ -25,6 +25,9 @@ __all__ = [
     "Rejected",
     "SessionConflict",
     "SessionError",
+    "StepError",
+    "StepFailed",
+    "StepsChanged",
     "StoreUnavailable",
 ]
 
@@ -64,6 +67,39 @@ class SessionError(A2ACeleryError):
 
 class SessionConflict(SessionError):
     """Another run of the context saved the session after this run had read it. Nothing was saved."""
+
+
+class StepError(A2ACeleryError):
+    """A durable step cannot be executed or its result cannot be recorded. The message states the remedy."""
+
+
+class StepFailed(A2ACeleryError):
+    """A durable step failed with an exception that cannot be recorded as itself.
+
+    The agent receives this exception in place of the step's, also in the run in which the step failed. `__cause__` is
+    the exception of the step in that run.
+
+    Attributes:
+        step: Name of the step.
+        class_name: Name of the exception's class, with its module.
+        text: Text of the exception.
+    """
+
+    def __init__(self, step: str, class_name: str, text: str) -> None:
+        super().__init__(step, class_name, text)
+        self.step = step
+        self.class_name = class_name
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} failed: {self.class_name}: {self.text}"
+
+
+class StepsChanged(BaseException):
+    """The agent's code does not fit the steps that an earlier run of the turn recorded. Ends the run.
+
+    Not an `Exception`, because no code of the agent can handle it.
+    """
 
 
 class AgentSignal(BaseException):

@@ -25,7 +25,16 @@ from ..agents import Agent
 from ..child_tasks import CURRENT_CHILDREN, ChildTasks
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher, RunOptions
-from ..errors import AgentSignal, AuthRequired, BlobsUnavailable, Failed, InputRequired, Rejected
+from ..errors import (
+    AgentSignal,
+    AuthRequired,
+    BlobsUnavailable,
+    Failed,
+    InputRequired,
+    Rejected,
+    StepFailed,
+    StepsChanged,
+)
 from ..hooks import Hooks
 from ..lifecycle import (
     Canceled,
@@ -59,6 +68,7 @@ from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agents.adapters import Adapter, UnusableAdapter
+from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
 from .agents.session import open_session
 from .events.observers import CeleryEventEmitter, begin_execution
@@ -94,6 +104,9 @@ async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Ou
             raise
         logger.info("run %s ends with its question; its agent raised %r", claim.ref.name, error)
         return question
+    finally:
+        if events.steps_changed is not None and not events.stopping:
+            raise events.steps_changed  # also if the agent caught it
     if isinstance(outcome, Completed | Delegated):
         return _question(claim, events) or outcome
     return outcome
@@ -427,6 +440,8 @@ class Run:
         try:
             if self._claiming is not None:
                 claim = await events.store.in_full(claim, self._claiming)
+            claim = await events.store.with_journal(claim)
+            open_journal(claim, events, self._host.settings)
             self._shown = claim
             open_session(self._agent, claim, events, self._host.settings)
             if self._hooks is not None:
@@ -444,8 +459,9 @@ class Run:
         """
         if events.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
+        cause = error.__cause__ if isinstance(error, StepFailed) else None
         try:
-            after = events.retries.after(error)
+            after = events.retries.after(cause or error)
         except ValueError as wrong:
             self._report("its agent raised a Retry without a valid time", wrong)
             return None
@@ -468,6 +484,9 @@ class Run:
                 return refused(error, claim)
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
+            case StepsChanged():
+                reference = self._report("its steps are not those of an earlier run", error)
+                return Failure(reference=reference, dead_letter=True)
             case InvalidAgentResponseError():
                 return Failure(INVALID_ANSWER, reference=self._report("the answer of its agent cannot be sent", error))
             case Reject():
@@ -520,5 +539,5 @@ class Run:
             case Delegated(canvas):
                 await events.release(final, canvas_release(self._host.keys, claim, canvas))
             case _:
-                return await events.settle(final)
+                return await events.settle(final, dead_letter=isinstance(outcome, Failure) and outcome.dead_letter)
         return None

@@ -100,6 +100,8 @@ class Failure:
     reference: str | None = None
     parts: tuple[Part, ...] = ()
     """Further parts for the client, after the text."""
+    dead_letter: bool = False
+    """True if the task leaves a dead letter, which an operator can requeue."""
 
 
 @dataclass(frozen=True, slots=True)

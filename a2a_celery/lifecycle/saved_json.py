@@ -41,3 +41,25 @@ def fields_of(value: Any, where: str, wanted: Mapping[str, type]) -> dict[str, A
     if unknown is not None:
         raise InvalidSaved(f"{prefix}{unknown}", "is unknown")
     return value
+
+
+def require_text_keys(value: Any, owner: str) -> None:
+    """Check that all keys in `value` are strings, because JSON would silently convert others.
+
+    Args:
+        value: JSON-like data.
+        owner: Name of the value in the error.
+
+    Raises:
+        ValueError: A key is not a string.
+    """
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            odd = next((key for key in one if not isinstance(key, str)), None)
+            if odd is not None or None in one:
+                raise ValueError(f"keys of {owner} must be strings, not {odd!r}")
+            todo.extend(one.values())
+        elif isinstance(one, list | tuple):
+            todo.extend(one)

@@ -208,6 +208,9 @@ class Settings:
     """Number of replicas that must confirm each accepted message and each end of a task within a second. An unconfirmed
     message is refused. An unconfirmed end is logged and stays valid. 0: do not wait for replicas."""
 
+    step_max_bytes: Annotated[int, at_least(2, " bytes")] = 1024 * 1024
+    """Maximum bytes of the recorded result of a durable step."""
+
     session_max_bytes: Annotated[int, at_least(2, " bytes")] = 256 * 1024
     """Maximum bytes, in JSON, of the state of an agent's session."""
 

@@ -153,7 +153,7 @@ def test_a_poison_agent_is_a_dead_letter_and_what_is_none_says_why(quick: Fleet)
     failed, done, works = send(gateway, "fail", "x"), send(gateway, "echo", "x"), begun(gateway, "silent", "600")
 
     for task_id, why in {
-        failed["id"]: "is FAILED, and not because its worker was lost: only that can be requeued",
+        failed["id"]: "is FAILED, and not because its worker was lost or its steps changed",
         done["id"]: "is COMPLETED, and not",
         works["id"]: "is WORKING: it has not ended",
         "nobody": "no task nobody",

@@ -10,6 +10,7 @@ from a2a_celery.store import AsyncStore, Keys
 from tests.support.leaks import leaks
 from tests.support.seeds import Seeds
 
+from .attempts import Calls, Task
 from .scene import Gate, Scene
 
 
@@ -27,3 +28,15 @@ async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
 def short_retry_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry the store without a delay."""
     monkeypatch.setattr("a2a_celery.execution.events.settlement.RETRY_INTERVAL", 0.01)
+
+
+@pytest.fixture
+def task(scene: Scene) -> Task:
+    """A task with many attempts."""
+    return Task(scene)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    """None yet."""
+    return Calls()

@@ -12,8 +12,10 @@ from a2a.types import TaskArtifactUpdateEvent
 from a2a_celery import InputRequired, Turn
 from a2a_celery.caller import Caller
 from a2a_celery.execution.agents.adapters import FunctionAdapter
+from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.process.thread_cleanup import ThreadCleanup
 from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.settings import Settings
 from tests.support.seeds import status
 
 from .scene import Scene
@@ -56,6 +58,7 @@ async def chunks_of(scene: Scene, function: Callable[[Turn], Any]) -> list[TaskA
     """Run `function` as an agent and return the artifact events of its task."""
     claim, events = await scene.begin()
     claim = replace(claim, caller=Caller().to_json())
+    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
     try:
         await FunctionAdapter(function, ThreadCleanup()).run(claim, events)
     except (InputRequired, ValueError):

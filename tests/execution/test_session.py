@@ -10,6 +10,7 @@ import pytest
 from a2a.types import Message, Part, Role
 
 from a2a_celery.errors import ConfigError, SessionConflict, SessionError
+from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.session import HISTORY_TASKS, ContextSession, current_session, open_session
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events import settlement
@@ -325,6 +326,7 @@ async def test_the_history_spans_tasks_and_starts_with_the_oldest_message(runs: 
 async def test_an_agent_without_a_session_gets_an_error_with_the_option(scene: Scene) -> None:
     claim, events = await scene.begin()
     open_session(agent(), claim, events, Settings(store_url="redis://127.0.0.1/0"))
+    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
     turn = Turn(claim, events, caller=None)  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match="agent 'agent' has no session: give it the option session=True"):

@@ -65,6 +65,11 @@ class NotRequeued(Exception):
 @click.option("--all", "everything", is_flag=True, help="Requeue all dead letters, or those that match the filters.")
 @selecting("agent", "tenant", "owner", "context_id", "since", "until")
 @click.option("--limit", type=click.IntRange(min=1), help="The largest number, the oldest first.")
+@click.option(
+    "--from-start",
+    is_flag=True,
+    help="Forget the results of durable steps and execute all of them again. By default, recorded results are used.",
+)
 @click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per dead letter, or per new task.")
 @click.pass_context
 def requeue(
@@ -73,16 +78,20 @@ def requeue(
     tasks: tuple[str, ...],
     everything: bool,
     limit: int | None,
+    from_start: bool,
     as_lines: bool,
     **options: Any,
 ) -> None:
     """Requeue tasks whose worker was lost, or list them.
 
-    Without TASK or --all, list the dead letters: tasks that FAILED because their worker was lost. Requeuing sends the
+    Without TASK or --all, list the dead letters: tasks that FAILED because their worker was lost, or because their
+    agent's code did not fit the durable steps that it had recorded. Requeuing sends the
     message of a dead letter again, as a new task of the same caller in the same context. The old task stays FAILED; the
     new task refers to it.
     """
     wanted = Selection.from_options(options)
+    if from_start and not (tasks or everything):
+        raise click.UsageError("--from-start needs TASKs or --all")
     if tasks and (everything or limit is not None or wanted != Selection()):
         raise click.UsageError("pass TASKs, or --all with filters, but not both")
     with operator_store(context, wanted.agent) as (found, store, keys):
@@ -93,7 +102,7 @@ def requeue(
                 return
             tasks = tuple(dead_letter.ref.task_id for dead_letter in summaries)
         failed = False
-        requeuer = Requeuer(found, store, keys)
+        requeuer = Requeuer(found, store, keys, from_start=from_start)
         for task_id in tasks:
             try:
                 done = requeuer.requeue(task_id)
@@ -109,10 +118,11 @@ def requeue(
 class Requeuer:
     """Requeues dead letters one at a time."""
 
-    def __init__(self, found: A2A, store: SyncStore, keys: Keys) -> None:
+    def __init__(self, found: A2A, store: SyncStore, keys: Keys, *, from_start: bool = False) -> None:
         self._found = found
         self._store = store
         self._keys = keys
+        self._from_start = from_start
         options = {name: agent.options for name, agent in found.agents.items()}
         self._publisher = Publisher(found.celery, options, found.settings.key_prefix)
         self._broker_unavailable = False
@@ -141,8 +151,8 @@ class Requeuer:
                     )
                 case Ended(state):
                     raise NotRequeued(
-                        f"task {task_id} is {state_name(state)}, and not because its worker was lost: only that can be "
-                        "requeued; send its message once more instead"
+                        f"task {task_id} is {state_name(state)}, and not because its worker was lost or its "
+                        "steps changed: only such a task can be requeued; send its message once more instead"
                     )
 
     def _resubmit(self, dead_letter: DeadLetter) -> RequeueResult | None:
@@ -158,7 +168,9 @@ class Requeuer:
         new = str(uuid4())
         retention = self._found.settings.retention
         stored = options.to_json()
-        made = self._store.run(requeue_task(self._keys, dead_letter, new, retention=retention, options=stored))
+        made = self._store.run(
+            requeue_task(self._keys, dead_letter, new, retention=retention, options=stored, from_start=self._from_start)
+        )
         if made == "gone":
             return None
         if made == "blocked" or self._broker_unavailable:

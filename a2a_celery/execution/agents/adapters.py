@@ -145,8 +145,13 @@ class FunctionAdapter:
         """
         thread = DaemonThreads(1, "a2a-sync-agent", at_end=self._cleanup.at_thread_end)
         context = copy_context()
+
+        def call() -> Any:
+            turn.journal.adopt_thread()
+            return self._function(turn)
+
         try:
-            result = await _shielded(thread.call(lambda: context.run(self._function, turn)))
+            result = await _shielded(thread.call(lambda: context.run(call)))
             if inspect.isasyncgen(result):
                 await _send_all(result, reply)
             elif isinstance(result, Generator):
@@ -182,6 +187,7 @@ async def _send_all(values: AsyncGenerator[Any, Any], reply: Reply) -> None:
     except AgentSignal:
         await reply.end()
         raise
+    reply.require_all_steps()
     await reply.end()
 
 

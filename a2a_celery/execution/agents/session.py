@@ -13,6 +13,7 @@ from a2a.types import Message, Role, Task
 from ...agents import Agent
 from ...crypto.sealing import FORM, NotSealedHere, Sealer, sealer_of
 from ...errors import SessionConflict, SessionError
+from ...lifecycle.saved_json import require_text_keys
 from ...lifecycle.states import SUBMITTED
 from ...settings import Settings
 from ...store.runs.commands import Claim, SavedSession, SavedSince, SessionState
@@ -197,27 +198,16 @@ def _encoded(state: Any, most: int) -> bytes:
         text = json.dumps(state, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as e:
         raise SessionError(f"a session's state must be JSON, and this one is not: {e}") from e
-    _require_text_keys(state)
+    try:
+        require_text_keys(state, "a session's state")
+    except ValueError as e:
+        raise SessionError(str(e)) from None
     if len(text) > most:
         raise SessionError(
             f"a session's state may have {most} bytes as JSON (a2a_session_max_bytes), and this one has {len(text)}: "
             "store large values elsewhere, and their names here"
         )
     return text
-
-
-def _require_text_keys(state: Any) -> None:
-    """Reject keys that are not strings, because JSON would silently convert them."""
-    todo = [state]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, dict):
-            odd = next((key for key in one if not isinstance(key, str)), None)
-            if odd is not None or None in one:
-                raise SessionError(f"keys of a session's state must be strings, not {odd!r}")
-            todo.extend(one.values())
-        elif isinstance(one, list | tuple):
-            todo.extend(one)
 
 
 def _messages_of(task: Task, *, current: bool) -> list[Message]:

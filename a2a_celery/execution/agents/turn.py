@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait
 from datetime import datetime
 from threading import get_ident
@@ -27,6 +27,9 @@ from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
+from .durable_steps import DurableStep, perform, perform_blocking
+from .journal import CURRENT as JOURNAL
+from .journal import current_step_key
 from .session import HISTORY_MESSAGES, ContextSession
 
 T = TypeVar("T")
@@ -66,6 +69,7 @@ class Turn:
 
     Attributes:
         execution: State machine of the run: current state, history and listeners. The run and its steps move it.
+        journal: Recorded results of the turn. `step` reads and writes it.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
             agent are included.
@@ -81,6 +85,7 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self.execution = current_execution() or Execution()
+        self.journal = JOURNAL.get()
         self.caller = caller
         self.related_tasks: Sequence[Task] = ()
 
@@ -236,6 +241,39 @@ class Turn:
         """Record a tool call that lasts for the block ``async with turn.tool_call("search"):``."""
         return self.execution.tool_call(name)
 
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, and record its result so that no later run of the turn repeats the call.
+
+        A run that follows a lost worker, a shutdown, a retry, a requeue or an answered question receives the recorded
+        result. Call the steps in the same order each time; calls in several asyncio tasks have no order. See
+        ``docs/durable-work.md``.
+
+        Args:
+            name: Name of the step. Each call with that name has a separate result, counted by its order.
+            function: Async function, or plain function, which is called in a thread. Options of the decorator `step`
+                apply.
+            *args: Positional arguments of the function.
+            **kwargs: Keyword arguments of the function.
+
+        Returns:
+            The result as it was recorded: JSON data, bytes, a pydantic model, a dataclass or a protobuf message.
+
+        Raises:
+            Exception: The exception of the function, also if an earlier run recorded it. A `StepFailed` replaces an
+                exception that cannot be recorded.
+            StepError: If the step or its result is invalid.
+        """
+        return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
+
+    @property
+    def step_key(self) -> str:
+        """The idempotency key of the step that is being executed; see `current_step_key`.
+
+        Raises:
+            RuntimeError: If no step is being executed.
+        """
+        return current_step_key()
+
     @overload
     async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: None = None) -> Answer: ...
 
@@ -321,6 +359,7 @@ class Turn:
 
     def _question(self, signal: InputRequired) -> InputRequired:
         """Record the question that ends the run, and return it."""
+        self.journal.flush()
         self._events.settlement.asked, self._events.settlement.question = self._asked, signal.parts
         return signal
 
@@ -395,6 +434,15 @@ class BlockingTurn:
         self._raise_if_cancelled()
         return self._turn.tool_call(name)
 
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """See `Turn.step`. A plain function is called in the current thread."""
+        return perform_blocking(self._turn.journal, DurableStep.of(function), name, args, kwargs)
+
+    @property
+    def step_key(self) -> str:
+        """See `Turn.step_key`."""
+        return current_step_key()
+
     @overload
     def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: None = None) -> Answer: ...
 
@@ -463,6 +511,14 @@ class Reply:
         """Send a yielded value as the next chunk; raises as `send_result`."""
         await self._send(value, last=False)
 
+    def require_all_steps(self) -> None:
+        """Check that the agent, which returns, has called all steps that an earlier run recorded.
+
+        Raises:
+            StepsChanged: Steps are missing.
+        """
+        self._turn.journal.require_all_called()
+
     async def end(self) -> None:
         """Complete the artifact of the yielded chunks, if there is one.
 
@@ -473,6 +529,8 @@ class Reply:
 
     async def _send(self, value: Any, *, last: bool) -> None:
         self._turn.stop_if_asking()
+        if last:
+            self.require_all_steps()
         if value is None:
             return
         if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):

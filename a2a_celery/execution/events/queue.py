@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from enum import Enum, IntEnum
 from typing import Any
@@ -18,9 +18,10 @@ from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
-from ...errors import BlobsUnavailable
+from ...errors import BlobsUnavailable, StepsChanged
 from ...lifecycle import Event, Failure, is_interrupted, is_terminal
 from ...lifecycle.execution import Step
+from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.states import COMPLETED, WORKING
 from ...store import AsyncStore, Keys, Operation
 from ...store.runs.commands import Claim, Illegal, RunLost, SavedSince, SessionState, Written, append, checkpoint
@@ -103,13 +104,16 @@ class Writer:
 
 logger = logging.getLogger(__name__)
 
-ReleaseOperation = Callable[[int, list[Event | Step], Task | None], Operation[Released | RunLost | Illegal]]
+ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[Released | RunLost | Illegal]]
 """Builder of the store operation that releases a run.
 
 Its arguments are the number of written events, the events still to write, and the task that replaces the stored task
 before these events, or None."""
 
 MAX_EVENTS_PER_WRITE = 64
+CONFIRMATION_TIMEOUT = 1.0
+"""Seconds for which the recording of a finished step delays the stop of its agent."""
+
 MAX_PENDING = 256
 """Number of unwritten events at which `enqueue_event` waits for the store."""
 
@@ -171,7 +175,7 @@ class RunEventQueue(EventQueue):
         self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
         pause_us = int((input_timeout or 0) * 1_000_000)
         self.settlement = Settlement(self.store, claim, self._translator, pause_us=pause_us, publish_next=publish_next)
-        self._pending: list[Event | Step] = []
+        self._pending: list[RunRecord] = []
         self._written = 0
         self._state = QueueState.OPEN
         self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return else EndPolicy.IMMEDIATE
@@ -190,6 +194,9 @@ class RunEventQueue(EventQueue):
         """The retries of an agent, or None for a plain Celery task, which has its own."""
         self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
         """Hook that returns each event of the agent as it is to be sent, or None."""
+        self.steps_changed: StepsChanged | None = None
+        """The error that ends the run, because the agent's code does not fit the journal."""
+        self._unconfirmed: dict[int, asyncio.Future[None]] = {}
         self.idle_clock = IdleClock(clock)
         self.steps = StepRecorder(self._pending, self.lost, self._wake_writer)
         self._writer = Writer(
@@ -264,6 +271,36 @@ class RunEventQueue(EventQueue):
         self.idle_clock.touch()
         self.steps.record(step)
 
+    def add_entries(self, entries: Sequence[JournalEntry]) -> None:
+        """Queue entries of the journal, to be written with the next events."""
+        if not self._is_over() and not self.ended:
+            self._pending.extend(entries)
+
+    async def write_entries(self, entries: Sequence[JournalEntry]) -> None:
+        """Write entries of the journal after all events sent so far, and return when the store has them.
+
+        A run that is told to stop still writes them. A cancelled caller waits `CONFIRMATION_TIMEOUT` seconds for the
+        store, because the result of finished work would be lost otherwise.
+
+        Raises:
+            CancelledError: The run is lost, or ended before the entries were written.
+        """
+        if self._is_over() or self.ended or self.lost.is_set():
+            raise asyncio.CancelledError
+        last = entries[-1]
+        confirmed = self._unconfirmed[id(last)] = asyncio.get_running_loop().create_future()
+        self._pending.extend(entries)
+        self._wake_writer()
+        with self.idle_clock:
+            try:
+                await asyncio.shield(confirmed)
+            except asyncio.CancelledError:
+                if not confirmed.done():
+                    await asyncio.wait({confirmed}, timeout=CONFIRMATION_TIMEOUT)
+                raise
+            finally:
+                self._unconfirmed.pop(id(last), None)
+
     @property
     def _accepts_events(self) -> bool:
         return self._state is QueueState.OPEN and not self.ended
@@ -314,8 +351,8 @@ class RunEventQueue(EventQueue):
             raise asyncio.CancelledError
         return answer
 
-    async def settle(self, final: TaskStatusUpdateEvent | None) -> Failure | None:
-        """End the run: write the pending events, then `final`.
+    async def settle(self, final: TaskStatusUpdateEvent | None, *, dead_letter: bool = False) -> Failure | None:
+        """End the run: write the pending events, then `final`. With `dead_letter`, a FAILED task leaves a dead letter.
 
         `final` is not written if the agent has sent a terminal state, or if it is COMPLETED after an interrupted state.
         Nothing is written if the run is lost.
@@ -331,7 +368,7 @@ class RunEventQueue(EventQueue):
             self._pending.extend(self._translator.translate(final))
         if not self._pending and self.ended:  # a written terminal state has closed the run
             return None
-        answer = await self.settlement.write(list(self._pending), self._written)
+        answer = await self.settlement.write(list(self._pending), self._written, dead_letter=dead_letter)
         if isinstance(answer, RunLost):
             self._mark_lost()
             return None
@@ -383,6 +420,7 @@ class RunEventQueue(EventQueue):
         self.close()
         self._translator.close()
         self._move_to(QueueState.SETTLING)
+        self._cancel_confirmations()
         self._queued.set()
         self._progress.set()
         last = await self._writer.finish()
@@ -408,11 +446,11 @@ class RunEventQueue(EventQueue):
     def _move_to(self, state: QueueState) -> None:
         self._state = max(self._state, state)
 
-    def _next_batch(self) -> list[Event | Step]:
+    def _next_batch(self) -> list[RunRecord]:
         """Return the events to write next, without a state that waits: see `EndPolicy` and `_stays_silent`."""
         ready = list(self._pending)
         if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
-            while ready and isinstance(ready.pop(), Step):
+            while ready and isinstance(ready.pop(), Step | JournalEntry):
                 pass  # a step after it waits as well
         return ready[:MAX_EVENTS_PER_WRITE]
 
@@ -429,7 +467,7 @@ class RunEventQueue(EventQueue):
             return not self._is_over()
         return False
 
-    async def _append(self, batch: list[Event | Step]) -> None:
+    async def _append(self, batch: list[RunRecord]) -> None:
         claim = self._claim
         answer = await self.store.run(
             append(self._keys, claim.ref, token=claim.token, before=self._written, events=batch)
@@ -440,6 +478,7 @@ class RunEventQueue(EventQueue):
             case RunLost():
                 self._mark_lost()
             case Illegal():
+                self._cancel_confirmation(self._pending[answer.number - 1])
                 drop(self._pending, answer, claim)
                 self._progress.set()
 
@@ -453,6 +492,10 @@ class RunEventQueue(EventQueue):
 
     def _confirm(self, count: int) -> None:
         self._written += count
+        if self._unconfirmed:
+            for record in self._pending[:count]:
+                if (confirmed := self._unconfirmed.get(id(record))) and not confirmed.done():
+                    confirmed.set_result(None)
         del self._pending[:count]
         self._progress.set()
         if len(self._pending) < MAX_PENDING:
@@ -470,9 +513,18 @@ class RunEventQueue(EventQueue):
     def _abort(self, state: QueueState) -> None:
         self._move_to(state)
         self.aborted.set()
+        self._cancel_confirmations()
         self.close()
         self._pending.clear()
         self._progress.set()
+
+    def _cancel_confirmation(self, record: RunRecord) -> None:
+        if confirmed := self._unconfirmed.get(id(record)):
+            confirmed.cancel()
+
+    def _cancel_confirmations(self) -> None:
+        for confirmed in self._unconfirmed.values():
+            confirmed.cancel()
 
     def _add(self, events: list[Event]) -> None:
         if events:

@@ -19,9 +19,10 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
 from ...dispatch import Publisher, RunOptions
 from ...errors import BlobsUnavailable, SessionError, StoreUnavailable
-from ...lifecycle import Event, EventKind, Failure, final_event, is_interrupted, kind_of
+from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_of
 from ...lifecycle.answers import require_valid_schema
 from ...lifecycle.execution import ENDS, ExecutionState, Step
+from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import agent_message, status_event
 from ...lifecycle.questions import checked_schema, schema_in
 from ...lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
@@ -40,6 +41,7 @@ from ...store.runs.commands import (
     Settled,
     settle_run,
 )
+from ...store.runs.journal import read_journal
 from ...store.tasks.commands import read_task
 from .translator import Translator
 
@@ -102,6 +104,25 @@ class RunStore:
             raise asyncio.CancelledError
         return answer
 
+    async def with_journal(self, claim: Claim) -> Claim:
+        """Return the claim with its journal, which is read in pages if it is too large for the claim.
+
+        Raises:
+            CancelledError: If another worker has the run.
+        """
+        if claim.journal is not None:
+            return claim
+        entries: dict[str, JournalEntry] = {}
+        cursor = "0"
+        while True:
+            page = await self.run(read_journal(self.keys, claim.ref, token=claim.token, cursor=cursor))
+            if isinstance(page, RunLost):
+                raise asyncio.CancelledError
+            entries.update(page.entries)
+            cursor = page.cursor
+            if cursor == "0":
+                return replace(claim, journal=entries)
+
     async def own_tasks(self, task_ids: Sequence[str]) -> list[Task]:
         """Return the tasks among `task_ids` of the run's agent, tenant and owner."""
         if not task_ids:  # as good as always
@@ -156,8 +177,12 @@ class Settlement:
         self._pause_us = pause_us
         self._publish_next = publish_next
 
-    async def write(self, events: list[Event | Step], before: int) -> Failure | RunLost | None:
+    async def write(
+        self, events: list[RunRecord], before: int, *, dead_letter: bool = False
+    ) -> Failure | RunLost | None:
         """Write the run's last `events`, after `before` earlier ones. Illegal events are dropped.
+
+        With `dead_letter`, a FAILED task leaves a dead letter.
 
         Returns:
             The failure of the task if its session could not be saved, RunLost if the run was lost, or None.
@@ -166,7 +191,7 @@ class Settlement:
             await self.session.idle()
         failed, session = self._with_session(events)
         while True:
-            match answer := await self._settled(events, before, session):
+            match answer := await self._settled(events, before, session, dead_letter=dead_letter):
                 case Settled():
                     await self._publish(answer)
                     return failed
@@ -182,7 +207,7 @@ class Settlement:
                     failed, session = self._failed(events, self.session.conflict(answer)), self.session.unchanged()
 
     async def _settled(
-        self, events: list[Event | Step], before: int, session: SessionState | None
+        self, events: list[RunRecord], before: int, session: SessionState | None, *, dead_letter: bool
     ) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
         return await self._store.run(
             settle_run(
@@ -195,11 +220,12 @@ class Settlement:
                 pause_us=self._pause_us,
                 pause_timeout=unanswered(self._claim) if self._pause_us else None,
                 answer_schema=answer_schema(events, self._claim),
+                dead_letter=dead_letter,
                 session=session,
             )
         )
 
-    def _with_session(self, events: list[Event | Step]) -> tuple[Failure | None, SessionState | None]:
+    def _with_session(self, events: list[RunRecord]) -> tuple[Failure | None, SessionState | None]:
         """Return the session to save with the end, or the failure if it cannot be saved."""
         if self.session is None:
             return None, None
@@ -214,11 +240,11 @@ class Settlement:
         """Return True if the run ends in a state that saves its session."""
         return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
 
-    def _failed(self, events: list[Event | Step], error: SessionError) -> Failure:
+    def _failed(self, events: list[RunRecord], error: SessionError) -> Failure:
         """Replace the end in `events` by a failure, which is written without the session."""
         claim, failed = self._claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failed.reference)
-        last = max((n for n, event in enumerate(events) if not isinstance(event, Step)), default=None)
+        last = max((n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry)), default=None)
         if last is not None and self._ends(events[last]):
             del events[last]
         event = final_event(failed, claim.task.id, claim.task.context_id)
@@ -227,11 +253,11 @@ class Settlement:
         events[:] = [_as_error(event) if isinstance(event, Step) else event for event in events]
         return failed
 
-    def _ends(self, event: Event | Step) -> bool:
+    def _ends(self, event: RunRecord) -> bool:
         """Return True if `event` set the final state of the task. A message alone completes the task."""
         if isinstance(event, TaskStatusUpdateEvent):
             return event.status.state == self._translator.state
-        return not isinstance(event, Step) and kind_of(event) is EventKind.ANSWER
+        return not isinstance(event, Step | JournalEntry) and kind_of(event) is EventKind.ANSWER
 
     async def _publish(self, settled: Settled) -> None:
         own = settled.next_run and RunRef(self._claim.ref.task_id, settled.next_run)
@@ -263,13 +289,13 @@ def publishing(publisher: Publisher, agent: str) -> PublishNext:
     return publish
 
 
-def drop(events: MutableSequence[Event | Step], illegal: Illegal, claim: Claim) -> None:
+def drop(events: MutableSequence[RunRecord], illegal: Illegal, claim: Claim) -> None:
     """Remove the illegal event from `events`."""
     logger.error("run %s: %s, the event is dropped", claim.ref.name, illegal)
     del events[illegal.number - 1]
 
 
-def answer_schema(events: Sequence[Event | Step], claim: Claim) -> str:
+def answer_schema(events: Sequence[RunRecord], claim: Claim) -> str:
     """Return the JSON Schema of the question in the last status of `events`, or "" if the question has none.
 
     A schema that is invalid is not enforced: clients could give no answer.

@@ -26,7 +26,6 @@ from ...lifecycle import (
     Canceled,
     Completed,
     Delegated,
-    Event,
     Failure,
     Lost,
     Outcome,
@@ -38,6 +37,7 @@ from ...lifecycle import (
 )
 from ...lifecycle import states as task_states
 from ...lifecycle.execution import ENDS, HISTORY_LIMIT, ExecutionState, ExecutionStateMachine, Step, system_clock
+from ...lifecycle.journal import RunRecord
 from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
 
@@ -220,7 +220,7 @@ class StepRecorder:
 
     __slots__ = ("_flush", "_has_ended", "_lost", "_pending", "_timer", "on_end")
 
-    def __init__(self, pending: list[Event | Step], lost: LeanEvent, flush: Callable[[], None]) -> None:
+    def __init__(self, pending: list[RunRecord], lost: LeanEvent, flush: Callable[[], None]) -> None:
         self._pending = pending
         self._lost = lost
         self._flush = flush

@@ -36,6 +36,7 @@ from ...lifecycle.own_metadata import progress_metadata
 from ...lifecycle.states import CANCELED, WORKING
 from ...store.runs.commands import Claim
 from ...telemetry.tracing import current_span_context
+from ..agents.journal import CURRENT as JOURNAL
 from ..agents.session import CURRENT as SESSION
 from ..agents.session import ContextSession
 from ..agents.turn import Reply, Turn
@@ -175,6 +176,8 @@ class TaskAdapter:
     def _make_call(self) -> None:
         token, step = CURRENT.set(self), CURRENT_EXECUTION.set(self.turn.execution)
         session, children = SESSION.set(self._session), CURRENT_CHILDREN.set(self._children)
+        journal = JOURNAL.set(self.turn.journal)
+        self.turn.journal.adopt_thread()
         try:
             self._value = self._call()
             if isinstance(self._value, Signature):
@@ -188,6 +191,7 @@ class TaskAdapter:
             CURRENT_CHILDREN.reset(children)
             CURRENT.reset(token)
             CURRENT_EXECUTION.reset(step)
+            JOURNAL.reset(journal)
 
     async def _outcome(self) -> Outcome:
         """Return the outcome of the call, or raise what an agent would raise."""

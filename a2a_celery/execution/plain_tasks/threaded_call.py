@@ -18,8 +18,8 @@ from kombu.utils import json as kombu_json
 from ...clock import SYSTEM_CLOCK
 from ...dispatch import Call, RunOptions
 from ...dispatch.options import MICROSECOND
-from ...lifecycle import Event, Outcome
-from ...lifecycle.execution import Step
+from ...lifecycle import Outcome
+from ...lifecycle.journal import RunRecord
 from ...settings import Settings
 from ...store import Keys, Operation
 from ...store.runs.commands import Claim, Illegal, RunLost
@@ -95,7 +95,7 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: 
     """Return the builder of the operation that releases the run with `options`. A watcher publishes it after `again_us`
     µs."""
 
-    def make_release(before: int, rest: list[Event | Step], replacement: Task | None) -> Operation[Answer]:
+    def make_release(before: int, rest: list[RunRecord], replacement: Task | None) -> Operation[Answer]:
         return release_run(
             keys,
             claim.ref,
@@ -114,7 +114,7 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: 
 def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation:
     """Return the builder of the operation that lets `canvas` end the run."""
 
-    def make_release(before: int, rest: list[Event | Step], _: Task | None) -> Operation[Answer]:
+    def make_release(before: int, rest: list[RunRecord], _: Task | None) -> Operation[Answer]:
         return delegate_to_canvas(keys, claim.ref, token=claim.token, before=before, events=rest, canvas=canvas)
 
     return make_release

@@ -1,0 +1,328 @@
+"""Durable steps: calls of functions whose results are recorded, so that later runs of the turn do not repeat them.
+
+::
+
+    @step(autoretry_for=(ConnectionError,), retry_backoff=True, timeout=30)
+    async def fetch(url: str) -> dict: ...
+
+    page = await fetch(url)                        # recorded under the name "fetch"
+    total = await turn.step("count", count, page)  # any function, under a name
+
+A step is recorded when its function has returned and before the caller receives the result. A later run of the turn
+receives the recorded result and does not call the function. A step that was being executed when its worker died is
+executed again; `current_step_key` identifies the repeated execution to other services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass, replace
+from functools import partial, update_wrapper
+from threading import get_ident
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+
+from celery.exceptions import TaskPredicate
+
+from ...errors import ConfigError, StepError
+from ...lifecycle.journal import JournalEntry
+from ...retry_policy import RETRY_OPTIONS, RetryPolicy
+from .journal import CURRENT, UNFINISHED, JournalCall, RunJournal
+from .step_results import FAILURE, UnreadableResult, decode_failure, decode_result, encode_failure, encode_result
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+KIND = "step"
+"""Kind of the entries of durable steps."""
+
+CANCEL_POLL_INTERVAL = 0.2
+"""Seconds between two checks whether a run was stopped while its thread waits."""
+
+DEFAULT_RETRIES = RetryPolicy(default_retry_delay=1.0)
+"""Defaults of the retry options of a step. The run keeps its worker slot during the delay, so the delay is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class DurableStep:
+    """Function of a durable step, with its options.
+
+    Attributes:
+        name: Name under which a call of the decorated function is recorded.
+        retry: Exceptions of the function that cause another attempt in the same run, and the delays.
+        timeout: Seconds for one attempt, or None for no limit.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    retry: RetryPolicy = DEFAULT_RETRIES
+    timeout: float | None = None
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> DurableStep:
+        """Return the step of a function, with the options of its decorator if it has one.
+
+        Raises:
+            StepError: `function` cannot be called.
+        """
+        if not callable(function):
+            raise StepError(f"turn.step(name, function, …): {function!r} is not a function")
+        known = getattr(function, _ATTRIBUTE, None)
+        return known if isinstance(known, DurableStep) else cls(function, "")
+
+    @property
+    def is_async(self) -> bool:
+        """True if the function is an async function."""
+        return inspect.iscoroutinefunction(self.function)
+
+
+_ATTRIBUTE = "a2a_durable_step"
+
+
+@overload
+def step(function: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+@overload
+def step(
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    autoretry_for: Sequence[type[Exception]] = ...,
+    dont_autoretry_for: Sequence[type[Exception]] = ...,
+    max_retries: int | None = ...,
+    retry_backoff: bool | int = ...,
+    retry_backoff_max: int = ...,
+    retry_jitter: bool = ...,
+    default_retry_delay: float = ...,
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+
+
+def step(function: Any = None, /, *, name: str | None = None, timeout: float | None = None, **retry: Any) -> Any:
+    """Make each call of a function in a run a durable step. Outside of a run, the function is called as usual.
+
+    Args:
+        function: Async function, or plain function for synchronous agents.
+        name: Name of the step, or None for the name of the function.
+        timeout: Seconds for one attempt of an async function, which then raises `TimeoutError`. None for no limit.
+        **retry: Retry options of agents, see `RetryPolicy`. `default_retry_delay` is 1 second.
+
+    Raises:
+        ConfigError: An option is unknown, invalid, or has no effect.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        durable = DurableStep(function, name or function.__name__, _policy(function.__name__, retry), timeout)
+        _require_timeout(durable)
+        return _decorated(durable)
+
+    return decorate if function is None else decorate(function)
+
+
+def _decorated(durable: DurableStep) -> Callable[..., Any]:
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        journal = CURRENT.get(None)
+        if journal is None:
+            return await durable.function(*args, **kwargs)
+        return await perform(journal, durable, durable.name, args, kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        journal = CURRENT.get(None)
+        if journal is None:
+            return durable.function(*args, **kwargs)
+        if get_ident() == journal.loop_thread:
+            raise RuntimeError(f"{durable.name} is a plain function: await turn.step({durable.name!r}, …) here")
+        return perform_blocking(journal, durable, durable.name, args, kwargs)
+
+    decorated = update_wrapper(call_async if durable.is_async else call, durable.function)
+    setattr(decorated, _ATTRIBUTE, durable)
+    return decorated
+
+
+def _policy(function: str, options: Mapping[str, Any]) -> RetryPolicy:
+    unknown = set(options) - RETRY_OPTIONS
+    if unknown:
+        known = ", ".join(sorted(RETRY_OPTIONS | {"name", "timeout"}))
+        raise ConfigError(f"step {function!r}: unknown option {min(unknown)!r}; known: {known}")
+    checked = RetryPolicy.from_options(function, options)
+    policy = replace(DEFAULT_RETRIES, **{name: getattr(checked, name) for name in options})
+    if options and not policy.autoretry_for:
+        raise ConfigError(f"step {function!r}: {min(options)} has no effect without autoretry_for")
+    return policy
+
+
+def _require_timeout(durable: DurableStep) -> None:
+    timeout = durable.timeout
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        raise ConfigError(f"step {durable.name!r}: timeout = {timeout!r}: a number of seconds above 0, or None")
+    if not durable.is_async:
+        raise ConfigError(f"step {durable.name!r}: timeout needs an async function: a thread cannot be stopped")
+
+
+async def perform(
+    journal: RunJournal,
+    durable: DurableStep,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    call: JournalCall | None = None,
+) -> Any:
+    """Return the recorded result of a step, or execute the step and record it.
+
+    Args:
+        call: Call of the step if the caller has begun it, or None.
+
+    Raises:
+        Exception: The recorded failure of the step, or the failure of its last attempt.
+        CancelledError: The run must stop, or is lost. A result is not used then.
+        StepsChanged: The step is not the step of an earlier run at this position.
+        StepError: The step cannot be recorded.
+    """
+    call = call or journal.begin(KIND, name, (args, kwargs))
+    if call.entry is not None:
+        return _replayed(journal, call, call.entry)
+    try:
+        with journal.executing(call):
+            value = await _attempted(journal, durable, call, partial(durable.function, *args, **kwargs))
+        form, content = encode_result(name, value)
+        recorded = await journal.record(call, form, content)
+    except _CancelledLate as cancelled:
+        await journal.record(call, *encode_result(name, cancelled.value))
+        raise
+    except BaseException as error:
+        _raise_failure(journal, call, error)
+    return _replayed(journal, call, recorded)
+
+
+def perform_blocking(
+    journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Like `perform`, in the thread of a synchronous agent. A plain function is called in this thread.
+
+    If the run must stop when the function has returned, its result is recorded before the run stops.
+    """
+    call = journal.begin(KIND, name, (args, kwargs))
+    if call.entry is not None:
+        return _replayed(journal, call, call.entry)
+    if durable.is_async:
+        return _waited(journal, perform(journal, durable, name, args, kwargs, call))
+    try:
+        with journal.executing(call):
+            value = _attempted_blocking(journal, durable, call, partial(durable.function, *args, **kwargs))
+        form, content = encode_result(name, value)
+        recorded = _result(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
+    except BaseException as error:
+        _raise_failure(journal, call, error)
+    if journal.is_stopping:
+        raise asyncio.CancelledError
+    return _replayed(journal, call, recorded)
+
+
+def _replayed(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
+    """Return the result in `entry`, also in the run that recorded it, so that all runs receive equal values."""
+    try:
+        if entry.form != FAILURE:
+            return decode_result(entry.form, entry.content)
+        error = decode_failure(entry.content)
+    except UnreadableResult as problem:
+        raise journal.changed(f"step {call.key}: {problem}") from problem
+    raise error
+
+
+def _raise_failure(journal: RunJournal, call: JournalCall, error: BaseException) -> NoReturn:
+    """Raise the exception that the caller of a step receives for `error`, the exception being handled."""
+    if not isinstance(error, Exception) or isinstance(error, TaskPredicate):
+        journal.defer(call, UNFINISHED, b"")  # a signal, or a cancellation by the agent
+        raise error
+    content, failure = encode_failure(call.name, error)
+    journal.defer(call, FAILURE, content)
+    if failure is error:
+        raise error
+    raise failure from error
+
+
+async def _attempted(journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]) -> Any:
+    retries = 0
+    while True:
+        try:
+            async with asyncio.timeout(durable.timeout):
+                return await _called(durable, function)
+        except Exception as error:
+            delay = _retry_delay(journal, durable, call, error, retries)
+        retries += 1
+        await journal.clock.sleep(delay)
+
+
+def _attempted_blocking(
+    journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]
+) -> Any:
+    retries = 0
+    while True:
+        try:
+            return function()
+        except Exception as error:
+            delay = _retry_delay(journal, durable, call, error, retries)
+        retries += 1
+        _waited(journal, journal.clock.sleep(delay))
+
+
+def _retry_delay(journal: RunJournal, durable: DurableStep, call: JournalCall, error: Exception, retries: int) -> float:
+    """Return the seconds until the next attempt. Raise `error` if there is none."""
+    policy = durable.retry
+    if not policy.is_retried(error) or (policy.max_retries is not None and retries >= policy.max_retries):
+        raise error
+    requested = policy.requested_delay(error, journal.clock.time())
+    delay = policy.backoff(retries) if requested is None else requested
+    logger.info("step %s is retried in %g s after %s", call.key, delay, type(error).__qualname__)
+    return delay
+
+
+async def _called(durable: DurableStep, function: Callable[[], Any]) -> Any:
+    """Call the function of a step: a plain function in a thread, where it may block."""
+    if durable.is_async:
+        return await function()
+    result = await _finished(asyncio.ensure_future(asyncio.to_thread(function)))
+    return await result if inspect.isawaitable(result) else result
+
+
+class _CancelledLate(asyncio.CancelledError):
+    """The agent was cancelled while a thread executed its step. The thread has returned `value`."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+async def _finished(thread: asyncio.Future[Any]) -> Any:
+    """Return the result of a thread. A cancellation takes effect when the thread has ended, because it continues."""
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        if thread.cancelled() or thread.exception() is not None or inspect.isawaitable(thread.result()):
+            raise
+        raise _CancelledLate(thread.result()) from None
+
+
+def _waited(journal: RunJournal, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work` on the event loop of the run, from another thread."""
+    future: Future[T] = asyncio.run_coroutine_threadsafe(work, journal.loop)
+    while not wait([future], CANCEL_POLL_INTERVAL).done:
+        if journal.is_stopping:
+            future.cancel()
+            raise asyncio.CancelledError
+    return _result(future)
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except CancelledError:  # of concurrent.futures, an Exception
+        raise asyncio.CancelledError from None

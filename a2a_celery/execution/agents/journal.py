@@ -1,0 +1,323 @@
+"""Journal of a turn, as the code of one run uses it: named calls, whose results are recorded once.
+
+`RunJournal.begin` names a call by its kind, its name and its arguments. It returns the call with the entry of an
+earlier run, or without an entry; the caller then executes it and passes the result to `RunJournal.record`. Durable
+steps (``durable_steps``) are calls of the kind ``step``. Another kind of call, for example a timer, uses the journal in
+the same way::
+
+    call = journal.begin("sleep", name)
+    if call.entry is None:
+        await journal.record(call, "json", b'{"until": 1700000000}')
+
+A call may be recorded again; the new entry replaces the earlier one. `record` returns after the store has confirmed the
+write, so an effect that follows it follows the entry.
+
+The key of a call is its name with an ordinal. The calls of the agent's own asyncio task, or of the thread of a
+synchronous agent, outside of other calls, are the main sequence. Their order is the order of the code. Their ordinal
+counts the calls of that name (``fetch#2``), and each has a position, from which changed code is detected. Other calls
+have no fixed order. Their key contains a digest of their arguments, so that the ordinal counts equal calls
+(``fetch(8f2c…)#1``), and the key of the call that they are part of (``outer#1/fetch(8f2c…)#1``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, is_dataclass
+from hashlib import sha256
+from threading import Lock, get_ident
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from google.protobuf.message import Message as Proto
+from pydantic import BaseModel
+
+from ...clock import Clock
+from ...errors import StepError, StepsChanged
+from ...lifecycle.journal import JournalEntry, encode_entry
+from ...settings import Settings
+from ...store.keys import quoted
+from ...store.runs.commands import Claim
+from ..events.queue import RunEventQueue
+
+MAX_ENTRIES = 10_000
+"""Maximum entries of a journal. Each run of the turn reads all of them before it calls the agent."""
+
+MAX_NAME = 200
+"""Maximum characters of a name."""
+
+UNFINISHED = "unfinished"
+"""Form of an entry without a result: the agent stopped waiting for the call and continued. The call is executed again,
+at the same position."""
+
+CURRENT: ContextVar[RunJournal] = ContextVar("a2a_celery_journal")
+"""Journal of the current run."""
+
+CURRENT_CALL: ContextVar[JournalCall] = ContextVar("a2a_celery_journal_call")
+"""Call that is being executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCall:
+    """Named call of an agent.
+
+    Attributes:
+        key: Key of its entry.
+        idempotency_key: UUID that is the same in every run of the turn, and in a task that continues the journal.
+        position: Position in the main sequence, or 0 for a call outside of it.
+        entry: Entry with the result of an earlier run, or None if the call must be executed.
+    """
+
+    key: str
+    kind: str
+    name: str
+    idempotency_key: str
+    position: int
+    entry: JournalEntry | None
+
+
+class RunJournal:
+    """Journal of the turn that one run serves. `begin` and `fail` are thread-safe.
+
+    Args:
+        claim: Claim with its journal.
+        events: Event queue of the run.
+    """
+
+    def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
+        self._entries = dict(claim.journal or {})
+        self._last_position = max((entry.position for entry in self._entries.values()), default=0)
+        self._bytes = sum(len(key) + len(encode_entry(entry)) for key, entry in self._entries.items())
+        self._origin = f"{claim.journal_origin}/{claim.turn - claim.ask_count}"
+        self._events = events
+        self._settings = settings
+        self._ordinals: Counter[str] = Counter()
+        self._position = 0
+        self._deferred: list[tuple[object, JournalEntry]] = []
+        self._caught: list[JournalEntry] = []
+        self._lock = Lock()
+        self._task = asyncio.current_task()
+        self._thread: int | None = None
+        self.loop = asyncio.get_running_loop()
+        self.loop_thread = get_ident()
+
+    @property
+    def clock(self) -> Clock:
+        """Clock of the run."""
+        return self._events.clock
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if the run must stop, or is lost."""
+        return self._events.stopping or self._events.lost.is_set()
+
+    @property
+    def max_bytes(self) -> int:
+        """Maximum bytes of the content of an entry."""
+        return self._settings.step_max_bytes
+
+    def adopt_thread(self) -> None:
+        """Make the current thread that of the agent: its calls are the main sequence."""
+        self._thread = get_ident()
+
+    def begin(self, kind: str, name: str, arguments: Any = ()) -> JournalCall:
+        """Return the next call of that name.
+
+        Args:
+            kind: What makes the call.
+            name: Name of the call.
+            arguments: Arguments by which equal calls outside of the main sequence are recognized.
+
+        Raises:
+            CancelledError: The run must stop.
+            StepsChanged: The call is not the call of an earlier run at this position.
+            StepError: The name is invalid, the task has ended, or the journal has too many entries.
+        """
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            raise StepError(f"name = {name!r}: the name of a {kind} is text of 1 to {MAX_NAME} characters")
+        if self.is_stopping:
+            raise asyncio.CancelledError
+        if self._events.ended:
+            raise StepError(f"{kind} {name!r}: the agent has ended its task, so no result can be recorded")
+        self._events.idle_clock.touch()
+        outer = CURRENT_CALL.get(None)
+        is_main = outer is None and self._owner() == self._main_owner
+        with self._lock:
+            self._settle_deferred(is_main)
+            stem = quoted(name) if is_main else f"{_prefix(outer)}{quoted(name)}({_digest(arguments)})"
+            self._ordinals[stem] += 1
+            key = f"{stem}#{self._ordinals[stem]}"
+            entry = self._entries.get(key)
+            self._position += is_main
+            position = self._position if is_main else 0
+            self._require_unchanged(key, kind, position, entry)
+            if entry is None and len(self._entries) >= MAX_ENTRIES:
+                raise StepError(f"{kind} {name!r}: a turn may have {MAX_ENTRIES} recorded results: record larger units")
+        call_entry = None if entry is None or entry.form == UNFINISHED else entry
+        return JournalCall(key, kind, name, str(uuid5(NAMESPACE_URL, f"{self._origin}/{key}")), position, call_entry)
+
+    async def record(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
+        """Record the result of a call, and return the entry when the store has it.
+
+        Raises:
+            CancelledError: The run is lost. Its result must not be used.
+            StepError: The content or the journal is too large.
+        """
+        entry = JournalEntry(call.key, call.kind, form, content, call.position)
+        size = len(entry.key) + len(encode_entry(entry))
+        self._require_size(call, len(content), size)
+        with self._lock:
+            written, self._caught = [*self._caught, entry], []
+            self._entries[entry.key] = entry
+            self._bytes += size
+        await self._events.write_entries(written)
+        return entry
+
+    def defer(self, call: JournalCall, form: str, content: bytes) -> None:
+        """Record a call without a result once the agent continues after it: with its next call or question.
+
+        An agent that does not continue, because the run ends or is retried, has not handled the failure of the call.
+        The next run then executes the call again.
+        """
+        if not self.is_stopping:
+            with self._lock:
+                entry = JournalEntry(call.key, call.kind, form, content, call.position)
+                self._deferred.append((self._owner(), entry))
+
+    def flush(self) -> None:
+        """Queue the deferred entries of calls after which the agent continued, to be written with the next events."""
+        with self._lock:
+            self._settle_deferred(self._owner() == self._main_owner)
+            caught, self._caught = self._caught, []
+        if caught:
+            self._events.add_entries(caught)
+
+    def require_all_called(self) -> None:
+        """Check that the agent, which returns, has made all calls of the main sequence that earlier runs recorded.
+
+        Raises:
+            StepsChanged: Calls are missing.
+        """
+        if self._position < self._last_position:
+            missing = [entry.key for entry in self._entries.values() if entry.position > self._position]
+            self._fail_changed(f"the agent returned without the recorded {', '.join(sorted(missing))}")
+
+    @contextmanager
+    def executing(self, call: JournalCall) -> Iterator[None]:
+        """Make `call` the call of which further calls in the block are part."""
+        token = CURRENT_CALL.set(call)
+        try:
+            yield
+        finally:
+            CURRENT_CALL.reset(token)
+
+    def changed(self, problem: str) -> StepsChanged:
+        """Return the error that ends the run, because the code of the agent does not fit its journal."""
+        error = StepsChanged(
+            f"{problem}: the code of the agent has changed since an earlier run of this turn, or does not call its "
+            "steps in the same order each time. Restore the code and requeue the task (a2a requeue TASK), or requeue "
+            "it without its recorded results (a2a requeue TASK --from-start)"
+        )
+        self._events.steps_changed = self._events.steps_changed or error
+        return error
+
+    def _require_unchanged(self, key: str, kind: str, position: int, entry: JournalEntry | None) -> None:
+        if entry is not None and entry.kind != kind:
+            self._fail_changed(f"{kind} {key} was recorded as a {entry.kind}")
+        if entry is not None and entry.position != position:
+            self._fail_changed(f"{kind} {key} was call {entry.position} of the agent, and is call {position} now")
+        if entry is None and 0 < position <= self._last_position:
+            recorded = next((e.key for e in self._entries.values() if e.position == position), "another call")
+            self._fail_changed(f"{key} is called where an earlier run recorded {recorded}")
+
+    def _fail_changed(self, problem: str) -> None:
+        raise self.changed(problem)
+
+    def _require_size(self, call: JournalCall, content: int, size: int) -> None:
+        if content > self.max_bytes:
+            raise StepError(
+                f"{call.kind} {call.name!r}: its result has {content} bytes, and may have {self.max_bytes} "
+                "(a2a_step_max_bytes): store large values elsewhere, and return their names"
+            )
+        largest = self._settings.task_max_bytes
+        if largest is not None and self._bytes + size > largest:
+            raise StepError(
+                f"{call.kind} {call.name!r}: the recorded results of the turn would have {self._bytes + size} bytes, "
+                f"and a task may have {largest} (a2a_task_max_bytes): store large values elsewhere"
+            )
+
+    def _owner(self) -> object:
+        """Return the asyncio task or the thread that makes a call."""
+        if get_ident() != self.loop_thread:
+            return get_ident()
+        return asyncio.current_task()
+
+    @property
+    def _main_owner(self) -> object:
+        return self._task if self._thread is None else self._thread
+
+    def _settle_deferred(self, is_main: bool) -> None:
+        """Move the deferred entries that the agent has handled.
+
+        A call of the main sequence has handled all entries before it. A call of another asyncio task has handled those
+        of its task and those of the main sequence, which has continued since.
+        """
+        if self._deferred:
+            makers = {self._owner(), self._main_owner}
+            self._caught += [entry for maker, entry in self._deferred if is_main or maker in makers]
+            self._deferred = [one for one in self._deferred if not (is_main or one[0] in makers)]
+
+
+def open_journal(claim: Claim, events: RunEventQueue, settings: Settings) -> RunJournal:
+    """Open the journal of a run for the code in the current context."""
+    journal = RunJournal(claim, events, settings)
+    CURRENT.set(journal)
+    return journal
+
+
+def current_step_key() -> str:
+    """Return the idempotency key of the durable step that is being executed.
+
+    The key is a UUID that is the same in every execution of the step. A service that accepts an idempotency key ignores
+    the second request of a step whose worker was lost after the first.
+
+    Raises:
+        RuntimeError: No step is being executed.
+    """
+    call = CURRENT_CALL.get(None)
+    if call is None:
+        raise RuntimeError("no durable step is being executed: read the key in the function of the step")
+    return call.idempotency_key
+
+
+def _prefix(outer: JournalCall | None) -> str:
+    return "" if outer is None else f"{outer.key}/"
+
+
+def _digest(arguments: Any) -> str:
+    """Return a digest of `arguments`. Values that are not data count by their type."""
+    try:
+        text = json.dumps(arguments, default=_plain, skipkeys=True)
+    except (TypeError, ValueError, RecursionError):
+        text = ""
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes():
+            return sha256(value).hexdigest()
+        case BaseModel():
+            return value.model_dump_json()
+        case Proto():
+            return sha256(value.SerializeToString(deterministic=True)).hexdigest()
+        case set() | frozenset():
+            return sorted(map(str, value))
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
+        case _:
+            return type(value).__qualname__

@@ -1,0 +1,202 @@
+"""Encoding of the results and failures of durable steps, as entries of a journal.
+
+A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry names the
+encoding and, for the last three, the class: ``pydantic acme.models:Page``, ``protobuf acme.v1.Page``. A class must be
+importable by its name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import is_dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from google.protobuf.descriptor_pool import Default
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Proto
+from google.protobuf.message_factory import GetMessageClass
+from pydantic import BaseModel, TypeAdapter
+
+from ...errors import StepError, StepFailed
+from ...lifecycle.saved_json import require_text_keys
+
+FAILURE = "failure"
+"""Form of the entry of a failed step."""
+
+
+class UnreadableResult(Exception):
+    """A recorded result does not fit the agent's code. The message states the reason."""
+
+
+def encode_result(step: str, value: Any) -> tuple[str, bytes]:
+    """Return the form and the content of the result of a step.
+
+    Raises:
+        StepError: The value cannot be recorded.
+    """
+    if isinstance(value, bytes):
+        return "bytes", value
+    kind = _class_kind(type(value))
+    if kind is None:
+        return "json", _json(step, value)
+    name = _importable_name(type(value))
+    if name is None:
+        raise StepError(
+            f"step {step!r} returned a {type(value).__qualname__}, which cannot be imported by its name: define the "
+            "class at the top of a module"
+        )
+    try:
+        return f"{kind} {name}", _dumped(kind, value)
+    except Exception as error:  # serializers of the class
+        raise StepError(f"step {step!r}: its {type(value).__qualname__} cannot be serialized: {error}") from error
+
+
+def decode_result(form: str, content: bytes) -> Any:
+    """Return the result of a step.
+
+    Raises:
+        UnreadableResult: The class of the result was removed, or does not accept the recorded content.
+    """
+    kind, _, name = form.partition(" ")
+    match kind:
+        case "bytes":
+            return content
+        case "json":
+            return json.loads(content)
+    cls = _protobuf_class(name) if kind == "protobuf" else _imported(name)
+    if cls is None or _class_kind(cls) != kind:
+        raise UnreadableResult(f"the class {name} of its result does not exist")
+    try:
+        return _loaded(kind, cls, content)
+    except (ValueError, TypeError, DecodeError) as error:
+        raise UnreadableResult(f"its result does not fit the class {name}: {error}") from error
+
+
+def encode_failure(step: str, error: Exception) -> tuple[bytes, Exception]:
+    """Return the content of the entry of a failed step, and the exception that the agent receives.
+
+    This is `error` if it can be created again from its class and its arguments, otherwise a `StepFailed`.
+    """
+    name = f"{type(error).__module__}:{type(error).__qualname__}"
+    content = _failure(name, error.args)
+    if content is not None and _is_equal(error, _exception(content)):
+        return content, error
+    failed = StepFailed(step, name.replace(":", "."), str(error))
+    failed.__cause__ = error
+    content = _failure("a2a_celery.errors:StepFailed", failed.args)
+    assert content is not None
+    return content, failed
+
+
+def decode_failure(content: bytes) -> Exception:
+    """Return the exception of a failed step.
+
+    Raises:
+        UnreadableResult: The class of the exception was removed, or does not accept the recorded arguments.
+    """
+    error = _exception(content)
+    if error is None:
+        raise UnreadableResult(f"its exception {json.loads(content)['class']} cannot be created")
+    return error
+
+
+def _class_kind(cls: type) -> str | None:
+    if issubclass(cls, BaseModel):
+        return "pydantic"
+    if issubclass(cls, Proto):
+        return "protobuf"
+    return "dataclass" if is_dataclass(cls) else None
+
+
+def _json(step: str, value: Any) -> bytes:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        require_text_keys(value, f"the result of step {step!r}")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StepError(
+            f"step {step!r} returned a {type(value).__qualname__} that cannot be recorded: {error}. Return JSON data, "
+            "bytes, a pydantic model, a dataclass or a protobuf message"
+        ) from None
+    return text
+
+
+def _dumped(kind: str, value: Any) -> bytes:
+    match kind:
+        case "pydantic":
+            text: str = value.model_dump_json()
+            return text.encode()
+        case "protobuf":
+            serialized: bytes = value.SerializeToString(deterministic=True)
+            return serialized
+        case _:
+            cls: type = type(value)
+            return _adapter(cls).dump_json(value)
+
+
+def _loaded(kind: str, cls: Any, content: bytes) -> Any:
+    match kind:
+        case "pydantic":
+            return cls.model_validate_json(content)
+        case "protobuf":
+            return cls.FromString(content)
+        case _:
+            return _adapter(cls).validate_json(content)
+
+
+@cache
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
+
+
+def _importable_name(cls: Any) -> str | None:
+    """Return the name under which a class is found again, or None: "module:name", or the name of a protobuf type."""
+    if issubclass(cls, Proto):
+        full_name: str = cls.DESCRIPTOR.full_name
+        return full_name if _protobuf_class(full_name) is cls else None
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    return name if _imported(name) is cls else None
+
+
+def _protobuf_class(full_name: str) -> Any:
+    """Return the class of a protobuf type, or None. Generated modules have other names than the modules to import."""
+    try:
+        return GetMessageClass(Default().FindMessageTypeByName(full_name))
+    except KeyError:
+        return None
+
+
+def _imported(name: str) -> Any:
+    """Return the class "module:name", or None if there is none."""
+    module, _, path = name.partition(":")
+    try:
+        value: Any = import_module(module)
+        for attribute in path.split("."):
+            value = getattr(value, attribute)
+    except Exception:  # the import of a module may raise anything
+        return None
+    return value if isinstance(value, type) else None
+
+
+def _failure(name: str, arguments: tuple[Any, ...]) -> bytes | None:
+    try:
+        return json.dumps({"class": name, "args": arguments}, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _exception(content: bytes) -> Exception | None:
+    failure = json.loads(content)
+    cls = _imported(failure["class"])
+    if cls is None or not issubclass(cls, Exception):
+        return None
+    try:
+        error = cls(*failure["args"])
+    except Exception:  # the constructor of the class
+        return None
+    return error if isinstance(error, Exception) else None
+
+
+def _is_equal(error: Exception, copy: Exception | None) -> bool:
+    return type(copy) is type(error) and copy.args == error.args and str(copy) == str(error)

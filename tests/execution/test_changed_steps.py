@@ -1,0 +1,159 @@
+"""Steps that do not fit those of an earlier run end the run, and code that only continues does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from a2a_celery import A2A, StepsChanged, Turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter
+from tests.support.seeds import Seeds
+
+from .attempts import Task
+from .scene import TurnByTurn
+
+
+def names_of(*names: str) -> Callable[[Turn], Any]:
+    """An agent with the steps of these names, one after the other."""
+
+    async def run(turn: Turn) -> None:
+        for name in names:
+            await turn.step(name, asyncio.sleep, 0)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (["a", "b"], ["b", "a"], "b#1 was call 2 of the agent, and is call 1 now"),
+        (["a", "b"], ["new", "a", "b"], "new#1 is called where an earlier run recorded a#1"),
+        (["a", "b"], ["a"], "returned without the recorded b#1"),
+        (["a", "b"], [], "returned without the recorded a#1, b#1"),
+        (["a", "b"], ["a", "c"], "c#1 is called where an earlier run recorded b#1"),
+        (["a", "b"], ["b"], "b#1 was call 2 of the agent, and is call 1 now"),
+    ],
+)
+async def test_changed_code_ends_the_run(task: Task, before: list[str], after: list[str], text: str) -> None:
+    await task.attempt(names_of(*before))
+
+    with pytest.raises(StepsChanged) as caught:
+        await task.attempt(names_of(*after))
+
+    assert text in str(caught.value)
+    assert "a2a requeue TASK --from-start" in str(caught.value)
+
+
+@pytest.mark.parametrize("after", [["a", "b"], ["a", "b", "c"]])
+async def test_code_that_only_continues_is_not_changed(task: Task, after: list[str]) -> None:
+    await task.attempt(names_of("a", "b"))
+
+    await task.attempt(names_of(*after))
+
+
+async def test_changed_code_that_catches_everything_ends_the_run(task: Task) -> None:
+    async def catches(turn: Turn) -> str:
+        with suppress(BaseException):
+            await turn.step("b", asyncio.sleep, 0)
+        return "well"
+
+    await task.attempt(names_of("a"))
+
+    with pytest.raises(StepsChanged):
+        await task.attempt(catches)
+
+
+app = Celery("test", broker="memory://", set_as_current=False)
+a2a = A2A(app)
+performed: list[str] = []
+
+
+async def book(what: str) -> str:
+    """Something that must happen once."""
+    performed.append(what)
+    return f"{what} booked"
+
+
+@a2a.agent("books", description="Books and asks.")
+async def books(turn: Turn) -> str:
+    flight = await turn.step("book", book, "flight")
+    city = await turn.ask("Which city?")
+    hotel = await turn.step("book", book, f"hotel in {city}")
+    return f"{flight}, {hotel}"
+
+
+@a2a.agent("changes", description="Calls other steps after its question.")
+async def changes(turn: Turn) -> str:
+    if turn.number == 1:
+        await turn.step("book", book, "flight")
+        await turn.ask("Which city?")
+    await turn.step("other", book, "train")
+    return "done"
+
+
+@a2a.agent("again", description="Fails once.", autoretry_for=(OSError,), default_retry_delay=0)
+async def again(turn: Turn) -> str:
+    result = await turn.step("book", book, "flight")
+    if turn.retries == 0:
+        raise OSError("away")
+    return str(result)
+
+
+@app.task(shared=False)
+def plain(text: str) -> str:
+    from a2a_celery import current_turn  # noqa: PLC0415
+
+    turn = current_turn()
+    assert turn is not None
+    flight = turn.blocking.step("book", lambda: performed.append("flight") or "flight booked")
+    return f"{flight} to {turn.blocking.ask('Which city?')}"
+
+
+a2a.expose(plain)
+
+
+@pytest.fixture
+async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
+    """A task of one of the agents above."""
+    performed.clear()
+    async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
+        yield turns
+
+
+async def test_the_call_after_a_question_repeats_no_step(turns: TurnByTurn) -> None:
+    assert await turns.begin("books") == (INPUT_REQUIRED, "Which city?")
+
+    assert await turns.answer("books", "Oslo") == ["flight booked, hotel in Oslo booked"]
+    assert performed == ["flight", "hotel in Oslo"]
+
+
+async def test_a_plain_task_has_steps(turns: TurnByTurn) -> None:
+    assert await turns.begin("plain") == (INPUT_REQUIRED, "Which city?")
+
+    assert await turns.answer("plain", "Oslo") == ["flight booked to Oslo"]
+    assert performed == ["flight"]
+
+
+async def test_changed_code_fails_the_task_with_a_dead_letter(
+    turns: TurnByTurn, store: AsyncStore, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    await turns.begin("changes")
+    seeds = Seeds(store, keys)
+
+    with pytest.raises(AssertionError):
+        await turns.answer("changes", "Oslo")
+
+    status = (await seeds.task("t")).status
+    assert status.state == FAILED
+    assert [part.text for part in status.message.parts] == ["The agent failed."]
+    assert "other#1 is called where an earlier run recorded book#1" in caplog.text
+    assert isinstance(await store.run(read_dead_letter(keys, "t")), DeadLetter)
+    assert performed == ["flight"]

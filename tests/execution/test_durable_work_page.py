@@ -1,0 +1,77 @@
+"""The numbers, names and examples of docs/durable-work.md are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from celery import Celery
+
+import a2a_celery
+from a2a_celery import Turn
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.agents.durable_steps import DEFAULT_RETRIES
+from a2a_celery.execution.agents.journal import MAX_ENTRIES
+from a2a_celery.execution.agents.turn import BlockingTurn
+from a2a_celery.lifecycle.states import INPUT_REQUIRED
+from a2a_celery.retry_policy import RETRY_OPTIONS
+from a2a_celery.settings import default_of
+from a2a_celery.store import AsyncStore, Keys
+
+from .scene import TurnByTurn
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "durable-work.md").read_text(encoding="utf-8")
+TEXT = " ".join(PAGE.split())
+
+
+def test_its_numbers_are_those_of_the_code() -> None:
+    assert f"`a2a_step_max_bytes` ({default_of('step_max_bytes')})" in TEXT
+    assert f"a turn has at most {MAX_ENTRIES}" in TEXT
+    assert f"`default_retry_delay`, which is {DEFAULT_RETRIES.default_retry_delay:g} second" in TEXT
+
+
+def test_its_names_exist() -> None:
+    for owner, pattern in ((Turn, r"(?<![.\w])turn\.(?!blocking\.)(\w+)"), (BlockingTurn, r"blocking\.(\w+)")):
+        names = re.findall(pattern, PAGE)
+        assert names
+        assert all(hasattr(owner, name) for name in names), names
+    for name in ("StepError", "StepFailed", "step", "current_step_key"):
+        assert name in PAGE
+        assert hasattr(a2a_celery, name)
+    assert all(f"`{name}`" in PAGE for name in RETRY_OPTIONS)
+
+
+class Hotels:
+    """The service of the example."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.searches: list[str] = []
+
+    async def search(self, city: str) -> list[str]:
+        """Return hotels."""
+        self.searches.append(city)
+        return [f"Grand {city}", f"Park {city}"]
+
+    async def book(self, hotel: str, idempotency_key: str) -> str:
+        """Book a hotel."""
+        self.keys.append(idempotency_key)
+        return f"{hotel}, number 7"
+
+
+async def test_its_examples_run(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> None:
+    hotels = Hotels()
+    app = Celery("test", broker="memory://", set_as_current=False)
+    names: dict[str, Any] = {"app": app, "hotels": hotels}
+    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(example, "docs/durable-work.md", "exec"), names)
+
+    async with TurnByTurn(names["a2a"], store, keys, redis_server.store_url) as turns:
+        assert await turns.begin("travel", "Oslo") == (INPUT_REQUIRED, "Which one? Grand Oslo, Park Oslo")
+        assert await turns.answer("travel", "Park Oslo") == ["Booked: Park Oslo, number 7"]
+
+    assert hotels.searches == ["Oslo"]
+    assert [str(UUID(key)) for key in hotels.keys] == hotels.keys
+    assert len(hotels.keys) == 1

@@ -1,0 +1,225 @@
+"""Results and failures of durable steps are replayed as they were, or refused with a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from a2a.types import Message, Part
+from pydantic import BaseModel
+
+from a2a_celery import StepError, StepFailed, StepsChanged, Turn
+
+from .attempts import Calls, Task
+
+
+@dataclass
+class Page:
+    """A result."""
+
+    url: str
+    at: datetime
+    parts: list[Inner]
+
+
+@dataclass
+class Inner:
+    """A part of a result."""
+
+    text: str
+
+
+class Model(BaseModel):
+    """A result."""
+
+    n: int
+    at: datetime
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RESULTS: list[Any] = [
+    None,
+    "text",
+    1.5,
+    {"a": [1, {"b": None}]},
+    b"\x00\xff\n",
+    Page("u", NOW, [Inner("x")]),
+    Model(n=1, at=NOW),
+    Message(message_id="m", parts=[Part(text="x")]),
+]
+
+
+@pytest.mark.parametrize("value", RESULTS, ids=lambda value: type(value).__name__)
+async def test_each_kind_of_result_is_replayed(task: Task, value: Any) -> None:
+    made = []
+
+    async def work() -> Any:
+        made.append(1)
+        return value
+
+    async def agent(turn: Turn) -> Any:
+        return await turn.step("work", work)
+
+    first, second = await task.attempt(agent), await task.attempt(agent)
+
+    assert first == second == value
+    assert type(first) is type(second) is type(value)
+    assert len(made) == 1
+
+
+@dataclass
+class NotData:
+    """A dataclass with a field that is no data."""
+
+    value: Any
+
+
+def local_class() -> Any:
+    """An object whose class has no name to import."""
+
+    @dataclass
+    class Local:
+        n: int = 1
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (object(), "Return JSON data, bytes, a pydantic model, a dataclass or a protobuf message"),
+        ({1: "a"}, "must be strings, not 1"),
+        (float("nan"), "cannot be recorded"),
+        ([Inner("x")], "Return JSON data"),
+        (local_class(), "define the class at the top of a module"),
+        (NotData(object()), "cannot be serialized"),
+        ("x" * 1000, "has 1002 bytes, and may have 1000 (a2a_step_max_bytes)"),
+    ],
+    ids=["object", "keys", "nan", "list", "local", "field", "large"],
+)
+async def test_a_result_that_cannot_be_recorded_is_a_clear_error(task: Task, value: Any, text: str) -> None:
+    async def work() -> Any:
+        return value
+
+    async def agent(turn: Turn) -> str:
+        with pytest.raises(StepError) as caught:
+            await turn.step("work", work)
+        return str(caught.value)
+
+    assert text in await task.attempt(agent)
+
+
+async def test_the_results_of_a_turn_are_bounded_together(task: Task) -> None:
+    async def work() -> str:
+        return "x" * 900
+
+    async def agent(turn: Turn) -> None:
+        for _ in range(5):
+            await turn.step("work", work)
+        with pytest.raises(StepError, match="a2a_task_max_bytes"):
+            await turn.step("work", work)
+
+    await task.attempt(agent)
+
+
+async def test_a_class_that_was_removed_ends_the_run(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> Inner:
+        return Inner("x")
+
+    async def agent(turn: Turn) -> None:
+        await turn.step("work", work)
+
+    await task.attempt(agent)
+    monkeypatch.delitem(globals(), "Inner")
+
+    with pytest.raises(StepsChanged, match="Inner of its result does not exist"):
+        await task.attempt(agent)
+
+
+class CustomError(Exception):
+    """An error of a step."""
+
+
+class OddError(Exception):
+    """An error that cannot be created from its arguments."""
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+async def test_a_failure_that_the_agent_handled_is_replayed(task: Task, calls: Calls) -> None:
+    async def fails() -> None:
+        calls.made.append("fails")
+        raise CustomError("no page", 404)
+
+    async def agent(turn: Turn) -> Any:
+        try:
+            await turn.step("fetch", fails)
+        except CustomError as error:
+            await turn.step("work", calls.work, "instead")
+            return error.args
+
+    assert await task.attempt(agent) == ("no page", 404)
+    assert await task.attempt(agent) == ("no page", 404)
+    assert calls.made == ["fails", "instead"]
+
+
+async def test_a_failure_that_cannot_be_recorded_is_a_step_failed_in_each_run(task: Task, calls: Calls) -> None:
+    async def fails() -> None:
+        calls.made.append("fails")
+        raise OddError(code=7)
+
+    async def agent(turn: Turn) -> Any:
+        try:
+            await turn.step("fetch", fails)
+        except StepFailed as error:
+            await turn.step("work", calls.work, "instead")
+            return error.step, error.class_name, error.text, str(error)
+
+    wanted = ("fetch", f"{__name__}.OddError", "code 7", f"step 'fetch' failed: {__name__}.OddError: code 7")
+    assert await task.attempt(agent) == wanted
+    assert await task.attempt(agent) == wanted
+    assert calls.made == ["fails", "instead"]
+
+
+async def test_a_failure_that_ends_the_run_is_not_recorded(task: Task, calls: Calls) -> None:
+    async def fails() -> None:
+        calls.made.append("fails")
+        raise CustomError
+
+    async def agent(turn: Turn) -> None:
+        await turn.step("work", calls.work, "before")
+        await turn.step("fetch", fails)
+
+    for _ in range(2):
+        with pytest.raises(CustomError):
+            await task.attempt(agent)
+
+    assert calls.made == ["before", "fails", "fails"]
+
+
+async def test_a_parallel_failure_that_ends_the_run_is_not_recorded(task: Task, calls: Calls) -> None:
+    failed = asyncio.Event()
+
+    async def fails() -> None:
+        calls.made.append("fails")
+        failed.set()
+        raise CustomError
+
+    async def after(turn: Turn) -> None:
+        await failed.wait()
+        await turn.step("work", calls.work, "beside")
+
+    async def agent(turn: Turn) -> None:
+        results = await asyncio.gather(turn.step("fetch", fails), after(turn), return_exceptions=True)
+        raise next(one for one in results if isinstance(one, CustomError))
+
+    for _ in range(2):
+        with pytest.raises(CustomError):
+            await task.attempt(agent)
+
+    assert calls.made == ["fails", "beside", "fails"]
