@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
     from .lifecycle.questions import Question
+    from .submission import TaskHandle
 else:
     _LAZY = {
         "Answer": "execution.agents.turn",
         "ContextSession": "execution.agents.session",
         "Question": "lifecycle.questions",
         "RunInfo": "execution.agents.run_hooks",
+        "TaskHandle": "submission",
         "Turn": "execution.agents.turn",
         "current_execution": "execution.events.steps",
         "current_session": "execution.agents.session",
@@ -88,6 +90,7 @@ __all__ = [
     "StepFailed",
     "StepsChanged",
     "StoreUnavailable",
+    "TaskHandle",
     "Turn",
     "current_execution",
     "current_session",

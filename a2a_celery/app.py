@@ -6,7 +6,7 @@ agents, such as a producer of Celery tasks, imports none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from a2a.types import AgentCard, AgentSkill
     from starlette.applications import Starlette
 
+    from .client.session import Content
     from .dispatch import Publisher
     from .execution.agent_worker import AgentWorker
+    from .submission import Submissions, TaskHandle
     from .watcher.service import Watcher
 
 F = TypeVar("F", bound=Callable[..., Any] | str)
@@ -265,6 +267,77 @@ class A2A:
         Exceptions are logged. See `before_run`.
         """
         return self._hooks.decorate("on_transition", of)
+
+    def submit(
+        self,
+        agent: str,
+        message: Content,
+        *,
+        owner: str = "",
+        tenant: str = "",
+        context_id: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        extensions: Sequence[str] = (),
+        cancel_with_parent: bool = True,
+    ) -> TaskHandle:
+        """Send a message to an agent of this app without HTTP, and return the handle of its task.
+
+        The message is validated, limited and stored as SendMessage does, and its run is published. The caller needs
+        the store and the broker, and no gateway. The code is trusted: it names the owner of the task.
+
+        Args:
+            agent: Name of the agent.
+            message: Text, bytes, JSON data, parts or a complete message. A message with an id is idempotent within the
+                agent's `idempotency_window`.
+            owner: User that owns the task, as the gateway authenticates it; "" for none.
+            tenant: Tenant of the task.
+            context_id: Context of the task; "" for a new one.
+            metadata: Metadata of the request, as JSON values.
+            extensions: URIs of the extensions that the caller requests.
+            cancel_with_parent: False if a task that an agent submits survives the cancellation of the agent's task.
+
+        Raises:
+            ConfigError: There is no such agent, or the store does not fit the settings.
+            A2AError: The message is invalid, or exceeds a limit.
+            TypeError: A message cannot carry `message`.
+            StoreUnavailable: The store is unavailable. The task may have been created.
+            RuntimeError: A coroutine calls this method instead of `submit_async`.
+        """
+        from .submission import Submission
+
+        submission = Submission.of(
+            agent,
+            message,
+            owner=owner,
+            tenant=tenant,
+            context_id=context_id,
+            metadata=metadata,
+            extensions=extensions,
+            cancel_with_parent=cancel_with_parent,
+        )
+        return self._submissions.submit(submission)
+
+    async def submit_async(self, agent: str, message: Content, **options: Any) -> TaskHandle:
+        """Send a message to an agent of this app; see `submit`."""
+        from .submission import Submission
+
+        return await self._submissions.submit_async(Submission.of(agent, message, **options))
+
+    def task(self, agent: str, task_id: str, *, owner: str = "", tenant: str = "") -> TaskHandle:
+        """Return the handle of a task of an agent, for example in another process than the one that submitted it.
+
+        The methods of the handle raise TaskNotFoundError if `owner` in `tenant` has no such task.
+        """
+        return self._submissions.handle(agent, task_id, owner=owner, tenant=tenant)
+
+    @cached_property
+    def _submissions(self) -> Submissions:
+        from .dispatch import require_readable
+        from .submission import Submissions
+
+        import_modules(self.celery)
+        require_readable(self.celery, self.agents.values())
+        return Submissions(self.celery, self.agents, lambda: self.settings)
 
     def asgi(self, *, standalone: bool = False) -> Starlette:
         """Return the gateway as an ASGI app, with the agents of every module that the app includes or discovers.

@@ -40,6 +40,8 @@ from a2a.utils.errors import (
 from a2a.utils.task import apply_history_length
 from google.protobuf.message import Message as Proto
 
+from ..acceptance.errors import invalid, not_found
+from ..acceptance.validation import require_fields
 from ..agents import Agent
 from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
@@ -61,8 +63,7 @@ from .operations.push_configs import REPLAYED, PushConfigs
 from .operations.send_message import BackgroundPublisher, MessageAcceptor
 from .operations.task_reader import TaskReader, already_ended_error
 from .operations.turns import EVENT_IDS, StreamEvent, TurnFollower, TurnWatch, events_of
-from .operations.validation import require_fields
-from .protocol_errors import LAST_EVENT_ID, invalid, not_found
+from .protocol_errors import LAST_EVENT_ID
 from .shutdown import GatewayShutdown
 
 CANCEL_MARGIN = 2.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import uniform
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -26,20 +26,17 @@ from a2a.utils.errors import (
     ErrorMapping,
     InternalError,
     InvalidParamsError,
-    TaskNotFoundError,
 )
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ..acceptance.errors import LimitExceededError, invalid_fields
 from ..clock import Clock
 from ..errors import ArchiveUnavailable, StoreUnavailable
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 
 logger = logging.getLogger(__name__)
-
-MAX_ID_LENGTH = 256
-"""Maximum length of a message id or context id, and of an id in the text of an error."""
 
 LAST_EVENT_ID = "last-event-id"
 """Request header that names the last event that a subscriber has received."""
@@ -77,16 +74,6 @@ class PermissionDeniedError(A2AError):
     message = "Not permitted"
 
 
-class LimitExceededError(A2AError):
-    """A limit of the caller or of the service is reached, and the request had no effect.
-
-    `data` contains the name of the limit (`limit`) and the number of seconds after which the caller may retry
-    (`retryAfter`).
-    """
-
-    message = "Too many requests"
-
-
 # The SDK does not define these errors, so they are added to the tables in which the SDK's bindings look errors up.
 # JSON-RPC sends errors without an entry as internal errors (-32603), as 3.3.2 requires for system errors.
 EXTRA_MAPPINGS: dict[type[A2AError], ErrorMapping] = {
@@ -112,53 +99,6 @@ def rpc_status(answer: Mapping[str, Any]) -> int:
     """Return the HTTP status of a JSON-RPC response: 200 for most errors, but 401 and 403 for errors that proxies and
     clients act on."""
     return _RPC_STATUS.get(answer.get("error", {}).get("code"), 200)
-
-
-class FieldErrors(dict[str, Any]):
-    """Field violations of an InvalidParamsError, from which the SDK builds a BadRequest. As a mapping, it is empty.
-
-    The SDK also sends an error's ``data`` as ErrorInfo.metadata, whose values must be strings. With a list in it, typed
-    clients cannot read the detail.
-    """
-
-    def __init__(self, errors: list[Any]) -> None:
-        super().__init__()
-        self._errors = errors
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the violations for "errors", and `default` for any other key."""
-        return self._errors if key == "errors" else default
-
-    def __missing__(self, key: str) -> Any:
-        return {"errors": self._errors}[key]
-
-    def __bool__(self) -> bool:
-        return bool(self._errors)
-
-
-MAX_NAMED = 3
-"""Maximum number of fields in the text of an error. The error's details list all fields."""
-
-
-def invalid(field: str, rule: str) -> InvalidParamsError:
-    """Return an InvalidParamsError that names `field`, as in the .proto, and the `rule` that it breaks."""
-    return invalid_fields([{"field": field, "message": rule}])
-
-
-def invalid_fields(errors: Sequence[Mapping[str, str]]) -> InvalidParamsError:
-    """Return an InvalidParamsError for several fields, each with "field" and "message"."""
-    return InvalidParamsError(fields_text(errors), data=FieldErrors(list(errors)))
-
-
-def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
-    """Return the field errors as text, for clients that show only the text of an error and not its details."""
-    named = " ".join(f"{error['field']}: {error['message'].rstrip('.')}." for error in errors[:MAX_NAMED])
-    return f"{named} {len(errors) - MAX_NAMED} more fields are wrong." if len(errors) > MAX_NAMED else named
-
-
-def not_found(task_id: str) -> TaskNotFoundError:
-    """Return the same error for a missing task and for another owner's task."""
-    return TaskNotFoundError("Task not found", data={"taskId": task_id[:MAX_ID_LENGTH]})
 
 
 def to_a2a(error: Exception) -> A2AError:

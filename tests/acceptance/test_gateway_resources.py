@@ -14,7 +14,7 @@ import redis
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from google.protobuf.json_format import ParseDict
 
-from a2a_celery.gateway.middleware.bodies import MAX_JSON_VALUES
+from a2a_celery.acceptance.validation import MAX_JSON_VALUES
 from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.waiting import eventually
 

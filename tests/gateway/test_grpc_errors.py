@@ -7,10 +7,10 @@ import pytest
 from a2a.types import GetTaskRequest, SubscribeToTaskRequest, a2a_pb2_grpc
 from a2a.utils.errors import A2AError, ExtensionSupportRequiredError, InternalError, UnsupportedOperationError
 
+from a2a_celery.acceptance.errors import LimitExceededError, invalid, not_found
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
 from a2a_celery.gateway.bindings.grpc import GrpcServer
-from a2a_celery.gateway.protocol_errors import LimitExceededError, invalid, not_found
 from tests.support.faults import Fault, from_grpc
 from tests.support.fleet import free_port
 

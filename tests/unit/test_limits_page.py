@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from a2a.utils.error_handlers import build_rest_error_payload
 
+from a2a_celery.acceptance.errors import LimitExceededError
+from a2a_celery.acceptance.limits import LIMIT_TEXTS, MAX_WAIT
+from a2a_celery.acceptance.validation import MAX_JSON_VALUES, MAX_REFERENCES
 from a2a_celery.errors import ConfigError
-from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH, MAX_JSON_VALUES
-from a2a_celery.gateway.operations.limits import LIMIT_TEXTS, MAX_WAIT
-from a2a_celery.gateway.operations.validation import BOUNDS, MAX_REFERENCES
-from a2a_celery.gateway.protocol_errors import LimitExceededError, retry_seconds, too_many_requests
+from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH
+from a2a_celery.gateway.operations.validation import BOUNDS
+from a2a_celery.gateway.protocol_errors import retry_seconds, too_many_requests
 from a2a_celery.settings import Settings
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.store.log import pages as log

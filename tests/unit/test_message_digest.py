@@ -8,8 +8,8 @@ import pytest
 from a2a.types import AgentCard, SendMessageRequest
 from google.protobuf.json_format import ParseDict
 
+from a2a_celery.acceptance.new_tasks import idempotency_key, message_digest
 from a2a_celery.agents import Agent
-from a2a_celery.gateway.operations.send_message import idempotency_key, message_digest
 
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}], "metadata": {"a": 1, "b": {"c": 2}}}
 

@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ...acceptance.errors import MAX_ID_LENGTH, LimitExceededError
 from ...integrations.starlette import drop_body
 from ..auth.schemes import Identity
 from ..cards import ADDRESS
@@ -32,16 +33,7 @@ from ..middleware.bodies import CHARGE, read_bounded, require_json
 from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from ..middleware.extensions import CARDS, Endpoint
 from ..operations.turns import EVENT_IDS
-from ..protocol_errors import (
-    MAX_ID_LENGTH,
-    REACHED,
-    RETRY_SECONDS,
-    LimitExceededError,
-    RequestTooLargeError,
-    record_limit_error,
-    to_a2a,
-    with_retry_after,
-)
+from ..protocol_errors import REACHED, RETRY_SECONDS, RequestTooLargeError, record_limit_error, to_a2a, with_retry_after
 from .json_results import one_line
 
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)

@@ -24,13 +24,13 @@ from a2a.utils.errors import A2AError, InvalidParamsError
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
+from ...acceptance.errors import LimitExceededError
+from ...acceptance.validation import MAX_JSON_VALUES, check_values
 from ..auth.authenticator import Authenticator
 from ..auth.grpc import AuthenticationInterceptor, caller
 from ..handler import GatewayHandler
-from ..middleware.bodies import MAX_JSON_VALUES
 from ..middleware.extensions import active_extensions
-from ..operations.validation import check_values
-from ..protocol_errors import REACHED, LimitExceededError
+from ..protocol_errors import REACHED
 from .endpoints import require_version
 from .grpc_errors import abort, retry_after, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error

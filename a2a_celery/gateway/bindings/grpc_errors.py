@@ -19,7 +19,8 @@ from a2a.utils.grpc_status import status_to_grpc
 from a2a.utils.proto_utils import validation_errors_to_bad_request
 from google.rpc import error_details_pb2, status_pb2
 
-from ..protocol_errors import HEADER, LimitExceededError, retry_seconds
+from ...acceptance.errors import LimitExceededError
+from ..protocol_errors import HEADER, retry_seconds
 
 
 async def abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:

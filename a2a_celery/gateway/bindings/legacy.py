@@ -47,13 +47,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from ...acceptance.errors import FieldErrors, fields_text, invalid
 from ...clock import SYSTEM_CLOCK, Clock
 from ...integrations.a2a_sdk import AdaptedErrors
 from ...lifecycle import EventId
 from ..middleware.extensions import Endpoint
 from ..operations.push_configs import PROTOCOL
 from ..operations.turns import EVENT_IDS
-from ..protocol_errors import REACHED, RETRY_SECONDS, FieldErrors, fields_text, invalid, rpc_status, to_a2a
+from ..protocol_errors import REACHED, RETRY_SECONDS, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
 from .endpoints import asked_version, rest_error, rest_fault, served_as
 from .json_results import one_line

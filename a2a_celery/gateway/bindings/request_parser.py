@@ -18,7 +18,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as Proto
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from ..protocol_errors import invalid
+from ...acceptance.errors import invalid
 
 P = TypeVar("P", bound=Proto)
 

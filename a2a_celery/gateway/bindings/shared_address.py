@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from a2a.server.context import ServerCallContext
 
+from ...acceptance.errors import invalid
 from ..cards import ADDRESS
 from ..handler import GatewayHandler
 from ..middleware.extensions import CARDS
-from ..protocol_errors import invalid
 
 
 def choose_agent(handlers: Mapping[str, GatewayHandler], context: ServerCallContext) -> GatewayHandler:

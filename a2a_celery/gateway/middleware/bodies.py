@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import Request
 
+from ...acceptance.validation import MAX_JSON_VALUES
 from ...integrations.starlette import set_body, set_json
 from ..protocol_errors import RequestTooLargeError
 
@@ -32,10 +33,6 @@ MEDIA_TYPES = ("application/json", "application/a2a+json")
 
 MAX_JSON_DEPTH = 100
 """Maximum nesting depth, the same as in protobuf's own JSON parser."""
-
-MAX_JSON_VALUES = 20_000
-"""Maximum values of a body. Each value blocks the gateway's event loop for several microseconds, mostly in protobuf's
-parser."""
 
 CHARGE = "a2a_charge"
 """Key in an ASGI scope of a coroutine function that takes tokens for a body from the caller, or rejects the body."""

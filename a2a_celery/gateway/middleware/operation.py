@@ -17,6 +17,7 @@ from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEv
 from google.protobuf.message import Message as Proto
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...acceptance.errors import LimitExceededError
 from ...agents import Agent
 from ...errors import StoreUnavailable
 from ...telemetry.logs import about
@@ -25,7 +26,7 @@ from ...telemetry.tracing import CARRIED, tracing
 from ..metrics import Metrics
 from ..operations.limits import OwnerLimits
 from ..operations.validation import check_bounds, require_tenant
-from ..protocol_errors import REACHED, RETRY_SECONDS, LimitExceededError, record_limit_error, to_a2a
+from ..protocol_errors import REACHED, RETRY_SECONDS, record_limit_error, to_a2a
 
 if TYPE_CHECKING:
     from ...telemetry.spans import Span, Spans

@@ -17,6 +17,8 @@ from typing import NoReturn
 
 from a2a.server.context import ServerCallContext
 
+from ...acceptance.errors import LimitExceededError
+from ...acceptance.limits import LIMIT_TEXTS, REQUESTS, STREAMS, error_of_limit, limit_error, task_limits_of
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ...settings import Settings
@@ -25,10 +27,7 @@ from ...store.admin.usage import MemoryWatermark
 from ...store.tasks.commands import TaskLimits, acquire_request
 from ...store.tasks.results import Limited
 from ..metrics import Metrics
-from ..protocol_errors import LimitExceededError, RefusalDelay
-
-REQUESTS, STREAMS = "requests", "streams"
-"""Names of the limits on requests and streams. `TaskLimits` names the limits on tasks."""
+from ..protocol_errors import RefusalDelay
 
 MAX_REMEMBERED_OWNERS = 10_000
 """Maximum number of owners without tokens that a gateway remembers. For any further owner, the gateway asks the
@@ -37,23 +36,6 @@ store."""
 STREAM_WAIT = 10
 """Retry-After of a rejected stream, in seconds. The value is fixed, because the end of another stream cannot be
 predicted."""
-
-MAX_WAIT = 60
-"""Maximum Retry-After of a rejected message, in seconds. The wait is only an estimate."""
-
-LIMIT_TEXTS = {
-    REQUESTS: "The rate limit of requests is reached",
-    "concurrent": "The limit of {} running tasks is reached",
-    "waiting": "The limit of {} tasks that wait for a worker is reached",
-    "children": "The limit of {} live child tasks of one task is reached",
-    "paused": "The limit of {} interrupted tasks is reached: answer or cancel one",
-    "webhooks": "The limit of {} push notification configs is reached: delete one",
-    STREAMS: "The limit of {} open streams is reached: close one",
-    "queued": "The limit of {} queued messages of this agent is reached",
-    "owner_bytes": "The limit of {} stored bytes is reached: this message does not fit",
-    "store_bytes": "The storage of this service is full",
-    "memory": "The memory of this service is nearly full",
-}
 
 
 class OwnerLimits:
@@ -82,16 +64,7 @@ class OwnerLimits:
         agent_names = tuple(agents)
         for agent in agent_names:
             metrics.declare_limits(agent, LIMIT_TEXTS)
-        limits = TaskLimits(
-            agent_names,
-            settings.owner_max_concurrent_tasks,
-            settings.owner_max_waiting_tasks,
-            settings.owner_max_paused_tasks,
-            settings.agent_max_queue,
-            settings.owner_max_stored_bytes,
-            settings.store_max_bytes,
-        )
-        self._task_limits: TaskLimits | None = limits if limits != TaskLimits(agent_names) else None
+        self._task_limits = task_limits_of(settings, agent_names)
         self._nearly_full = TaskLimits(agent_names, memory=True)
         self._watermark = MemoryWatermark(store, settings.store_watermark, clock)
 
@@ -190,13 +163,12 @@ class OwnerLimits:
 
     def limit_error(self, agent: str, limited: Limited) -> LimitExceededError:
         """Return the error for a message that exceeds a limit."""
-        seconds = min(MAX_WAIT, max(1, ceil(limited.retry_in)))
-        return self._error(agent, limited.limit, LIMIT_TEXTS[limited.limit].format(limited.maximum), seconds)
+        self.metrics.count_limit_error(agent, limited.limit)
+        return limit_error(limited)
 
     def _error(self, agent: str, limit: str, text: str, seconds: int) -> LimitExceededError:
         self.metrics.count_limit_error(agent, limit)
-        text = f"{text}. Retry in {seconds} s."
-        return LimitExceededError(text, data={"limit": limit, "retryAfter": str(seconds)})
+        return error_of_limit(limit, text, seconds)
 
 
 def _remember(times: dict[str, float], account: str, wait: float, now: float) -> None:

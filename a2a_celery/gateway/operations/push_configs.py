@@ -17,6 +17,7 @@ from a2a.types import (
 )
 from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
 
+from ...acceptance.errors import MAX_ID_LENGTH, LimitExceededError, invalid
 from ...crypto.sealing import Sealer
 from ...lifecycle import EventId
 from ...lifecycle.client_events import client_event
@@ -42,7 +43,6 @@ from ...store.webhooks.push_configs import (
     read_push_config,
     save_push_config,
 )
-from ..protocol_errors import MAX_ID_LENGTH, LimitExceededError, invalid
 from .limits import OwnerLimits
 from .task_reader import TaskReader
 

@@ -7,27 +7,24 @@ The fact that a run was published is recorded in the background, in batches, so 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from hashlib import sha256
-from typing import Any
 from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
-from a2a.types import Message, SendMessageConfiguration, SendMessageRequest, Task
-from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
-from google.protobuf.json_format import MessageToDict
+from a2a.types import Message, SendMessageRequest, Task
+from a2a.utils.errors import UnsupportedOperationError
 
+from ...acceptance.errors import invalid, not_found
+from ...acceptance.new_tasks import NewTasks, idempotency_key, run_options, with_ids
 from ...agents import Agent
 from ...caller import Caller
-from ...child_tasks import parent_named_in, remove_parent
 from ...clock import SYSTEM_CLOCK, Clock
-from ...dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
+from ...dispatch import Call, Publisher, RunOptions
 from ...errors import StoreUnavailable
 from ...lifecycle import EventId, is_terminal
 from ...settings import Settings
@@ -36,68 +33,11 @@ from ...store.log.pubsub import LogFollower, LogSignal
 from ...store.runs.commands import RunRef, mark_all_published
 from ...store.tasks import commands as tasks
 from ...store.tasks import results as answers
-from ...store.tasks.commands import IdempotencyKey
-from ...store.tasks.family import MAX_DEPTH, Parent
 from ...store.webhooks.push_configs import NewPushConfig
-from ...telemetry.tracing import trace_to_keep
-from ..protocol_errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import OwnerLimits
 from .push_configs import PushConfigs, too_many_configs
 from .structured_answers import messages_with_arguments, require_fitting_answer
 from .task_reader import TaskReader, closed_task_error
-
-SCHEDULE = "celery_schedule"
-"""Key of the message's schedule in the request's metadata."""
-
-TIMES = ("not_before", "not_after")
-
-
-def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
-    """Return the options with which the run of `request` is published. A plain Celery task receives `call`.
-
-    Raises:
-        InvalidParamsError: The client's times are not allowed or invalid.
-        Exception: The agent's route failed. An invalid route raises TypeError or ValueError.
-    """
-    now = SYSTEM_CLOCK.now()
-    times = _times(agent, request, now)
-    given: Any = {}
-    if agent.route is not None:
-        shown = SendMessageRequest()
-        shown.CopyFrom(request)  # a route may change its argument, so it gets a copy
-        given = agent.route(shown, caller)
-    options = RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
-    return replace(options, trace=trace_to_keep(caller.headers))
-
-
-def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str, datetime]:
-    field = f"metadata.{SCHEDULE}"
-    if SCHEDULE not in request.metadata.fields:
-        return {}
-    if not agent.scheduling:
-        raise invalid(field, "This agent does not let clients schedule messages.")
-    given = MessageToDict(request.metadata)[SCHEDULE]
-    if not isinstance(given, dict) or not given or set(given) - set(TIMES):
-        raise invalid(field, f"An object with {' or '.join(TIMES)}, or both.")
-    times = {name: _time(f"{field}.{name}", value) for name, value in given.items()}
-    earliest = times.get("not_before", now)
-    # with a window, the message may have been accepted before, when the time was still to come
-    if agent.idempotency_window is None:
-        earliest = max(now, earliest)
-    if times.get("not_after", datetime.max.replace(tzinfo=UTC)) <= earliest:
-        raise invalid(f"{field}.not_after", "A time in the future, and after not_before.")
-    return times
-
-
-def _time(field: str, value: Any) -> datetime:
-    try:
-        time = datetime.fromisoformat(value)
-        if time.tzinfo is not None:
-            return time.astimezone(UTC)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise invalid(field, "An ISO 8601 time with an offset from UTC, such as 2030-01-01T08:00:00Z.")
-
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +165,7 @@ class MessageAcceptor:
         self._push_configs = push_configs
         self._limits = limits
         self._task_reader = task_reader
-        self._signature = CallSignature.of(agent.code) if agent.kind == "task" else None
+        self._new_tasks = NewTasks(agent, settings, follower.keys)
 
     @asynccontextmanager
     async def accepting(
@@ -274,43 +214,27 @@ class MessageAcceptor:
         if params.message.task_id:
             return await self._continue(params, context, scope)
         task_id = task_id or str(uuid4())
-        request = _with_ids(params, context.tenant, task_id, params.message.context_id or str(uuid4()))
-        caller = Caller.of(context)
-        options = run_options(self._agent, request, caller, self._call([request.message]))
-        parent_id, cancels = parent_named_in(request.message)
-        answer = await self._store.run(
-            tasks.create_task(
-                self._keys,
-                scope,
-                task_id,
-                request.message.context_id,
-                request,
-                caller=caller.to_json(),
-                retention=self._settings.retention,
-                options=options.to_json(),
-                idempotency_key=idempotency_key(self._agent, params),
-                push=await self._push(params, context, task_id),
-                serialize_context=self._agent.serialize_context,
-                limits=await self._limits.task_limits(),
-                reply_channel=reply_channel,
-                parent=Parent(parent_id, cancels) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
-            )
+        new = self._new_tasks.of(
+            params,
+            Caller.of(context),
+            scope,
+            task_id,
+            push=await self._push(params, context, task_id),
+            limits=await self._limits.task_limits(),
+            reply_channel=reply_channel,
         )
+        answer = await self._store.run(new.create)
         match answer:
             case answers.Created(task, newest, is_blocked):
                 if not is_blocked:
-                    self._publisher.publish(self._agent.name, RunRef(task_id, 1), options)
+                    self._publisher.publish(self._agent.name, RunRef(task_id, 1), new.options)
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=0, new=True)
             case answers.Known():
                 return await self._accepted_before(answer, scope)
-            case answers.Conflict():
-                raise self._message_id_conflict(params)
             case answers.Limited():
                 raise self._limits.limit_error(self._agent.name, answer)
-            case answers.TooDeep():
-                raise UnsupportedOperationError(
-                    f"The parent task has {MAX_DEPTH} ancestors, the maximum: agents may call each other in a cycle"
-                )
+            case answers.Conflict() | answers.TooDeep():
+                raise self._new_tasks.refusal(answer)
 
     async def _accepted_before(self, known: answers.Known, scope: Scope) -> AcceptedMessage:
         stored = await self._task_reader.read(scope, known.task_id)
@@ -318,22 +242,16 @@ class MessageAcceptor:
             stored.task, stored.newest, since=EventId(known.version), preceding_turns=known.preceding_turns
         )
 
-    def _message_id_conflict(self, params: SendMessageRequest) -> InvalidParamsError:
-        return invalid(
-            "message.message_id",
-            f"Another message had this id within the last {self._agent.idempotency_window:g} seconds: send a new id.",
-        )
-
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
         task_id = params.message.task_id
-        length = 0 if self._signature is None else None  # a call takes all messages of the client
+        length = None if self._new_tasks.is_call else 0  # a call takes all messages of the client
         stored = await self._task_reader.read(
-            scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._signature is not None
+            scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._new_tasks.is_call
         )
         task = stored.task
         if stored.archived:
             raise closed_task_error(task_id, task.status.state)
-        request = _with_ids(params, context.tenant, task_id, task.context_id)
+        request = with_ids(params, context.tenant, task_id, task.context_id)
         caller = Caller.of(context)
         options = run_options(self._agent, request, caller, self._next_call(task, request.message))
         answer = await self._add_message(
@@ -380,7 +298,7 @@ class MessageAcceptor:
             case answers.Known():
                 return await self._accepted_before(answer, scope)
             case answers.Conflict():
-                raise self._message_id_conflict(params)
+                raise self._new_tasks.refusal(answer)
             case answers.Limited():
                 raise self._limits.limit_error(self._agent.name, answer)
 
@@ -404,18 +322,11 @@ class MessageAcceptor:
             None if self._push_configs is None else await self._push_configs.config_of_message(params, context, task_id)
         )
 
-    def _call(self, messages: list[Message]) -> Call | None:
-        """Return the call of a plain Celery task with `messages`, or None for any other kind of agent."""
-        if self._signature is None:
-            return None
-        try:
-            return Call(self._agent.code.name, self._signature.call(messages))
-        except BadCall as e:
-            raise invalid("message.parts", str(e)) from None
-
     def _next_call(self, task: Task, message: Message) -> Call | None:
         """Return the call of a plain Celery task with the messages of `task` and a further one, or None."""
-        return None if is_terminal(task.status.state) else self._call(messages_with_arguments(task, message))
+        if is_terminal(task.status.state):
+            return None
+        return self._new_tasks.call_of(messages_with_arguments(task, message))
 
 
 async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> AcceptedMessage:
@@ -438,48 +349,3 @@ def _too_large(task_id: str, max_bytes: int | None) -> UnsupportedOperationError
         "same context, to create a new task"
     )
     return UnsupportedOperationError(text, data={"taskId": task_id})
-
-
-def _with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: str) -> SendMessageRequest:
-    """Return the request for the run and the agent's route.
-
-    The request contains the validated tenant, and its message contains the task id and the context id. The push
-    notification config is removed, because it may contain secrets.
-    """
-    request = SendMessageRequest()
-    request.CopyFrom(params)
-    request.tenant = tenant
-    request.configuration.ClearField("task_push_notification_config")
-    request.message.task_id = task_id
-    request.message.context_id = context_id
-    return request
-
-
-def idempotency_key(agent: Agent, params: SendMessageRequest) -> IdempotencyKey | None:
-    """Return the idempotency key of a request as the client sent it, or None if the agent has no
-    `idempotency_window`."""
-    if agent.idempotency_window is None:
-        return None
-    return IdempotencyKey(params.message.message_id, message_digest(params), int(agent.idempotency_window * 1000))
-
-
-def message_digest(params: SendMessageRequest) -> str:
-    """Return a digest that is equal for two requests if and only if they ask for the same work, whatever binding they
-    use.
-
-    `return_immediately` and `history_length` are excluded, so that a client can wait for a task by sending its message
-    again. The tenant is excluded because it is part of the scope, and the parent because it is not part of the work.
-
-    Source: A2A specification 3.3.1 (an agent may detect duplicates by the message id).
-    """
-    work = SendMessageRequest()
-    work.CopyFrom(params)
-    work.ClearField("tenant")
-    work.ClearField("configuration")
-    remove_parent(work.message)
-    asked = SendMessageConfiguration()
-    asked.CopyFrom(params.configuration)
-    asked.ClearField("return_immediately")
-    asked.ClearField("history_length")
-    canonical = json.dumps([MessageToDict(work), MessageToDict(asked)], sort_keys=True, separators=(",", ":"))
-    return sha256(canonical.encode()).hexdigest()

@@ -7,9 +7,9 @@ import json
 
 from a2a.types import Message, Role, Task
 
+from ...acceptance.errors import invalid_fields
 from ...lifecycle.answers import AnswerRefused, fitting_answer
 from ...lifecycle.questions import schema_in
-from ..protocol_errors import invalid_fields
 
 
 async def require_fitting_answer(schema: bytes, message: Message) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from a2a.types import ListTasksRequest, ListTasksResponse, Task, TaskState
 from a2a.utils.errors import TaskNotCancelableError, UnsupportedOperationError
 
+from ...acceptance.errors import not_found
 from ...archive import Archive, ArchivedPage, Filter
 from ...lifecycle import EventId, is_terminal
 from ...store import AsyncStore, Keys, Scope
@@ -17,7 +18,6 @@ from ...store.keys import quoted
 from ...store.tasks.commands import list_tasks, read_task
 from ...store.tasks.listing import ListQuery, asked, response
 from ...store.tasks.results import Page
-from ..protocol_errors import not_found
 
 
 @dataclass(frozen=True, slots=True)

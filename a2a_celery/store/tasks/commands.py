@@ -19,7 +19,7 @@ from ..codec import event_arguments, require_blobs_retained, require_contents, s
 from ..keys import Keys, Scope, quoted
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
-from .family import Parent, parent_arguments
+from .family import NO_PARENT, Parent, parent_arguments
 from .results import (
     CanceledNow,
     CancelRequested,
@@ -201,7 +201,7 @@ def create_task(
             keys.context_queue(scope, context_id) if serialize_context else "",
             limit_argument(keys, scope, limits),
             *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
-            *parent_arguments(parent, task_id, context_id),
+            *(NO_PARENT if parent is None else parent_arguments(parent, task_id, context_id)),
             *config_arguments(keys, push),
         ],
         partial(_created_or_not, task, parent),

@@ -88,10 +88,12 @@ class CanceledChild:
     scope: Scope
 
 
-def parent_arguments(parent: Parent | None, task_id: str, context_id: str) -> list[Argument]:
+NO_PARENT: tuple[Argument, ...] = ("", "", 0, 0, "", "")
+"""Arguments of ``create_task`` for a task without a parent."""
+
+
+def parent_arguments(parent: Parent, task_id: str, context_id: str) -> list[Argument]:
     """Return the arguments of ``create_task`` about the parent of a new task."""
-    if parent is None:
-        return ["", "", 0, 0, "", ""]
     metadata = parent.metadata()
     suffix = encode(Task(id=task_id, context_id=context_id, metadata=metadata))
     cancels = int(parent.cancels)

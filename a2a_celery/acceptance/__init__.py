@@ -1,0 +1,1 @@
+"""Acceptance of messages, which gateways, workers and other processes share: validation, limits and new tasks."""

@@ -1,0 +1,68 @@
+"""Errors about a message: invalid fields, unknown tasks and exceeded limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotFoundError
+
+MAX_ID_LENGTH = 256
+"""Maximum length of a message id or context id, and of an id in the text of an error."""
+
+
+class LimitExceededError(A2AError):
+    """A limit of the caller or of the service is reached, and the request had no effect.
+
+    `data` contains the name of the limit (`limit`) and the number of seconds after which the caller may retry
+    (`retryAfter`).
+    """
+
+    message = "Too many requests"
+
+
+class FieldErrors(dict[str, Any]):
+    """Field violations of an InvalidParamsError, from which the SDK builds a BadRequest. As a mapping, it is empty.
+
+    The SDK also sends an error's ``data`` as ErrorInfo.metadata, whose values must be strings. With a list in it, typed
+    clients cannot read the detail.
+    """
+
+    def __init__(self, errors: list[Any]) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the violations for "errors", and `default` for any other key."""
+        return self._errors if key == "errors" else default
+
+    def __missing__(self, key: str) -> Any:
+        return {"errors": self._errors}[key]
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+
+MAX_NAMED = 3
+"""Maximum number of fields in the text of an error. The error's details list all fields."""
+
+
+def invalid(field: str, rule: str) -> InvalidParamsError:
+    """Return an InvalidParamsError that names `field`, as in the .proto, and the `rule` that it breaks."""
+    return invalid_fields([{"field": field, "message": rule}])
+
+
+def invalid_fields(errors: Sequence[Mapping[str, str]]) -> InvalidParamsError:
+    """Return an InvalidParamsError for several fields, each with "field" and "message"."""
+    return InvalidParamsError(fields_text(errors), data=FieldErrors(list(errors)))
+
+
+def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
+    """Return the field errors as text, for clients that show only the text of an error and not its details."""
+    named = " ".join(f"{error['field']}: {error['message'].rstrip('.')}." for error in errors[:MAX_NAMED])
+    return f"{named} {len(errors) - MAX_NAMED} more fields are wrong." if len(errors) > MAX_NAMED else named
+
+
+def not_found(task_id: str) -> TaskNotFoundError:
+    """Return the same error for a missing task and for another owner's task."""
+    return TaskNotFoundError("Task not found", data={"taskId": task_id[:MAX_ID_LENGTH]})

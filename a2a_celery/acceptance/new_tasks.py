@@ -1,0 +1,206 @@
+"""New tasks: the stored form of a client's first message, the options of its run, and its idempotency key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+from a2a.types import Message, SendMessageConfiguration, SendMessageRequest
+from a2a.utils.errors import A2AError, UnsupportedOperationError
+from google.protobuf.json_format import MessageToDict
+
+from ..agents import Agent
+from ..caller import Caller
+from ..child_tasks import parent_named_in, remove_parent
+from ..clock import SYSTEM_CLOCK
+from ..dispatch import BadCall, Call, CallSignature, RunOptions
+from ..settings import Settings
+from ..store import Keys, Operation, Scope
+from ..store.tasks.commands import IdempotencyKey, ReplyChannel, TaskLimits, create_task
+from ..store.tasks.family import MAX_DEPTH, Parent
+from ..store.tasks.results import Conflict, Created, Known, Limited, TooDeep
+from ..store.webhooks.push_configs import NewPushConfig
+from ..telemetry.tracing import trace_to_keep
+from .errors import MAX_ID_LENGTH, invalid
+
+SCHEDULE = "celery_schedule"
+"""Key of the message's schedule in the request's metadata."""
+
+TIMES = ("not_before", "not_after")
+
+
+def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
+    """Return the options with which the run of `request` is published. A plain Celery task receives `call`.
+
+    Raises:
+        InvalidParamsError: The client's times are not allowed or invalid.
+        Exception: The agent's route failed. An invalid route raises TypeError or ValueError.
+    """
+    now = SYSTEM_CLOCK.now()
+    times = _times(agent, request, now)
+    given: Any = {}
+    if agent.route is not None:
+        shown = SendMessageRequest()
+        shown.CopyFrom(request)  # a route may change its argument, so it gets a copy
+        given = agent.route(shown, caller)
+    options = RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
+    return replace(options, trace=trace_to_keep(caller.headers))
+
+
+def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str, datetime]:
+    field = f"metadata.{SCHEDULE}"
+    if SCHEDULE not in request.metadata.fields:
+        return {}
+    if not agent.scheduling:
+        raise invalid(field, "This agent does not let clients schedule messages.")
+    given = MessageToDict(request.metadata)[SCHEDULE]
+    if not isinstance(given, dict) or not given or set(given) - set(TIMES):
+        raise invalid(field, f"An object with {' or '.join(TIMES)}, or both.")
+    times = {name: _time(f"{field}.{name}", value) for name, value in given.items()}
+    earliest = times.get("not_before", now)
+    # with a window, the message may have been accepted before, when the time was still to come
+    if agent.idempotency_window is None:
+        earliest = max(now, earliest)
+    if times.get("not_after", datetime.max.replace(tzinfo=UTC)) <= earliest:
+        raise invalid(f"{field}.not_after", "A time in the future, and after not_before.")
+    return times
+
+
+def _time(field: str, value: Any) -> datetime:
+    try:
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise invalid(field, "An ISO 8601 time with an offset from UTC, such as 2030-01-01T08:00:00Z.")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """Task to create: the operation that creates it, and the options of its first run."""
+
+    create: Operation[Created | Known | Conflict | Limited | TooDeep]
+    options: RunOptions
+
+
+class NewTasks:
+    """Factory of the new tasks of one agent."""
+
+    def __init__(self, agent: Agent, settings: Settings, keys: Keys) -> None:
+        self._agent = agent
+        self._settings = settings
+        self._keys = keys
+        self._signature = CallSignature.of(agent.code) if agent.kind == "task" else None
+
+    @property
+    def is_call(self) -> bool:
+        """True if the agent is a plain Celery task, which is called with all of the client's messages."""
+        return self._signature is not None
+
+    def of(
+        self,
+        params: SendMessageRequest,
+        caller: Caller,
+        scope: Scope,
+        task_id: str,
+        *,
+        limits: TaskLimits | None,
+        push: NewPushConfig | None = None,
+        reply_channel: ReplyChannel | None = None,
+    ) -> NewTask:
+        """Return the task of a message without a task id.
+
+        Raises:
+            InvalidParamsError: The message is not a valid call of the agent's Celery task, or its times are not valid.
+            Exception: The agent's route failed.
+        """
+        request = with_ids(params, scope.tenant, task_id, params.message.context_id or str(uuid4()))
+        options = run_options(self._agent, request, caller, self.call_of([request.message]))
+        parent_id, cancels = parent_named_in(request.message)
+        create = create_task(
+            self._keys,
+            scope,
+            task_id,
+            request.message.context_id,
+            request,
+            caller=caller.to_json(),
+            retention=self._settings.retention,
+            options=options.to_json(),
+            idempotency_key=idempotency_key(self._agent, params),
+            push=push,
+            serialize_context=self._agent.serialize_context,
+            limits=limits,
+            reply_channel=reply_channel,
+            parent=Parent(parent_id, cancels) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
+        )
+        return NewTask(create, options)
+
+    def call_of(self, messages: list[Message]) -> Call | None:
+        """Return the call of a plain Celery task with `messages`, or None for another agent."""
+        if self._signature is None:
+            return None
+        try:
+            return Call(self._agent.code.name, self._signature.call(messages))
+        except BadCall as e:
+            raise invalid("message.parts", str(e)) from None
+
+    def refusal(self, answer: Conflict | TooDeep) -> A2AError:
+        """Return the error for a message that creates no task."""
+        if isinstance(answer, TooDeep):
+            return UnsupportedOperationError(
+                f"The parent task has {MAX_DEPTH} ancestors, the maximum: agents may call each other in a cycle"
+            )
+        return invalid(
+            "message.message_id",
+            f"Another message had this id within the last {self._agent.idempotency_window:g} seconds: send a new id.",
+        )
+
+
+def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: str) -> SendMessageRequest:
+    """Return the request for the run and the agent's route.
+
+    The request contains the validated tenant, and its message contains the task id and the context id. The push
+    notification config is removed, because it may contain secrets.
+    """
+    request = SendMessageRequest()
+    request.CopyFrom(params)
+    request.tenant = tenant
+    request.configuration.ClearField("task_push_notification_config")
+    request.message.task_id = task_id
+    request.message.context_id = context_id
+    return request
+
+
+def idempotency_key(agent: Agent, params: SendMessageRequest) -> IdempotencyKey | None:
+    """Return the idempotency key of a request as the client sent it, or None if the agent has no
+    `idempotency_window`."""
+    if agent.idempotency_window is None:
+        return None
+    return IdempotencyKey(params.message.message_id, message_digest(params), int(agent.idempotency_window * 1000))
+
+
+def message_digest(params: SendMessageRequest) -> str:
+    """Return a digest that is equal for two requests if and only if they ask for the same work, whatever binding they
+    use.
+
+    `return_immediately` and `history_length` are excluded, so that a client can wait for a task by sending its message
+    again. The tenant is excluded because it is part of the scope, and the parent because it is not part of the work.
+
+    Source: A2A specification 3.3.1 (an agent may detect duplicates by the message id).
+    """
+    work = SendMessageRequest()
+    work.CopyFrom(params)
+    work.ClearField("tenant")
+    work.ClearField("configuration")
+    remove_parent(work.message)
+    asked = SendMessageConfiguration()
+    asked.CopyFrom(params.configuration)
+    asked.ClearField("return_immediately")
+    asked.ClearField("history_length")
+    canonical = json.dumps([MessageToDict(work), MessageToDict(asked)], sort_keys=True, separators=(",", ":"))
+    return sha256(canonical.encode()).hexdigest()

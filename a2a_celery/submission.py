@@ -1,0 +1,366 @@
+"""Tasks from Python without HTTP: `A2A.submit` and the handle of a task.
+
+Each process has one background thread whose event loop owns the connections. The blocking and the asynchronous methods
+call it, so that a handle works in any thread and on any event loop. The thread is created at the first call, and hence
+after any fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from a2a.types import SendMessageRequest, StreamResponse, Task, TaskStatusUpdateEvent
+from celery import Celery
+
+from .acceptance.errors import not_found
+from .acceptance.submitter import TaskSubmitter
+from .agents import Agent
+from .caller import Caller
+from .child_tasks import CURRENT_CHILDREN, name_parent
+from .client.connection.transports import trace_of_current_run
+from .client.errors import DeadlineExceeded
+from .client.result import Result
+from .client.session import Content, Session
+from .concurrency import new_loop
+from .crypto.sealing import sealer_of
+from .dispatch import Canvas, Publisher
+from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
+from .lifecycle.client_events import client_event
+from .lifecycle.events import stream_response
+from .settings import Settings
+from .store import Keys, Scope
+from .store.admin.start_check import check_store
+from .store.blobs.blob_store import blobs_of
+from .store.client.connection import run_with_retry
+from .store.client.tracing import TracedStore
+from .store.log.pages import LogPage, read_log
+from .store.log.pubsub import LogFollower, PubSubListener
+from .store.runs.commands import RunRef
+from .store.tasks.commands import read_final_task, read_task, request_cancel
+from .store.tasks.results import CanceledNow, CancelRequested, Missing
+from .telemetry.tracing import trace_to_keep
+
+T = TypeVar("T")
+
+CANCEL_MARGIN = 2.0
+"""Seconds beyond the agent's cancel grace that a cancel waits for the end of the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Message to submit, with its caller, as made in the thread or coroutine of the submitting code."""
+
+    agent: str
+    params: SendMessageRequest
+    caller: Caller
+
+    @classmethod
+    def of(
+        cls,
+        agent: str,
+        content: Content,
+        *,
+        owner: str = "",
+        tenant: str = "",
+        context_id: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        extensions: Sequence[str] = (),
+        cancel_with_parent: bool = True,
+    ) -> Submission:
+        """Return the submission of `content`. See `A2A.submit`.
+
+        Raises:
+            TypeError: A message cannot carry `content`.
+        """
+        message = Session(context_id).message(content)
+        children = CURRENT_CHILDREN.get()
+        if children is not None:
+            name_parent(message, children.parent_id, cancel=cancel_with_parent)
+        params = SendMessageRequest(message=message, tenant=tenant, metadata=metadata)
+        trace = trace_of_current_run() or trace_to_keep({})
+        return cls(agent, params, Caller(owner, bool(owner), tenant, tuple(sorted(extensions)), trace))
+
+
+class SubmissionProcess:
+    """Background thread of one process, with its event loop and its connections."""
+
+    def __init__(self, app: Celery, agents: Mapping[str, Agent], settings: Settings) -> None:
+        self.settings = settings
+        self.keys = Keys(settings.key_prefix)
+        options = {name: agent.options for name, agent in agents.items()}
+        self.publisher = Publisher(app, options, settings.key_prefix)
+        self.loop = new_loop(uvloop=settings.uvloop)
+        threading.Thread(target=self.loop.run_forever, name="a2a-submissions", daemon=True).start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._start(agents), self.loop).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+
+        async def stop() -> None:
+            await self.listener.stop()
+            await self.store.aclose()
+
+        asyncio.run_coroutine_threadsafe(stop(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    async def _start(self, agents: Mapping[str, Agent]) -> None:
+        settings = self.settings
+        self.store = TracedStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
+        self.listener = PubSubListener(settings.store_url)
+        await check_store(self.store, self.keys, settings, sealer_of(settings.secret_keys), report=False)
+        self.follower = LogFollower(self.store, self.keys, self.listener)
+        self.submitter = TaskSubmitter(agents, settings, self.store, self.keys, self.publisher)
+
+
+class Submissions:
+    """Submission of messages to the agents of an app, in any process, thread and event loop."""
+
+    def __init__(self, app: Celery, agents: Mapping[str, Agent], settings: Callable[[], Settings]) -> None:
+        self._app = app
+        self._agents = agents
+        self._settings = settings
+        self._processes: dict[int, SubmissionProcess] = {}
+        # One lock per process, because a lock that is held during a fork stays locked in the child.
+        self._locks: dict[int, threading.Lock] = {}
+
+    def submit(self, submission: Submission) -> TaskHandle:
+        """Submit a message and return the handle of its task; see `A2A.submit`."""
+        return self.run(lambda process: self._submit(process, submission))
+
+    async def submit_async(self, submission: Submission) -> TaskHandle:
+        """See `submit`."""
+        return await self.run_async(lambda process: self._submit(process, submission))
+
+    def handle(self, agent: str, task_id: str, *, owner: str = "", tenant: str = "") -> TaskHandle:
+        """Return the handle of a task that exists; see `A2A.task`."""
+        return TaskHandle(self, task_id, "", Scope(agent, tenant, owner))
+
+    def run(self, call: Callable[[SubmissionProcess], Coroutine[Any, Any, T]]) -> T:
+        """Run a call on the background loop, and block until it returns.
+
+        Raises:
+            RuntimeError: The caller is a coroutine, whose event loop would be blocked.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise RuntimeError("a blocking call would block this event loop: await the method with the suffix _async")
+        process = self._process()
+        future = asyncio.run_coroutine_threadsafe(call(process), process.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def run_async(self, call: Callable[[SubmissionProcess], Coroutine[Any, Any, T]]) -> T:
+        """Run a call on the background loop, and wait for its result without blocking the caller's event loop."""
+        process = await asyncio.to_thread(self._process)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(process), process.loop))
+
+    async def _submit(self, process: SubmissionProcess, submission: Submission) -> TaskHandle:
+        caller = submission.caller
+        task_id, context_id = await process.submitter.submit(submission.agent, submission.params, caller)
+        return TaskHandle(self, task_id, context_id, Scope(submission.agent, caller.tenant, caller.user))
+
+    def close(self) -> None:
+        """Close the connections of this process. The next call opens them again."""
+        process = self._processes.pop(os.getpid(), None)
+        if process is not None:
+            process.close()
+
+    def _process(self) -> SubmissionProcess:
+        pid = os.getpid()
+        if pid not in self._processes:
+            with self._locks.setdefault(pid, threading.Lock()):
+                if pid not in self._processes:
+                    self._processes[pid] = SubmissionProcess(self._app, self._agents, self._settings())
+        return self._processes[pid]
+
+
+class TaskHandle:
+    """Task that was submitted without HTTP. Each blocking method has an asynchronous variant.
+
+    Attributes:
+        task_id: Id of the task.
+        context_id: Id of its context, or "" for a handle that `A2A.task` returned.
+        agent: Name of its agent.
+    """
+
+    def __init__(self, submissions: Submissions, task_id: str, context_id: str, scope: Scope) -> None:
+        self.task_id = task_id
+        self.context_id = context_id
+        self.agent = scope.agent
+        self._submissions = submissions
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.agent!r}, {self.task_id!r})"
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait until the task is terminal or interrupted, and return its result.
+
+        Args:
+            timeout: Seconds to wait, or None for no limit. 0 only checks the current state.
+
+        Raises:
+            DeadlineExceeded: The task takes longer; its `result` is the current state. The task continues.
+            TaskNotFoundError: The task does not exist, or was deleted after its retention.
+            StoreUnavailable: The store is unavailable.
+        """
+        return self._submissions.run(lambda process: self._result(process, timeout))
+
+    async def result_async(self, timeout: float | None = None) -> Result:
+        """See `result`."""
+        return await self._submissions.run_async(lambda process: self._result(process, timeout))
+
+    def events(self) -> Iterator[StreamResponse]:
+        """Yield the task, then its events until it is terminal or interrupted, as `RemoteAgent.follow` does.
+
+        Raises:
+            TaskNotFoundError: The task does not exist, or was deleted after its retention.
+            StoreUnavailable: The store is unavailable.
+        """
+        reader = EventReader(self.task_id, self._scope)
+        while not reader.is_over:
+            yield from self._submissions.run(reader.read)
+
+    async def events_async(self) -> AsyncGenerator[StreamResponse, None]:
+        """See `events`."""
+        reader = EventReader(self.task_id, self._scope)
+        while not reader.is_over:
+            for event in await self._submissions.run_async(reader.read):
+                yield event
+
+    def cancel(self) -> Result:
+        """Cancel the task, and wait for its end as CancelTask does.
+
+        Returns:
+            The task after the request. Its `stop_reason` is None while the agent is still stopping. A task that had
+            ended before is returned unchanged.
+
+        Raises:
+            TaskNotFoundError: The task does not exist, or was deleted after its retention.
+            StoreUnavailable: The store is unavailable.
+        """
+        return self._submissions.run(self._cancel)
+
+    async def cancel_async(self) -> Result:
+        """See `cancel`."""
+        return await self._submissions.run_async(self._cancel)
+
+    async def _result(self, process: SubmissionProcess, timeout: float | None) -> Result:
+        try:
+            async with asyncio.timeout(timeout):
+                async with process.follower.listen(self.task_id, final_only=True) as signal:
+                    while (result := await self._final_result(process)) is None:
+                        await signal.wait()
+                    return result
+        except TimeoutError:
+            stored = await self._read(process)
+            if is_final(stored):
+                return Result.of(stored)
+            raise DeadlineExceeded(f"the task {self.task_id} took longer than {timeout} s", Result.of(stored)) from None
+
+    async def _final_result(self, process: SubmissionProcess) -> Result | None:
+        read = read_final_task(process.keys, self._scope, self.task_id)
+        final = await run_with_retry(process.store, read)
+        if final is not None:
+            return Result.of(final.answer or final.task)
+        await self._read(process, complete=False)  # raises if the task does not exist
+        return None
+
+    async def _read(self, process: SubmissionProcess, *, complete: bool = True) -> Task:
+        length = None if complete else 0
+        read = read_task(process.keys, self._scope, self.task_id, history_length=length, artifacts=complete)
+        stored = await run_with_retry(process.store, read)
+        if stored is None:
+            raise not_found(self.task_id)
+        return stored[0]
+
+    async def _cancel(self, process: SubmissionProcess) -> Result:
+        context_id = self.context_id or (await self._read(process, complete=False)).context_id
+        answer = await process.store.run(request_cancel(process.keys, self._scope, self.task_id, context_id))
+        match answer:
+            case Missing():
+                raise not_found(self.task_id)
+            case CanceledNow(run, _, canvas):
+                if run is not None:
+                    process.publisher.revoke_soon([RunRef(self.task_id, run).name])
+                if canvas:
+                    process.publisher.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
+            case CancelRequested():
+                grace = process.submitter.agent(self.agent).grace(process.settings)
+                try:
+                    return await self._result(process, grace + CANCEL_MARGIN)
+                except DeadlineExceeded as e:
+                    return e.result
+        return Result.of(await self._read(process))
+
+
+class EventReader:
+    """Reader of the events of a task: first the task, then the later events of its log."""
+
+    def __init__(self, task_id: str, scope: Scope) -> None:
+        self.is_over = False
+        self._task_id = task_id
+        self._scope = scope
+        self._after: EventId | None = None
+        self._context_id = ""
+
+    async def read(self, process: SubmissionProcess) -> list[StreamResponse]:
+        """Return the next events, and wait for them if there are none yet."""
+        if self._after is None:
+            return [stream_response(await self._task(process))]
+        async with process.follower.listen(self._task_id) as signal:
+            while True:
+                page = await run_with_retry(process.store, read_log(process.keys, self._task_id, self._after))
+                if page.version == 0:
+                    raise not_found(self._task_id)
+                if page.restored:
+                    return [stream_response(await self._task(process))]
+                if page.entries:
+                    return self._events(page)
+                await signal.wait(after=self._after.version)
+
+    async def _task(self, process: SubmissionProcess) -> Task:
+        stored = await run_with_retry(process.store, read_task(process.keys, self._scope, self._task_id))
+        if stored is None:
+            raise not_found(self._task_id)
+        task, self._after = stored
+        self._context_id = task.context_id
+        self.is_over = is_final(task)
+        return task
+
+    def _events(self, page: LogPage) -> list[StreamResponse]:
+        events: list[StreamResponse] = []
+        for entry in page.entries:
+            self._after = entry.id
+            event = client_event(entry, self._task_id, self._context_id)
+            if event is not None:
+                events.append(stream_response(event))
+            ends = isinstance(entry.event, TaskStatusUpdateEvent) and _is_final_state(entry.event.status.state)
+            if ends or kind_of(entry.event) is EventKind.ANSWER:
+                self.is_over = True
+                break
+        return events
+
+
+def is_final(task: Task) -> bool:
+    """Return True if the task is terminal or interrupted."""
+    return _is_final_state(task.status.state)
+
+
+def _is_final_state(state: Any) -> bool:
+    return is_terminal(state) or is_interrupted(state)

@@ -1,0 +1,216 @@
+"""`A2A.submit` without workers: what is stored, what is refused, and the handle of a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from a2a.types import AgentCapabilities, AgentCard, AgentExtension, Message, Part, Role
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from a2a_celery import ConfigError, TaskHandle, Turn
+from a2a_celery.acceptance.errors import LimitExceededError
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.client import DeadlineExceeded
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.tasks.commands import read_task
+
+from .agents_here import AgentsHere, agents_here
+
+
+@pytest.fixture
+async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
+    async with agents_here(store, keys, redis_server.store_url, a2a_max_request_bytes=2048) as here:
+
+        @here.a2a.agent("echo", idempotency_window=60)
+        async def echo(turn: Turn) -> str:
+            """Echo."""
+            return f"{turn.caller.user} in {turn.caller.tenant}: {turn.text}"
+
+        @here.a2a.agent("asks")
+        async def asks(turn: Turn) -> str:
+            """Ask."""
+            return await turn.ask("How many?")
+
+        await store.redis.hset(keys.installation, "schema", SCHEMA)
+        yield here
+        await asyncio.to_thread(here.a2a._submissions.close)
+
+
+async def performed(here: AgentsHere, handle: TaskHandle, run: int = 1) -> None:
+    """Perform a run of the task, as a worker does."""
+    await here.perform(handle.agent, handle.task_id, run)
+
+
+async def test_the_result_and_the_events_of_a_task(here: AgentsHere) -> None:
+    handle = await here.a2a.submit_async("echo", "hello", owner="ann", tenant="acme", context_id="c")
+    with pytest.raises(DeadlineExceeded) as caught:
+        await handle.result_async(timeout=0)
+    await performed(here, handle)
+
+    result = await handle.result_async(timeout=20)
+    events = [event async for event in handle.events_async()]
+
+    assert caught.value.result.state == SUBMITTED
+    assert (handle.agent, handle.context_id) == ("echo", "c")
+    assert (result.state, result.text, result.task_id, result.context_id) == (
+        COMPLETED,
+        "ann in acme: hello",
+        handle.task_id,
+        "c",
+    )
+    assert [event.task.status.state for event in events] == [COMPLETED]
+
+
+async def test_the_events_follow_the_run(here: AgentsHere) -> None:
+    handle = await here.a2a.submit_async("echo", "hello")
+    events = handle.events_async()
+
+    first = await anext(events)
+    run = asyncio.create_task(performed(here, handle))
+    rest = [event async for event in events]
+    await run
+
+    assert first.task.status.state == SUBMITTED
+    assert [event.WhichOneof("payload") for event in rest][-2:] == ["artifact_update", "status_update"]
+    assert rest[-1].status_update.status.state == COMPLETED
+
+
+async def test_a_question_is_a_result(here: AgentsHere) -> None:
+    handle = await here.a2a.submit_async("asks", "hello")
+    await performed(here, handle)
+
+    result = await handle.result_async(timeout=20)
+
+    assert (result.state, result.stop_reason, result.text) == (INPUT_REQUIRED, "interrupt", "How many?")
+
+
+async def test_the_blocking_methods_work_in_a_thread_and_refuse_an_event_loop(here: AgentsHere) -> None:
+    with pytest.raises(RuntimeError, match="_async"):
+        here.a2a.submit("echo", "hello")
+
+    handle = await asyncio.to_thread(here.a2a.submit, "echo", {"a": 1})
+    canceled = await asyncio.to_thread(handle.cancel)
+    events = await asyncio.to_thread(lambda: list(handle.events()))
+    result = await asyncio.to_thread(handle.result, 20)
+
+    assert canceled.state == CANCELED
+    assert [event.task.status.state for event in events] == [CANCELED]
+    assert result.state == CANCELED
+    assert (await handle.cancel_async()).state == CANCELED  # unchanged
+
+
+async def test_a_message_id_is_idempotent(here: AgentsHere) -> None:
+    message = Message(message_id="m", parts=[Part(text="hello")], role=Role.ROLE_USER)
+
+    first, second = [await here.a2a.submit_async("echo", message, context_id="c") for _ in range(2)]
+
+    assert (first.task_id, first.context_id) == (second.task_id, second.context_id)
+    message.parts[0].text = "another"
+    with pytest.raises(InvalidParamsError, match="Another message had this id"):
+        await here.a2a.submit_async("echo", message, context_id="c")
+
+
+async def test_a_handle_belongs_to_its_owner(here: AgentsHere) -> None:
+    handle = await here.a2a.submit_async("echo", "hello", owner="ann")
+
+    known = here.a2a.task("echo", handle.task_id, owner="ann")
+    assert (await known.cancel_async()).state == CANCELED
+    for other in (here.a2a.task("echo", handle.task_id, owner="bob"), here.a2a.task("echo", "unknown", owner="ann")):
+        for call in (other.result_async(), other.cancel_async(), anext(other.events_async())):
+            with pytest.raises(TaskNotFoundError):
+                await call
+
+
+REQUIRED = AgentCard(
+    name="strict",
+    description="Strict.",
+    version="1",
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+    capabilities=AgentCapabilities(extensions=[AgentExtension(uri="urn:x", required=True)]),
+)
+
+
+@pytest.mark.parametrize(
+    ("agent", "message", "options", "error"),
+    [
+        ("nobody", "hello", {}, ConfigError),
+        ("echo", "x" * 3000, {}, InvalidParamsError),
+        ("echo", "hello", {"context_id": "c" * 300}, InvalidParamsError),
+        ("echo", "hello", {"owner": "o" * 300}, InvalidParamsError),
+        ("echo", Message(role=Role.ROLE_AGENT, parts=[Part(text="hello")]), {}, InvalidParamsError),
+        ("echo", Message(parts=[]), {}, InvalidParamsError),
+        ("echo", Message(task_id="t", parts=[Part(text="hello")]), {}, UnsupportedOperationError),
+        ("echo", "hello", {"metadata": {"celery_schedule": {}}}, InvalidParamsError),
+        ("echo", b"raw", {}, ContentTypeNotSupportedError),
+        ("strict", "hello", {}, ExtensionSupportRequiredError),
+    ],
+)
+async def test_a_message_is_refused_as_by_a_gateway(
+    here: AgentsHere, agent: str, message: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    here.a2a.add_agent(REQUIRED, "nowhere:Executor")
+
+    with pytest.raises(error):
+        await here.a2a.submit_async(agent, message, **options)
+
+    assert await here.store.redis.keys(f"{here.keys.prefix}:{{*") == []
+
+
+async def test_a_required_extension_can_be_requested(here: AgentsHere) -> None:
+    here.a2a.add_agent(REQUIRED, "nowhere:Executor")
+
+    assert (await here.a2a.submit_async("strict", "hello", extensions=["urn:x"])).task_id
+
+
+@pytest.mark.parametrize(
+    "setting", ["a2a_owner_max_concurrent_tasks", "a2a_agent_max_queue", "a2a_owner_requests_per_second"]
+)
+async def test_a_limit_refuses_a_message(here: AgentsHere, setting: str) -> None:
+    here.a2a.celery.conf[setting] = 0.01 if setting.endswith("second") else 1
+    await here.a2a.submit_async("echo", "hello", owner="ann")
+
+    with pytest.raises(LimitExceededError) as caught:
+        await here.a2a.submit_async("echo", "hello", owner="ann")
+
+    assert isinstance(caught.value, A2AError)
+
+
+async def test_what_an_agent_submits_is_its_child(here: AgentsHere) -> None:
+    handles: list[TaskHandle] = []
+
+    @here.a2a.agent("parent")
+    async def parent(turn: Turn) -> None:
+        """Submit."""
+        handles.append(await here.a2a.submit_async("echo", "hello", owner=turn.caller.user))
+        handles.append(await here.a2a.submit_async("echo", "hello", owner="bob"))
+
+    await here.perform("parent", await here.create())
+
+    for handle, owner, parent_id in zip(handles, ("ann", "bob"), ("t", None), strict=True):
+        stored = await here.store.run(read_task(here.keys, Scope("echo", "", owner), handle.task_id))
+        assert stored is not None
+        assert dict(stored[0].metadata).get("a2a_celery/parentTaskId") == parent_id
+
+
+async def test_an_unavailable_broker_leaves_the_run_to_the_watcher(
+    here: AgentsHere, caplog: pytest.LogCaptureFixture
+) -> None:
+    here.a2a.celery.conf.broker_url = "redis://127.0.0.1:1/0"
+
+    handle = await here.a2a.submit_async("echo", "hello")
+
+    assert "will be published by the watcher" in caplog.text
+    assert await here.store.redis.zrange(here.keys.dispatch, 0, -1) == [f"{handle.task_id}.1".encode()]
