@@ -1,0 +1,119 @@
+"""Durable steps on real workers that are killed between every two steps: finished steps are executed once."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import durable_agents
+from tests.support.durable_agents import STEPS, lines, places
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+AGENTS = ("steps", "blocking-steps")
+RESULT = ", ".join(f"result {n}" for n in range(STEPS))
+CELLS = [("prefork", "redis"), ("threads", "redis"), ("asyncio", "redis"), ("prefork", "rabbitmq")]
+
+
+@contextmanager
+def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """A fleet with short leases whose agents write to `folder`."""
+    monkeypatch.setattr(durable_agents, "FOLDER", folder)
+    env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder)}
+    with running_fleet(folder, broker, app="tests.support.durable_agents", **env) as fleet:
+        yield fleet
+
+
+def reached(folder: Path, place: str) -> None:
+    """Wait until an agent stops at a place."""
+    eventually((folder / place).exists, what=f"the agent is at {place}")
+
+
+def text_of(task: dict[str, Any]) -> str:
+    """Return the text of the only artifact of a task."""
+    [artifact] = task["artifacts"]
+    return str(artifact["parts"][0]["text"])
+
+
+def require_ended(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
+    """Wait for the end of a task, and require its result."""
+    eventually(lambda: state(read(gateway, agent, task)) not in ("SUBMITTED", "WORKING"), what=f"{agent} ends")
+    ended = read(gateway, agent, task)
+    assert state(ended) == "COMPLETED", ended
+    assert text_of(ended) == text
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize(("pool", "broker"), CELLS)
+def test_steps_on_workers_that_are_killed_between_every_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
+) -> None:
+    with fleet_on(tmp_path, broker, monkeypatch) as fleet:
+        gateway, _ = fleet.gateway(), fleet.watcher()
+        worker = fleet.worker(pool=pool, concurrency=4)
+        tasks = {agent: send(gateway, agent, agent, returnImmediately=True) for agent in AGENTS}
+        for stops in zip(*map(places, AGENTS), strict=True):
+            for place in stops:
+                reached(tmp_path, place)
+            worker.kill()
+            worker = fleet.worker(pool=pool, concurrency=4)
+
+        for agent in AGENTS:
+            require_ended(gateway, agent, tasks[agent], RESULT)
+            assert Counter(lines(agent, "executed")) == {"0": 1, "1": 2, "2": 1}, "the step that was killed, twice"
+            assert lines(agent, "effects") == ["0", "1", "2"], "each effect once"
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_steps_of_a_worker_that_shuts_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
+    with fleet_on(tmp_path, "redis", monkeypatch) as fleet:
+        gateway, _ = fleet.gateway(), fleet.watcher()
+        worker = fleet.worker(pool=pool, concurrency=4)
+        task = send(gateway, "parallel-steps", "parallel", returnImmediately=True)
+        reached(tmp_path, "parallel.after-0")
+        worker.signal(signal.SIGQUIT)
+        fleet.worker(pool=pool, concurrency=4)
+
+        require_ended(gateway, "parallel-steps", task, RESULT)
+        assert sorted(lines("parallel", "executed")) == ["0", "1", "2"]
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("from_start", [False, True], ids=["with its steps", "from the start"])
+def test_steps_of_a_task_that_is_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_start: bool) -> None:
+    with fleet_on(tmp_path, "redis", monkeypatch) as fleet:
+        gateway, worker, _ = fleet.gateway(), fleet.worker(), fleet.watcher()
+        task = send(gateway, "once", "once", returnImmediately=True)
+        reached(tmp_path, "once.after-0")
+        worker.kill()
+        eventually(lambda: state(read(gateway, "once", task)) == "FAILED", what="the task is failed")
+        fleet.worker()
+
+        requeued = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
+
+        assert requeued.returncode == 0, requeued.stderr
+        new = {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]}
+        require_ended(gateway, "once", new, "result 0, result 2")
+        assert lines("once", "executed") == (["0", "0", "2"] if from_start else ["0", "2"])
+
+
+@pytest.mark.change
+def test_a_step_is_not_repeated_by_the_next_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fleet_on(tmp_path, "redis", monkeypatch) as fleet:
+        gateway, _ = fleet.gateway(), fleet.watcher()
+        worker: Process = fleet.worker()
+        task = send(gateway, "waits", "waits", returnImmediately=True)
+        reached(tmp_path, "waits.after-0")
+        worker.kill()
+        fleet.worker()
+
+        require_ended(gateway, "waits", task, "result 0")
+        assert lines("waits", "executed") == ["0"]

@@ -1,0 +1,123 @@
+"""Agents with durable steps that stop at each place where their worker may be killed, until the next attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+from celery import Celery
+
+from a2a_celery import A2A, Turn, current_step_key, step
+
+FOLDER = Path(os.environ.get("TEST_FOLDER", "."))
+STEPS = 3
+ATTEMPTS = 20
+
+app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
+app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
+a2a = A2A(app)
+
+
+def places(task: str) -> list[str]:
+    """Return the names of the places at which a task stops, in order."""
+    between = [f"{task}.after-{n}" for n in range(STEPS)]
+    return [between[0], f"{task}.in-1", *between[1:]]
+
+
+def is_passed(place: str) -> bool:
+    """Return True if an earlier attempt has reached the place. Otherwise mark it as reached."""
+    path = FOLDER / place
+    if path.exists():
+        return True
+    path.touch()
+    return False
+
+
+def write_line(task: str, name: str, text: str) -> None:
+    """Append a line to a file of a task."""
+    with (FOLDER / f"{task}.{name}").open("a") as file:
+        file.write(f"{text}\n")
+
+
+def lines(task: str, name: str) -> list[str]:
+    """Return the lines of a file of a task."""
+    path = FOLDER / f"{task}.{name}"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def take_effect(task: str, n: int) -> None:
+    """Call a service that ignores the second request with an idempotency key."""
+    write_line(task, "executed", str(n))
+    key = current_step_key()
+    if key not in lines(task, "keys"):
+        write_line(task, "keys", key)
+        write_line(task, "effects", str(n))
+
+
+@step
+async def work(task: str, n: int) -> str:
+    """Take effect, and stop within the second step."""
+    take_effect(task, n)
+    if n == 1 and not is_passed(f"{task}.in-1"):
+        await asyncio.Event().wait()
+    return f"result {n}"
+
+
+@a2a.agent("steps", description="Executes steps.", max_attempts=ATTEMPTS)
+async def steps(turn: Turn) -> str:
+    results = []
+    for n in range(STEPS):
+        results.append(await work(turn.text, n))
+        if not is_passed(f"{turn.text}.after-{n}"):
+            await asyncio.Event().wait()
+    return ", ".join(results)
+
+
+@a2a.agent("blocking-steps", description="Executes steps in a thread.", max_attempts=ATTEMPTS)
+def blocking_steps(turn: Turn) -> str:
+    task = turn.text
+
+    def blocking_work(n: int) -> str:
+        take_effect(task, n)
+        if n == 1 and not is_passed(f"{task}.in-1"):
+            threading.Event().wait()
+        return f"result {n}"
+
+    results = []
+    for n in range(STEPS):
+        results.append(turn.blocking.step("work", blocking_work, n))
+        if not is_passed(f"{task}.after-{n}"):
+            threading.Event().wait()
+    return ", ".join(results)
+
+
+@a2a.agent("parallel-steps", description="Executes steps at once.", max_attempts=ATTEMPTS)
+async def parallel_steps(turn: Turn) -> str:
+    task = turn.text
+
+    async def parallel_work(n: int) -> str:
+        take_effect(task, n)
+        return f"result {n}"
+
+    results = await asyncio.gather(*(turn.step("work", parallel_work, n) for n in range(STEPS)))
+    if not is_passed(f"{task}.after-0"):
+        await asyncio.Event().wait()
+    return ", ".join(results)
+
+
+@a2a.agent("waits", description="Waits after a step; its second attempt continues.", max_attempts=2)
+async def waits(turn: Turn) -> str:
+    result = await work(turn.text, 0)
+    if not is_passed(f"{turn.text}.after-0"):
+        await asyncio.Event().wait()
+    return result
+
+
+@a2a.agent("once", description="Runs at most once.")
+async def once(turn: Turn) -> str:
+    result = await work(turn.text, 0)
+    if not is_passed(f"{turn.text}.after-0"):
+        await asyncio.Event().wait()
+    return f"{result}, {await work(turn.text, 2)}"
