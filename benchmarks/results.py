@@ -96,7 +96,7 @@ class Result:
             "what": self.what,
             "unit": self.unit,
             "more_is_better": self.more_is_better,
-            "figures": {side: list(figures) for side, figures in self.figures.items()},
+            "figures": {side: list(values) for side, values in self.figures.items()},
             "medians": {side: self.median(side) for side in self.figures},
             "ratios": {
                 peer: {"median": ratio.median, "low": ratio.low, "high": ratio.high}

@@ -34,25 +34,25 @@ class Measurements:
 
 def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = True) -> Measurements:
     """Measure all `contenders`. With `warm`, an additional first round is not counted."""
-    figures: dict[str, list[float]] = {one.name: [] for one in contenders}
+    values: dict[str, list[float]] = {one.name: [] for one in contenders}
     spent: dict[str, dict[str, float]] = {one.name: dict.fromkeys(one.processes, 0.0) for one in contenders}
     for number in range(0 if warm else 1, rounds + 1):
         for one in contenders:
-            if one.most is not None and len(figures[one.name]) >= one.most:
+            if one.most is not None and len(values[one.name]) >= one.most:
                 continue
             before = processor.seconds(one.processes)
-            figure = one.once()
+            value = one.once()
             after = processor.seconds(one.processes)
             if number:
-                figures[one.name].append(figure)
+                values[one.name].append(value)
                 for process in one.processes:
                     spent[one.name][process] += after[process] - before[process]
     per_request = {
-        one.name: {name: of * 1000 / (one.requests * len(figures[one.name])) for name, of in spent[one.name].items()}
+        one.name: {name: of * 1000 / (one.requests * len(values[one.name])) for name, of in spent[one.name].items()}
         for one in contenders
         if one.processes
     }
-    return Measurements(figures, per_request)
+    return Measurements(values, per_request)
 
 
 def medians(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Curve]:

@@ -39,9 +39,9 @@ def _rows(result: Result, targets_only: bool) -> list[tuple[str, ...]]:
         spread = f"{_number(ratio.low)} to {_number(ratio.high)}"
         beside = f"{peer}: {_number(result.median(peer))}"
         rows.append((f"{_number(ratio.median)} × {peer}", spread, *_verdict(target, ratio.median), beside))
-    named, figure = f"{result.name}: {result.what}", f"{_number(result.median())} {result.unit}"
+    named, value = f"{result.name}: {result.what}", f"{_number(result.median())} {result.unit}"
     return [
-        (named if number == 0 else "", *row[:-1], figure if number == 0 else "", row[-1])
+        (named if number == 0 else "", *row[:-1], value if number == 0 else "", row[-1])
         for number, row in enumerate(rows)
     ]
 

@@ -64,7 +64,7 @@ def _sides(stage: Stage) -> list[Side]:
 
 def _results(name: str, what: str, unit: str, taken: Measurements, targets: Sequence[Target]) -> Sequence[Result]:
     """Return the results of our prefork pool and of our asyncio pool, each compared with all other servers."""
-    peers = {side: figures for side, figures in taken.figures.items() if side not in (OURS, ASYNCIO)}
+    peers = {side: values for side, values in taken.figures.items() if side not in (OURS, ASYNCIO)}
     spent = {side: processes for side, processes in taken.processor.items() if side != ASYNCIO}
     more_is_better = targets[0].at_least
     on_prefork = Result(name, what, unit, {OURS: taken.figures[OURS], **peers}, more_is_better, targets, spent)

@@ -1,5 +1,5 @@
-"""Ended tasks on PostgreSQL behind the store's border: listed with what is in the store, read, theirs alone; and a
-database that goes away and comes back."""
+"""Ended tasks in an archive on PostgreSQL: they are listed and read together with those in the store, and an outage of
+the database loses nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArchivingFleet:
     database: Postgres
 
     def ended(self, who: dict[str, str] = ALICE, **config: Any) -> dict[str, Any]:
-        """A task that has just ended."""
+        """Create a task and wait for its end."""
         body = message_json("hello")
         answer = rest(self.gateway, "POST", "/message:send", with_config(body, **config) if config else body, **who)
         task: dict[str, Any] = answer.json()["task"]
@@ -42,19 +42,19 @@ class ArchivingFleet:
         return task
 
     def read(self, task_id: str, who: dict[str, str] = ALICE) -> tuple[int, dict[str, Any]]:
-        """Status, and what is said."""
+        """Return the status and the body of a GET."""
         answer = rest(self.gateway, "GET", f"/tasks/{task_id}", **who)
         return answer.status_code, answer.json()
 
     def page(self, token: str = "", who: dict[str, str] = ALICE) -> dict[str, Any]:
-        """Two tasks."""
+        """Return one page of two tasks."""
         answer = rest(self.gateway, "GET", f"/tasks?pageSize=2&includeArtifacts=true&pageToken={token}", **who)
         assert answer.status_code == 200, answer.text
         page: dict[str, Any] = answer.json()
         return page
 
     def pages(self, who: dict[str, str] = ALICE) -> Iterator[dict[str, Any]]:
-        """Page by page, as a client turns them."""
+        """Yield the pages, as a client requests them."""
         page = self.page(who=who)
         yield page
         while page.get("nextPageToken"):
@@ -62,19 +62,19 @@ class ArchivingFleet:
             yield page
 
     def in_store(self) -> set[str]:
-        """The ids of the tasks in Redis."""
+        """Return the ids of the tasks in Redis."""
         store = SyncStore(self.fleet.redis.store_url)
         found = {key.decode().split("{")[1].split("}")[0] for key in store.redis.scan_iter("a2a:{*}:task")}
         store.close()
         return found
 
     def left(self, *tasks: dict[str, Any]) -> None:
-        """Returns when Redis has them no more."""
-        gone = {task["id"] for task in tasks}
-        eventually(lambda: not gone & self.in_store(), what="they are archived", every=0.1)
+        """Wait until Redis no longer has the tasks."""
+        task_ids = {task["id"] for task in tasks}
+        eventually(lambda: not task_ids & self.in_store(), what="they are archived", every=0.1)
 
-    def said(self, task: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> str:
-        """The reason of an error about a task."""
+    def reason_of(self, task: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> str:
+        """Return the reason of an error about a task."""
         answer = rest(self.gateway, method, path.format(task["id"]), body, **ALICE, **headers)
         assert answer.status_code >= 400, answer.text
         reason: str = answer.json()["error"]["details"][0]["reason"]
@@ -82,7 +82,7 @@ class ArchivingFleet:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFleet]:
+def archiving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFleet]:
     require_server(Postgres)
     with running(Postgres) as database:
         assert isinstance(database, Postgres)
@@ -94,78 +94,81 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFleet]:
 
 
 def proto(task: dict[str, Any]) -> Task:
-    """A task as a client reads it: lists spell out what is empty."""
+    """Return a task as a client reads it: lists include empty fields."""
     return ParseDict(task, Task())
 
 
-def test_a_round_trip_across_the_border(kept: ArchivingFleet) -> None:
+def test_lists_span_the_store_and_the_archive(archiving: ArchivingFleet) -> None:
     with receiver() as hook:
-        first = [kept.ended(url=hook.url(), authentication={"scheme": "Bearer", "credentials": "s3cr3t-of-the-hook"})]
-        first += [kept.ended() for _ in range(4)]
-        foreign = kept.ended(BOB)
-        before = {task["id"]: kept.read(task["id"])[1] for task in first}
-        kept.left(*first, foreign)
-    later = [kept.ended() for _ in range(3)]
+        first = [
+            archiving.ended(url=hook.url(), authentication={"scheme": "Bearer", "credentials": "s3cr3t-of-the-hook"})
+        ]
+        first += [archiving.ended() for _ in range(4)]
+        foreign = archiving.ended(BOB)
+        before = {task["id"]: archiving.read(task["id"])[1] for task in first}
+        archiving.left(*first, foreign)
+    later = [archiving.ended() for _ in range(3)]
 
     listed, totals = [], []
-    for page in kept.pages():
+    for page in archiving.pages():
         listed += page["tasks"]
         totals.append(page["totalSize"])
-        kept.ended()  # comes in front of what was read already
+        archiving.ended()  # this task precedes those already read
 
     assert [task["id"] for task in listed] == [task["id"] for task in reversed(first + later)]
     assert totals == [8 + more for more in range(len(totals))]
     for task in first:
-        assert kept.read(task["id"]) == (200, before[task["id"]])
+        assert archiving.read(task["id"]) == (200, before[task["id"]])
         assert proto(next(one for one in listed if one["id"] == task["id"])) == proto(before[task["id"]])
-    assert kept.read(first[0]["id"], BOB)[0] == kept.read("unknown", BOB)[0] == 404
-    assert [task["id"] for page in kept.pages(BOB) for task in page["tasks"]] == [foreign["id"]]
+    assert archiving.read(first[0]["id"], BOB)[0] == archiving.read("unknown", BOB)[0] == 404
+    assert [task["id"] for page in archiving.pages(BOB) for task in page["tasks"]] == [foreign["id"]]
 
-    written = kept.database.everything()
+    written = archiving.database.everything()
     assert first[0]["id"] in written
     assert not [secret for secret in ("s3cr3t-of-the-hook", SECRET, hook.url()) if secret in written]
 
 
-def test_an_archived_task_has_ended_and_is_not_unknown(kept: ArchivingFleet) -> None:
-    task, push = kept.ended(), "/tasks/{}/pushNotificationConfigs"
-    kept.left(task)
+def test_an_archived_task_has_ended_and_is_not_unknown(archiving: ArchivingFleet) -> None:
+    task, push = archiving.ended(), "/tasks/{}/pushNotificationConfigs"
+    archiving.left(task)
 
     again = message_json("more", taskId=task["id"])
-    assert kept.said(task, "POST", "/tasks/{}:cancel") == "TASK_NOT_CANCELABLE"
-    assert kept.said(task, "POST", "/message:send", again) == "UNSUPPORTED_OPERATION"
-    assert kept.said(task, "POST", "/message:stream", again) == "UNSUPPORTED_OPERATION"
-    assert kept.said(task, "POST", "/tasks/{}:subscribe") == "UNSUPPORTED_OPERATION"
-    assert kept.said(task, "POST", "/tasks/{}:subscribe", last_event_id="2") == "UNSUPPORTED_OPERATION"
+    assert archiving.reason_of(task, "POST", "/tasks/{}:cancel") == "TASK_NOT_CANCELABLE"
+    assert archiving.reason_of(task, "POST", "/message:send", again) == "UNSUPPORTED_OPERATION"
+    assert archiving.reason_of(task, "POST", "/message:stream", again) == "UNSUPPORTED_OPERATION"
+    assert archiving.reason_of(task, "POST", "/tasks/{}:subscribe") == "UNSUPPORTED_OPERATION"
+    assert archiving.reason_of(task, "POST", "/tasks/{}:subscribe", last_event_id="2") == "UNSUPPORTED_OPERATION"
     config = {"url": "https://127.0.0.1/hook", "taskId": task["id"]}
-    assert kept.said(task, "POST", push, config) == "UNSUPPORTED_OPERATION"
-    assert kept.said(task, "GET", f"{push}/any") == "TASK_NOT_FOUND"  # the config is not there
-    assert rest(kept.gateway, "GET", push.format(task["id"]), **ALICE).json().get("configs", []) == []
-    assert kept.said({"id": "unknown"}, "POST", "/tasks/{}:cancel") == "TASK_NOT_FOUND"
+    assert archiving.reason_of(task, "POST", push, config) == "UNSUPPORTED_OPERATION"
+    assert archiving.reason_of(task, "GET", f"{push}/any") == "TASK_NOT_FOUND"  # the config is missing
+    assert rest(archiving.gateway, "GET", push.format(task["id"]), **ALICE).json().get("configs", []) == []
+    assert archiving.reason_of({"id": "unknown"}, "POST", "/tasks/{}:cancel") == "TASK_NOT_FOUND"
     assert (
-        kept.said({"id": "unknown"}, "POST", "/message:send", message_json("x", taskId="unknown")) == "TASK_NOT_FOUND"
+        archiving.reason_of({"id": "unknown"}, "POST", "/message:send", message_json("x", taskId="unknown"))
+        == "TASK_NOT_FOUND"
     )
-    assert kept.read(task["id"])[1]["status"] == task["status"]
+    assert archiving.read(task["id"])[1]["status"] == task["status"]
 
 
-def test_a_database_that_goes_away_and_comes_back(kept: ArchivingFleet) -> None:
-    archived = kept.ended()
-    kept.left(archived)
-    [watcher] = [process for process in kept.fleet.processes if process.name.startswith("watcher")]
+def test_an_outage_of_the_database_loses_nothing(archiving: ArchivingFleet) -> None:
+    archived = archiving.ended()
+    archiving.left(archived)
+    [watcher] = [process for process in archiving.fleet.processes if process.name.startswith("watcher")]
 
-    kept.database.stop()
-    late = [kept.ended() for _ in range(3)]
+    archiving.database.stop()
+    late = [archiving.ended() for _ in range(3)]
     eventually(lambda: "3 ended tasks are due" in watcher.output(), what="the watcher says it")
 
-    assert {task["id"] for task in late} <= kept.in_store()
-    assert [kept.read(task["id"])[0] for task in (*late, archived)] == [200, 200, 200, 503]
-    assert scrape(kept.gateway.url).get("a2a_archive_waiting", state="due") == 3
-    assert scrape(kept.gateway.url).get("a2a_archive_lag_seconds") > 0
-    doctor = kept.fleet.command("a2a", "doctor")
+    assert {task["id"] for task in late} <= archiving.in_store()
+    assert [archiving.read(task["id"])[0] for task in (*late, archived)] == [200, 200, 200, 503]
+    assert scrape(archiving.gateway.url).get("a2a_archive_waiting", state="due") == 3
+    assert scrape(archiving.gateway.url).get("a2a_archive_lag_seconds") > 0
+    doctor = archiving.fleet.command("a2a", "doctor")
     assert "wrong  archive: the archive failed: " in doctor.stdout
     assert "archivist" not in doctor.stdout + watcher.output(), "who asks the database is nobody's to read"
 
-    kept.database.start()
-    kept.left(*late)
-    assert [kept.read(task["id"])[0] for task in (*late, archived)] == [200] * 4
-    assert [task["id"] for task in kept.page()["tasks"]] == [task["id"] for task in reversed(late[1:])]
-    assert scrape(kept.gateway.url).get("a2a_tasks_archived_total", agent="echo") >= 4
+    archiving.database.start()
+    archiving.left(*late)
+    assert [archiving.read(task["id"])[0] for task in (*late, archived)] == [200] * 4
+    assert [task["id"] for task in archiving.page()["tasks"]] == [task["id"] for task in reversed(late[1:])]
+    assert scrape(archiving.gateway.url).get("a2a_tasks_archived_total", agent="echo") >= 4

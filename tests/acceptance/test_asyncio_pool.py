@@ -21,7 +21,7 @@ from tests.support.waiting import LIMIT, eventually
 
 AGENTS = 1000
 FEW = 60
-"""Threads, and connections, of a process that has neither for each of its agents."""
+"""Maximum number of threads and of connections of a process with many agents."""
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from a2a_celery.cli.commands import a2a
 from a2a_celery.cli.main import main
 from a2a_celery.client import RemoteAgent
-from tests.acceptance.test_callers import stored, told
+from tests.acceptance.test_callers import fields_of, stored
 from tests.support.agents import app
 from tests.support.clients import V1, Served, base_url, card_of, message_json, rest, rpc, serving
 from tests.support.credentials import WITH_TOKENS, api_key_entry, bearer, shared
@@ -54,7 +54,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("headers", "owner"), GOOD)
-async def test_any_scheme_says_whose_task_it_is_over_every_binding(served: Served, headers: Any, owner: str) -> None:
+async def test_each_scheme_identifies_the_owner_over_every_binding(served: Served, headers: Any, owner: str) -> None:
     given = headers()
     answers = [
         rpc(served.gateway, "SendMessage", message_json(), agent="data", **given)["result"],
@@ -63,9 +63,9 @@ async def test_any_scheme_says_whose_task_it_is_over_every_binding(served: Serve
     ]
 
     for answer in answers:
-        assert told(answer)["user"] == owner
-        assert told(answer)["authenticated"] is True
-        assert not {name.lower() for name in given} & set(told(answer)["headers"])
+        assert fields_of(answer)["user"] == owner
+        assert fields_of(answer)["authenticated"] is True
+        assert not {name.lower() for name in given} & set(fields_of(answer)["headers"])
     [mine] = {answer["task"]["id"] for answer in answers} & {
         task["id"] for task in rest(served.gateway, "GET", "/tasks?pageSize=1", agent="data", **given).json()["tasks"]
     }
@@ -100,7 +100,7 @@ BAD: list[tuple[str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("what", "headers"), BAD)
-async def test_nobody_gets_no_further(served: Served, what: str, headers: dict[str, str]) -> None:
+async def test_anonymous_callers_are_refused(served: Served, what: str, headers: dict[str, str]) -> None:
     url = base_url(served.gateway, "data")
     hostile = {"content": b"{" * 100, "headers": {**V1, **headers}}
     answers = [
@@ -126,7 +126,7 @@ async def test_nobody_gets_no_further(served: Served, what: str, headers: dict[s
     assert (refused.status, refused.message) == ("UNAUTHENTICATED", found.message)
 
 
-async def test_nobody_gets_no_further_over_grpc_of_protocol_03(served: Served) -> None:
+async def test_anonymous_callers_are_refused_over_grpc_of_protocol_03(served: Served) -> None:
     async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:
         stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
         as_bob = (("x-api-key", NEW),)
@@ -159,14 +159,14 @@ async def test_headers_that_come_twice_are_refused(served: Served) -> None:
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_cards_and_probes_are_for_everybody(served: Served) -> None:
+def test_cards_and_probes_need_no_credentials(served: Served) -> None:
     for path in ("/.well-known/agent-card.json", "/agents/data/.well-known/agent-card.json", "/health/live"):
         assert get(f"{served.url}{path}").status_code == 200, path
     assert get(f"{served.url}/health/ready").status_code in (200, 503)
     assert get(f"{served.url}/metrics", headers={"X-API-Key": NEW}).status_code == 200
 
 
-async def test_the_card_says_how_to_get_in(served: Served) -> None:
+async def test_the_card_declares_the_schemes(served: Served) -> None:
     card = MessageToDict(await card_of(served.gateway, "full"))
     assert card["securitySchemes"] == {
         "bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "JWT"}},
@@ -208,17 +208,17 @@ async def test_a_tenant_of_others_is_not_permitted(served: Served, binding: str,
 
 def test_a_tenant_of_ones_own_is(served: Served) -> None:
     body = message_json() | {"tenant": "beta"}
-    answer = told(rpc(served.gateway, "SendMessage", body, agent="data", X_API_Key=ACME)["result"])
+    answer = fields_of(rpc(served.gateway, "SendMessage", body, agent="data", X_API_Key=ACME)["result"])
     assert (answer["user"], answer["tenant"]) == ("carol", "beta")
 
 
 def command(served: Served, *arguments: str, code: int = 0, **environ: str) -> str:
-    """What ``a2a …`` says, with the agents of the fleet's gateway."""
-    told = CliRunner().invoke(
+    """Return the output of ``a2a …`` with the agents of the fleet's gateway."""
+    output = CliRunner().invoke(
         a2a, [*arguments, "--url", served.url], obj=SimpleNamespace(app=app), env=dict.fromkeys(VARIABLES) | environ
     )
-    assert told.exit_code == code, told.output
-    return told.output
+    assert output.exit_code == code, output.output
+    return output.output
 
 
 VARIABLES = ("A2A_BEARER", "A2A_BEARER_FILE", "A2A_API_KEY", "A2A_API_KEY_FILE")
@@ -258,7 +258,7 @@ def test_the_commands_say_what_is_missing(served: Served, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
-async def test_a_remote_agent_says_who_it_is(served: Served, binding: str) -> None:
+async def test_a_remote_agent_sends_its_credentials(served: Served, binding: str) -> None:
     for given in ({"bearer": shared("alice", tenants=[""])}, {"api_key": NEW}):
         url = base_url(served.gateway, "echo")
         async with RemoteAgent(url, transports=[binding], **given) as agent:
@@ -267,7 +267,7 @@ async def test_a_remote_agent_says_who_it_is(served: Served, binding: str) -> No
 
 def test_a_gateway_of_several_processes_asks_too_and_a_bad_setting_is_one_line(served: Served) -> None:
     proxies = {"A2A_AUTH_PROXY_NETWORKS": "10.0.0.0/8"}
-    several = served.fleet.gateway(workers=2, wait=False, log_level="debug", **proxies)  # three processes that import
+    several = served.fleet.gateway(workers=2, wait=False, log_level="debug", **proxies)  # three processes with imports
     several.wait_for_output("Application startup complete")
     for _ in range(4):
         assert httpx.get(f"{several.url}/tasks", timeout=60).status_code == 401
@@ -281,7 +281,7 @@ def test_a_gateway_of_several_processes_asks_too_and_a_bad_setting_is_one_line(s
     assert "Traceback" not in bad.stderr
 
 
-def test_who_is_connected_counts_and_not_what_a_header_says(served: Served) -> None:
+def test_the_address_of_the_connection_counts_not_that_of_a_header(served: Served) -> None:
     forwarded = {IDENTITY: "CN=dora", "X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
     answer = httpx.get(f"{served.url}/agents/data/tasks", headers={**V1, **forwarded}, timeout=60)
     assert answer.status_code == 200, "the proxy is on this machine, whatever the client's address is"

@@ -41,7 +41,7 @@ WAYS = [*((binding, "1.0") for binding in BINDINGS), ("JSONRPC", "0.3"), ("HTTP+
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    # a hold that a loaded machine keeps too: "direct" must be heard before its stream becomes a task
+    # long enough for a loaded machine: "direct" must answer before its stream becomes a task
     folder = tmp_path_factory.mktemp("fleet")
     with serving(folder, pool=request.param, concurrency=4, A2A_FIRST_EVENT_HOLD="20") as served:
         yield served
@@ -94,8 +94,8 @@ async def test_a_stream_shows_the_task_and_every_event_to_the_end(connect) -> No
     events = await collect((await connect("full", streaming=True)).send_message(message("said")))
 
     assert events[0].HasField("task")
-    kinds = [event.WhichOneof("payload") for event in events[1:]]
-    assert kinds == ["status_update", *["artifact_update"] * 3, "status_update"]
+    types = [event.WhichOneof("payload") for event in events[1:]]
+    assert types == ["status_update", *["artifact_update"] * 3, "status_update"]
     chunks = [event.artifact_update for event in events if event.HasField("artifact_update")]
     assert [chunk.append for chunk in chunks] == [False, True, False]
     assert [chunk.artifact.parts[0].text for chunk in chunks[:2]] == ["said", "!"]
@@ -144,7 +144,7 @@ async def test_a_running_task_is_cancelled(connect, way: tuple[str, str]) -> Non
     canceled = await client.cancel_task(CancelTaskRequest(id=task.id))
 
     assert state(canceled) == "CANCELED"
-    with pytest.raises(_as_told(way, TaskNotCancelableError)):
+    with pytest.raises(_as_received(way, TaskNotCancelableError)):
         await client.cancel_task(CancelTaskRequest(id=task.id))
 
 
@@ -152,7 +152,7 @@ async def test_an_ended_task_takes_no_subscriber(connect, way: tuple[str, str]) 
     task = await send(await connect("echo"), "done")
     client = await connect("echo", streaming=True)
 
-    with pytest.raises(_as_told(way, UnsupportedOperationError)):
+    with pytest.raises(_as_received(way, UnsupportedOperationError)):
         await collect(client.subscribe(SubscribeToTaskRequest(id=task.id)))
 
 
@@ -160,12 +160,12 @@ async def test_an_unknown_task_is_not_found(connect, way: tuple[str, str]) -> No
     client = await connect("echo")
 
     for call in (client.get_task(GetTaskRequest(id="nobody")), client.cancel_task(CancelTaskRequest(id="nobody"))):
-        with pytest.raises(_as_told(way, TaskNotFoundError)):
+        with pytest.raises(_as_received(way, TaskNotFoundError)):
             await call
 
 
 async def test_tasks_are_listed(connect, way: tuple[str, str]) -> None:
-    if way[1] == "0.3":  # which has no ListTasks
+    if way[1] == "0.3":  # it has no ListTasks
         with pytest.raises(NotImplementedError):
             await (await connect("echo")).list_tasks(ListTasksRequest())
         return
@@ -216,9 +216,12 @@ async def test_every_agent_has_a_card_of_its_own(served: Served) -> None:
         assert (await card_of(served.gateway, agent)).name == agent
 
 
-def _as_told(way: tuple[str, str], error: type[A2AError]) -> type[A2AError] | tuple[type[A2AError], ...]:
-    """What the client makes of `error`. The SDK's 0.3 client looks for HTTP+JSON errors in another shape than the SDK's
-    own server sends them in, and knows them by their status alone."""
+def _as_received(way: tuple[str, str], error: type[A2AError]) -> type[A2AError] | tuple[type[A2AError], ...]:
+    """Return the error as the SDK's client reads it.
+
+    The SDK's 0.3 client expects HTTP+JSON errors in another format than the SDK's own server sends, and only reads
+    their status.
+    """
     return (A2AClientError, MethodNotFoundError) if way == ("HTTP+JSON", "0.3") else error
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.every_cell
 
 LEASE = 3
 LONG = {"A2A_LEASE_TTL": str(LEASE), "A2A_REDISPATCH_AFTER": "600"}
-"""Nothing is published again because it has waited for long."""
+"""No run is published again because of a long wait."""
 
 SHORT_VISIBILITY = "tests.support.short_visibility"
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
@@ -28,12 +28,12 @@ def fetched(worker: Process, task: dict[str, Any]) -> bool:
     return f"[{task['id']}.1] received" in worker.output()
 
 
-def is_told_of(fleet: Fleet, task: dict[str, Any]) -> bool:
+def is_reported(fleet: Fleet, task: dict[str, Any]) -> bool:
     """Return whether the store has a prefetch report of the task's run."""
     store = SyncStore(fleet.redis.store_url)
-    held = store.redis.hget(Keys().task(task["id"]).record, "prefetched")
+    waiting = store.redis.hget(Keys().task(task["id"]).record, "prefetched")
     store.close()
-    return held is not None
+    return waiting is not None
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
@@ -45,7 +45,7 @@ def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker:
         eventually(lambda: state(read(gateway, "silent", running)) == "WORKING", what="it runs")
         waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(2)]
         if pool == "prefork":  # solo fetches nothing while it runs
-            eventually(lambda: all(is_told_of(fleet, task) for task in waiting), what="the store knows of them")
+            eventually(lambda: all(is_reported(fleet, task) for task in waiting), what="the store knows of them")
         waiting += [send(gateway, "echo", str(number), returnImmediately=True) for number in range(6)]
         if pool == "prefork":
             eventually(lambda: fetched(doomed, waiting[2]), what="the store does not know of this one yet")
@@ -76,5 +76,5 @@ def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Pa
             log = log_of(fleet.redis.store_url, task)
             assert endings_in(log) == ["COMPLETED"]
             assert states_in(log).count("WORKING") == 1
-        # the broker did lose its patience, with what the workers had fetched and not begun
+        # the broker has returned the prefetched messages after its timeout
         assert any("claimed before" in w.output() or "has ended" in w.output() for w in workers)

@@ -44,7 +44,7 @@ def accepted(gateway: Gateway, number: int) -> list[dict[str, Any]]:
 
 
 def complete_once(fleet: Fleet, gateway: Gateway, tasks: list[dict[str, Any]]) -> None:
-    """Returns when all have ended; fails unless each COMPLETED, and just once."""
+    """Wait for the end of all tasks, and require that each COMPLETED exactly once."""
     for task in tasks:
         eventually(
             lambda t=task: state(read(gateway, "echo", t)) not in ("SUBMITTED", "WORKING"),
@@ -81,7 +81,7 @@ def test_a_worker_s_line_to_redis_that_dies_in_silence(tmp_path: Path, redis_bro
     ):
         gateway = fleet.gateway()
         worker = fleet.worker(pool="prefork", CELERY_BROKER_URL=f"redis://127.0.0.1:{line.port}/1")
-        fleet.watcher()  # what the broker put on the dead line is gone
+        fleet.watcher()  # messages on the dead connection are lost
         complete_once(fleet, gateway, accepted(gateway, 1))
 
         line.silence()
@@ -121,7 +121,7 @@ def test_publishers_whose_lines_die_in_silence(tmp_path: Path, broker: str, line
         )
         through.heal()
 
-        # nobody but the gateway publishes: no watcher runs
+        # only the gateway publishes, because no watcher runs
         complete_once(fleet, gateway, accepted(gateway, PUBLISHERS))
         fleet.watcher(CELERY_BROKER_URL=address)
         complete_once(fleet, gateway, tasks)

@@ -49,7 +49,7 @@ class Site:
         return state(read(self.gateway, *sent)) in states
 
     def completes_once(self, sent: tuple[str, dict[str, Any]], within: float = LIMIT) -> list[str]:
-        """The states in its log, when it has ended; fails unless it COMPLETED, and just once."""
+        """Wait for the end of the task, and require that it COMPLETED exactly once."""
         ended = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
         eventually(lambda: self.is_in(sent, *ended), within=within, what=f"{sent[0]} ends")
         log = log_of(self.fleet.redis.store_url, sent[1])
@@ -97,7 +97,7 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(sit
         eventually(lambda: site.unacknowledged() >= 2, what="the worker has messages that it has not acknowledged")
 
         refuse_writes(site.broker, why)
-        eventually(lambda said=text: said in worker.output(), what=f"the worker reports {why}")
+        eventually(lambda text=text: text in worker.output(), what=f"the worker reports {why}")
         meanwhile = site.sent("echo", f"during {why}")
         allow_writes(site.broker)
 
@@ -137,7 +137,7 @@ def test_a_gateway_under_load_publishes_again_after_a_redis_restart(tmp_path: Pa
             broker.start()
             at_its_return = len(accepted)
             eventually(lambda: len(accepted) >= at_its_return + 40, what="messages flow")
-        # nobody but the gateway publishes so far
+        # so far only the gateway publishes
         for number in range(8):
             site.completes_once(site.sent("echo", f"after {number}"))
         fleet.watcher()

@@ -38,7 +38,7 @@ async def test_a_message_runs_over_either_broker(tmp_path: Path, broker: str) ->
     assert texts(task)[0] == "over a broker!"
 
 
-async def test_a_message_that_comes_while_the_broker_is_away_runs_when_it_is_back(
+async def test_a_message_accepted_during_an_outage_of_the_broker_runs_after_it(
     tmp_path: Path, second_redis: EmbeddedRedis
 ) -> None:
     with running_fleet(tmp_path, CELERY_BROKER_URL=second_redis.broker_url, A2A_REDISPATCH_AFTER="2") as fleet:
@@ -58,7 +58,7 @@ async def test_a_message_that_comes_while_the_broker_is_away_runs_when_it_is_bac
 
 
 async def test_two_fleets_on_one_broker_run_each_its_own_tasks(tmp_path: Path, broker: str) -> None:
-    """One of them has fewer agents. No watcher publishes a run again."""
+    """One of the fleets has fewer agents. No watcher publishes a run again."""
     other = {"A2A_KEY_PREFIX": "other"}
     with running_fleet(tmp_path, broker) as fleet:
         gateways = [fleet.gateway(), fleet.gateway(**other)]
@@ -87,7 +87,7 @@ async def test_an_unreachable_broker_delays_no_answer_and_is_no_error(tmp_path: 
         assert "topsecret" not in gateway.output()
 
 
-def test_a_celery_message_carries_nothing_of_what_was_said(tmp_path: Path, broker: str) -> None:
+def test_a_celery_message_has_no_content_of_the_client_s_message(tmp_path: Path, broker: str) -> None:
     with serving(tmp_path, broker, pool=None, grpc=False) as served:
         headers = {"Authorization": "Bearer s3cr3t", "Cookie": "session=s3cr3t"}
         body = message_json(SECRET) | {"configuration": {"returnImmediately": True}, "metadata": {"note": SECRET}}

@@ -84,7 +84,7 @@ class TestOnATerminal:
             assert state_of(served, "ask", task_on(screen)) == "TASK_STATE_CANCELED"
 
     def test_a_second_ctrl_c_leaves_it(self, served: Served) -> None:
-        with terminal(*COMMAND, f"{served.url}/agents/block", "60") as screen:  # which can't be told anything
+        with terminal(*COMMAND, f"{served.url}/agents/block", "60") as screen:  # its stdin is not read
             screen.shows("WORKING")
             screen.types(CTRL_C)
             screen.shows("cancelling task")
@@ -109,7 +109,9 @@ class TestInAScript:
             ("refuse", "x", 3, "REJECTED: Not today."),
         ],
     )
-    def test_the_exit_code_says_how_it_ended(self, served: Served, agent: str, text: str, code: int, last: str) -> None:
+    def test_the_exit_code_is_that_of_the_final_state(
+        self, served: Served, agent: str, text: str, code: int, last: str
+    ) -> None:
         assert call(served, agent, text, code=code).stdout.splitlines()[-1].startswith(last)
 
     def test_without_input_it_ends_at_the_question(self, served: Served) -> None:
@@ -134,7 +136,7 @@ class TestInAScript:
         assert '"number": 1' in shown or '"number": 1.0' in shown
 
     @pytest.mark.parametrize(
-        ("arguments", "said"),
+        ("arguments", "error"),
         [
             (["http://127.0.0.1:1", "x"], "is unreachable"),
             (["127.0.0.1", "x"], "begins with http:// or https://"),
@@ -143,11 +145,11 @@ class TestInAScript:
             (["http://127.0.0.1:1", "x", "-H", "bad"], "write 'Name: value'"),
         ],
     )
-    def test_what_is_wrong_is_one_clear_line(self, arguments: list[str], said: str) -> None:
+    def test_what_is_wrong_is_one_clear_line(self, arguments: list[str], error: str) -> None:
         result = CliRunner().invoke(main, ["call", *arguments])
 
         assert result.exit_code in (1, 2)
-        assert said in result.output
+        assert error in result.output
         assert "Traceback" not in result.output
 
     @pytest.mark.parametrize("answer", [{}, {"task": {"id": "t"}}], ids=repr)

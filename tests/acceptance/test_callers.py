@@ -35,12 +35,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def guarded(served: Served) -> Gateway:
-    """A gateway of the same fleet that knows who asks."""
+    """Run a gateway of the same fleet that authenticates callers."""
     return start_guarded(served.fleet)
 
 
 def start_guarded(fleet: Fleet, **env: str) -> Gateway:
-    """Starts ``tests.support.authenticated`` under uvicorn: the gateway as a part of somebody's own application."""
+    """Start ``tests.support.authenticated`` under uvicorn, with the gateway as a part of another application."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "tests.support.authenticated:asgi", "--factory", "--port", str(port)]
     own = {
@@ -57,7 +57,7 @@ def start_guarded(fleet: Fleet, **env: str) -> Gateway:
     return gateway
 
 
-def told(answer: dict[str, Any]) -> dict[str, Any]:
+def fields_of(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that the agent "data" received."""
     data: dict[str, Any] = answer["task"]["artifacts"][0]["parts"][0]["data"]
     return data
@@ -67,7 +67,7 @@ def test_the_caller_reaches_a_function(guarded: Gateway) -> None:
     body = message_json() | {"metadata": {"budget": 3, "tags": ["a"]}, "tenant": "acme"}
     headers = {**ALICE, "A2A-Extensions": "https://e.com/b, https://e.com/a", "traceparent": TRACE, "Cookie": "c=1"}
 
-    data = told(rpc(guarded, "SendMessage", body, agent="data", **headers)["result"])
+    data = fields_of(rpc(guarded, "SendMessage", body, agent="data", **headers)["result"])
 
     assert data["user"] == "alice"
     assert data["authenticated"] is True
@@ -78,7 +78,7 @@ def test_the_caller_reaches_a_function(guarded: Gateway) -> None:
     assert set(data["headers"]) == {"a2a-version", "a2a-extensions", "traceparent"}
 
 
-def test_the_caller_reaches_an_executor_as_the_sdk_would_tell_it(guarded: Gateway) -> None:
+def test_an_executor_gets_the_caller_in_the_form_of_the_sdk(guarded: Gateway) -> None:
     body = message_json() | {"metadata": {"budget": 3}, "tenant": "acme"}
 
     task = rpc(guarded, "SendMessage", body, agent="full", **ALICE, A2A_Extensions="https://e.com/a")["result"]["task"]
@@ -88,21 +88,21 @@ def test_the_caller_reaches_an_executor_as_the_sdk_would_tell_it(guarded: Gatewa
     assert words["metadata"]["metadata"] == {"budget": 3}
 
 
-def test_without_authentication_the_caller_is_nobody(served: Served, guarded: Gateway) -> None:
+def test_without_authentication_the_caller_is_anonymous(served: Served, guarded: Gateway) -> None:
     for gateway, headers in ((guarded, {}), (served.gateway, ALICE)):
-        data = told(rest(gateway, "POST", "/message:send", message_json(), agent="data", **headers).json())
+        data = fields_of(rest(gateway, "POST", "/message:send", message_json(), agent="data", **headers).json())
 
         assert data["user"] == ""
         assert data["authenticated"] is False
 
 
 def test_a_tenant_in_the_path_is_a_tenant(guarded: Gateway) -> None:
-    data = told(rest(guarded, "POST", "/acme/message:send", message_json(), agent="data", **ALICE).json())
+    data = fields_of(rest(guarded, "POST", "/acme/message:send", message_json(), agent="data", **ALICE).json())
 
     assert data["tenant"] == "acme"
 
 
-def test_extensions_of_a_03_client_are_heard(guarded: Gateway) -> None:
+def test_extensions_of_a_03_client_are_recognized(guarded: Gateway) -> None:
     message = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "x"}]}
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
     headers = ALICE | {"A2A-Version": "0.3", "X-A2A-Extensions": "https://e.com/a"}
@@ -120,7 +120,7 @@ async def test_a_grpc_callers_parameters_reach_the_agent(served: Served) -> None
     async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:
         answer = await a2a_pb2_grpc.A2AServiceStub(channel).SendMessage(request, metadata=metadata, timeout=60)
 
-    data = told(MessageToDict(answer))
+    data = fields_of(MessageToDict(answer))
     assert data["tenant"] == "acme"
     assert data["extensions"] == ["https://e.com/a"]
     assert data["metadata"] == {"budget": 3}
@@ -199,7 +199,7 @@ def _completed(gateway: Gateway, agent: str, task_id: str) -> bool:
 
 
 def stored(fleet: Fleet) -> str:
-    """All that the fleet's Redis holds, tasks and broker, as text."""
+    """Return the contents of the fleet's Redis, tasks and broker, as text."""
     found = []
     for database in (0, 1):
         client = redis.Redis.from_url(f"{fleet.redis.store_url}?db={database}")

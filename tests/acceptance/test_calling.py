@@ -30,7 +30,7 @@ def worker(site: Callers) -> Process:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_chain_hands_on_what_agents_said(site: Callers) -> None:
+def test_a_chain_passes_the_texts_of_agents_on(site: Callers) -> None:
     steps = chain(site.call.s("echo", "all is well"), site.call.s(site.url("echo"), "They say:"), site.call.s("echo"))
 
     assert text_of(steps()) == "They say:\nall is well"

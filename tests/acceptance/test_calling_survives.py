@@ -48,18 +48,18 @@ def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Pat
 def test_a_step_waits_for_an_agent_that_is_not_up_yet(tmp_path: Path) -> None:
     with calling(tmp_path, "redis", agents=False) as site:
         site.worker()
-        away = site.fleet.gateway()
-        away.kill()
-        gone = site.call.delay(site.url("once", away), "one 0", unreachable_for=0.1)
-        step = site.call.delay(site.url("once", away), "two 0")
+        stopped = site.fleet.gateway()
+        stopped.kill()
+        failing = site.call.delay(site.url("once", stopped), "one 0", unreachable_for=0.1)
+        step = site.call.delay(site.url("once", stopped), "two 0")
         site.waits(step)
-        eventually(lambda: gone.state == "FAILURE", what="one step does not wait for so long")
+        eventually(lambda: failing.state == "FAILURE", what="one step does not wait for so long")
 
-        site.fleet.again(away)
+        site.fleet.again(stopped)
         site.fleet.worker(pool="threads")
 
         assert text_of(step).startswith("two")
-        assert "is unreachable" in str(gone.result)
+        assert "is unreachable" in str(failing.result)
 
 
 def test_two_hundred_calls_hold_no_worker(broker: str, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_webhooks_and_revokes_reach_a_step_whose_retry_was_prefetched(broker: st
         assert [text_of(step) for step in slow] == ["done"] * 3
 
 
-def test_a_forged_post_wakes_nobody(tmp_path: Path) -> None:
+def test_a_forged_post_has_no_effect(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/a2a"
     with calling(tmp_path, "redis", agents=False) as site:
         site.receiver(url)

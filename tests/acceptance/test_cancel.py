@@ -129,7 +129,7 @@ def test_a_cancel_that_hangs_leaves_time_for_the_agent_itself(system: SystemUnde
     assert f"run {task_id}.1: its agent {IGNORED}" not in system.worker.output()
 
 
-def test_where_runs_share_a_process_an_agent_is_abandoned_and_the_log_says_so(
+def test_on_pools_with_shared_processes_an_agent_is_abandoned_and_logged(
     system: SystemUnderTest, tmp_path: Path
 ) -> None:
     if system.pool == "prefork":
@@ -144,7 +144,7 @@ def test_where_runs_share_a_process_an_agent_is_abandoned_and_the_log_says_so(
     assert system.log(task_id) == [*WORKED, "CANCELED"]
 
 
-def test_a_run_that_was_given_away_is_stopped_by_force_too(tmp_path: Path) -> None:
+def test_a_released_run_is_stopped_by_force_too(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     with running_system(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as system:
         task_id = begun(system, "lost-once", marks)
@@ -173,7 +173,7 @@ def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_come
 
         worker = fleet.worker(pool="solo")  # takes what waits in its order
         assert talk.state(talk.send(gateway, "echo", "behind it")) == "COMPLETED"
-        name = f"{task['id']}.1"  # another worker of this broker may have told it of the revoke
+        name = f"{task['id']}.1"  # another worker of this broker may have sent it the revoke
         assert f"run {name} dropped" in worker.output() or f"revoked task: a2a.deaf-function[{name}]" in worker.output()
         assert talk.state(talk.read(gateway, "deaf-function", task)) == "CANCELED"
     assert not marks.exists()
@@ -184,7 +184,7 @@ def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: Sy
     with prefork.without_consumer():
         task_id = prefork.send("deaf-function", str(marks))
         assert cancel(prefork, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
-        prefork.worker.wait_for_output(f"{task_id}.1")  # it has heard of the revoke
+        prefork.worker.wait_for_output(f"{task_id}.1")  # it has received the revoke
 
     prefork.require_celery_events(task_id, "revoked")
     assert prefork.log(task_id) == ["SUBMITTED", "CANCELED"]
@@ -201,7 +201,7 @@ def test_what_waits_for_its_client_is_canceled_at_once_and_what_has_ended_can_no
     assert prefork.log(task_id) == [*WORKED, "INPUT_REQUIRED", "CANCELED"]
 
 
-def test_an_agent_that_blocks_the_loop_keeps_its_run_for_longer_than_a_lease(tmp_path: Path) -> None:
+def test_an_agent_that_blocks_the_loop_keeps_its_run_beyond_a_lease(tmp_path: Path) -> None:
     with running_system(tmp_path, "prefork", A2A_LEASE_TTL="2", **SETTINGS) as system:
         system.fleet.watcher()
         task_id = system.send("stuck", "8")

@@ -112,7 +112,7 @@ def test_an_extended_card_that_has_not_changed_is_not_sent_again(served: Served)
     assert (other.status_code, other.json()) == (200, first.json())
 
 
-def test_a_card_says_since_when_it_is_what_it_is(served: Served) -> None:
+def test_a_card_has_the_time_of_its_last_change(served: Served) -> None:
     url = f"{served.url}/agents/count{WELL_KNOWN}"
     first = httpx.get(url, timeout=30)
     modified = first.headers["last-modified"]

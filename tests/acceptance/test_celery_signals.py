@@ -36,7 +36,7 @@ POOLS = ("prefork", "threads", "solo", "asyncio")
 
 
 @dataclass
-class Heard:
+class SignalLog:
     """A system, and the file in which its worker logs the signals of runs."""
 
     system: SystemUnderTest
@@ -49,12 +49,14 @@ class Heard:
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def heard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Heard]:
+def signal_log(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
+) -> Iterator[SignalLog]:
     folder = tmp_path_factory.mktemp(request.param)
     log = folder / "signals"
     with running_system(folder, request.param, broker, app="tests.support.signal_log", TEST_SIGNALS=str(log)) as system:
         system.fleet.watcher().wait_for_output("listening for revokes")
-        yield Heard(system, log)
+        yield SignalLog(system, log)
 
 
 def table() -> dict[str, tuple[str, str, str]]:
@@ -110,8 +112,8 @@ def expired(system: SystemUnderTest, message: str) -> str:
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("row", list(table()))
-def test_each_end_sends_what_the_table_says(heard: Heard, row: str, tmp_path: Path) -> None:
-    system, (on_prefork, elsewhere, event) = heard.system, table()[row]
+def test_each_end_sends_the_signals_of_the_table(signal_log: SignalLog, row: str, tmp_path: Path) -> None:
+    system, (on_prefork, elsewhere, event) = signal_log.system, table()[row]
     expected = on_prefork if system.pool == "prefork" else elsewhere
     names = [name.removeprefix("task_") for name in re.findall(r"`(task_\w+)`", expected)]
     if "lost" in row and system.pool != "prefork":  # with its worker, which others here need
@@ -119,15 +121,15 @@ def test_each_end_sends_what_the_table_says(heard: Heard, row: str, tmp_path: Pa
         return
     task_id = begin(system, row)
 
-    eventually(lambda: len(heard.signals_of(task_id)) >= len(names), what=f"the worker sends {names}")
+    eventually(lambda: len(signal_log.signals_of(task_id)) >= len(names), what=f"the worker sends {names}")
     system.require_celery_events(task_id, event.strip("`").removeprefix("task-"))
     assert system.log(task_id)[-1] in row
-    assert Counter(heard.signals_of(task_id)) == Counter(names)
+    assert Counter(signal_log.signals_of(task_id)) == Counter(names)
     system.require_working()
 
 
 def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: list[str]) -> None:
-    """Fail unless a worker that is lost with its run has sent these signals, and a watcher ends the run."""
+    """Require that the loss of a worker with its run sends these signals, and that a watcher ends the run."""
     log, app = folder / "signals", "tests.support.signal_log"
     env = {"app": app, "TEST_SIGNALS": str(log), "A2A_LEASE_TTL": "2"}
     broker = "redis" if system.fleet.broker_url == system.fleet.redis.broker_url else "rabbitmq"
@@ -138,7 +140,7 @@ def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: 
         eventually(lambda: lost.is_in(task_id, "FAILED"), what="a watcher ends the run")
         lost.require_celery_events(task_id, "failed")
         assert lost.log(task_id)[-1] in row
-        assert Heard(lost, log).signals_of(task_id) == names
+        assert SignalLog(lost, log).signals_of(task_id) == names
 
 
 ENDS_FROM_SIGNALS = [

@@ -51,7 +51,7 @@ class Commands:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    # a hold that a loaded machine keeps too: "direct" must be heard before its stream becomes a task
+    # long enough for a loaded machine: "direct" must answer before its stream becomes a task
     with running_fleet(tmp_path_factory.mktemp("fleet"), A2A_FIRST_EVENT_HOLD="20") as fleet:
         fleet.worker(pool="threads", concurrency=8)
         yield Commands(fleet, fleet.gateway().url)
@@ -67,7 +67,7 @@ class TestSend:
         assert re.fullmatch(rf"task {ID} \(context {ID}\)", lines[0])
         assert lines[1:] == ["SUBMITTED", "WORKING", "artifact response: hello", "COMPLETED"]
 
-    def test_says_the_same_to_a_script(self, commands: Commands) -> None:
+    def test_the_json_output_has_the_same_data(self, commands: Commands) -> None:
         events = commands.lines("send", "full", "hello")
 
         assert [next(iter(event)) for event in events][:2] == ["task", "statusUpdate"]
@@ -110,7 +110,7 @@ class TestSend:
     def test_a_direct_answer_is_a_message(self, commands: Commands) -> None:
         assert commands("send", "direct", "0").stdout == "message: directly\n"
 
-    def test_what_an_agent_says_does_not_reach_the_terminal_as_commands(self, commands: Commands) -> None:
+    def test_control_characters_of_an_agent_do_not_reach_the_terminal(self, commands: Commands) -> None:
         shown = commands("send", "echo", "one\x1b[2J\r\ntwo").stdout
 
         assert "\x1b" not in shown
@@ -129,7 +129,7 @@ class TestOneTask:
         assert commands.lines("get", task, "--agent", "count")[0]["id"] == task
 
     def test_get_of_one_that_is_not_there(self, commands: Commands) -> None:
-        assert "Error: no task nobody of echo, sync-echo," in commands("get", "nobody", code=1).stderr
+        assert "Error: no task missing of echo, sync-echo," in commands("get", "missing", code=1).stderr
         task = commands.lines("send", "echo", "hi")[0]["task"]["id"]
         assert f"Error: no task {task} of full at " in commands("get", task, "--agent", "full", code=1).stderr
 
@@ -161,9 +161,9 @@ class TestOneTask:
     def test_cancel_of_an_ended_one_is_an_error(self, commands: Commands) -> None:
         task = commands.lines("send", "echo", "hello")[0]["task"]["id"]
 
-        said = commands("cancel", task, code=1).stderr
+        output = commands("cancel", task, code=1).stderr
 
-        assert said == "Error: The task has ended already: TASK_STATE_COMPLETED\n"
+        assert output == "Error: The task has ended already: TASK_STATE_COMPLETED\n"
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ class TestList:
     ) -> None:
         assert len(commands.lines("list", "--context", context, *option)) == count
 
-    def test_says_when_there_is_more(self, commands: Commands, context: str) -> None:
+    def test_the_output_mentions_further_pages(self, commands: Commands, context: str) -> None:
         assert commands("list", "--context", context, "--limit", "2").stdout.endswith(
             "… more tasks exist: raise --limit\n"
         )
@@ -211,37 +211,37 @@ class TestList:
 
 class TestWhatGoesWrong:
     def test_a_refused_connection_is_retried(self, commands: Commands) -> None:
-        nobody = Commands(commands.fleet, f"http://127.0.0.1:{free_port()}")
+        unreachable = Commands(commands.fleet, f"http://127.0.0.1:{free_port()}")
         for arguments in (["send", "echo", "hello"], ["list"], ["get", "t"]):
-            said = nobody(*arguments, code=1).stderr
-            assert said.startswith(f"Error: no gateway at {nobody.url}: start one with celery -A … a2a gateway")
+            output = unreachable(*arguments, code=1).stderr
+            assert output.startswith(f"Error: no gateway at {unreachable.url}: start one with celery -A … a2a gateway")
 
-    def test_somebody_else_listens(self, commands: Commands) -> None:
-        said = Commands(commands.fleet, f"{commands.url}/elsewhere")("list", code=1).stderr
-        assert "answers 404: is " in said
-        assert len(said.splitlines()) == 1
+    def test_another_server_is_reported(self, commands: Commands) -> None:
+        output = Commands(commands.fleet, f"{commands.url}/elsewhere")("list", code=1).stderr
+        assert "answers 404: is " in output
+        assert len(output.splitlines()) == 1
 
     def test_a_url_that_is_none(self, commands: Commands) -> None:
         assert "Error: " in Commands(commands.fleet, "nonsense")("list", code=1).stderr
 
     @pytest.mark.parametrize(
-        ("arguments", "code", "said"),
+        ("arguments", "code", "error"),
         [
-            (("send", "nobody", "hello"), 1, "no agent 'nobody'; this app has echo,"),
-            (("list", "--agent", "nobody"), 1, "no agent 'nobody'"),
+            (("send", "missing", "hello"), 1, "no agent 'missing'; this app has echo,"),
+            (("list", "--agent", "unreachable"), 1, "no agent 'missing'"),
             (("send", "echo"), 2, "nothing to send: pass TEXT or --data"),
             (("send", "echo", "--data", "{"), 2, "not JSON"),
             (("send", "echo", "hello", "-H", "nonsense"), 2, "write 'Name: value'"),
             (("list", "--state", "nonsense"), 2, "'nonsense' is not one of"),
             (("list", "--limit", "0"), 2, "--limit"),
             (("get",), 2, "Missing argument 'TASK'"),
-            (("send", "echo", "hello", "--task", "nobody"), 1, "Error: Task not found"),
+            (("send", "echo", "hello", "--task", "unreachable"), 1, "Error: Task not found"),
         ],
     )
     def test_wrong_usage_is_an_error_with_a_hint(
-        self, commands: Commands, arguments: tuple[str, ...], code: int, said: str
+        self, commands: Commands, arguments: tuple[str, ...], code: int, error: str
     ) -> None:
-        assert said in commands(*arguments, code=code).stderr
+        assert error in commands(*arguments, code=code).stderr
 
     def test_an_app_without_agents(self) -> None:
         result = CliRunner().invoke(a2a, ["list"], obj=SimpleNamespace(app=Celery("bare", set_as_current=False)))

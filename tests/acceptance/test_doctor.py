@@ -24,28 +24,28 @@ ORDER = (
 
 
 def doctor(fleet: Fleet, *arguments: str, **env: str) -> tuple[int, str]:
-    """Its exit code, and what it says."""
+    """Return its exit code and its output."""
     done = fleet.command("a2a", "doctor", *arguments, **env)
     assert "Traceback" not in done.stdout + done.stderr
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.every_cell
-def test_a_fleet_that_is_in_order(tmp_path: Path, broker: str) -> None:
+def test_a_healthy_fleet_has_no_problems(tmp_path: Path, broker: str) -> None:
     with running_fleet(tmp_path, broker, TEST_ALONE="1") as fleet:
         fleet.worker()
         fleet.watcher()
         gateway = fleet.gateway()
 
-        code, said = doctor(fleet, "--url", gateway.url)
+        code, output = doctor(fleet, "--url", gateway.url)
 
-    assert code == 0, said
+    assert code == 0, output
     for line in (*ORDER, f"ok     gateway: {gateway.url} is ready"):
-        assert line in said
-    assert "nothing wrong" in said
+        assert line in output
+    assert "nothing wrong" in output
 
 
-def test_a_fleet_that_is_not(tmp_path: Path) -> None:
+def test_an_unhealthy_fleet_is_reported(tmp_path: Path) -> None:
     with running_fleet(tmp_path, app="tests.support.cancels", A2A_CANCEL_GRACE="1") as fleet:
         worker = fleet.worker(pool="threads", A2A_LEASE_TTL="3")
         gateway = fleet.gateway()
@@ -54,17 +54,17 @@ def test_a_fleet_that_is_not(tmp_path: Path) -> None:
         assert talk.state(talk.canceled(gateway, "deaf-function", task)) == "CANCELED"
         worker.wait_for_output("is abandoned")
 
-        code, said = doctor(fleet, "--url", f"http://{NOWHERE}")
+        code, output = doctor(fleet, "--url", f"http://{NOWHERE}")
 
     assert code == 1
-    assert "cooperative on the pool threads" in said
-    assert f"still run: {task['id']}.1" in said
-    assert "A2A_LEASE_TTL is 3.0 there, and 15.0 here" in said
-    assert "wrong  watchers: none" in said
-    assert f"wrong  gateway: none at http://{NOWHERE}" in said
+    assert "cooperative on the pool threads" in output
+    assert f"still run: {task['id']}.1" in output
+    assert "A2A_LEASE_TTL is 3.0 there, and 15.0 here" in output
+    assert "wrong  watchers: none" in output
+    assert f"wrong  gateway: none at http://{NOWHERE}" in output
 
 
-def test_nobody_is_there(tmp_path: Path) -> None:
+def test_unreachable_servers_are_reported(tmp_path: Path) -> None:
     with running_fleet(tmp_path) as fleet:
         worker = fleet.worker(A2A_STORE_URL=f"redis://{NOWHERE}/0")
         without_store = doctor(fleet, A2A_STORE_URL=f"redis://{NOWHERE}/1")
@@ -80,7 +80,7 @@ def test_nobody_is_there(tmp_path: Path) -> None:
     assert "wrong  broker: " in without_broker[1]
 
 
-def test_webhooks_that_hear_nothing(tmp_path: Path) -> None:
+def test_failing_webhooks_are_reported(tmp_path: Path) -> None:
     env = {"A2A_SECRET_KEY": "a-key-for-the-tests-of-32-characters-and-more", "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
     with running_fleet(tmp_path, **env) as fleet, receiver() as hooks:
         hooks.plan("/failing", [], then=500)
@@ -97,7 +97,7 @@ def test_webhooks_that_hear_nothing(tmp_path: Path) -> None:
         hooks.wait_for("/failing", 2)
         hooks.wait_for("/gone", 1)
         failing = eventually(
-            lambda: said if "given up" in (said := doctor(fleet, "--url", gateway.url)[1]) else "",
+            lambda: output if "given up" in (output := doctor(fleet, "--url", gateway.url)[1]) else "",
             what="one is given up",
         )
 

@@ -1,5 +1,4 @@
-"""``a2a drain`` on RabbitMQ, where messages are a worker's own until it gives them back: what it has fetched runs
-elsewhere all the same."""
+"""``a2a drain`` on RabbitMQ, where a worker keeps its prefetched messages until it returns them: they run elsewhere."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ def test_what_a_drained_worker_has_fetched_runs_elsewhere(tmp_path: Path) -> Non
         until("silent", works, "WORKING")
         versions = [row["text"] for row in a2a.rows("doctor", code=1) if row["check"] == "broker"]
         assert versions[0].startswith("reached: RabbitMQ 3.")
-        [gone] = a2a.rows("cancel", "--all", "--yes")
-        assert gone["outcome"] == "canceled"
+        [canceled] = a2a.rows("cancel", "--all", "--yes")
+        assert canceled["outcome"] == "canceled"
         drained = a2a.rows("drain", "--all", "--timeout", "30")
         assert [row["worker"] for row in drained] == [node(first), node(second)]
         assert {(row["state"], *row["queues"]) for row in drained} == {("drained", fleet.queue)}

@@ -40,7 +40,7 @@ def system(
 
 WORKED = ["SUBMITTED", "WORKING"]
 
-ROWS: list[tuple[str, str, list[str], str | None, str]] = [
+ENDS: list[tuple[str, str, list[str], str | None, str]] = [
     # agent, message, the log, the client's text, Celery's event
     ("echo", "hi", [*WORKED, "artifact", "COMPLETED"], None, "succeeded"),
     ("fail", "", [*WORKED, "FAILED"], AGENT_FAILED, "failed"),
@@ -70,7 +70,7 @@ FORCED = ("ends", "sync-ends", "exits-when-loaded", "limited", "idle", "framewor
 
 @pytest.mark.parametrize(
     ("agent", "message", "log", "text", "event"),
-    [pytest.param(*row, marks=pytest.mark.every_cell if row[0] in FORCED else ()) for row in ROWS],
+    [pytest.param(*row, marks=pytest.mark.every_cell if row[0] in FORCED else ()) for row in ENDS],
     ids=lambda value: str(value)[:20],
 )
 def test_a_run_ends_once_with_its_sentence(
@@ -147,8 +147,8 @@ def test_the_end_of_a_copy_is_not_the_end_of_the_run(system: SystemUnderTest, tm
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
-def test_a_child_that_is_gone(system: SystemUnderTest, how: str) -> None:
-    if system.pool != "prefork":  # the whole worker is gone: for a watcher to see
+def test_a_lost_child_process_fails_its_run(system: SystemUnderTest, how: str) -> None:
+    if system.pool != "prefork":  # the whole worker is lost, which a watcher detects
         return
     task_id = system.send("ends", how)
 

@@ -95,7 +95,7 @@ def test_no_error_is_missing_here() -> None:
 
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("error", PROVOKED, ids=lambda error: error.__name__)
-async def test_it_is_said_as_the_specification_wants_it(
+async def test_each_error_conforms_to_the_specification(
     served: Served, ended: str, binding: str, error: type[A2AError]
 ) -> None:
     one = PROVOKED[error]
@@ -106,8 +106,8 @@ async def test_it_is_said_as_the_specification_wants_it(
 
     assert found.reason == one.reason
     assert found.message
-    told = {*found.metadata, *found.fields}
-    assert told >= set(one.names), told
+    received = {*found.metadata, *found.fields}
+    assert received >= set(one.names), received
 
 
 def test_an_agent_that_answers_nonsense_fails_its_task(served: Served) -> None:
@@ -119,7 +119,7 @@ def test_an_agent_that_answers_nonsense_fails_its_task(served: Served) -> None:
     assert task["status"]["message"]["metadata"]["reference"]
 
 
-def test_an_answer_of_an_agent_that_is_invalid_would_be_said_right() -> None:
+def test_an_invalid_agent_response_would_conform_to_the_specification() -> None:
     error = errors.InvalidAgentResponseError()
     answer = rest_error(error)
 
@@ -151,7 +151,7 @@ def refused(served: Served, path: str, content: str, media_type: str = "applicat
         ("/message:nothing", "{}", 404, "METHOD_NOT_FOUND"),
     ],
 )
-def test_what_is_no_request_is_said_in_the_words_of_its_binding(
+def test_an_invalid_request_gets_the_error_of_its_binding(
     served: Served, path: str, content: str, status: int, reason: str
 ) -> None:
     found = refused(served, path, content)

@@ -29,7 +29,7 @@ SECRET = "secret words"
 
 
 def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
-    """Sends a message, to a task if it is named; gives the task at once."""
+    """Send a message, to a task if one is named, and return the task at once."""
     body = {**message_json(SECRET), "configuration": {"returnImmediately": True}}
     if task_id:
         body["message"]["taskId"] = task_id
@@ -39,7 +39,7 @@ def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
 
 
 class Watched:
-    """A fleet of agents that tell their steps, and who listens to its Celery events."""
+    """Fleet of agents that record steps, with a listener to its Celery events."""
 
     def __init__(self, fleet: Fleet, events: CeleryEvents) -> None:
         self.fleet, self.events = fleet, events
@@ -48,28 +48,28 @@ class Watched:
         self.store = SyncStore(fleet.redis.store_url)
 
     def work(self, pool: str, *options: str) -> None:
-        """Starts a worker."""
+        """Start a worker."""
         number = len(self.fleet.processes)
         arguments = ("worker", "-n", f"w{number}-{self.fleet.queue}@%h", "-P", pool, "-c", "2", "-l", "INFO", *options)
         self.worker = self.fleet.start(f"worker-{number}", *arguments, A2A_LEASE_TTL="2")
         self.worker.wait_for_output(" ready.")
 
-    def told(self, task_id: str) -> list[str]:
+    def celery_events(self, task_id: str) -> list[str]:
         """Return Celery's events of the task's executions."""
-        told = [event for event in self.events.whole if event["type"] == "a2a-execution"]
+        celery_events = [event for event in self.events.whole if event["type"] == "a2a-execution"]
         return [
             " ".join([e["to_state"], *[e[name] for name in ("model", "tool", "reason") if name in e]])
-            for e in told
+            for e in celery_events
             if e["task_id"] == task_id
         ]
 
     def ended(self, agent: str, *states: str, task_id: str = "") -> str:
-        """Sends a message to `agent`; gives the id of its task when that is in one of `states`."""
+        """Send a message to `agent` and return its task's id when the task is in one of `states`."""
         task = send_to(self.gateway, agent, task_id)
         eventually(lambda: state(read(self.gateway, agent, task)) in states, what=f"{agent}: {states}")
         return str(task["id"])
 
-    def kept(self, task_id: str) -> list[str]:
+    def stored_steps(self, task_id: str) -> list[str]:
         """Return the stored steps."""
         found = self.store.run(read_steps(Keys("a2a"), task_id))
         assert found is not None
@@ -102,18 +102,18 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
-def heard(request: pytest.FixtureRequest, watched: Watched) -> Iterator[Watched]:
-    """With a worker that sends events."""
+def observed(request: pytest.FixtureRequest, watched: Watched) -> Iterator[Watched]:
+    """Run a worker that sends events."""
     watched.work(request.param, "-E")
     yield watched
     watched.worker.kill()
 
 
 # First of all: another worker would take its task.
-def test_a_history_outlives_its_worker_and_without_events_nobody_is_told(watched: Watched) -> None:
+def test_a_history_outlives_its_worker_and_is_stored_without_celery_events(watched: Watched) -> None:
     watched.work("prefork")
     task = send(watched.gateway, "waits", returnImmediately=True)
-    eventually(lambda: watched.kept(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is kept")
+    eventually(lambda: watched.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored")
     watched.worker.kill()
     last = watched.shown(task["id"])[-1]
     assert last["open"]
@@ -122,12 +122,12 @@ def test_a_history_outlives_its_worker_and_without_events_nobody_is_told(watched
     watched.fleet.watcher(A2A_LEASE_TTL="2")
     eventually(lambda: state(read(watched.gateway, "waits", task)) == "FAILED", what="it is FAILED")
 
-    said = watched.get(task["id"]).stdout.splitlines()
-    assert said[0].endswith(": FAILED")
-    assert said[1].split() == ["RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER"]
-    assert re.fullmatch(r"1 +1 +INITIALIZING +[-0-9]+ [0-9:.]+ +[0-9.]+ s +- +\S+", said[2])
-    assert re.fullmatch(r"1 +1 +TOOL_EXECUTION +[-0-9]+ [0-9:.]+ +lost +tool slow +\S+", said[3])
-    assert watched.told(task["id"]) == []
+    output = watched.get(task["id"]).stdout.splitlines()
+    assert output[0].endswith(": FAILED")
+    assert output[1].split() == ["RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER"]
+    assert re.fullmatch(r"1 +1 +INITIALIZING +[-0-9]+ [0-9:.]+ +[0-9.]+ s +- +\S+", output[2])
+    assert re.fullmatch(r"1 +1 +TOOL_EXECUTION +[-0-9]+ [0-9:.]+ +lost +tool slow +\S+", output[3])
+    assert watched.celery_events(task["id"]) == []
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -173,24 +173,24 @@ STEPS = ["INITIALIZING", "MODEL_CALL m1", "TOOL_EXECUTION search", "COMPLETED"]
         ("plain", ["INITIALIZING", "TOOL_EXECUTION of a task", "COMPLETED"]),
     ],
 )
-def test_celery_hears_of_each_step_of_every_kind_of_agent(heard: Watched, agent: str, steps: list[str]) -> None:
-    task_id = heard.ended(agent, "COMPLETED")
+def test_celery_events_report_each_step_of_every_kind_of_agent(observed: Watched, agent: str, steps: list[str]) -> None:
+    task_id = observed.ended(agent, "COMPLETED")
 
-    eventually(lambda: len(heard.told(task_id)) >= len(steps), what="Celery's events")
+    eventually(lambda: len(observed.celery_events(task_id)) >= len(steps), what="Celery's events")
 
-    assert heard.told(task_id) == steps
-    mine = [event for event in heard.events.whole if event.get("task_id") == task_id]
+    assert observed.celery_events(task_id) == steps
+    mine = [event for event in observed.events.whole if event.get("task_id") == task_id]
     assert {(e["uuid"], e["run"], e["attempt"], e["agent"]) for e in mine} == {(f"{task_id}.1", 1, 1, agent)}
     assert all(e["hostname"].startswith("w") for e in mine)
     assert SECRET not in repr(mine)
-    assert heard.kept(task_id) == steps
+    assert observed.stored_steps(task_id) == steps
 
 
-def test_a_task_that_asked_shows_both_of_its_runs(heard: Watched) -> None:
-    task_id = heard.ended("asks", "INPUT_REQUIRED")
-    heard.ended("asks", "COMPLETED", task_id=task_id)
+def test_a_task_that_asked_shows_both_of_its_runs(observed: Watched) -> None:
+    task_id = observed.ended("asks", "INPUT_REQUIRED")
+    observed.ended("asks", "COMPLETED", task_id=task_id)
 
-    shown = heard.shown(task_id)
+    shown = observed.shown(task_id)
 
     assert [(row["run"], row["from"], row["state"]) for row in shown] == [
         (1, "IDLE", "INITIALIZING"),
@@ -204,16 +204,16 @@ def test_a_task_that_asked_shows_both_of_its_runs(heard: Watched) -> None:
     assert all(row["worker"] for row in shown)
 
 
-def test_a_cancelled_task_ended_so(heard: Watched) -> None:
-    task = send(heard.gateway, "waits", returnImmediately=True)
-    eventually(lambda: heard.kept(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is kept")
-    cancel(heard.gateway, "waits", task)
+def test_the_history_of_a_cancelled_task_ends_with_it(observed: Watched) -> None:
+    task = send(observed.gateway, "waits", returnImmediately=True)
+    eventually(lambda: observed.stored_steps(task["id"])[1:] == ["TOOL_EXECUTION slow"], what="its step is stored")
+    cancel(observed.gateway, "waits", task)
 
-    assert heard.kept(task["id"])[2:] == ["CANCELLED"]
+    assert observed.stored_steps(task["id"])[2:] == ["CANCELLED"]
 
 
-def test_clients_see_the_steps_of_an_agent_that_shows_them(heard: Watched) -> None:
-    url = f"{heard.gateway.url}/agents/{{}}/message:stream"
+def test_clients_see_the_steps_of_an_agent_that_shows_them(observed: Watched) -> None:
+    url = f"{observed.gateway.url}/agents/{{}}/message:stream"
     shown = {}
     for agent in ("steps", "blocking"):
         stream = httpx.post(url.format(agent), json=message_json(SECRET), headers=HEADERS, timeout=30)
@@ -231,7 +231,7 @@ def test_clients_see_the_steps_of_an_agent_that_shows_them(heard: Watched) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "error"),
     [
         (("--url", "http://127.0.0.1:1"), 2, "reads the store, not a gateway: leave out --url"),
         (("--header", "a: b"), 2, "leave out --header"),
@@ -240,7 +240,7 @@ def test_clients_see_the_steps_of_an_agent_that_shows_them(heard: Watched) -> No
         ((), 1, "no task nothing"),
     ],
 )
-def test_what_can_not_be_shown_is_said(watched: Watched, options: tuple[str, ...], code: int, said: str) -> None:
+def test_what_cannot_be_shown_is_an_error(watched: Watched, options: tuple[str, ...], code: int, error: str) -> None:
     done = watched.get("nothing", *options)
 
-    assert (done.exit_code, said in done.output) == (code, True), done.output
+    assert (done.exit_code, error in done.output) == (code, True), done.output

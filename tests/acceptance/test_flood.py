@@ -46,16 +46,16 @@ async def test_another_tenant_does_not_feel_it(served: Served) -> None:
         await flooding
 
     assert [answer.status_code for answer in quiet] == [200] * 10
-    said = [answer.json()["task"]["artifacts"][0]["parts"][0]["text"] for answer in quiet]
-    assert said == [str(number) for number in range(10)]
+    texts = [answer.json()["task"]["artifacts"][0]["parts"][0]["text"] for answer in quiet]
+    assert texts == [str(number) for number in range(10)]
     assert set(loud) == {200, 429}
 
 
 def test_nothing_is_stored_of_what_was_refused(served: Served) -> None:
     store = redis.Redis.from_url(served.fleet.redis.store_url)
-    told = scrape(served.url)
+    metrics = scrape(served.url)
 
     tasks = list(store.scan_iter("a2a:{*}:task"))
 
-    assert told.get("a2a_gateway_refusals_total", agent="echo", limit="requests") > 0
-    assert len(tasks) == told.get("a2a_gateway_requests_total", agent="echo", operation="SendMessage", outcome="ok")
+    assert metrics.get("a2a_gateway_refusals_total", agent="echo", limit="requests") > 0
+    assert len(tasks) == metrics.get("a2a_gateway_requests_total", agent="echo", operation="SendMessage", outcome="ok")

@@ -32,7 +32,7 @@ class Shown:
     url: str
 
     def run(self, task_id: str, state: str, number: int = 1) -> dict[str, Any]:
-        """A run as Flower's API has it, as soon as it is in that state."""
+        """Return a run from Flower's API, as soon as it is in that state."""
 
         def found() -> dict[str, Any] | None:
             answer = httpx.get(f"{self.url}/api/task/info/{task_id}.{number}", timeout=30)
@@ -81,7 +81,7 @@ def knows_the_worker(url: str) -> bool:
         return False
 
 
-ROWS = [
+ENDS = [
     # agent, message, what becomes of the A2A task, what Flower says of the run
     ("echo", SECRET, "COMPLETED", "SUCCESS"),
     ("fail", SECRET, "FAILED", "FAILURE"),
@@ -93,8 +93,8 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("agent", "message", "state", "flower"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_run_is_found_by_its_tasks_id_and_says_how_it_ended(
+@pytest.mark.parametrize(("agent", "message", "state", "flower"), ENDS, ids=[row[0] for row in ENDS])
+def test_a_run_is_found_by_its_task_s_id_with_its_end(
     shown: Shown, agent: str, message: str, state: str, flower: str
 ) -> None:
     task_id = shown.system.send(agent, message)
@@ -169,7 +169,7 @@ def test_a_copy_that_is_dropped_changes_nothing(shown: Shown) -> None:
     assert after["runtime"] == before["runtime"] > 0.9
 
 
-def test_each_attempt_has_its_own_row(shown: Shown) -> None:
+def test_each_attempt_is_listed(shown: Shown) -> None:
     task_id = shown.system.send("phoenix")
     shown.system.ended("phoenix", task_id)
 
@@ -198,7 +198,7 @@ def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_pat
         assert {run["worker"]} == workers == set(httpx.get(f"{shown.url}/api/workers", timeout=30).json())
 
 
-def test_its_pages_find_a_task_and_say_nothing_of_what_was_said(shown: Shown) -> None:
+def test_its_pages_find_a_task_without_showing_messages(shown: Shown) -> None:
     task_id = shown.system.send("echo", SECRET)
     shown.run(task_id, "SUCCESS")
     shown.run(shown.system.send("ask", SECRET), "INPUT_REQUIRED")

@@ -36,8 +36,8 @@ class Office:
         runs: dict[tuple[int, str], list[str]] = {}
         for step in found.steps:
             made = step.transition
-            said = f"{made.after} {made.detail.get('tool', '')}".strip()
-            runs.setdefault((step.run, step.runner), []).append(said)
+            text = f"{made.after} {made.detail.get('tool', '')}".strip()
+            runs.setdefault((step.run, step.runner), []).append(text)
         return runs
 
     def client(self, agent: BookingAgent) -> Client:
@@ -117,9 +117,9 @@ def test_conversations_side_by_side_do_not_meet(office: Office, agent: BookingAg
 
     names = ["Ada", "Bea", "Cid", "Dot"]
     with ThreadPoolExecutor(len(names)) as threads:
-        heard = list(threads.map(talk, names))
+        received = list(threads.map(talk, names))
 
-    assert [last for *_, last in heard] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
+    assert [last for *_, last in received] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
 
 
 FUNCTIONS = [agent for agent in BOOKING_AGENTS if agent.name != "adk"]

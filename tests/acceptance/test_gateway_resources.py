@@ -40,7 +40,7 @@ async def send_and_leave(url: str, context: str) -> list[object]:
         return list(await asyncio.gather(*sent, return_exceptions=True))
 
 
-def test_a_client_that_goes_away_leaves_nothing_behind_and_cancels_nothing(site: tuple[Fleet, Gateway]) -> None:
+def test_a_disconnected_client_frees_its_resources_and_cancels_nothing(site: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = site
     url = f"{gateway.url}/agents/silent/message:send"
     store = redis.Redis.from_url(fleet.redis.store_url)
@@ -69,7 +69,7 @@ def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet,
     assert "before the turn of this message" in late.json()["error"]["message"]
 
 
-def test_a_message_that_nobody_waits_with_is_kept_in_the_task_that_ended_first(site: tuple[Fleet, Gateway]) -> None:
+def test_a_waiting_message_without_a_client_is_in_the_history_of_the_ended_task(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/silent"
     at_once = {"configuration": {"returnImmediately": True}}
     task = httpx.post(f"{url}/message:send", json=body("6") | at_once, headers=HEADERS, timeout=30).json()["task"]
@@ -89,7 +89,7 @@ def test_a_message_that_nobody_waits_with_is_kept_in_the_task_that_ended_first(s
     assert late["metadata"] == {"taskEndedFirst": True}
 
 
-def test_millions_of_values_hold_nobody_up(site: tuple[Fleet, Gateway]) -> None:
+def test_millions_of_values_delay_no_other_request(site: tuple[Fleet, Gateway]) -> None:
     url = f"{site[1].url}/agents/data/message:send"
     text = json.dumps(body("", data=[]))
     many = text.replace("[]}", "[" + "1," * 2_000_000 + "1]}")

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 def serving(fleet: Fleet, workers: int) -> Gateway:
-    """A gateway of so many processes, which take their time to import."""
+    """Start a gateway with several processes."""
     gateway = fleet.gateway(workers=workers, wait=False)
 
     def alive() -> bool:
@@ -29,8 +29,8 @@ def serving(fleet: Fleet, workers: int) -> Gateway:
     return gateway
 
 
-def gone(gateway: Gateway) -> None:
-    eventually(lambda: not gateway.running, what=f"it is gone: {gateway.output()[-2000:]}")
+def wait_for_exit(gateway: Gateway) -> None:
+    eventually(lambda: not gateway.running, what=f"it has ended: {gateway.output()[-2000:]}")
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def test_a_call_under_way_gets_the_end_or_the_task_as_it_is(fleet: Fleet, 
 
     assert short.result().json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert long.result().json()["task"]["status"]["state"] == "TASK_STATE_WORKING"
-    gone(gateway)
+    wait_for_exit(gateway)
 
 
 async def test_json_rpc_is_answered_alike(fleet: Fleet) -> None:
@@ -74,7 +74,7 @@ async def test_json_rpc_is_answered_alike(fleet: Fleet) -> None:
     gateway.signal(signal.SIGTERM)
 
     assert (await call)["result"]["task"]["status"]["state"] == "TASK_STATE_WORKING"
-    gone(gateway)
+    wait_for_exit(gateway)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -92,7 +92,7 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
         except httpx.TransportError:
             pass  # cut in the middle: that is how a client knows
         assert len(seen) < 60
-        gone(first)
+        wait_for_exit(first)
         task_id = seen[0].data["task"]["id"]
         path = f"/tasks/{task_id}:subscribe"
         async with stream(http, second, path, agent="pace", last_event_id=seen[-1].id) as frames:

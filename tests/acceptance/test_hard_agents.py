@@ -38,7 +38,7 @@ def test_a_cancel_that_cancels_its_own_task_cancels(site: tuple[Fleet, Gateway])
     assert state(canceled(gateway, "cancels-itself", task)) == "CANCELED"
 
 
-def test_what_an_executor_does_behind_its_last_word_is_left_to_finish(site: tuple[Fleet, Gateway]) -> None:
+def test_an_executor_may_finish_its_work_after_its_final_event(site: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = site
     assert state(send(gateway, "tidies-up", "3.5")) == "COMPLETED"
 

@@ -26,13 +26,13 @@ def live(gateway: Gateway) -> int:
 
 
 def when(gateway: Gateway, status: int, part: str) -> str:
-    """What readiness says of `part`, as soon as it answers `status`, with 503 only if `part` is not "ok"."""
+    """Return the readiness text of `part` as soon as the status is `status`. With 503, only this part is not "ok"."""
 
-    def said() -> str | None:
+    def readiness_text() -> str | None:
         code, body = ready(gateway)
         return body[part] if code == status and (body[part] == "ok") == (status == 200) else None
 
-    return eventually(said, what=f"readiness answers {status} because of {part}") or ""
+    return eventually(readiness_text, what=f"readiness answers {status} because of {part}") or ""
 
 
 @pytest.mark.every_cell
@@ -79,14 +79,14 @@ def test_a_worker_without_remote_control_counts_while_it_consumes(tmp_path: Path
         assert "no worker answered" in when(gateway, 503, "workers")
 
 
-def test_without_its_broker_it_is_not_ready_and_says_no_address(tmp_path: Path) -> None:
+def test_without_its_broker_it_is_not_ready_and_shows_no_address(tmp_path: Path) -> None:
     with running_fleet(tmp_path, CELERY_BROKER_URL="amqp://guest:topsecret@127.0.0.1:1//") as fleet:
         gateway = fleet.gateway()
 
-        said = when(gateway, 503, "broker")
+        text = when(gateway, 503, "broker")
 
         _, body = ready(gateway)
-        assert said.startswith(("unreachable", "no answer"))
+        assert text.startswith(("unreachable", "no answer"))
         assert body["store"] == "ok"
         assert body["workers"].startswith("unknown")
         assert "topsecret" not in str(body)
@@ -94,7 +94,7 @@ def test_without_its_broker_it_is_not_ready_and_says_no_address(tmp_path: Path) 
         assert live(gateway) == 200
 
 
-def test_a_frozen_store_is_told_soon_and_keeps_no_gateway_from_ending(fleet: Fleet) -> None:
+def test_a_frozen_store_is_reported_and_does_not_prevent_a_shutdown(fleet: Fleet) -> None:
     gateway = fleet.gateway()
     assert fleet.redis.process is not None
     fleet.redis.process.send_signal(signal.SIGSTOP)
@@ -141,7 +141,7 @@ class TestWithoutItsStore:
 
         assert found.reason == "SERVICE_UNAVAILABLE"
 
-    def test_readiness_says_why(self, storeless: Served) -> None:
+    def test_readiness_names_the_cause(self, storeless: Served) -> None:
         assert when(storeless.gateway, 503, "store") != "ok"
         assert live(storeless.gateway) == 200
 

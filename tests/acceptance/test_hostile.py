@@ -130,7 +130,7 @@ def test_who_serves_is_nobodys_business(served: Served, http: httpx.Client) -> N
 
 @pytest.mark.parametrize("path", ["/tasks/", "/acme/tasks/", "/agents/echo/tasks/", "/agents/echo/acme/tasks/"])
 @pytest.mark.parametrize(("host", "status"), [("elsewhere", 404), ("elsewhere.example", 403)])
-def test_nobody_is_sent_on_to_a_host_that_the_request_names(
+def test_redirects_do_not_use_the_host_of_the_request(
     served: Served, http: httpx.Client, path: str, host: str, status: int
 ) -> None:
     answer = http.get(served.url + path, headers=V1 | {"Host": host})
@@ -156,10 +156,10 @@ def test_a_clients_mistake_is_no_error_in_the_log(served: Served, http: httpx.Cl
         for version in ("1.0", "0.3"):
             assert "error" in http.post(f"{served.url}/", content=body, headers=V1 | {"A2A-Version": version}).json()
 
-    said = served.gateway.output()[before:]
-    assert "it can't be read" in said
-    assert "ERROR" not in said
-    assert "Traceback" not in said
+    output = served.gateway.output()[before:]
+    assert "it can't be read" in output
+    assert "ERROR" not in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("request_id", [0, -1, 2**80, "", "x" * 5_000, None, "\u4e2d"], ids=lambda i: str(i)[:10])
@@ -211,7 +211,7 @@ def test_odd_but_lawful_text_comes_through_unharmed(served: Served) -> None:
     assert rest(served.gateway, "GET", f"/tasks/{task['id']}").json() == task
 
 
-def test_odd_ids_are_kept_apart(served: Served) -> None:
+def test_unusual_ids_are_distinct(served: Served) -> None:
     contexts = ["a\0b", "a", "{a}", "a:b", "*", "a b", "\u00e9"]
     for context_id in contexts:
         body = message_json(contextId=context_id, messageId="m" * 256)

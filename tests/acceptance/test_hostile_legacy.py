@@ -118,9 +118,7 @@ def test_what_is_wrong_with_a_message_of_03_is_named(served: Served, http: httpx
     assert [one["field"] for one in error["data"]["errors"]] == ["message.context_id"]
 
 
-def test_a_webhook_of_03_without_a_field_is_told_so_and_nothing_of_who_checked_it(
-    served: Served, http: httpx.Client
-) -> None:
+def test_the_error_for_an_incomplete_webhook_of_03_names_only_the_field(served: Served, http: httpx.Client) -> None:
     config = {"url": "https://hooks.example.com/", "authentication": {"scheme": "Bearer"}}
     params = {"taskId": "t", "pushNotificationConfig": config}
 

@@ -31,7 +31,7 @@ from tests.support.fleet import Gateway
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    # a hold that a loaded machine keeps too: "once-direct" must be heard before its stream becomes a task
+    # long enough for a loaded machine: "once-direct" must answer before its stream becomes a task
     hold = {"A2A_FIRST_EVENT_HOLD": "20"}
     with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **hold) as served:
         yield served
@@ -155,7 +155,7 @@ async def test_a_repeated_answer_begins_no_second_turn(client: Client) -> None:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_repeat_of_a_message_that_had_no_turn_hears_the_same(
+async def test_a_repeated_message_that_had_no_turn_gets_the_same_response(
     served: Served, second: Gateway, binding: str
 ) -> None:
     begun = message_json("hello 6") | {"configuration": {"returnImmediately": True}}

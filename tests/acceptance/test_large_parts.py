@@ -58,7 +58,7 @@ def sending(*sent: Part, **fields: object) -> SendMessageRequest:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_what_was_sent_is_what_everybody_reads(served: Served, folder: Path, binding: str) -> None:
+async def test_every_client_reads_the_sent_parts(served: Served, folder: Path, binding: str) -> None:
     wanted = parts()
     async with sdk_client(served.gateway, "mirror", binding) as client:
         events = [event async for event in client.send_message(sending(*wanted))]
@@ -96,10 +96,10 @@ def test_webhooks_and_another_gateway_get_it_whole_too(served: Served) -> None:
     assert len(found["artifacts"][0]["parts"][0]["raw"]) > 50_000
 
 
-def test_an_object_store_that_is_away_is_said_and_nothing_is_lost(served: Served, folder: Path) -> None:
+def test_an_outage_of_the_object_store_is_reported_and_loses_nothing(served: Served, folder: Path) -> None:
     made = rest(served.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
-    away = folder.with_name("away")
-    folder.rename(away)
+    unreachable = folder.with_name("away")
+    folder.rename(unreachable)
     folder.write_text("a file where the folder was")
     try:
         read = rest(served.gateway, "GET", f"/tasks/{made['id']}", agent="make")
@@ -109,7 +109,7 @@ def test_an_object_store_that_is_away_is_said_and_nothing_is_lost(served: Served
         failed = rest(served.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
     finally:
         folder.unlink()
-        away.rename(folder)
+        unreachable.rename(folder)
     again = rest(served.gateway, "GET", f"/tasks/{made['id']}", agent="make")
     echoed = rest(served.gateway, "GET", "/tasks", agent="echo").json()
 
@@ -123,7 +123,7 @@ def test_an_object_store_that_is_away_is_said_and_nothing_is_lost(served: Served
     assert again.json() == made
 
 
-def test_a_watcher_removes_the_blobs_of_what_is_gone(served: Served, folder: Path) -> None:
+def test_a_watcher_removes_the_blobs_of_expired_tasks(served: Served, folder: Path) -> None:
     task = rest(served.gateway, "POST", "/message:send", message_json("9000"), agent="make").json()["task"]
     blobs = folder / "a2a" / f"task-{task['id']}"
     assert list(blobs.iterdir())

@@ -41,18 +41,18 @@ class Watched(Served):
         return scrape(self.url)
 
     def becomes(self, wanted: float, name: str, **labels: str) -> Scrape:
-        """The first scrape that says so: what each of the gateway's processes has of the store may be a second old."""
-        said: list[float] = []
+        """Return the first scrape with the value. The gateway's processes may have values of the store that are a second old."""
+        values: list[float] = []
 
-        def says() -> Scrape | None:
+        def matching_scrape() -> Scrape | None:
             found = self.metrics()
-            said.append(found.get(name, **labels))
-            return found if said[-1] == wanted else None
+            values.append(found.get(name, **labels))
+            return found if values[-1] == wanted else None
 
         try:
-            found = eventually(says)
+            found = eventually(matching_scrape)
         except AssertionError:
-            raise AssertionError(f"{name}{labels} was {list(dict.fromkeys(said))}, never {wanted}") from None
+            raise AssertionError(f"{name}{labels} was {list(dict.fromkeys(values))}, never {wanted}") from None
         assert found is not None
         return found
 
@@ -86,7 +86,7 @@ def test_tasks_are_counted_by_agent_and_outcome_and_their_runs_timed(served: Wat
         assert 0 < after.get(f"{name}_sum", agent="echo") < 30
 
 
-def test_requests_are_counted_whichever_process_took_them(served: Watched) -> None:
+def test_requests_of_all_processes_are_counted(served: Watched) -> None:
     task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="echo")["result"]["task"]
     labels = {"agent": "echo", "operation": "GetTask"}
     before = served.metrics()
@@ -124,15 +124,15 @@ async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served
 
 
 async def test_a_cancel_is_timed(served: Watched) -> None:
-    """Of an agent whose tasks nobody else here cancels, so that nothing old is counted late."""
+    """This agent's tasks are not cancelled by other tests, whose cancels might be counted late."""
     async with sdk_client(served.gateway, "pace", streaming=False) as client:
         async for sent in client.send_message(request("1 60", immediately=True)):
             task_id = sent.task.id
         await until_state(client, task_id, "WORKING")
         await client.cancel_task(CancelTaskRequest(id=task_id))
 
-    said = await asyncio.to_thread(served.becomes, 1.0, "a2a_cancel_seconds_count", agent="pace")
-    assert 0 < said.get("a2a_cancel_seconds_sum", agent="pace") < 30
+    scraped = await asyncio.to_thread(served.becomes, 1.0, "a2a_cancel_seconds_count", agent="pace")
+    assert 0 < scraped.get("a2a_cancel_seconds_sum", agent="pace") < 30
 
 
 def test_posts_are_counted_by_the_store_and_timed_by_the_watcher(served: Watched) -> None:
@@ -146,12 +146,12 @@ def test_posts_are_counted_by_the_store_and_timed_by_the_watcher(served: Watched
         served.becomes(before.get(counted, outcome="delivered") + 4, counted, outcome="delivered")
         served.becomes(before.get(counted, outcome="failed") + 1, counted, outcome="failed")
         served.becomes(0, "a2a_webhooks", state="waiting")
-    said = scrape(served.watcher)
-    assert said.get("a2a_watcher_post_seconds_count", outcome="delivered") == timed + 4
-    assert said.get("a2a_watcher_post_seconds_count", outcome="failed") >= 1
+    metrics = scrape(served.watcher)
+    assert metrics.get("a2a_watcher_post_seconds_count", outcome="delivered") == timed + 4
+    assert metrics.get("a2a_watcher_post_seconds_count", outcome="failed") >= 1
 
 
-def test_a_watcher_says_that_it_looks(served: Watched) -> None:
+def test_a_watcher_reports_its_scans(served: Watched) -> None:
     first = scrape(served.watcher).get("a2a_watcher_ticks_total", role="recoverer", outcome="ok")
 
     def looked() -> bool:
@@ -181,7 +181,7 @@ def test_runs_that_wait_and_runs_that_are_lost_are_seen(served: Watched) -> None
     assert served.metrics().get("a2a_queue_age_seconds", agent="silent") == 0
 
 
-def test_every_metric_that_is_named_is_said_and_no_other(served: Watched) -> None:
+def test_the_documented_metrics_are_exposed(served: Watched) -> None:
     at_gateway = {metric.exposed for metric in METRICS if metric.where != "watcher"}
     at_watcher = {metric.exposed for metric in METRICS if metric.where == "watcher"}
 

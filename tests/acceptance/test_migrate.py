@@ -79,7 +79,7 @@ def test_an_archive_is_given_up_by_a_command(fleet: Fleet) -> None:
     done = fleet.command("a2a", "migrate", "--without-archive")
 
     assert done.returncode == 0
-    said = done.stdout.splitlines()
-    assert "nothing to do" in said[-2]
-    assert said[-1] == "No archive: 0 ended tasks expire 604800 seconds from now."
+    output = done.stdout.splitlines()
+    assert "nothing to do" in output[-2]
+    assert output[-1] == "No archive: 0 ended tasks expire 604800 seconds from now."
     assert client.hget(KEYS.installation, "archive") == b""

@@ -54,7 +54,7 @@ class Site:
 
 
 def shown(event: Event, task_id: str) -> str:
-    """One event of a log: "STATE text", "artifact=text" (or += for a chunk), "client: text"."""
+    """Return an event of a log as text: "STATE text", "artifact=text" (or += for a chunk) or "client: text"."""
     match event:
         case TaskArtifactUpdateEvent():
             assert event.task_id == task_id
@@ -65,14 +65,14 @@ def shown(event: Event, task_id: str) -> str:
             return f"agent: {get_message_text(event)}"
         case Task():
             assert event.id == task_id
-            return said(event.status)
+            return state_and_text(event.status)
         case _:
             assert event.task_id == task_id
-            return said(event.status)
+            return state_and_text(event.status)
 
 
-def said(status: TaskStatus) -> str:
-    """A state, and its text."""
+def state_and_text(status: TaskStatus) -> str:
+    """Return a state and its text."""
     if status.HasField("message"):
         assert status.message.parts, "a message must have parts"
     name = TaskState.Name(status.state).removeprefix("TASK_STATE_")
@@ -137,11 +137,11 @@ def test_an_odd_order_has_its_meaning(site: Site, part: str, log: list[str], lef
 
     eventually(lambda: site.log(task_id)[1:] == log, what=f"{part} ends")
     assert snapshot(site.read(task_id)) == [f"user: {part}", *left]
-    site.send("nothing_at_all")  # the worker has gone on, so whatever came late has been said
+    site.send("nothing_at_all")  # the worker has continued, so late events have been written
     assert site.log(task_id) == ["SUBMITTED", *log]
 
 
-def test_submitted_again_on_each_turn_is_said_once(site: Site) -> None:
+def test_a_repeated_submitted_state_is_ignored(site: Site) -> None:
     task_id = site.send("submitted_each_time")["id"]
     task = site.send("go on", task_id=task_id)
 
@@ -185,7 +185,7 @@ def test_what_a_client_cancels_is_canceled_once(site: Site, part: str, log: list
     assert snapshot(answer) == snapshot(site.read(task_id)) == [f"user: {part}", *left]
 
 
-def test_a_time_limit_is_no_cancel_whatever_the_executor_says(site: Site) -> None:
+def test_a_time_limit_fails_the_run_although_the_executor_reports_a_cancel(site: Site) -> None:
     task = site.send("canceled_when_late", agent="odd-limited")
 
     assert site.log(task["id"]) == ["SUBMITTED", "WORKING", f"FAILED {OUT_OF_TIME}"]
@@ -214,7 +214,7 @@ def test_an_answer_that_is_refused_leaves_the_task_waiting(site: Site, part: str
     ]
 
 
-def test_a_message_that_waits_behind_a_refused_answer_is_the_next_answer(site: Site) -> None:
+def test_a_message_that_waits_after_a_refused_answer_is_the_next_answer(site: Site) -> None:
     task_id = site.send("wants_a_password")["id"]
     site.send("slow", task_id=task_id, wait=False)
     answer = site.send("x", task_id=task_id)
@@ -251,7 +251,7 @@ def test_any_other_error_is_a_failure(site: Site, error: type[errors.A2AError]) 
     assert task["status"]["message"]["metadata"]["reference"]
 
 
-def test_an_answer_that_cannot_be_sent_is_said_to_be_that(site: Site) -> None:
+def test_an_answer_that_cannot_be_sent_fails_the_task_with_that_reason(site: Site) -> None:
     task = site.send("InvalidAgentResponseError")
 
     assert site.log(task["id"]) == ["SUBMITTED", f"FAILED {INVALID_ANSWER}"]

@@ -85,9 +85,9 @@ async def _unread(turn: object) -> str:
     return ""
 
 
-def test_doctor_says_all_that_is_wrong_and_what_to_do(site: Site) -> None:
+def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
     found = site.a2a.rows("doctor", "--url", site.gateway.url, code=1)
-    said = {(row["check"], row["level"], row["about"]): row["text"] for row in found}
+    findings = {(row["check"], row["level"], row["about"]): row["text"] for row in found}
     good, bad = site.node(site.good), site.node(site.bad)
 
     for where, text in {
@@ -111,35 +111,35 @@ def test_doctor_says_all_that_is_wrong_and_what_to_do(site: Site) -> None:
         ("gateway", "ok", "gateway"): "is ready",
         ("cancelling", "ok", good): "a cancel is enforced",
     }.items():
-        assert text in said[where], where
+        assert text in findings[where], where
     assert "wrong, " in site.a2a("doctor", "--url", site.gateway.url, code=1).stdout.splitlines()[-1]
 
 
-def test_stats_counts_what_waits_works_and_was_lost(site: Site) -> None:
-    [said] = site.a2a.rows("stats")
+def test_stats_counts_waiting_working_and_lost_tasks(site: Site) -> None:
+    [stats] = site.a2a.rows("stats")
 
-    assert said["agents"]["echo"]["open"] == {"submitted": 6}
-    assert said["agents"]["echo"]["oldestWaitingSeconds"] > 0
-    assert said["agents"]["silent"]["open"] == {"working": 2}
-    assert said["agents"]["patient"]["ended"]["failed"] == 1
-    assert said["runs"] == {"queued": 6, "blocked": 0, "running": 2, "delegated": 0, "suspended": 0}
-    assert said["deadLetters"] == 1
-    assert said["store"]["tasks"] == 9
-    assert 1000 < said["store"]["bytesPerTask"] < said["store"]["bytes"]
+    assert stats["agents"]["echo"]["open"] == {"submitted": 6}
+    assert stats["agents"]["echo"]["oldestWaitingSeconds"] > 0
+    assert stats["agents"]["silent"]["open"] == {"working": 2}
+    assert stats["agents"]["patient"]["ended"]["failed"] == 1
+    assert stats["runs"] == {"queued": 6, "blocked": 0, "running": 2, "delegated": 0, "suspended": 0}
+    assert stats["deadLetters"] == 1
+    assert stats["store"]["tasks"] == 9
+    assert 1000 < stats["store"]["bytesPerTask"] < stats["store"]["bytes"]
     lines = site.a2a("stats", "--agent", "echo").stdout.splitlines()
     assert lines[0].split()[:5] == ["AGENT", "WAITING", "OLDEST", "WORKING", "PAUSED"]
     assert re.match(r"echo +6 +\d+ .*s +0 +0 ", lines[1])
     assert lines[2] == ""
 
 
-def test_what_is_stuck_or_lost_is_listed_by_whose_it_is(site: Site) -> None:
+def test_stuck_and_lost_tasks_are_listed_by_owner(site: Site) -> None:
     stuck = site.a2a.rows("list", "--stuck", "--older-than", "0")
     assert {row["task"]: row["why"] for row in stuck} == dict.fromkeys(site.waits, "unclaimed")
     assert site.a2a.rows("list", "--stuck", "--older-than", "0", "--owner", "nobody") == []
     listed = site.a2a.rows("list", "--all", "--state", "working")
     assert {row["task"] for row in listed} == set(site.works.values())
-    [letter] = site.a2a.rows("requeue", "--agent", "patient", "--since", "1h")
-    assert letter["task"] == site.lost
+    [dead_letter] = site.a2a.rows("requeue", "--agent", "patient", "--since", "1h")
+    assert dead_letter["task"] == site.lost
     assert site.a2a.rows("requeue", "--owner", "nobody") == []
     table = site.a2a("list", "--all").stdout
     assert table.count("\n") == 10
@@ -154,8 +154,8 @@ def page_commands() -> list[str]:
     return [line for line in lines if line]
 
 
-def test_the_pages_commands_are_commands(site: Site) -> None:
-    """Those that only look are run; of the others it is asked what they would do."""
+def test_the_documented_commands_work(site: Site) -> None:
+    """Commands that only read are run. For the others, their dry run is run."""
     names: dict[str, Any] = {
         "TASK": site.lost,
         "celery@host-7": site.node(site.good),
@@ -182,7 +182,7 @@ def test_the_pages_commands_are_commands(site: Site) -> None:
     assert done > 10
 
 
-def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
+def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     a2a, bad, good = site.a2a, site.node(site.bad), site.node(site.good)
 
     # what the bad worker has fetched runs elsewhere, as soon as there is room; what it has begun goes on
@@ -199,17 +199,17 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
     site.is_in("silent", site.works["bad"], "WORKING")
 
     # when that is over too, it can go
-    said = a2a("cancel", "--all", "--yes", "--agent", "silent").stdout
-    assert said == "1 task: 1 canceled, 0 had ended, 0 still running\n"
-    [gone] = a2a.rows("drain", "--worker", bad, "--shutdown")
-    assert gone["state"] == "shut_down"
+    output = a2a("cancel", "--all", "--yes", "--agent", "silent").stdout
+    assert output == "1 task: 1 canceled, 0 had ended, 0 still running\n"
+    [drained] = a2a.rows("drain", "--worker", bad, "--shutdown")
+    assert drained["state"] == "shut_down"
     eventually(lambda: not site.bad.running, what="the worker ends")
 
     # a queue that others use as well, and nobody else reads
-    said = a2a("drain", "--agent", "echo").stdout
-    assert re.search(rf"the queue {site.fleet.queue} also serves .*patient.*, and other Celery tasks", said)
-    assert f"no other worker that reports consumes {site.fleet.queue}" in said
-    assert f"{good}: does not consume {site.fleet.queue}, and has no work left" in said
+    output = a2a("drain", "--agent", "echo").stdout
+    assert re.search(rf"the queue {site.fleet.queue} also serves .*patient.*, and other Celery tasks", output)
+    assert f"no other worker that reports consumes {site.fleet.queue}" in output
+    assert f"{good}: does not consume {site.fleet.queue}, and has no work left" in output
     waits = str(send(site.gateway, "echo", "x", returnImmediately=True)["id"])
     assert a2a.rows("list", "--all", "--agent", "echo", "--state", "submitted")[0]["task"] == waits
     assert a2a("drain", "--all", "--undo").stdout == f"{good}: consumes {site.fleet.queue} again\n"
@@ -222,7 +222,7 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (("drain",), "choose workers with --worker, --host, --queue, --agent or --all"),
         (("drain", "--all", "--queue", "q"), "--all selects all workers"),
@@ -231,11 +231,11 @@ def test_cancel_and_drain_change_what_they_say(site: Site) -> None:
         (("stats", "--watch", "0"), "--watch"),
     ],
 )
-def test_wrong_usage_is_an_error_with_a_hint(site: Site, arguments: tuple[str, ...], said: str) -> None:
-    assert said in site.a2a(*arguments, code=2).stderr
+def test_wrong_usage_is_an_error_with_a_hint(site: Site, arguments: tuple[str, ...], error: str) -> None:
+    assert error in site.a2a(*arguments, code=2).stderr
 
 
-def test_who_is_not_there_is_said(site: Site) -> None:
+def test_unknown_workers_and_agents_are_reported(site: Site) -> None:
     assert "nobody@x does not reply" in site.a2a("drain", "--worker", "nobody@x", code=1).stderr
     assert "no worker that consumes nothing replies" in site.a2a("drain", "--queue", "nothing", code=1).stderr
     assert "no agent 'nobody'" in site.a2a("drain", "--agent", "nobody", code=1).stderr

@@ -198,8 +198,8 @@ class TestFollowUps:
 
             # each knows how its own turn ended, or how the task stands if that has paused again
             assert [state(answer) for answer in answers] == ["INPUT_REQUIRED"] * 2
-            heard = {answer.status.message.parts[0].text for answer in answers}
-            assert heard <= {"after 2?", "after 3?"}
+            received = {answer.status.message.parts[0].text for answer in answers}
+            assert received <= {"after 2?", "after 3?"}
             await client.cancel_task(CancelTaskRequest(id=task.id))
 
     async def test_a_streamed_answer_goes_on_with_the_task(self, served: Served) -> None:
@@ -288,7 +288,8 @@ class TestDirectAnswers:
 
 
 class TestABlockingMessage:
-    """Its answer comes with the ring of a short turn's end, and is read behind a long one: nobody can tell."""
+    """The result of a short turn arrives with its notification, that of a long turn is read afterwards. Clients cannot
+    tell the difference."""
 
     @pytest.mark.parametrize("length", [None, 0, 1, 5])
     @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_question_waits_for_its_answer(served: Served) -> None:
     assert answered["id"] == asked["id"]
 
 
-def test_a_failure_says_nothing_of_its_cause(served: Served) -> None:
+def test_a_failure_does_not_reveal_its_cause(served: Served) -> None:
     task = talk.send(served.gateway, "fail")
 
     assert talk.state(task) == "FAILED"

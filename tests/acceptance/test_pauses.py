@@ -29,14 +29,14 @@ class Conversation:
         answer = httpx.post(f"{self._url}/message:send", json={"message": message}, headers=HEADERS, timeout=60)
         assert answer.status_code == 200, answer.text
         self.task = answer.json()["task"]
-        return self.said()
+        return self.state_and_text()
 
     def read(self) -> str:
         """Reads the task."""
         self.task = httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=20).json()
-        return self.said()
+        return self.state_and_text()
 
-    def said(self) -> str:
+    def state_and_text(self) -> str:
         status = self.task["status"]
         parts = status.get("message", {}).get("parts", [])
         return " ".join([status["state"].removeprefix("TASK_STATE_"), *(part["text"] for part in parts)])
@@ -61,8 +61,8 @@ def test_questions_are_asked_one_after_the_other_and_answered_once(site: tuple[F
     assert data["about"] == "a survey"
     assert data["answers"] == ["Ada", "London", "blue"]
     assert data["last"] == "m-blue"
-    said = [part["text"] for message in client.task["history"] for part in message["parts"]]
-    assert said == [
+    texts = [part["text"] for message in client.task["history"] for part in message["parts"]]
+    assert texts == [
         *("a survey", "Name?", "Ada", "Where do you live, Ada?", "London", "Colour?", "red or blue", "blue")
     ]
 
@@ -90,7 +90,7 @@ def test_a_question_raised_in_another_way_begins_anew(site: tuple[Fleet, Gateway
     assert client.task["artifacts"][0]["parts"] == [{"text": "continue: two"}]
 
 
-def test_an_answer_reaches_another_worker_when_the_first_is_gone(fleet: Fleet) -> None:
+def test_an_answer_reaches_another_worker_after_the_loss_of_the_first(fleet: Fleet) -> None:
     gateway, first = fleet.gateway(), fleet.worker()
     client = Conversation(gateway, "interview")
     assert client.say("a survey") == "INPUT_REQUIRED Name?"
@@ -101,7 +101,7 @@ def test_an_answer_reaches_another_worker_when_the_first_is_gone(fleet: Fleet) -
     assert client.task["artifacts"][0]["parts"][0]["data"]["answers"] == ["Ada", "London", "red"]
 
 
-def test_a_pause_that_nobody_answers_ends(fleet: Fleet) -> None:
+def test_an_unanswered_pause_ends(fleet: Fleet) -> None:
     fleet.worker(A2A_INPUT_TIMEOUT="1")
     gateway = fleet.gateway()
     client, answered = Conversation(gateway, "ask"), Conversation(gateway, "interview")

@@ -51,7 +51,7 @@ def artifacts(task: dict[str, Any]) -> list[Any]:
     ]
 
 
-ROWS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str]]] = [
+ENDS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str]]] = [
     # task, arguments, the log, artifacts, the client's text, Celery's events
     ("shout", {"text": "hey"}, DONE, ["HEY"], None, ["succeeded"]),
     ("gives", {"what": "none"}, [*WORKED, "COMPLETED"], [], None, ["succeeded"]),
@@ -77,10 +77,10 @@ ROWS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str
 
 @pytest.mark.parametrize(
     ("agent", "data", "log", "given", "text", "events"),
-    [pytest.param(*row, marks=pytest.mark.every_cell if row[0] in ("raises", "flaky") else ()) for row in ROWS],
+    [pytest.param(*row, marks=pytest.mark.every_cell if row[0] in ("raises", "flaky") else ()) for row in ENDS],
     ids=lambda value: str(value)[:25],
 )
-def test_a_task_ends_once_as_celery_says(
+def test_a_task_ends_once_like_its_celery_task(
     system: SystemUnderTest,
     agent: str,
     data: dict[str, Any],
@@ -112,9 +112,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("parts", "said"), REFUSED, ids=lambda value: str(value)[:25])
-def test_what_does_not_fit_the_signature_is_refused_and_says_what_would(
-    system: SystemUnderTest, parts: Any, said: str
+@pytest.mark.parametrize(("parts", "error"), REFUSED, ids=lambda value: str(value)[:25])
+def test_arguments_that_do_not_fit_the_signature_are_refused_with_a_hint(
+    system: SystemUnderTest, parts: Any, error: str
 ) -> None:
     body = message_json("")
     body["message"]["parts"] = parts
@@ -124,7 +124,7 @@ def test_what_does_not_fit_the_signature_is_refused_and_says_what_would(
     assert answer.status_code == 400
     violation = answer.json()["error"]["details"][1]["fieldViolations"][0]
     assert violation["field"] == "message.parts"
-    assert violation["description"].startswith(said)
+    assert violation["description"].startswith(error)
 
 
 def test_a_text_is_the_one_argument_that_takes_it_and_whole_numbers_stay_whole(system: SystemUnderTest) -> None:
@@ -136,7 +136,7 @@ def test_a_text_is_the_one_argument_that_takes_it_and_whole_numbers_stay_whole(s
     assert artifacts(task) == [{"url": "u", "width": 3, "height": 0, "whole": True}]
 
 
-def test_a_task_that_asks_is_called_again_with_all_that_was_said(system: SystemUnderTest) -> None:
+def test_a_task_that_asks_is_called_again_with_all_answers(system: SystemUnderTest) -> None:
     task_id = system.send("asks", data={})
     assert text_of(system.ended("asks", task_id)) == "Which city?"
     system.send("asks", "Rome", task_id=task_id)
@@ -147,7 +147,7 @@ def test_a_task_that_asks_is_called_again_with_all_that_was_said(system: SystemU
     assert artifacts(system.ended("asks", task_id)) == ["Rome 3"]
 
 
-def test_a_retry_says_which_attempt_comes_and_when(system: SystemUnderTest) -> None:
+def test_a_retry_has_the_number_and_time_of_the_next_attempt(system: SystemUnderTest) -> None:
     task_id = system.send("later", data={})
 
     metadata = system.ended("later", task_id)["metadata"]

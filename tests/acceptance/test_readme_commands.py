@@ -81,11 +81,11 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
             done = subprocess.run(caller, capture_output=True, text=True, timeout=60, check=True)
             assert "Hello, Ada!" in done.stdout
             assert "COMPLETED" in done.stdout
-        for command, said in OPERATORS.items():
+        for command, text in OPERATORS.items():
             arguments = [celery, *shlex.split(command)[1:]]
             done = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=60, check=False)
             assert (done.returncode, done.stderr) == (0, ""), command
-            assert done.stdout.startswith(said), command
+            assert done.stdout.startswith(text), command
     assert task["artifacts"][0]["parts"] == [{"text": "Hello, Ada!"}]  # type: ignore[index]
 
 

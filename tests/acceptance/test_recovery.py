@@ -103,7 +103,7 @@ async def test_a_store_that_comes_back_without_its_newest_writes_fails_the_task_
     assert len(anew.artifacts[0].parts) < 10
 
 
-def test_a_worker_that_was_frozen_finds_its_run_gone(fleet: Fleet) -> None:
+def test_a_frozen_worker_has_lost_its_run(fleet: Fleet) -> None:
     gateway, frozen = fleet.gateway(**LEASE), fleet.worker(pool="threads", **LEASE)
     task = send(gateway, "steady", "60 6", returnImmediately=True)
     eventually(lambda: "artifacts" in read(gateway, "steady", task), what="it has begun")

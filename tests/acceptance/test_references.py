@@ -31,7 +31,7 @@ def ended(served: Served, agent: str, body: dict[str, Any]) -> dict[str, Any]:
     return task
 
 
-def said(task: dict[str, Any]) -> Any:
+def output_of(task: dict[str, Any]) -> Any:
     part = task["artifacts"][0]["parts"][0]
     return part["data"] if "data" in part else part["text"].split()
 
@@ -41,7 +41,7 @@ def test_an_agent_gets_the_tasks_that_a_message_refers_to(served: Served) -> Non
         first, second = (ended(served, agent, message_json()) for _ in range(2))
         refer = [second["id"], "nobody", first["id"], second["id"]]
 
-        found = said(ended(served, agent, message_json(referenceTaskIds=refer)))
+        found = output_of(ended(served, agent, message_json(referenceTaskIds=refer)))
 
         assert [one.partition(":")[0] for one in found] == [second["id"], first["id"]], agent
 
@@ -51,18 +51,18 @@ def test_they_come_with_their_artifacts(served: Served) -> None:
     second = ended(served, "related", message_json(referenceTaskIds=[first["id"]]))
     third = ended(served, "related-executor", message_json())
 
-    assert said(second) == [f"{first['id']}: 1"]
-    assert said(ended(served, "related-executor", message_json(referenceTaskIds=[third["id"]]))) == [third["id"]]
+    assert output_of(second) == [f"{first['id']}: 1"]
+    assert output_of(ended(served, "related-executor", message_json(referenceTaskIds=[third["id"]]))) == [third["id"]]
 
 
-def test_nobody_elses_task_is_given(served: Served) -> None:
+def test_tasks_of_others_are_not_returned(served: Served) -> None:
     other_agent = ended(served, "echo", message_json())
     other_tenant = ended(served, "related", message_json() | {"tenant": "acme"})
     refer = [other_agent["id"], other_tenant["id"]]
 
-    assert said(ended(served, "related-executor", message_json(referenceTaskIds=refer))) == []
+    assert output_of(ended(served, "related-executor", message_json(referenceTaskIds=refer))) == []
     mine = ended(served, "related", message_json(referenceTaskIds=refer) | {"tenant": "acme"})
-    assert [one.partition(":")[0] for one in said(mine)] == [other_tenant["id"]]
+    assert [one.partition(":")[0] for one in output_of(mine)] == [other_tenant["id"]]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -86,7 +86,7 @@ async def test_a_message_refers_to_so_many_tasks_at_most(served: Served, binding
         (None, None),
     ],
 )
-async def test_active_extensions_are_said_in_the_answer(served: Served, asked: str | None, active: str | None) -> None:
+async def test_active_extensions_are_in_the_response(served: Served, asked: str | None, active: str | None) -> None:
     headers = {} if asked is None else {"A2A-Extensions": asked}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message_json()}
     url = f"{served.url}/agents/related-executor"

@@ -38,7 +38,7 @@ def leased(tmp_path: Path, broker: str) -> Iterator[Fleet]:
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Iterator[Fleet]:
-    """The same, on Redis alone."""
+    """Run a fleet with short leases on Redis."""
     with running_fleet(tmp_path, **LEASE) as fleet:
         yield fleet
 
@@ -60,7 +60,7 @@ def a2a(fleet: Fleet, *arguments: str, code: int = 0, **conf: str) -> Result:
     return done
 
 
-def rows(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any]]:
+def json_lines(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any]]:
     """Return the JSON output of a command."""
     return [json.loads(line) for line in a2a(fleet, *arguments, "--json", **conf).stdout.splitlines()]
 
@@ -77,7 +77,7 @@ def requeued(fleet: Fleet, task_ids: list[str]) -> list[RequeueResult]:
 
 
 def until(gateway: Gateway, agent: str, task: dict[str, Any], wanted: str) -> dict[str, Any]:
-    """The task, as soon as it is in the state `wanted`."""
+    """Wait until the task is in the state `wanted` and return it."""
     eventually(lambda: state(read(gateway, agent, task)) == wanted, what=f"{agent} is {wanted}")
     return read(gateway, agent, task)
 
@@ -88,7 +88,7 @@ def begun(gateway: Gateway, agent: str, text: str = "") -> dict[str, Any]:
     return until(gateway, agent, task, "WORKING")
 
 
-def test_what_was_lost_with_its_worker_runs_again_on_another(leased: Fleet) -> None:
+def test_a_requeued_lost_task_runs_on_another_worker(leased: Fleet) -> None:
     gateway, doomed = leased.gateway(), leased.worker(concurrency=6)
     dead = [begun(gateway, "second-time") for _ in range(5)]
     other = begun(gateway, "patient")
@@ -116,7 +116,7 @@ def test_what_was_lost_with_its_worker_runs_again_on_another(leased: Fleet) -> N
     assert read(gateway, "second-time", dead[0]) == dead[0]
 
     # one without a broker: a watcher publishes it
-    [late] = rows(leased, "requeue", dead[1]["id"], broker_url="amqp://127.0.0.1:1//")
+    [late] = json_lines(leased, "requeue", dead[1]["id"], broker_url="amqp://127.0.0.1:1//")
     assert late["published"] is False
     until(gateway, "second-time", {"id": late["task"]}, "COMPLETED")
 
@@ -129,15 +129,17 @@ def test_what_was_lost_with_its_worker_runs_again_on_another(leased: Fleet) -> N
     assert {one.dead: one.new for one in made if one.published is None} == became
     for task_id in became.values():
         until(gateway, "second-time", {"id": task_id}, "COMPLETED")
-    assert rows(leased, "requeue", dead[0]["id"]) == [{"task": new_id, "requeuedFrom": dead[0]["id"], "before": True}]
-    [letter] = rows(leased, "requeue")
-    assert letter["task"] == other["id"]
-    [last] = rows(leased, "requeue", "--all")
+    assert json_lines(leased, "requeue", dead[0]["id"]) == [
+        {"task": new_id, "requeuedFrom": dead[0]["id"], "before": True}
+    ]
+    [dead_letter] = json_lines(leased, "requeue")
+    assert dead_letter["task"] == other["id"]
+    [last] = json_lines(leased, "requeue", "--all")
     assert last["requeuedFrom"] == other["id"]
     until(gateway, "patient", {"id": last["task"]}, "WORKING")
 
 
-def test_a_poison_agent_is_a_dead_letter_and_what_is_none_says_why(quick: Fleet) -> None:
+def test_a_task_that_kills_workers_is_a_dead_letter_and_others_are_refused(quick: Fleet) -> None:
     gateway = quick.gateway()
     quick.watcher()
     assert a2a(quick, "requeue", "--all").stdout == "no dead letters\n"
@@ -146,8 +148,8 @@ def test_a_poison_agent_is_a_dead_letter_and_what_is_none_says_why(quick: Fleet)
         victim = quick.worker(pool="solo")
         eventually(lambda v=victim: not v.running, what="the worker dies of it")
     until(gateway, "poison", poison, "FAILED")
-    [letter] = rows(quick, "requeue")
-    assert (letter["task"], letter["attempts"], letter["maxAttempts"]) == (poison["id"], 2, 2)
+    [dead_letter] = json_lines(quick, "requeue")
+    assert (dead_letter["task"], dead_letter["attempts"], dead_letter["maxAttempts"]) == (poison["id"], 2, 2)
 
     quick.worker(pool="threads")
     failed, done, works = send(gateway, "fail", "x"), send(gateway, "echo", "x"), begun(gateway, "silent", "600")
@@ -158,25 +160,27 @@ def test_a_poison_agent_is_a_dead_letter_and_what_is_none_says_why(quick: Fleet)
         works["id"]: "is WORKING: it has not ended",
         "nobody": "no task nobody",
     }.items():
-        said = a2a(quick, "requeue", task_id, code=1)
-        assert said.stderr.startswith("Error: ")
-        assert why in said.stderr
-        assert said.stdout == ""
+        output = a2a(quick, "requeue", task_id, code=1)
+        assert output.stderr.startswith("Error: ")
+        assert why in output.stderr
+        assert output.stdout == ""
     assert "not both" in a2a(quick, "requeue", "--all", "nobody", code=2).stderr
     assert "no agent 'nobody'; this app has echo," in a2a(quick, "requeue", "--agent", "nobody", code=1).stderr
-    away = a2a(quick, "requeue", code=1, a2a_store_url="redis://127.0.0.1:1/0").stderr
-    assert "A2A_STORE_URL" in away
-    assert [letter["task"] for letter in rows(quick, "requeue")] == [poison["id"]]
+    unreachable = a2a(quick, "requeue", code=1, a2a_store_url="redis://127.0.0.1:1/0").stderr
+    assert "A2A_STORE_URL" in unreachable
+    assert [dead_letter["task"] for dead_letter in json_lines(quick, "requeue")] == [poison["id"]]
 
 
 def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
     def whys(older_than: str = "1", *more: str) -> dict[str, str]:
-        return {row["task"]: row["why"] for row in rows(quick, "list", "--stuck", "--older-than", older_than, *more)}
+        return {
+            row["task"]: row["why"] for row in json_lines(quick, "list", "--stuck", "--older-than", older_than, *more)
+        }
 
-    gateway, held = quick.gateway(), quick.worker(pool="threads", A2A_LEASE_TTL="600")
+    gateway, waiting = quick.gateway(), quick.worker(pool="threads", A2A_LEASE_TTL="600")
     hangs = begun(gateway, "silent", "600")
     assert a2a(quick, "list", "--stuck").stdout.startswith("nothing is stuck")
-    held.kill()
+    waiting.kill()
     cancel(gateway, "silent", hangs)
     assert whys("0") == {hangs["id"]: "canceling"}
     doomed = quick.worker(pool="threads")
@@ -197,14 +201,14 @@ def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
     eventually(lambda: whys() == found, what="a watcher sees to it")
     assert quick.command("purge", "-f", "-Q", quick.queue).returncode == 0, "else its queue still has the message"
     eventually(
-        lambda: [row for row in rows(quick, "list", "--stuck", "--older-than", "1") if row["publishedAgain"]],
+        lambda: [row for row in json_lines(quick, "list", "--stuck", "--older-than", "1") if row["publishedAgain"]],
         what="it is published again",
     )
     assert "published again" in a2a(quick, "list", "--stuck", "--older-than", "1", "--agent", "echo").stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (("--older-than", "5"), "--older-than needs --stuck"),
         (("--stuck", "--url", "http://x"), "leave out --url"),
@@ -213,8 +217,8 @@ def test_stuck_tasks_are_listed_with_what_they_wait_for(quick: Fleet) -> None:
         (("--stuck", "--older-than", "-1"), "--older-than"),
     ],
 )
-def test_bad_usage_of_list_says_how(arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_of_list_is_an_error_with_a_hint(arguments: tuple[str, ...], error: str) -> None:
     result = CliRunner().invoke(commands, ["list", *arguments], obj=SimpleNamespace(app=agents.app))
 
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert error in result.stderr

@@ -60,7 +60,7 @@ def waiting(system: SystemUnderTest, task_id: str, agent: str) -> dict[str, Any]
     return task
 
 
-ROWS: list[tuple[str, str, list[str], list[str], str | None, list[str]]] = [
+ENDS: list[tuple[str, str, list[str], list[str], str | None, list[str]]] = [
     # agent, message, the log, artifacts, the client's text, Celery's events
     ("flaky", "1", [*WORKED, *AGAIN, "artifact", "COMPLETED"], ["attempt 2 of run 1"], None, ["retried", "succeeded"]),
     ("flaky", "9", [*WORKED, *AGAIN, *AGAIN, "artifact", "FAILED"], ["attempt 3 "], AGENT_FAILED,
@@ -82,7 +82,7 @@ ROWS: list[tuple[str, str, list[str], list[str], str | None, list[str]]] = [
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize(
-    ("agent", "message", "log", "given", "text", "events"), ROWS, ids=[f"{row[0]} {row[1]}".strip() for row in ROWS]
+    ("agent", "message", "log", "given", "text", "events"), ENDS, ids=[f"{row[0]} {row[1]}".strip() for row in ENDS]
 )
 def test_a_run_is_retried_and_ends_once(
     system: SystemUnderTest,
@@ -133,7 +133,7 @@ def retried_total(system: SystemUnderTest, agent: str) -> float:
 
 
 @pytest.mark.every_cell
-def test_a_retry_keeps_what_its_turn_has_and_frees_its_slot(system: SystemUnderTest) -> None:
+def test_a_retry_has_the_state_of_its_turn_and_frees_its_slot(system: SystemUnderTest) -> None:
     task_id = asked(system, "1")
     system.send("later", "Ann", task_id=task_id)
 

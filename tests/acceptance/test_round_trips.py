@@ -1,7 +1,6 @@
-"""Every round trip to Redis is paid for: so many for a message, an event and a run, exactly, and none unseen.
+"""Number of round trips to Redis for a message, an event and a run: exact, and with none uncounted.
 
-Redis shows each command with its database, and its scripts' own commands as such: tasks are in database 0, and what
-Celery asks of its broker, which is not ours to save, is in database 1.
+Redis shows each command with its database, and the commands of scripts as such, which are not round trips.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ def streamed(gateway: Gateway, agent: str, text: str) -> list[str]:
 
 
 def trips(fleet: Fleet, act: Callable[[], object], *, runs: int = 1) -> Counter[str]:
-    """What processes asked of the store while `act` went on, and until so many `runs` were over; scripts by name."""
+    """Return the commands of processes while `act` ran and until `runs` runs had ended, with the names of scripts."""
     client = redis.Redis.from_url(fleet.redis.store_url)
     asked: Counter[str] = Counter()
     with client.monitor() as monitor:
         act()
-        for said in monitor.listen():
-            words = said["command"].split()
+        for entry in monitor.listen():
+            words = entry["command"].split()
             if words[0] == "ECHO":
                 break
-            if said["db"] != 0 or said["client_type"] == "lua":
+            if entry["db"] != 0 or entry["client_type"] == "lua":
                 continue
             name = NAMES.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]
             asked[name] += 1

@@ -79,7 +79,7 @@ async def finished(gateway: Gateway, body: dict[str, Any], agent: str = "routed"
         return await until_state(client, task["id"], "COMPLETED", "REJECTED", "FAILED")
 
 
-async def test_a_route_says_where_a_run_goes(served: Served) -> None:
+async def test_a_route_selects_the_queue_of_a_run(served: Served) -> None:
     near = await finished(served.gateway, message_json("hello"))
     far = await finished(served.gateway, message_json("to far"))
 
@@ -143,7 +143,7 @@ async def test_a_route_gives_a_priority(served: Served, broker: str) -> None:
 
 
 async def is_published(served: Served, task_id: str) -> bool:
-    """Whether the broker has the task's first run: then it is due again in a minute, and not in some seconds."""
+    """Return whether the broker has the task's first run: then it is due again in a minute, not in some seconds."""
     return await due_in(served, f"{task_id}.1") > 30
 
 
@@ -192,7 +192,7 @@ async def test_a_run_begins_not_before_its_time(served: Served, cut_off: Gateway
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "behind another message"])
-async def test_a_run_of_the_far_future_is_kept_from_the_broker(served: Served, waits: bool) -> None:
+async def test_a_run_of_the_far_future_is_not_published_yet(served: Served, waits: bool) -> None:
     """A worker would hold its message unacknowledged, which brokers stand for half an hour."""
     async with sdk_client(served.gateway, "routed", streaming=False) as client:
         fields = {"taskId": (await send(client, "ask", immediately=True)).id} if waits else {}
@@ -201,10 +201,10 @@ async def test_a_run_of_the_far_future_is_kept_from_the_broker(served: Served, w
         task = rpc(served.gateway, "SendMessage", body, agent="routed")["result"]["task"]
         run = f"{task['id']}.{2 if waits else 1}"
 
-        async def kept() -> bool:
+        async def is_held_back() -> bool:
             return 3600 - 660 < await due_in(served, run) < 3600 - 595
 
-        await eventually_async(kept, what="a watcher publishes it shortly before its time")
+        await eventually_async(is_held_back, what="a watcher publishes it shortly before its time")
         assert not ran_on(served, "worker-", run)
         canceled = await client.cancel_task(CancelTaskRequest(id=task["id"]))
 
@@ -217,7 +217,7 @@ async def test_a_time_that_has_come_is_now(served: Served) -> None:
     assert task["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_a_run_that_nobody_begins_in_time_is_rejected(served: Served) -> None:
+async def test_a_run_that_does_not_start_in_time_is_rejected(served: Served) -> None:
     late = await finished(served.gateway, scheduled("to nowhere", not_after=soon(5).isoformat()))
     in_time = await finished(served.gateway, scheduled(not_after=soon(60).isoformat()))
 

@@ -10,7 +10,7 @@ import pytest
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.runs.release import read_steps
-from tests.support.contexts import Fold, said
+from tests.support.contexts import Fold, output_of
 from tests.support.fleet import running_fleet
 from tests.support.talk import state
 from tests.support.waiting import eventually
@@ -29,25 +29,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fold]:
         yield site
 
 
-def test_what_an_agent_keeps_is_there_in_the_next_task(site: Fold) -> None:
+def test_the_next_task_gets_the_session(site: Fold) -> None:
     context = site.context("remember")
 
-    one, two = said(context.send("one")), said(context.send("two"))
+    one, two = output_of(context.send("one")), output_of(context.send("two"))
 
     assert (one["heard"], one["version"], one["history"]) == (["one"], 0, ["one"])
     assert (two["heard"], two["version"]) == (["one", "two"], 1)
     assert two["history"] == ["one", "two"], "its answers are data"
-    assert said(site.context("remember").send("three"))["heard"] == ["three"]
+    assert output_of(site.context("remember").send("three"))["heard"] == ["three"]
 
 
-def test_a_question_keeps_the_session_and_its_answer_finds_it(site: Fold) -> None:
+def test_the_answer_to_a_question_gets_the_session(site: Fold) -> None:
     context = site.context("remember")
     task = context.send("ask")
     assert state(task) == "INPUT_REQUIRED"
 
     task = context.send("blue", task)
 
-    assert said(task)["heard"] == ["ask", "ask", "blue"], "the function is called again for the answer"
+    assert output_of(task)["heard"] == ["ask", "ask", "blue"], "the function is called again for the answer"
 
 
 @pytest.mark.parametrize("text", ["fail", "large 1000", "odd", "nonsense"])
@@ -62,16 +62,16 @@ def test_a_failure_leaves_the_last_checkpoint(site: Fold, text: str) -> None:
     reference = part["text"].rpartition(" ")[2].strip(".)]")
     worker = site.fleet.processes[-1]
     worker.wait_for_output(reference)
-    kept = ["one", "fail"] if text == "fail" else ["one"]
-    assert said(context.send("two"))["heard"] == [*kept, "two"]
+    stored = ["one", "fail"] if text == "fail" else ["one"]
+    assert output_of(context.send("two"))["heard"] == [*stored, "two"]
 
 
 def test_plain_functions_executors_and_plain_tasks_have_one_too(site: Fold) -> None:
     plain, executor, task = (site.context(name) for name in ("sync-remember", "counting", "count-in-session"))
 
-    assert [said(plain.send("x")) for _ in range(2)] == ["1 of 1", "2 of 3"]
-    assert [said(executor.send("x")) for _ in range(2)] == ["1", "2"]
-    assert [said(task.send("x")) for _ in range(2)] == [1, 2]
+    assert [output_of(plain.send("x")) for _ in range(2)] == ["1 of 1", "2 of 3"]
+    assert [output_of(executor.send("x")) for _ in range(2)] == ["1", "2"]
+    assert [output_of(task.send("x")) for _ in range(2)] == [1, 2]
 
 
 def test_an_executor_has_ended_before_the_next_of_its_context_begins(site: Fold) -> None:
@@ -79,17 +79,17 @@ def test_an_executor_has_ended_before_the_next_of_its_context_begins(site: Fold)
 
     tasks = [context.send("x", wait=False) for _ in range(3)]
 
-    assert sorted(said(context.ended(task)) for task in tasks) == ["1", "2", "3"]
+    assert sorted(output_of(context.ended(task)) for task in tasks) == ["1", "2", "3"]
     assert [line.split()[0] for line in context.notes] == ["said", "over"] * 3
 
 
-def test_an_agent_without_a_session_says_which_option_it_needs(site: Fold) -> None:
+def test_an_agent_without_a_session_gets_an_error_with_the_option(site: Fold) -> None:
     assert state(site.context("no-session").send("x")) == "FAILED"
 
     assert "give it the option session=True" in site.fleet.processes[-1].output()
 
 
-def test_of_two_runs_at_once_one_hears_of_the_other(site: Fold) -> None:
+def test_one_of_two_concurrent_runs_gets_a_conflict(site: Fold) -> None:
     context = site.context("at-once")
     hold = site.folder / "hold"
     hold.touch()
@@ -102,7 +102,7 @@ def test_of_two_runs_at_once_one_hears_of_the_other(site: Fold) -> None:
 
     assert sorted(map(state, ends)) == ["COMPLETED", "FAILED"]
     [loser] = [end for end in ends if state(end) == "FAILED"]
-    assert said(loser) == "conflict"
+    assert output_of(loser) == "conflict"
     # what its client hears, not what its agent thought
     history = SyncStore(site.fleet.redis.store_url).run(read_steps(Keys(), loser["id"]))
     assert history is not None
@@ -123,7 +123,7 @@ def test_what_a_killed_worker_had_goes_on_from_its_last_checkpoint(tmp_path: Pat
         worker.kill()
         fleet.worker()
 
-        assert said(asked.send("blue", question))["heard"] == ["one", "ask", "ask", "blue"]
+        assert output_of(asked.send("blue", question))["heard"] == ["one", "ask", "ask", "blue"]
         task = context.ended(task)
 
     assert state(task) == "COMPLETED"

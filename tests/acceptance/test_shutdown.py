@@ -23,9 +23,9 @@ pytestmark = pytest.mark.every_cell
 POOLS = ("prefork", "threads", "solo")
 """Celery's own cold shutdown of a gevent worker fails, in its signal handler: only its warm one is tested here."""
 
-KINDS = ("warm", "soft", "cold")
+SHUTDOWNS = ("warm", "soft", "cold")
 STOPS = 30.0
-"""Seconds in which a worker must be gone; agents here would work for a minute."""
+"""Seconds in which a worker must end. Agents here would work for a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,8 @@ def system(folder: Path) -> Iterator[SystemUnderTest]:
 
 @pytest.fixture(scope="module")
 def brokers_site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[SystemUnderTest]:
-    """The same, on each broker, and with a watcher: a Redis may give a message to a worker that does not look."""
+    """Run a site on each broker with a watcher, because Redis may deliver a message to a worker that does not execute
+    it."""
     with site_on(broker, tmp_path_factory.mktemp(broker)) as system:
         system.fleet.watcher()
         yield system
@@ -86,8 +87,8 @@ def stop(worker: Process, kind: str) -> None:
         worker.signal(signal.SIGTERM)
 
 
-def gone(worker: Process, within: float = STOPS) -> None:
-    eventually(lambda: not worker.running, within=within, what=f"{worker.name} is gone: {worker.output()[-3000:]}")
+def wait_for_exit(worker: Process, within: float = STOPS) -> None:
+    eventually(lambda: not worker.running, within=within, what=f"{worker.name} has ended: {worker.output()[-3000:]}")
 
 
 def new_worker(system: SystemUnderTest, pool: str, kind: str = "", **env: str) -> Process:
@@ -97,7 +98,7 @@ def new_worker(system: SystemUnderTest, pool: str, kind: str = "", **env: str) -
 
 
 @pytest.mark.parametrize(
-    ("pool", "kind"), [*((pool, kind) for pool in (*POOLS, "asyncio") for kind in KINDS), ("gevent", "warm")]
+    ("pool", "kind"), [*((pool, kind) for pool in (*POOLS, "asyncio") for kind in SHUTDOWNS), ("gevent", "warm")]
 )
 def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder: Path, pool: str, kind: str) -> None:
     worker = new_worker(system, pool, kind)
@@ -107,12 +108,12 @@ def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder
 
     if kind == "warm":
         may_end(folder, task_id)
-        gone(worker)
+        wait_for_exit(worker)
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         assert words(folder, task_id) == ["begins 1"]
         system.require_celery_events(task_id, "succeeded")
         return
-    gone(worker)
+    wait_for_exit(worker)
     assert system.log(task_id) == [*WORKED, "artifact", "WORKING", "WORKING"]
     after = new_worker(system, pool)
     task = system.ended("worth-another", task_id)
@@ -125,7 +126,7 @@ def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder
     after.stop()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SHUTDOWNS)
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_run_that_must_not_begin_twice_fails_at_once(
     system: SystemUnderTest, folder: Path, pool: str, kind: str
@@ -138,7 +139,7 @@ def test_a_run_that_must_not_begin_twice_fails_at_once(
     if kind == "warm":
         may_end(folder, task_id)
     task = system.ended("once-only", task_id)
-    gone(worker)
+    wait_for_exit(worker)
     if kind == "warm":
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
         system.require_celery_events(task_id, "succeeded")
@@ -157,7 +158,7 @@ def test_what_ends_within_the_soft_time_has_ended(system: SystemUnderTest, folde
     stop(worker, "soft")
     may_end(folder, task_id)
 
-    gone(worker)
+    wait_for_exit(worker)
     assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
 
 
@@ -181,7 +182,7 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(brokers_site: SystemUnder
         assert worker.running, "the others did not wait for this one"
         for task_id in busy:
             may_end(folder, task_id)
-    gone(worker)
+    wait_for_exit(worker)
     for task_id in busy:
         system.ended("worth-another", task_id)
         assert system.is_in(task_id, "COMPLETED")
@@ -196,7 +197,7 @@ def test_a_framework_that_calls_it_a_cancel_is_not_believed(system: SystemUnderT
 
     stop(worker, "cold")
 
-    gone(worker)
+    wait_for_exit(worker)
     assert system.log(task_id) == [*WORKED, "FAILED"]
 
 
@@ -215,7 +216,7 @@ def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
     stop(worker, "second SIGTERM")
 
     eventually(lambda: len(system.log(task_id)) == 4, what="it is handed back")
-    gone(worker)
+    wait_for_exit(worker)
     after = new_worker(system, pool)
     assert system.ended(agent, task_id)["metadata"]["attempt"] == 2
     assert system.is_in(task_id, "COMPLETED")
@@ -240,7 +241,7 @@ def test_a_client_that_asked_to_cancel_gets_that(system: SystemUnderTest, folder
 
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert system.log(task_id) == [*WORKED, "WORKING", "CANCELED"]
-    gone(worker)
+    wait_for_exit(worker)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -254,7 +255,7 @@ def test_a_plain_celery_task_is_returned_or_fails_alike(
 
     stop(worker, "second SIGTERM")
 
-    gone(worker)
+    wait_for_exit(worker)
     if agent == "plain-once":
         assert system.log(task_id) == [*WORKED, "FAILED"]
         assert text_of(system.ended(agent, task_id)) == WORKER_LOST

@@ -117,7 +117,7 @@ def test_cancels_reach_what_waits_and_what_runs(signed: Signed) -> None:
 
 
 @ON_ONE
-def test_a_run_that_a_worker_hands_back_goes_on_at_another(signed: Signed) -> None:
+def test_a_run_that_a_worker_returns_continues_on_another(signed: Signed) -> None:
     first = signed.begin("steady", "0.2 0.2")
     signed.comes_to("steady", first, "COMPLETED")
     leaving = signed.fleet.worker(pool="threads", concurrency=1)
@@ -154,17 +154,17 @@ def test_flower_shows_runs(signed: Signed) -> None:
 
 
 @ON_ONE
-def test_a_gateway_with_another_key_is_not_heard_and_a_watcher_publishes_again(signed: Signed) -> None:
+def test_messages_of_a_gateway_with_another_key_are_refused_and_published_again(signed: Signed) -> None:
     gateway = signed.fleet.gateway(**signed.stranger)
 
     tasks = {agent: signed.begin(agent, "late", gateway=gateway) for agent in ("echo", "shout")}
     for agent, task_id in tasks.items():
         signed.comes_to(agent, task_id, "COMPLETED")
         eventually(lambda t=task_id: f"run {t}.1 published again" in signed.fleet.logs())
-    said = httpx.get(f"{gateway.url}/health/ready", timeout=30).json()["workers"]
+    body = httpx.get(f"{gateway.url}/health/ready", timeout=30).json()["workers"]
     gateway.stop()
 
-    assert said.startswith("no worker answered")
+    assert body.startswith("no worker answered")
     assert signed.worker.running
     assert texts(signed.ask("echo", "goes on")) == ["goes on"]
 

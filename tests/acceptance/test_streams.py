@@ -72,7 +72,7 @@ async def test_streams_of_fifty_running_tasks_are_whole_and_in_order(pair: Pair,
             assert ids == list(range(1 if number % 2 else ids[0], ids[-1] + 1)), task.id
             assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
             assert "task" in seen[0].data
-            assert _said(seen) == "0 1 2 3 4 5 6 7 8 9 "
+            assert _text_of(seen) == "0 1 2 3 4 5 6 7 8 9 "
             assert {frame.event for frame in seen} == {"message"}
 
 
@@ -84,7 +84,7 @@ async def test_two_streams_of_one_task_show_the_same(pair: Pair, http: httpx.Asy
     )
 
     assert one == two
-    assert _said(one) == "0 1 2 3 4 5 6 7 8 9 "
+    assert _text_of(one) == "0 1 2 3 4 5 6 7 8 9 "
 
 
 async def test_an_ended_task_is_replayed_after_any_event_on_any_gateway(pair: Pair, http: httpx.AsyncClient) -> None:
@@ -169,7 +169,7 @@ async def test_a_reader_that_does_not_read_slows_no_other_and_misses_nothing(
         assert _state(quick[-1]) == "TASK_STATE_COMPLETED"
         assert [first, *[frame async for frame in slow]] == quick
     assert [frame.version for frame in quick] == list(range(1, len(quick) + 1))
-    assert _said(quick).split() == [str(number) for number in range(20000)]
+    assert _text_of(quick).split() == [str(number) for number in range(20000)]
 
 
 async def test_a_stream_survives_the_loss_of_its_wake_line(pair: Pair, http: httpx.AsyncClient) -> None:
@@ -180,7 +180,7 @@ async def test_a_stream_survives_the_loss_of_its_wake_line(pair: Pair, http: htt
         seen += [frame async for frame in events]
 
     assert [frame.version for frame in seen] == list(range(1, len(seen) + 1))
-    assert _said(seen) == "0 1 2 3 4 5 6 7 8 9 "
+    assert _text_of(seen) == "0 1 2 3 4 5 6 7 8 9 "
 
 
 async def test_a_killed_gateways_stream_goes_on_at_another_without_a_gap(pair: Pair, http: httpx.AsyncClient) -> None:
@@ -201,7 +201,7 @@ async def test_a_killed_gateways_stream_goes_on_at_another_without_a_gap(pair: P
     seen += await _subscribed(http, pair.b, "pace", task_id, Last_Event_ID=seen[-1].id)
 
     assert [frame.version for frame in seen] == list(range(1, len(seen) + 1))
-    assert _said(seen).split() == [str(number) for number in range(15)]
+    assert _text_of(seen).split() == [str(number) for number in range(15)]
     assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
 
 
@@ -214,7 +214,7 @@ async def test_a_follow_up_is_hidden_from_streams_and_its_answer_is_not(pair: Pa
         rest(pair.a, "POST", "/message:send", message_json("7", taskId=asked["id"]), agent="ask")
         seen = [frame async for frame in events]
 
-    assert _said(seen) == "7 it is"
+    assert _text_of(seen) == "7 it is"
     assert _state(seen[-1]) == "TASK_STATE_COMPLETED"
     assert sorted(frame.version for frame in seen) == [frame.version for frame in seen]
 
@@ -234,9 +234,7 @@ async def test_a_task_is_subscribed_to_with_get_too(pair: Pair, http: httpx.Asyn
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_stream_that_nobody_reads_any_more_is_given_up(
-    pair: Pair, http: httpx.AsyncClient, binding: str
-) -> None:
+async def test_a_stream_without_a_reader_is_closed(pair: Pair, http: httpx.AsyncClient, binding: str) -> None:
     store = redis.Redis.from_url(pair.fleet.redis.store_url)
     task_ids = [_begin(pair.b, "silent", "60") for _ in range(10)]
 
@@ -292,12 +290,12 @@ def _state(frame: Frame) -> str:
     return state
 
 
-def _said(seen: list[Frame]) -> str:
-    """All text of a stream's artifacts; a task at its front tells what was said before."""
-    said = ""
+def _text_of(seen: list[Frame]) -> str:
+    """Return the text of all artifacts of a stream. A task at its start includes the earlier text."""
+    text = ""
     if "task" in seen[0].data:
-        said += "".join(p["text"] for artifact in seen[0].data["task"].get("artifacts", []) for p in artifact["parts"])
+        text += "".join(p["text"] for artifact in seen[0].data["task"].get("artifacts", []) for p in artifact["parts"])
     for frame in seen:
         if "artifactUpdate" in frame.data:
-            said += "".join(part["text"] for part in frame.data["artifactUpdate"]["artifact"]["parts"])
-    return said
+            text += "".join(part["text"] for part in frame.data["artifactUpdate"]["artifact"]["parts"])
+    return text

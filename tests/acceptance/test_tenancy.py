@@ -1,6 +1,6 @@
-"""The matrix of tenancy: each operation, over each binding, by its owner and by everybody else.
+"""Tenancy: each operation, over each binding, by the owner and by other callers.
 
-What is somebody else's looks as what there never was: the same answer but for the id, and nothing new in the store.
+A task of another caller looks like a missing one: the response differs only in the id, and nothing changes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Matrix:
         assert (await self.ask("JSONRPC", "CreateTaskPushNotificationConfig", hook, "alice", tenant)).is_success
         return str(task["id"])
 
-    def kept(self) -> dict[bytes, Any]:
+    def stored(self) -> dict[bytes, Any]:
         """All that the store holds."""
         found: dict[bytes, Any] = {}
         for key in self.store.scan_iter():
@@ -132,13 +132,11 @@ async def test_an_owner_may_do_everything(matrix: Matrix, binding: str) -> None:
 @pytest.mark.parametrize(
     ("binding", "stranger"), [*((one, who) for one in BINDINGS[:3] for who in STRANGERS), (BINDINGS[3], "owner")]
 )
-async def test_what_is_somebody_elses_looks_as_what_there_never_was(
-    matrix: Matrix, binding: str, stranger: str
-) -> None:
+async def test_tasks_of_others_look_like_missing_ones(matrix: Matrix, binding: str, stranger: str) -> None:
     who, tenant = STRANGERS[stranger]
     tenant = tenant if where(binding) else ""
     task_id, unknown = await matrix.waiting(where(binding)), str(uuid4())
-    before = matrix.kept()
+    before = matrix.stored()
     for operation in OPERATIONS:
         of_alice = await matrix.ask(binding, operation, of_task(operation, task_id), who, tenant)
         of_nobody = await matrix.ask(binding, operation, of_task(operation, unknown), who, tenant)
@@ -148,13 +146,13 @@ async def test_what_is_somebody_elses_looks_as_what_there_never_was(
         config = operation == "GetTaskPushNotificationConfig"
         assert ("No such push notification config" if config else "Task not found") in of_alice.body, operation
         assert of_alice.status in (404, "NOT_FOUND", 200), operation
-        assert matrix.kept() == before, operation
+        assert matrix.stored() == before, operation
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_nobody_is_told_nothing(matrix: Matrix, binding: str) -> None:
+async def test_anonymous_callers_learn_nothing(matrix: Matrix, binding: str) -> None:
     task_id, unknown = await matrix.waiting(where(binding)), str(uuid4())
-    before = matrix.kept()
+    before = matrix.stored()
     answers = {
         await matrix.ask(binding, operation, of_task(operation, one), "", tenant)
         for operation in OPERATIONS
@@ -164,13 +162,13 @@ async def test_nobody_is_told_nothing(matrix: Matrix, binding: str) -> None:
 
     [answer] = answers
     assert answer.status in (401, "UNAUTHENTICATED")
-    assert matrix.kept() == before
+    assert matrix.stored() == before
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_who_may_not_use_a_tenant_is_told_so_whatever_is_in_it(matrix: Matrix, binding: str) -> None:
+async def test_a_forbidden_tenant_is_refused_whatever_it_contains(matrix: Matrix, binding: str) -> None:
     task_id, unknown = await matrix.waiting(where(binding)), str(uuid4())
-    before = matrix.kept()
+    before = matrix.stored()
     for operation in OPERATIONS:
         of_alice = await matrix.ask(binding, operation, of_task(operation, task_id), "carol", where(binding))
         of_nobody = await matrix.ask(binding, operation, of_task(operation, unknown), "carol", where(binding))
@@ -178,7 +176,7 @@ async def test_who_may_not_use_a_tenant_is_told_so_whatever_is_in_it(matrix: Mat
         assert of_alice == of_nobody, operation
         assert "Not permitted in this tenant" in of_alice.body, operation
         assert of_alice.status in (403, "PERMISSION_DENIED") or "0.3" in binding, operation
-        assert matrix.kept() == before
+        assert matrix.stored() == before
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
@@ -210,15 +208,15 @@ async def test_a_reference_to_a_task_of_somebody_elses_is_one_to_nothing(matrix:
     sent = await matrix.ask("JSONRPC", "SendMessage", message_json(), "alice", "acme", "related")
     theirs, unknown = task_of(sent)["id"], str(uuid4())
 
-    async def told(who: str, tenant: str, reference: str) -> list[Any]:
+    async def responses(who: str, tenant: str, reference: str) -> list[Any]:
         body = message_json(referenceTaskIds=[reference])
         task = task_of(await matrix.ask(binding, "SendMessage", body, who, tenant, "related"))
         assert task["status"]["state"] == "TASK_STATE_COMPLETED"
         return [part.get("data") for artifact in task.get("artifacts", []) for part in artifact["parts"]]
 
-    assert await told("alice", "acme", theirs) == [[f"{theirs}: 1"]]
+    assert await responses("alice", "acme", theirs) == [[f"{theirs}: 1"]]
     for who, tenant in STRANGERS.values():
-        assert await told(who, tenant, theirs) == await told(who, tenant, unknown) == [[]]
+        assert await responses(who, tenant, theirs) == await responses(who, tenant, unknown) == [[]]
 
 
 @pytest.mark.parametrize("binding", BINDINGS[:3])
@@ -246,7 +244,7 @@ async def test_lists_and_the_extended_card_are_each_ones_own(matrix: Matrix, bin
 
 
 @pytest.mark.parametrize("binding", BINDINGS[:3])
-async def test_an_issuer_that_is_away_is_not_missed(matrix: Matrix, binding: str) -> None:
+async def test_an_outage_of_the_issuer_has_no_effect(matrix: Matrix, binding: str) -> None:
     matrix.issuer.away = True
     try:
         forged = bearer(token(rsa_key("made-up"), "RS256", "alice", tenants=[""]))
@@ -255,7 +253,7 @@ async def test_an_issuer_that_is_away_is_not_missed(matrix: Matrix, binding: str
         assert (await matrix.ask(binding, "ListTasks", {}, "alice", "")).is_success
     finally:
         matrix.issuer.away = False
-    assert 1 <= matrix.issuer.asked < 10, "its keys are kept"
+    assert 1 <= matrix.issuer.asked < 10, "its keys are stored"
 
 
 def task_of(answer: Answer) -> dict[str, Any]:

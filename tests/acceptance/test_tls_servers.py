@@ -53,9 +53,9 @@ def send(gateway: Gateway, agent: str, data: Any, **fields: Any) -> dict[str, An
 
 def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str) -> str:
     """Runs, canvases, retries, cancels, webhooks, what operators ask; gives what was answered."""
-    said = [send(gateway, "echo", "hello"), send(gateway, "flaky", {"succeed_at": 2})]
-    said += [send(gateway, "canvas", {"how": how}) for how in ("chord", "returned chain")]
-    assert {task["status"]["state"] for task in said} == {"TASK_STATE_COMPLETED"}, said
+    texts = [send(gateway, "echo", "hello"), send(gateway, "flaky", {"succeed_at": 2})]
+    texts += [send(gateway, "canvas", {"how": how}) for how in ("chord", "returned chain")]
+    assert {task["status"]["state"] for task in texts} == {"TASK_STATE_COMPLETED"}, texts
     hook = {"url": "http://127.0.0.1:9/", "token": "t"}
     waits = send(gateway, "ask", "hello", taskPushNotificationConfig=hook)
     listed = rest(gateway, "GET", f"/tasks/{waits['id']}/pushNotificationConfigs", agent="ask")
@@ -97,10 +97,10 @@ def test_redis_with_tls_and_users_for_store_and_broker(tmp_path: Path) -> None:
             gateway = fleet.gateway(**store)
             fleet.watcher(**store)
 
-            said = does_everything(fleet, gateway, worker, **store)
+            text = does_everything(fleet, gateway, worker, **store)
 
             key = server.client[0].read_text().splitlines()[1]
-            assert not finds({"what was printed and answered": said.encode()}, [*SECRETS, key])
+            assert not finds({"what was printed and answered": text.encode()}, [*SECRETS, key])
         assert refusals(audit) == []
         assert {key.partition(b":")[0] for key in audit.keys("*")} <= {b"acme-broker", b"acme-results"}
         strangers = redis.Redis(port=server.port, ssl=True, ssl_ca_certs=files["TEST_CA"])
@@ -129,9 +129,9 @@ def test_rabbitmq_with_tls_and_users_for_gateways_and_workers(tmp_path: Path) ->
                 gateway = fleet.gateway(**ours)
                 fleet.watcher(**ours)
 
-                said = does_everything(fleet, gateway, worker, **ours)
+                text = does_everything(fleet, gateway, worker, **ours)
 
-                assert not finds({"what was printed and answered": said.encode()}, SECRETS)
+                assert not finds({"what was printed and answered": text.encode()}, SECRETS)
                 assert refusals(store) == []
         log = "".join(path.read_text() for path in (tmp_path / "log").glob("*.log"))
         assert "access_refused" not in log.lower()

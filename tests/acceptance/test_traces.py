@@ -1,4 +1,4 @@
-"""One trace from the client's span to the webhook's post, through real processes."""
+"""One trace from the client's span to the post to the webhook, through real processes."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ def test_a_trace_goes_from_the_clients_call_to_the_post(
 
 
 def posted(found: list[Collected], many: int) -> list[Collected]:
-    """`found`, once so many posts are in it."""
+    """Wait until the spans include `count` posts and return them."""
     return found if len([span for span in found if span.name == "POST webhook"]) >= many else []
 
 
-def test_a_receiver_is_told_the_trace_and_nothing_else_of_it(
+def test_a_receiver_gets_the_trace_id_and_nothing_else(
     served: Served, spans: Collector, hooks: Receiver, caller: Caller
 ) -> None:
     body = with_config(message_json("hello"), hooks.url("/told"))
@@ -140,8 +140,8 @@ def test_a_receiver_is_told_the_trace_and_nothing_else_of_it(
         assert (version, trace, int(flags, 16) & 1) == ("00", caller.trace, 1)
         assert not {"tracestate", "baggage"} & post.headers.keys()
     found = eventually(lambda: posted(spans.of_trace(caller.trace), len(got)), what="each post has a span")
-    told = {post.headers["traceparent"].split("-")[2] for post in got}
-    assert told == {span.id for span in found if span.name == "POST webhook"}
+    received = {post.headers["traceparent"].split("-")[2] for post in got}
+    assert received == {span.id for span in found if span.name == "POST webhook"}
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -214,7 +214,7 @@ def test_a_run_that_a_watcher_publishes_is_in_its_trace(served: Served, spans: C
     store.close()
 
 
-def test_log_lines_are_json_with_actions_and_ids_and_name_the_trace(served: Served, caller: Caller) -> None:
+def test_log_lines_are_json_with_actions_ids_and_the_trace(served: Served, caller: Caller) -> None:
     task = rpc(served.gateway, "SendMessage", message_json("x"), agent="thinker", **caller.headers)["result"]["task"]
     celery_id = f"{task['id']}.1"
     assert served.worker is not None
@@ -224,7 +224,7 @@ def test_log_lines_are_json_with_actions_and_ids_and_name_the_trace(served: Serv
         lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("celery_id") == celery_id]
 
-    # Celery's own last word comes behind ours
+    # Celery logs its last line after ours
     eventually(lambda: "celery.app.trace" in {line["logger"] for line in of_the_run()}, what="all of it is logged")
     of_run = of_the_run()
     actions = [line["action"] for line in of_run if "action" in line]
@@ -234,9 +234,9 @@ def test_log_lines_are_json_with_actions_and_ids_and_name_the_trace(served: Serv
     assert ended["trace_id"] == caller.trace
     assert {"celery.worker.strategy", "celery.app.trace"} <= {line["logger"] for line in of_run}  # Celery's own
     for process in served.fleet.processes:
-        said = [line for line in process.output().splitlines() if "a2a_celery" in line or "uvicorn" in line]
-        assert said
-        assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in said), process.name
+        output = [line for line in process.output().splitlines() if "a2a_celery" in line or "uvicorn" in line]
+        assert output
+        assert all({"time", "level", "logger", "message"} <= json.loads(line).keys() for line in output), process.name
 
 
 def test_celerys_own_instrumentation_may_be_on_as_well(tmp_path: Path, spans: Collector, caller: Caller) -> None:

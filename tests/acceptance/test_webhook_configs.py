@@ -138,10 +138,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("url", "said"), REFUSED, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize(("url", "error"), REFUSED, ids=lambda value: repr(value)[:30])
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_url_that_leads_where_none_may_is_refused_and_says_why(
-    served: Served, task_id: str, binding: str, url: str, said: str
+async def test_a_forbidden_url_is_refused_with_the_reason(
+    served: Served, task_id: str, binding: str, url: str, error: str
 ) -> None:
     params = {"taskId": task_id, "url": url}
     made = await fault(served.gateway, binding, "CreateTaskPushNotificationConfig", params, agent="ask")
@@ -150,8 +150,8 @@ async def test_a_url_that_leads_where_none_may_is_refused_and_says_why(
 
     assert made.reason == sent.reason == "INVALID_PARAMS"
     if url:  # the SDK sees by itself that a required field is missing
-        assert made.fields["url"].startswith(said)
-        assert sent.fields["configuration.task_push_notification_config.url"].startswith(said)
+        assert made.fields["url"].startswith(error)
+        assert sent.fields["configuration.task_push_notification_config.url"].startswith(error)
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -229,7 +229,7 @@ async def test_an_unknown_task_has_no_configs(served: Served, binding: str) -> N
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_an_agent_whose_card_says_no_push_refuses_each_operation(served: Served, binding: str) -> None:
+async def test_an_agent_without_push_notifications_refuses_each_operation(served: Served, binding: str) -> None:
     for method, params in (
         ("CreateTaskPushNotificationConfig", {"taskId": "nobody", "url": HOOK}),
         ("GetTaskPushNotificationConfig", {"taskId": "nobody", "id": "x"}),
@@ -241,20 +241,20 @@ async def test_an_agent_whose_card_says_no_push_refuses_each_operation(served: S
         assert found.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED", method
 
 
-def test_a_tenant_is_not_kept_with_a_config(served: Served) -> None:
-    """It is as long as a client likes, and the task's scope has it."""
+def test_a_tenant_is_not_stored_with_a_config(served: Served) -> None:
+    """A client chooses its length, and the scope of the task has it anyway."""
     config = {"url": HOOK, "id": "mine", "tenant": "x" * 100_000}
     body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": config}}
     task = rpc(served.gateway, "SendMessage", body, agent="ask")["result"]["task"]
 
     with redis.Redis.from_url(served.fleet.redis.store_url) as store:
-        kept = store.hgetall(Keys("a2a").task(task["id"]).push)
+        stored = store.hgetall(Keys("a2a").task(task["id"]).push)
 
-    assert kept
-    assert max(map(len, kept.values())) < 2000
+    assert stored
+    assert max(map(len, stored.values())) < 2000
 
 
-async def test_an_extended_card_says_of_push_what_the_public_one_does(served: Served) -> None:
+async def test_an_extended_card_has_the_push_capability_of_the_public_one(served: Served) -> None:
     async with sdk_client(served.gateway, "full") as client:
         assert (await client.get_extended_agent_card(GetExtendedAgentCardRequest())).capabilities.push_notifications
 
@@ -264,7 +264,7 @@ async def test_the_cards_say_what_there_is(served: Served) -> None:
     assert not (await card_of(served.gateway, "quiet")).capabilities.push_notifications
 
 
-def test_events_that_nobody_knows_are_refused(served: Served, task_id: str) -> None:
+def test_unknown_events_are_refused(served: Served, task_id: str) -> None:
     path = f"/tasks/{task_id}{CONFIGS}"
 
     answer = rest(served.gateway, "POST", path, {"url": HOOK}, agent="ask", A2A_Push_Events="status, everything")
@@ -273,17 +273,17 @@ def test_events_that_nobody_knows_are_refused(served: Served, task_id: str) -> N
     assert "status, terminal, artifacts" in answer.text
 
 
-def test_metrics_say_how_webhooks_stand(served: Served) -> None:
+def test_metrics_have_the_state_of_webhooks(served: Served) -> None:
     task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     hook = {"configuration": {"taskPushNotificationConfig": {"url": HOOK}}}
     rpc(served.gateway, "SendMessage", message_json("blue", taskId=task["id"]) | hook, agent="ask")
 
-    said = httpx.get(f"{served.url}/metrics", timeout=LIMIT)
+    text = httpx.get(f"{served.url}/metrics", timeout=LIMIT)
 
-    assert said.headers["content-type"].startswith("text/plain; version=")
+    assert text.headers["content-type"].startswith("text/plain; version=")
     metrics = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(said.text)
+        for family in text_string_to_metric_families(text.text)
         for sample in family.samples
     }
     assert metrics["a2a_webhook_posts_total", "delivered"] == 0

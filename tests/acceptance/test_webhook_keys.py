@@ -215,8 +215,8 @@ def test_doctor_names_what_is_on_and_a_key_that_no_gateway_publishes(tmp_path: P
     assert f"signatures of webhooks: HMAC-SHA256 (v1) and Ed25519 (v1a) with {printed(OLD)}" in right
     assert f"published too: {printed(NEW)}" in right
     assert "ok     signatures: watchers sign with published keys" in right
-    for said in (behind, none):
-        assert f"signs webhooks with {printed(OLD)}, which gateways with" in said
+    for text in (behind, none):
+        assert f"signs webhooks with {printed(OLD)}, which gateways with" in text
     assert "signatures of webhooks: HMAC-SHA256 (v1)\n" in none
     assert OLD not in right + behind + none
 

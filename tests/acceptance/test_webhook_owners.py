@@ -49,11 +49,11 @@ class Owner:
         self._webhook = f"/webhooks/{task_id}/mine"
 
     def deliveries(self) -> dict[str, Any]:
-        """What it reads."""
+        """Return the deliveries that it reads."""
         return self._answer("GET", "/deliveries", 200)
 
     def replay(self, event: str = "") -> dict[str, Any]:
-        """What it reads when it has an event replayed, or all that failed."""
+        """Request the replay of an event, or of all failed ones, and return the response."""
         return self._answer("POST", f"/deliveries/{event}:replay" if event else "/deliveries:replay", 202)
 
     def ping(self) -> str:
@@ -116,13 +116,13 @@ def test_the_owner_sees_a_receiver_fail_and_work_again(
     assert len(found["deliveries"]) == len(posts)
 
 
-def test_what_was_given_up_comes_when_its_owner_replays_it_and_a_watcher_is_back(
+def test_abandoned_events_are_delivered_after_a_replay_and_the_restart_of_a_watcher(
     served: Served, watcher: list[Process], hooks: Receiver, path: str
 ) -> None:
     hooks.plan(path, [410])
     owner = sent(served, hooks.url(path))
-    [gone] = owner.attempts(outcome="gone")
-    assert (gone["status"], owner.deliveries()["state"]) == (410, "dead")
+    [attempt] = owner.attempts(outcome="gone")
+    assert (attempt["status"], owner.deliveries()["state"]) == (410, "dead")
     watcher.pop().kill()
 
     assert owner.replay()["state"] == "waiting"

@@ -82,7 +82,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         running_fleet(tmp_path_factory.mktemp("fleet"), **env) as fleet,
         receiver() as hooks,
         celery_events(fleet.broker_url) as events,
-        commands(fleet.redis.store_url.removeprefix("unix://")) as said,
+        commands(fleet.redis.store_url.removeprefix("unix://")) as text,
     ):
         hooks.plan(FINE, [], then=echo(200))
         hooks.plan(FAILING, [], then=echo(500))
@@ -95,11 +95,11 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         flower = f"http://127.0.0.1:{free_port()}"
         address = ("--address=127.0.0.1", f"--port={flower.rpartition(':')[2]}")
         fleet.start("flower", "flower", *address, FLOWER_UNAUTHENTICATED_API="true")
-        eventually(lambda: flower_says(flower, "/api/workers?refresh=1"), what="Flower knows the worker")
+        eventually(lambda: flower_response(flower, "/api/workers?refresh=1"), what="Flower knows the worker")
         traces = Traces(fleet, gateway, events, hooks)
-        tell_everybody(traces)
+        use_all_features(traces)
         look_at_flower(traces, flower)
-        traces.heard = said()
+        traces.heard = text()
         yield traces
 
 
@@ -107,7 +107,7 @@ def hook(hooks: Receiver, path: str, token: str = TOKEN, **fields: Any) -> dict[
     return {"url": hooks.url(path), "token": token, "authentication": AUTHENTICATION, **fields}
 
 
-def tell_everybody(traces: Traces) -> None:
+def use_all_features(traces: Traces) -> None:
     """Configs come in every way, deliveries succeed and fail, clients and operators read what there is."""
     gateway, hooks, answers = traces.gateway, traces.hooks, traces.answers
     tasks = []
@@ -119,8 +119,8 @@ def tell_everybody(traces: Traces) -> None:
         tasks.append(sent["result"]["task"]["id"])
     task, *_ = tasks
     for binding, version in WAYS:
-        said = asyncio.run(operations(gateway, binding, version, task, hooks))
-        answers[f"the operations over {binding} {version}"] = said
+        text = asyncio.run(operations(gateway, binding, version, task, hooks))
+        answers[f"the operations over {binding} {version}"] = text
     signed = hook(hooks, FINE, SIGNING, id="signed")
     answers["a config that signs"] = rest(
         gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", signed, agent="ask"
@@ -131,9 +131,9 @@ def tell_everybody(traces: Traces) -> None:
         refused = rest(gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", config, agent="ask")
         assert refused.status_code == 400, refused.text
         inline = {"configuration": {"taskPushNotificationConfig": config}}
-        said = rpc(gateway, "SendMessage", message_json("hello") | inline, agent="ask")
-        assert "error" in said
-        answers[f"wrong config {number}"] = refused.text + json.dumps(said)
+        text = rpc(gateway, "SendMessage", message_json("hello") | inline, agent="ask")
+        assert "error" in text
+        answers[f"wrong config {number}"] = refused.text + json.dumps(text)
     # of another type, so that pydantic says in its error what it was
     malformed = {"pushNotificationConfig": {"url": 1, "token": [TOKEN], "authentication": CREDENTIALS}}
     for method, params in (
@@ -148,7 +148,7 @@ def tell_everybody(traces: Traces) -> None:
     hooks.wait_for(FAILING, 2)
     hooks.wait_for(GONE, 1)
     answers["a2a deliveries list"] = eventually(
-        lambda: said if {"dead", "failing"} <= set((said := operator(traces, "list")).split()) else "",
+        lambda: text if {"dead", "failing"} <= set((text := operator(traces, "list")).split()) else "",
         what="one line fails and one is dead",
     )
     for number, (path, failed) in enumerate(zip((FAILING, GONE), tasks[1:], strict=True)):
@@ -171,15 +171,15 @@ def tell_everybody(traces: Traces) -> None:
 
 def look_at_flower(traces: Traces, flower: str) -> None:
     """Keeps what its pages and its API say of the runs."""
-    over = eventually(lambda: flower_says(flower, "/api/tasks?state=SUCCESS"), what="Flower shows the runs")
+    over = eventually(lambda: flower_response(flower, "/api/tasks?state=SUCCESS"), what="Flower shows the runs")
     runs = json.loads(over)
     assert {run["name"] for run in runs.values()} == {"a2a.ask"}
     pages = ["/api/tasks", "/api/workers", "/workers", "/tasks", "/metrics", *(f"/task/{name}" for name in runs)]
-    traces.answers |= {f"Flower's {page}": flower_says(flower, page) for page in pages}
+    traces.answers |= {f"Flower's {page}": flower_response(flower, page) for page in pages}
     assert all(traces.answers[f"Flower's {page}"] for page in pages)
 
 
-def flower_says(flower: str, page: str) -> str:
+def flower_response(flower: str, page: str) -> str:
     """Return the response, or "" if there is none or it is empty."""
     try:
         answer = httpx.get(f"{flower}{page}", timeout=30)
@@ -244,10 +244,10 @@ def test_the_scan_finds_what_is_planted(fleet: Fleet, form: str) -> None:
             lambda: client.zadd("planted", {within: 1}),
             lambda: client.set(within, "value"),
         ):
-            with commands(fleet.redis.store_url.removeprefix("unix://")) as said:
+            with commands(fleet.redis.store_url.removeprefix("unix://")) as text:
                 plant()
-                eventually(lambda: b"planted" in said() or b"before" in said(), what="it is told")
-            places = {"values": values(client), "file": saved(client), "told": said(), "log": within.encode()}
+                eventually(lambda: b"planted" in text() or b"before" in text(), what="it is told")
+            places = {"values": values(client), "file": saved(client), "told": text(), "log": within.encode()}
             found = " ".join(finds(places, SECRETS))
             assert all(f"secret 1 is in {place}, as {form}" in found for place in places), found
             client.flushall()

@@ -134,8 +134,8 @@ def test_a_conversation_goes_on_at_its_webhook(served: Served, store: SyncStore,
 
     turn = ["SUBMITTED", "WORKING", "INPUT_REQUIRED"]
     assert states(posts) == [*turn * 3, "SUBMITTED", "WORKING", "artifact", "COMPLETED"]
-    told, known = folded(posts), ParseDict(read(served, "interview", task["id"]), Task())
-    assert (told.status, told.artifacts) == (known.status, known.artifacts)
+    received, known = folded(posts), ParseDict(read(served, "interview", task["id"]), Task())
+    assert (received.status, received.artifacts) == (known.status, known.artifacts)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_nobody_is_sent_elsewhere(served: Served, store: SyncStore, hooks: Recei
     assert hooks.received(elsewhere) == []
 
 
-def stands(store: SyncStore, task_id: str, config_id: str) -> str:
+def delivery_state(store: SyncStore, task_id: str, config_id: str) -> str:
     """Return the state of the delivery in a list, or "missing" if there is none."""
     found = store.run(read_delivery(Keys("a2a"), task_id, config_id))
     return found.state if found else "missing"
@@ -203,7 +203,9 @@ def deliveries(served: Served, *arguments: str) -> list[dict[str, Any]]:
     return list(map(json.loads, found.stdout.splitlines()))
 
 
-def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore, hooks: Receiver, path: str) -> None:
+def test_a_410_response_abandons_the_delivery_until_a_replay(
+    served: Served, store: SyncStore, hooks: Receiver, path: str
+) -> None:
     hooks.plan(path, [200, 410])
     task = sent(served, "count", "5", hooks.url(path), id="gone")
     hooks.wait_for(path, 2)
@@ -230,11 +232,11 @@ def test_gone_is_given_up_at_once_and_replayed(served: Served, store: SyncStore,
     assert "was not given up, or is already due again" in again.stdout
     posts = all_posts(store, hooks, path, task["id"])
     assert [version_of(got) for got in posts] == [1, 2, *sorted(shown(store, task["id"]))[1:]]
-    eventually(lambda: stands(store, task["id"], "gone") == "delivered")
+    eventually(lambda: delivery_state(store, task["id"], "gone") == "delivered")
 
 
-def made(served: Served, agent: str, task_id: str, url: str, config_id: str) -> None:
-    """A config, made by itself."""
+def create_config(served: Served, agent: str, task_id: str, url: str, config_id: str) -> None:
+    """Create a config in a separate request."""
     params = {"taskId": task_id, "url": url, "id": config_id, "token": SECRET}
     answer = rpc(served.gateway, "CreateTaskPushNotificationConfig", params, agent=agent)
     assert "result" in answer, answer
@@ -246,7 +248,7 @@ def test_a_config_gets_what_comes_after_it_and_nothing_when_it_is_deleted(
     early, late = path, next(PATHS)
     task = sent(served, "ask", "begin", hooks.url(early), id="early")
     after = max(shown(store, task["id"]))
-    made(served, "ask", task["id"], hooks.url(late), "late")
+    create_config(served, "ask", task["id"], hooks.url(late), "late")
 
     rpc(served.gateway, "SendMessage", message_json("what?", taskId=task["id"]), agent="ask")
 
@@ -265,12 +267,12 @@ def test_a_config_that_is_deleted_while_it_backs_off_gets_nothing_more(
     failing, fine = path, next(PATHS)
     hooks.plan(failing, [retry_after(6)])
     task = sent(served, "ask", "begin", hooks.url(failing), id="failing")
-    made(served, "ask", task["id"], hooks.url(fine), "fine")
+    create_config(served, "ask", task["id"], hooks.url(fine), "fine")
     [first] = hooks.wait_for(failing)
 
     rpc(served.gateway, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "failing"}, agent="ask")
 
-    assert stands(store, task["id"], "failing") == "missing"
+    assert delivery_state(store, task["id"], "failing") == "missing"
     hooks.plan(fine, [retry_after(9)])  # once this one comes again, the other would have come long ago
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
     again = eventually(lambda: hooks.received(fine)[1:2])
@@ -284,7 +286,7 @@ def test_a_webhook_that_fails_holds_up_no_other_of_its_task(
     failing, fine = path, next(PATHS)
     hooks.plan(failing, [], then=500)
     task = sent(served, "ask", "begin", hooks.url(failing), id="failing")
-    made(served, "ask", task["id"], hooks.url(fine), "fine")
+    create_config(served, "ask", task["id"], hooks.url(fine), "fine")
     after = max(shown(store, task["id"]))
     hooks.wait_for(failing)
 
@@ -310,7 +312,7 @@ def test_only_what_is_wanted_comes(served: Served, store: SyncStore, hooks: Rece
     task = rpc(served.gateway, "SendMessage", body, agent="ask", A2A_Push_Events=wanted)["result"]["task"]
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
 
-    eventually(lambda: stands(store, task["id"], "some") == "delivered", what="nothing is due")
+    eventually(lambda: delivery_state(store, task["id"], "some") == "delivered", what="nothing is due")
 
     everything = ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "SUBMITTED", "WORKING", "artifact", "COMPLETED"]
     assert states(hooks.received(path)) == [kind for kind in everything if kind in WANTED[wanted]]
@@ -325,15 +327,15 @@ def test_hosts_that_do_not_answer_hold_up_no_other(
         mute.plan("/hook", [], then=silent())
         tasks = [sent(served, "ask", "begin", hooks.url(f"{path}/{number}"))["id"] for number in range(10)]
         for task_id, number in product(tasks, range(4)):
-            made(served, "ask", task_id, mute.url(), f"mute-{number}")
-            made(served, "ask", task_id, nobody, f"nobody-{number}")
+            create_config(served, "ask", task_id, mute.url(), f"mute-{number}")
+            create_config(served, "ask", task_id, nobody, f"nobody-{number}")
         for task_id in tasks:
             rpc(served.gateway, "SendMessage", message_json("7", taskId=task_id), agent="ask")
 
         for number, task_id in enumerate(tasks):
             all_posts(store, hooks, f"{path}/{number}", task_id)
 
-        dead = [stands(store, t, f"{who}-{n}") for t in tasks for who in ("mute", "nobody") for n in range(4)]
+        dead = [delivery_state(store, t, f"{who}-{n}") for t in tasks for who in ("mute", "nobody") for n in range(4)]
         assert set(dead) <= {"waiting", "failing"}
         assert mute.wait_for("/hook")
 

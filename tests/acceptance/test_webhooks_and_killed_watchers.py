@@ -52,7 +52,7 @@ def store(delivering: Fleet) -> Iterator[SyncStore]:
 
 @pytest.fixture
 def hosts() -> Iterator[list[Receiver]]:
-    """Three, since a watcher posts only so much to one at a time."""
+    """Run three hosts, because a watcher limits the posts to each of them."""
     with receiver() as one, receiver() as two, receiver() as three:
         yield [one, two, three]
 
@@ -65,7 +65,7 @@ def sent(gateway: Gateway, agent: str, text: str, url: str) -> str:
 
 
 def all_delivered(gateway: Gateway, store: SyncStore, sent: dict[str, str]) -> bool:
-    """Whether the tasks, by id with their agents, have ended or wait, and nothing is owed to anybody."""
+    """Return whether all tasks have ended or wait, and no delivery is due."""
     if any(deliveries(store, Keys("a2a"))):
         return False
     states = [rpc(gateway, "GetTask", {"id": t}, agent=agent)["result"]["status"]["state"] for t, agent in sent.items()]
@@ -74,8 +74,8 @@ def all_delivered(gateway: Gateway, store: SyncStore, sent: dict[str, str]) -> b
 
 @contextmanager
 def watchers_that_are_killed(fleet: Fleet, hosts: list[Receiver]) -> Iterator[list[int]]:
-    """Two watchers, one of which is killed whenever so many posts more have come, and another started. Gives how many
-    had come each time."""
+    """Run two watchers, and replace one of them after each further number of posts. Yield the number of posts at each
+    time."""
     watchers, kills, over = [fleet.watcher(), fleet.watcher()], [], threading.Event()
 
     def kills_again_and_again() -> None:

@@ -34,8 +34,8 @@ def sent(system: SystemUnderTest, hooks: Receiver, agent: str, text: str = "") -
     return system.sent(agent, body), path
 
 
-def told(system: SystemUnderTest, hooks: Receiver, task_id: str, path: str) -> list[str]:
-    """The states that came to `path`, when the end of the log is among them; all posts are judged."""
+def posted_states(system: SystemUnderTest, hooks: Receiver, task_id: str, path: str) -> list[str]:
+    """Return the states that were posted to `path` after the end of the log was posted. Check all posts."""
     expected = shown(system.store, task_id)
     eventually(lambda: {version_of(got) for got in hooks.received(path)} >= set(expected), what=f"{expected}")
     posts = hooks.received(path)
@@ -49,7 +49,7 @@ def test_canceled_in_its_queue(system: SystemUnderTest, hooks: Receiver) -> None
         task_id, path = sent(system, hooks, "echo")
         rpc(system.gateway, "CancelTask", {"id": task_id}, agent="echo")
 
-        assert told(system, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
+        assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
 
 
 def test_canceled_while_it_runs(system: SystemUnderTest, hooks: Receiver) -> None:
@@ -59,14 +59,14 @@ def test_canceled_while_it_runs(system: SystemUnderTest, hooks: Receiver) -> Non
     rpc(system.gateway, "CancelTask", {"id": task_id}, agent="silent")
 
     system.ended("silent", task_id)
-    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
+    assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
 
 
 def test_not_answered_in_time(system: SystemUnderTest, hooks: Receiver) -> None:
     task_id, path = sent(system, hooks, "ask")
     eventually(lambda: system.is_in(task_id, "FAILED"))
 
-    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "FAILED"]
+    assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "INPUT_REQUIRED", "FAILED"]
 
 
 def test_revoked_before_it_began(system: SystemUnderTest, hooks: Receiver) -> None:
@@ -75,7 +75,7 @@ def test_revoked_before_it_began(system: SystemUnderTest, hooks: Receiver) -> No
         system.revoke(task_id)
 
     assert text_of(system.ended("echo", task_id)) == CANCELED_BY_OPERATOR
-    assert told(system, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
+    assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "CANCELED"]
 
 
 def test_terminated_while_it_runs(system: SystemUnderTest, hooks: Receiver) -> None:
@@ -85,7 +85,7 @@ def test_terminated_while_it_runs(system: SystemUnderTest, hooks: Receiver) -> N
     system.celery.control.revoke(f"{task_id}.1", terminate=True)
 
     assert text_of(system.ended("silent", task_id)) == CANCELED_BY_OPERATOR
-    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
+    assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "CANCELED"]
 
 
 def test_a_run_whose_process_was_killed(system: SystemUnderTest, hooks: Receiver) -> None:
@@ -93,7 +93,7 @@ def test_a_run_whose_process_was_killed(system: SystemUnderTest, hooks: Receiver
 
     system.ended("ends", task_id)
 
-    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
+    assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
 
 
 def test_a_machine_that_is_gone(system: SystemUnderTest, hooks: Receiver) -> None:
@@ -104,4 +104,4 @@ def test_a_machine_that_is_gone(system: SystemUnderTest, hooks: Receiver) -> Non
     machine.kill()
 
     assert text_of(system.ended("silent", task_id)) == WORKER_LOST
-    assert told(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
+    assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]

@@ -40,8 +40,8 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 async def due(blob_setup: BlobSetup, keys: Keys, letters: str) -> list[str]:
     """An ended task with a large part of each letter, to be archived now, in that order."""
     made = []
-    for place, letter in enumerate(letters):
-        task_id = await created(Seeds(blob_setup.store, keys), [Part(text=letter * LARGE)])
+    for place, dead_letter in enumerate(letters):
+        task_id = await created(Seeds(blob_setup.store, keys), [Part(text=dead_letter * LARGE)])
         await blob_setup.store.run(request_cancel(keys, ANN, task_id, CONTEXT))
         await blob_setup.store.redis.zadd(keys.archive, {task_id: place + 1})
         made.append(task_id)
@@ -73,10 +73,10 @@ async def test_large_parts_are_in_the_copy_and_not_all_in_memory_at_once(
     await Archiver(blob_setup.store, keys, counted, None).tick()  # type: ignore[arg-type]
 
     assert counted.put_at_once == [2, 2, 1]
-    for task_id, letter in zip(tasks, "abcde", strict=True):
-        kept = await archive.read(ANN, task_id)
-        assert kept is not None
-        assert kept.task.history[0].parts[0].text == letter * LARGE
+    for task_id, dead_letter in zip(tasks, "abcde", strict=True):
+        stored = await archive.read(ANN, task_id)
+        assert stored is not None
+        assert stored.task.history[0].parts[0].text == dead_letter * LARGE
         assert await blob_setup.store.run(read_task(keys, ANN, task_id)) is None
     await remove_due_blobs(blob_setup, keys)
     assert [blob_setup.blobs_of(task_id) for task_id in tasks] == [[]] * 5
@@ -99,9 +99,9 @@ async def test_while_the_object_store_is_away_the_task_and_its_blobs_stay(
     await remove_due_blobs(blob_setup, keys)
     await blob_setup.store.redis.delete(keys.archiver)
     await Archiver(blob_setup.store, keys, archive, None).tick()
-    kept = await archive.read(ANN, task_id)
-    assert kept is not None
-    assert kept.task.history[0].parts[0].text == "a" * LARGE
+    stored = await archive.read(ANN, task_id)
+    assert stored is not None
+    assert stored.task.history[0].parts[0].text == "a" * LARGE
 
 
 async def test_nothing_to_copy_is_no_reason_to_ask_a_database_that_is_away(

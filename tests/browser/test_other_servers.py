@@ -57,8 +57,8 @@ async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser
         await does(page.agent, "plain")
         await does(page.send, "go")
         await does(page.says, "#task .badge", "Working")
-        kept = await does(page.script, "return [document.cookie, sessionStorage.length, localStorage.length].join()")
-        assert kept == ",0,0"
+        stored = await does(page.script, "return [document.cookie, sessionStorage.length, localStorage.length].join()")
+        assert stored == ",0,0"
         await steps.given.put(None)
         await does(page.says, "#task .badge", "Completed")
         await does(page.open)
@@ -102,14 +102,14 @@ def none(card: Card, _: str) -> Card:
 
 
 @pytest.mark.parametrize(
-    ("card", "said"), [(legacy, "offers JSONRPC 0.3.0; this page speaks A2A 1.0"), (none, "no agent card")]
+    ("card", "error"), [(legacy, "offers JSONRPC 0.3.0; this page speaks A2A 1.0"), (none, "no agent card")]
 )
 async def test_an_agent_that_the_page_can_not_speak_to(
-    browser: webdriver.Chrome, card: Callable[[Card, str], Card], said: str
+    browser: webdriver.Chrome, card: Callable[[Card, str], Card], error: str
 ) -> None:
     async with page_beside(browser, Steps(), RestrictedServer(card=card)) as page:
         await asyncio.to_thread(page.open)
-        await asyncio.to_thread(page.says, "#tasks", said)
+        await asyncio.to_thread(page.says, "#tasks", error)
 
 
 async def test_a_card_that_names_another_address_and_http_json(browser: webdriver.Chrome) -> None:
@@ -148,8 +148,8 @@ async def test_messages_with_the_same_id_are_shown_as_often_as_they_were_said(br
         await asyncio.to_thread(page.open)
         last, every, artifacts = await asyncio.to_thread(page.script, REPEATED)
 
-    said = [str(number) for number in range(60)]
-    assert (last, every, artifacts) == (said[10:], said, ["a", "b"])
+    texts = [str(number) for number in range(60)]
+    assert (last, every, artifacts) == (texts[10:], texts, ["a", "b"])
 
 
 ASKED_AT = """

@@ -75,8 +75,8 @@ def test_a_question_is_answered_in_its_task(page: Page) -> None:
     assert page.task_id() == task
     assert page.text("#task article .text") == "7 it is"
     assert not page.all("#task .question")
-    said = [element.text for element in page.all("#task .message.user .text")]
-    assert said == ["begin", "many", "7"]
+    texts = [element.text for element in page.all("#task .message.user .text")]
+    assert texts == ["begin", "many", "7"]
 
 
 def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:

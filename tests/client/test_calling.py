@@ -198,20 +198,20 @@ class TestPauses:
         assert len(set(pauses)) > 1, "those that began together come apart"
 
     def test_an_answer_ends_a_time_without(self) -> None:
-        away = CallProgress(NOW, "t").missed(NOW + 1).missed(NOW + 2)
+        progress = CallProgress(NOW, "t").missed(NOW + 1).missed(NOW + 2)
 
-        assert away.failing_since == NOW + 1
-        assert CallProgress.read(away.to_dict(), NOW) == away
-        assert away.reached("t", has_webhook=False).failing_since is None
+        assert progress.failing_since == NOW + 1
+        assert CallProgress.read(progress.to_dict(), NOW) == progress
+        assert progress.reached("t", has_webhook=False).failing_since is None
 
     def test_a_step_that_has_no_more_time_looks_when_that_is_so(self) -> None:
-        told = CallProgress(NOW, "t", has_webhook=True)
+        progress = CallProgress(NOW, "t", has_webhook=True)
 
-        assert told.pause(NOW, timeout=5) == 5, "a webhook that never comes makes nothing late"
-        assert told.pause(NOW + 4, timeout=5) == 1
+        assert progress.pause(NOW, timeout=5) == 5, "a webhook that never comes makes nothing late"
+        assert progress.pause(NOW + 4, timeout=5) == 1
         assert CallProgress(NOW, "t", failing_since=NOW).pause(NOW + 100, timeout=101) == 1
-        assert told.pause(NOW, timeout=5, at_least=20.0) == 20
-        assert told.pause(NOW, timeout=1000) >= 0.8 * WEBHOOK_POLL_INTERVAL_MIN
+        assert progress.pause(NOW, timeout=5, at_least=20.0) == 20
+        assert progress.pause(NOW, timeout=1000) >= 0.8 * WEBHOOK_POLL_INTERVAL_MIN
 
     def test_many_steps_look_ten_times_a_second_in_all(self) -> None:
         pace = PollRateLimiter()
@@ -224,14 +224,14 @@ class TestPauses:
 
 def test_news_is_told_once() -> None:
     clock = ManualClock()
-    news = PendingWakeups(clock)
-    news.add("a")
+    wakeups = PendingWakeups(clock)
+    wakeups.add("a")
 
-    assert (news.pop("a"), news.pop("a"), news.pop("b")) == (True, False, False)
+    assert (wakeups.pop("a"), wakeups.pop("a"), wakeups.pop("b")) == (True, False, False)
 
-    news.add("a")
+    wakeups.add("a")
     clock.advance(WAKEUP_TTL)
-    assert not news.pop("a"), "it is too old"
+    assert not wakeups.pop("a"), "it is too old"
 
 
 class TestWebhook:

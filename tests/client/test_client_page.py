@@ -51,20 +51,20 @@ async def test_a_session_is_taken_up_from_its_row() -> None:
 
 
 def test_the_states_are_those_of_the_code() -> None:
-    said = rows("<!-- states")
-    later = said.pop("of a later version of A2A")
+    reasons = rows("<!-- states")
+    later = reasons.pop("of a later version of A2A")
 
-    assert said == {state_name(state): f'`"{why}"`' if why else "`None`" for state, why in STOP_REASONS.items()}
+    assert reasons == {state_name(state): f'`"{why}"`' if why else "`None`" for state, why in STOP_REASONS.items()}
     assert later == "`None`"
 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
-    said = {int(code): meaning for code, meaning in rows("<!-- exit codes").items()}
+    meanings = {int(code): meaning for code, meaning in rows("<!-- exit codes").items()}
 
-    assert {code: meaning.split(",")[0] for code, meaning in said.items() if code not in (2, INTERRUPTED)} == {
+    assert {code: meaning.split(",")[0] for code, meaning in meanings.items() if code not in (2, INTERRUPTED)} == {
         code: state_name(state) for state, code in EXIT_CODES.items()
     }
-    assert {2, INTERRUPTED} < set(said)
+    assert {2, INTERRUPTED} < set(meanings)
 
 
 def test_the_errors_are_those_of_the_code() -> None:
@@ -89,11 +89,14 @@ def test_its_numbers_are_the_codes() -> None:
 
 def test_the_other_libraries_are_those_of_the_tests() -> None:
     table = PAGE.partition("<!-- peers")[2].partition("Known limitations")[0]
-    said = set(re.findall(r"^\| (\S+) \| (\S+) \|", table, re.MULTILINE)) - {("library", "version"), ("---", "---")}
+    documented = set(re.findall(r"^\| (\S+) \| (\S+) \|", table, re.MULTILINE)) - {
+        ("library", "version"),
+        ("---", "---"),
+    }
     requirements = "\n".join(path.read_text() for path in PEERS.glob("sdk-*.txt"))
     npm = json.loads((PEERS / "package.json").read_text())["dependencies"]
 
-    assert said == {
+    assert documented == {
         *re.findall(r"^([\w-]+)(?:\[[\w,-]+\])?==(\S+)$", requirements, re.MULTILINE),
         *(tuple(name.removeprefix("npm:").rsplit("@", 1)) for name in npm.values() if name.startswith("npm:")),
     }

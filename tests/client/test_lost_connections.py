@@ -36,12 +36,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def chunks(events: list[StreamResponse]) -> str:
     """What the chunks among `events` say, each as often as it came; behind a task as a whole they begin anew."""
-    said = ""
+    text = ""
     for event in events:
         if event.HasField("task"):
-            said = "".join(part.text for artifact in event.task.artifacts for part in artifact.parts)
-        said += "".join(part.text for part in event.artifact_update.artifact.parts)
-    return said
+            text = "".join(part.text for artifact in event.task.artifacts for part in artifact.parts)
+        text += "".join(part.text for part in event.artifact_update.artifact.parts)
+    return text
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -79,8 +79,8 @@ async def test_streams_outlive_a_gateway_that_is_killed(ours: Served) -> None:
         assert (result.state_name, result.text) == ("COMPLETED", NUMBERS), binding
         assert chunks(events) == NUMBERS, binding
     for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC has no ids: there the task as a whole stood for what was missed
-        told = [MessageToDict(event) for event in seen[binding]]
-        assert told == await log(ours, sessions[binding].task_id), "each event once"
+        received = [MessageToDict(event) for event in seen[binding]]
+        assert received == await log(ours, sessions[binding].task_id), "each event once"
     assert sum(event.HasField("task") for event in seen["GRPC"]) >= 2  # or GetTask saw the new gateway first
 
 

@@ -142,12 +142,12 @@ def numbered(*results: Any) -> Response:
     return Response(body, media_type="text/event-stream")
 
 
-@pytest.mark.parametrize("told", [[], [{}]], ids=["no event", "an empty event"])
-async def test_ids_without_subscriptions_that_tell_anything_are_followed_to_the_end(told: list[Any]) -> None:
+@pytest.mark.parametrize("events", [[], [{}]], ids=["no event", "an empty event"])
+async def test_ids_without_subscriptions_that_tell_anything_are_followed_to_the_end(events: list[Any]) -> None:
     """Some servers number their frames and keep no events; to an ended task they answer with an empty stream."""
 
     def answers(method: str) -> Any:
-        streams = {"SendStreamingMessage": numbered({"task": T_WORKS}), "SubscribeToTask": numbered(*told)}
+        streams = {"SendStreamingMessage": numbered({"task": T_WORKS}), "SubscribeToTask": numbered(*events)}
         return streams.get(method, T_IS_DONE)
 
     async with odd_peer(answers, streaming=True) as agent:

@@ -161,9 +161,9 @@ def changed(field: str, value: str) -> Post:
     ids=["id", "timestamp", "body", "another's secret", "empty", "no text"],
 )
 def test_what_was_changed_or_signed_by_others_is_not_authentic(sent: Post) -> None:
-    said = refused(verifier(), sent)
+    error = refused(verifier(), sent)
 
-    assert said == "NotAuthentic: No signature was made with a secret known here, over this id, time and body."
+    assert error == "NotAuthentic: No signature was made with a secret known here, over this id, time and body."
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_an_id_says_when_its_event_was_recorded() -> None:
 
 @pytest.mark.parametrize("timestamp", ["now", "1.5", "1e9", "-1", "+1", " 1", "٣", "nan", "9" * 13])
 def test_a_timestamp_is_whole_seconds(timestamp: str) -> None:
-    said = refused(verifier(), changed("webhook-timestamp", timestamp))
+    error = refused(verifier(), changed("webhook-timestamp", timestamp))
 
-    assert said == "MalformedNotification: The header webhook-timestamp is not a whole number of seconds since 1970."
+    assert error == "MalformedNotification: The header webhook-timestamp is not a whole number of seconds since 1970."
 
 
 @pytest.mark.parametrize(
@@ -279,15 +279,15 @@ def test_credentials_are_looked_at_when_they_are_known(option: str, header: str,
 
 
 def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
-    kinds = (MalformedNotification, NotAuthentic, TimestampOutOfRange, NotificationTooLarge)
+    types = (MalformedNotification, NotAuthentic, TimestampOutOfRange, NotificationTooLarge)
 
-    assert {kind.__name__: kind.status for kind in kinds} == {
+    assert {kind.__name__: kind.status for kind in types} == {
         "MalformedNotification": 400,
         "NotAuthentic": 401,
         "TimestampOutOfRange": 401,
         "NotificationTooLarge": 413,
     }
-    assert all(issubclass(kind, NotificationRefused) for kind in kinds)
+    assert all(issubclass(kind, NotificationRefused) for kind in types)
 
 
 def spoiled(good: str) -> st.SearchStrategy[str]:

@@ -120,9 +120,9 @@ async def test_a_forged_post_is_refused(change: dict[str, str], status: int) -> 
     sent = signed_by(OLD)
     forged = Post(sent.headers | change, sent.body)
 
-    said = await judged(Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW)), forged)
+    judgement = await judged(Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW)), forged)
 
-    assert said.startswith(f"{status} "), said
+    assert judgement.startswith(f"{status} "), judgement
 
 
 async def test_another_body_is_refused_and_a_recording_too() -> None:
@@ -162,9 +162,9 @@ async def test_keys_are_fetched_once_and_again_when_they_are_old(
 
 
 async def test_posts_that_come_at_once_wait_for_one_fetch(verifier: Verifier, endpoint: Endpoint) -> None:
-    said = await asyncio.gather(*(judged(verifier, signed_by(OLD)) for _ in range(20)))
+    judgements = await asyncio.gather(*(judged(verifier, signed_by(OLD)) for _ in range(20)))
 
-    assert (said, endpoint.asked) == (["fine"] * 20, 1)
+    assert (judgements, endpoint.asked) == (["fine"] * 20, 1)
 
 
 async def test_a_rotation_in_three_steps_refuses_nothing(

@@ -332,9 +332,9 @@ async def test_secrets_and_credentials_are_in_no_log(
         answers = [await sent(http, url, what) for what in posts]
 
     assert [answer.status_code for answer in answers] == [500, 401, 401, 401]
-    said = caplog.text + "".join(answer.text for answer in answers)
+    text = caplog.text + "".join(answer.text for answer in answers)
     hidden = ["a-good-", "a-bad-", SECRET.removeprefix("whsec_"), "secret of twenty", "v1,"]
-    assert [word for word in hidden if word in said] == []
+    assert [word for word in hidden if word in text] == []
 
 
 @pytest.mark.parametrize(

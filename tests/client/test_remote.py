@@ -190,18 +190,18 @@ class Heard:
 
 class TestCredentials:
     async def test_they_go_with_every_request(self) -> None:
-        heard, tokens = Heard(), iter(range(10))
+        received, tokens = Heard(), iter(range(10))
 
         async def fresh() -> dict[str, str]:
             return {"X-Token": str(next(tokens))}
 
-        async with plain_server(States(), around=heard) as url:
+        async with plain_server(States(), around=received) as url:
             for credentials in ({"headers": fresh}, {"bearer": "b"}, {"api_key": "k"}, {"headers": {"X-A": "1"}}):
                 async with RemoteAgent(url, **credentials) as agent:  # type: ignore[arg-type]
                     await agent.session().send("COMPLETED")
 
         for path in ("/.well-known/agent-card.json", "/"):
-            first, second, third, fourth = heard.headers[path]
+            first, second, third, fourth = received.headers[path]
             assert first["x-token"] in {"0", "1"}
             assert second["authorization"] == "Bearer b"
             assert third["x-api-key"] == "k"
@@ -230,7 +230,7 @@ class TestCredentials:
             RemoteAgent(url)
 
     @pytest.mark.parametrize(
-        ("status", "error", "said"),
+        ("status", "error", "expected"),
         [
             (401, CallRefused, "check the credentials"),
             (403, CallRefused, "lack permission"),
@@ -239,13 +239,13 @@ class TestCredentials:
     )
     @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
     async def test_a_status_that_is_no_answer_is_said(
-        self, binding: str, status: int, error: type[Exception], said: str
+        self, binding: str, status: int, error: type[Exception], expected: str
     ) -> None:
         async with (
             plain_server(States(), around=Heard(refuse=status)) as url,
             RemoteAgent(url, transports=[binding]) as agent,
         ):
-            with pytest.raises(error, match=said):
+            with pytest.raises(error, match=expected):
                 await agent.session().send("COMPLETED")
 
     async def test_a_card_without_a_way_to_its_agent_is_no_use(self) -> None:

@@ -282,8 +282,8 @@ def test_what_can_be_read_beside_what_cannot_is_kept(state: str) -> None:
     ],
 )
 def test_the_shapes_of_version_0_3(state: str, name: str) -> None:
-    said = {"kind": "message", "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "it"}]}
-    whole = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": state, "message": said}}
+    message = {"kind": "message", "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "it"}]}
+    whole = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": state, "message": message}}
     update = {"kind": "status-update", "taskId": "t", "contextId": "c", "status": whole["status"], "final": False}
 
     for answer in (whole, update, {"jsonrpc": "2.0", "id": 1, "result": whole}):
@@ -292,7 +292,7 @@ def test_the_shapes_of_version_0_3(state: str, name: str) -> None:
     artifact = {"artifactId": "a", "parts": [{"kind": "text", "text": "made"}]}
     made = {"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact}
     assert [part.text for a in Result.of(whole, made).artifacts for part in a.parts] == ["made"]
-    assert Result.of(said).text == "it"
+    assert Result.of(message).text == "it"
 
 
 @pytest.mark.parametrize(

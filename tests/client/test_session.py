@@ -112,7 +112,7 @@ GOOD = {"version": 1, "context_id": "c", "task_id": "t", "state": 6}
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "error"),
     [
         (None, "version 1"),
         ([], "version 1"),
@@ -128,6 +128,6 @@ GOOD = {"version": 1, "context_id": "c", "task_id": "t", "state": 6}
     ],
     ids=repr,
 )
-def test_garbage_is_no_saved_session(data: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_garbage_is_no_saved_session(data: Any, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         Session.from_dict(data)

@@ -134,20 +134,20 @@ async def test_celerys_listeners_know_what_a_lost_run_was_that_they_never_heard_
     """The worker is killed with the events that it has not sent yet, or the listener was not there."""
     publisher = Publisher(celery, {})
     shown = celery.events.State()
-    with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as heard:
-        heard.psubscribe("*celeryev*")
-        heard.get_message(timeout=10)
+    with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as received:
+        received.psubscribe("*celeryev*")
+        received.get_message(timeout=10)
         publisher.lost_soon("echo", "t", 2, "celery@gone", canceled=canceled)
         publisher.lost_soon("resize", "p", 1, "celery@gone", canceled=canceled, call="tasks.resize")
         for _ in range(2):
-            shown.event(await asyncio.to_thread(next_event, heard))
+            shown.event(await asyncio.to_thread(next_event, received))
 
     state = "REVOKED" if canceled else "FAILURE"
-    said = {
+    events = {
         task.uuid: (task.name, task.args, task.kwargs, task.state, task.worker.hostname)
         for task in shown.tasks.values()
     }
-    assert said == {
+    assert events == {
         "t.2": ("a2a.echo", "('t', 2)", "{}", state, "celery@gone"),
         "p.1": ("tasks.resize", "()", "(those of its A2A task)", state, "celery@gone"),
     }
@@ -157,9 +157,9 @@ def next_event(heard: redis.client.PubSub) -> dict[str, Any]:
     """The next event of Celery's, as its own receiver gives it to listeners."""
     until = monotonic() + 30
     while monotonic() < until:
-        said = heard.get_message(timeout=1)
-        if said is not None and said["type"] == "pmessage":
-            event: dict[str, Any] = json.loads(b64decode(json.loads(said["data"])["body"]))
+        text = heard.get_message(timeout=1)
+        if text is not None and text["type"] == "pmessage":
+            event: dict[str, Any] = json.loads(b64decode(json.loads(text["data"])["body"]))
             return event | {"local_received": event["timestamp"]}
     raise AssertionError("no event came")
 

@@ -66,9 +66,9 @@ def test_every_service_is_healthy_and_the_doctor_finds_nothing_wrong(deployed: D
     deployed.wait_until_healthy()
     [doctor] = readmes("doctor")
 
-    said = deployed.readme(doctor)
+    output = deployed.readme(doctor)
 
-    assert "nothing wrong" in said
+    assert "nothing wrong" in output
     assert len(deployed.containers("gateway")) == len(deployed.containers("watcher")) == 2
     assert len(deployed.containers("worker")) == 4
 
@@ -152,10 +152,10 @@ def flower_knows(deployed: Deployment, tasks: set[str]) -> None:
 
 
 def test_flowers_page_finds_a_task_by_its_id(deployed: Deployment, browser: Chrome, tmp_path: Path) -> None:
-    told, asked = begin(deployed, "echo", SECRET), begin(deployed, "booking", SECRET)
+    tasks, asked = begin(deployed, "echo", SECRET), begin(deployed, "booking", SECRET)
     eventually(lambda: is_in(deployed, "booking", asked, "INPUT_REQUIRED"), every=0.5)
-    eventually(lambda: is_in(deployed, "echo", told, "COMPLETED"), every=0.5)
-    rows = ((told, "a2a.echo", "SUCCESS"), (asked, "a2a.booking", "INPUT_REQUIRED"))
+    eventually(lambda: is_in(deployed, "echo", tasks, "COMPLETED"), every=0.5)
+    rows = ((tasks, "a2a.echo", "SUCCESS"), (asked, "a2a.booking", "INPUT_REQUIRED"))
 
     def flower_has_heard() -> bool:
         known = deployed.ask_flower("/api/tasks")

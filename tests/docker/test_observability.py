@@ -113,17 +113,17 @@ def test_the_whole_path_is_in_one_trace_that_a_collector_wrote(observed: Deploym
     posts = [span for span in found if span.name == "POST webhook"]
     assert {(span.service, path_to(span, found)[0].id) for span in posts} == {("watcher", request.id)}
     assert run_span.attributes["a2a.outcome"] == "completed"
-    said = run(f"docker logs {receiver}", HERE, observed.env)
-    arrived = {line for line in said.splitlines() if trace in line}
-    assert arrived, said
+    output = run(f"docker logs {receiver}", HERE, observed.env)
+    arrived = {line for line in output.splitlines() if trace in line}
+    assert arrived, output
     assert arrived <= {f"posted in 00-{trace}-{span.id}-01" for span in posts}  # a post that failed was made again
 
 
 def test_prometheus_takes_the_files_as_they_are(observed: Deployment) -> None:
-    said = observed.compose(
+    output = observed.compose(
         "exec", "-T", "prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yaml"
     )
-    assert f"SUCCESS: {len(alerts())} rules found" in said
+    assert f"SUCCESS: {len(alerts())} rules found" in output
 
     def found() -> dict[str, list[str]]:
         targets = httpx.get(f"{observed.prometheus}/api/v1/targets", timeout=30).json()["data"]["activeTargets"]

@@ -24,18 +24,18 @@ def _of_resource(text: str) -> Iterator[Collected]:
     for scoped in text.split("ScopeSpans #")[1:]:
         scope = _field(scoped, "InstrumentationScope").split()[0]
         for span in re.split(r"^Span #\d+$", scoped, flags=re.MULTILINE)[1:]:
-            said, _, events = span.partition("\nEvents:\n")
+            header, _, events = span.partition("\nEvents:\n")
             yield Collected(
                 service,
                 scope,
-                _field(said, "Name           :"),
-                _field(said, "Trace ID       :"),
-                _field(said, "ID             :"),
-                _field(said, "Parent ID      :"),
-                KINDS[_field(said, "Kind           :")],
-                _values(said),
+                _field(header, "Name           :"),
+                _field(header, "Trace ID       :"),
+                _field(header, "ID             :"),
+                _field(header, "Parent ID      :"),
+                KINDS[_field(header, "Kind           :")],
+                _values(header),
                 tuple(re.findall(r"^ +-> Name: (.*)$", events, re.MULTILINE)),
-                _field(said, "Status code    :") == "STATUS_CODE_ERROR",
+                _field(header, "Status code    :") == "STATUS_CODE_ERROR",
             )
 
 

@@ -45,10 +45,10 @@ async def test_agent_framework_reads_all_parts() -> None:
 
     memory = await memory_after(with_agent_framework.clerk, *TEXTS, *files)
 
-    said = memory["state"]["in_memory"]["messages"][0]["contents"]
-    assert [said[0]["text"], json.loads(said[1]["text"])] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
-    assert [one["uri"] for one in said[2:]] == ["data:image/png;base64,AP8=", "https://example.com/x"]
-    assert [one["media_type"] for one in said[2:]] == ["image/png", "text/html"]
+    text = memory["state"]["in_memory"]["messages"][0]["contents"]
+    assert [text[0]["text"], json.loads(text[1]["text"])] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
+    assert [one["uri"] for one in text[2:]] == ["data:image/png;base64,AP8=", "https://example.com/x"]
+    assert [one["media_type"] for one in text[2:]] == ["image/png", "text/html"]
 
 
 class Echo(with_agent_framework.StandIn):

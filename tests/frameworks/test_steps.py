@@ -65,8 +65,8 @@ class Scene:
             ServerCallContext(), request=SendMessageRequest(message=message), task_id="t", context_id="c"
         )
         await with_adk.executor().execute(context, cast(EventQueue, SimpleNamespace(enqueue_event=events.put)))
-        said = [events.get_nowait() for _ in range(events.qsize())][-1].status.message
-        return MessageToDict(said.parts[0]) if said.parts else {}
+        message = [events.get_nowait() for _ in range(events.qsize())][-1].status.message
+        return MessageToDict(message.parts[0]) if message.parts else {}
 
 
 @pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)

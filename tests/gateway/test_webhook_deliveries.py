@@ -95,8 +95,8 @@ async def test_the_owner_reads_what_became_of_the_posts_and_no_secret(site: Site
     cursor = await site.webhooks.one()
     event = str(await site.event_id(task_id, 1))
     failed = Attempt(event, "failed", 500, 31, "answered 500")
-    said = {"reason": "10.0.0.7 said no", "status": 500, "answer": "the body of the receiver"}
-    postponed = postpone_delivery(site.keys, cursor, after_us=HOUR_US, counts=True, failure=said, attempt=failed)
+    failure = {"reason": "10.0.0.7 said no", "status": 500, "answer": "the body of the receiver"}
+    postponed = postpone_delivery(site.keys, cursor, after_us=HOUR_US, counts=True, failure=failure, attempt=failed)
     await site.store.run(postponed)
 
     answer = await site.alice.get(f"/webhooks/{task_id}/c/deliveries")
@@ -147,7 +147,7 @@ async def test_an_event_that_was_delivered_is_requested_by_its_id(site: Site) ->
 
 
 @pytest.mark.parametrize(
-    ("event", "status", "said"),
+    ("event", "status", "error"),
     [
         ("99", 400, "Event 99 cannot be delivered again"),
         ("1-5", 400, "Event 1-5 cannot be delivered again"),
@@ -156,13 +156,13 @@ async def test_an_event_that_was_delivered_is_requested_by_its_id(site: Site) ->
     ],
 )
 async def test_an_event_that_is_not_there_is_refused_and_says_why(
-    site: Site, event: str, status: int, said: str
+    site: Site, event: str, status: int, error: str
 ) -> None:
     task_id = await site.alice.task()
 
     answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries/{event}:replay")
 
-    assert (answer.status_code, answer.json()["error"]["message"][: len(said)]) == (status, said)
+    assert (answer.status_code, answer.json()["error"]["message"][: len(error)]) == (status, error)
     assert await site.store.run(acquire_requested_posts(site.keys, limit=9, lease_us=LEASE_US)) == []
 
 

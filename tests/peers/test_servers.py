@@ -229,11 +229,11 @@ async def test_the_receiver_accepts_webhooks(agent: RemoteAgent) -> None:
 
 
 def test_the_command_answers_a_question(url: str, peer: Peer) -> None:
-    said = CliRunner().invoke(main, ["call", url, "hello" if "answer" in peer.lacks else "ask"], input="blue\n")
+    output = CliRunner().invoke(main, ["call", url, "hello" if "answer" in peer.lacks else "ask"], input="blue\n")
 
-    assert said.exit_code == 0, said.output
-    assert said.stdout.splitlines()[-1] == "COMPLETED"
-    assert ("hello" if "answer" in peer.lacks else "blue it is") in said.stdout
+    assert output.exit_code == 0, output.output
+    assert output.stdout.splitlines()[-1] == "COMPLETED"
+    assert ("hello" if "answer" in peer.lacks else "blue it is") in output.stdout
 
 
 @without("answer")

@@ -97,11 +97,11 @@ async def test_a_cancelled_wait_leaves_its_permit_to_the_next() -> None:
 async def test_posts_to_one_host_are_made_one_after_the_other() -> None:
     with receiver() as hooks:
         hooks.plan("/hook", [], then=behaviour.slow(0.05))
-        said = PostRequest(hooks.url(), {"Content-Type": "application/a2a+json"}, b"{}")
+        post_request = PostRequest(hooks.url(), {"Content-Type": "application/a2a+json"}, b"{}")
         async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_per_host=2)) as poster:
 
             async def post() -> PostResult:
-                return await poster.post(said, await poster.acquire_route(said.url, timeout=LONG))
+                return await poster.post(post_request, await poster.acquire_route(post_request.url, timeout=LONG))
 
             results = await asyncio.gather(*(post() for _ in range(MAX_WAITERS)))
 

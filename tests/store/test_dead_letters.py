@@ -54,9 +54,9 @@ class Graveyard:
         return task_id
 
     async def dead_letter(self, task_id: str) -> DeadLetter:
-        letter = await self._store.run(read_dead_letter(self._keys, task_id))
-        assert isinstance(letter, DeadLetter), letter
-        return letter
+        result = await self._store.run(read_dead_letter(self._keys, task_id))
+        assert isinstance(result, DeadLetter), result
+        return result
 
     async def requeue(self, dead_letter: DeadLetter, new: str, store: AsyncStore | None = None) -> str:
         call = requeue_task(self._keys, dead_letter, new, retention=RETENTION, options=b"{}")

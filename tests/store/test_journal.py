@@ -237,10 +237,10 @@ async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     lost = await lost_for_good(seeds, entry("a#1"))
-    letter = await store.run(read_dead_letter(keys, lost.ref.task_id))
-    assert isinstance(letter, DeadLetter)
+    dead_letter = await store.run(read_dead_letter(keys, lost.ref.task_id))
+    assert isinstance(dead_letter, DeadLetter)
 
-    await store.run(requeue_task(keys, letter, "new", retention=RETENTION, options=b"", from_start=True))
+    await store.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True))
 
     claim = await seeds.claimed("new")
     assert (claim.journal, claim.journal_origin) == ({}, "new")

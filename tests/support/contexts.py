@@ -52,7 +52,7 @@ class Context:
         return file.read_text().splitlines() if file.exists() else []
 
 
-def said(task: dict[str, Any]) -> Any:
+def output_of(task: dict[str, Any]) -> Any:
     """Return the data or the text of the agent's last artifact."""
     [part] = task["artifacts"][-1]["parts"]
     return part.get("data", part.get("text"))
