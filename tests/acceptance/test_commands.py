@@ -228,14 +228,14 @@ class TestWhatGoesWrong:
         ("arguments", "code", "error"),
         [
             (("send", "missing", "hello"), 1, "no agent 'missing'; this app has echo,"),
-            (("list", "--agent", "unreachable"), 1, "no agent 'missing'"),
+            (("list", "--agent", "missing"), 1, "no agent 'missing'"),
             (("send", "echo"), 2, "nothing to send: pass TEXT or --data"),
             (("send", "echo", "--data", "{"), 2, "not JSON"),
             (("send", "echo", "hello", "-H", "nonsense"), 2, "write 'Name: value'"),
             (("list", "--state", "nonsense"), 2, "'nonsense' is not one of"),
             (("list", "--limit", "0"), 2, "--limit"),
             (("get",), 2, "Missing argument 'TASK'"),
-            (("send", "echo", "hello", "--task", "unreachable"), 1, "Error: Task not found"),
+            (("send", "echo", "hello", "--task", "missing"), 1, "Error: Task not found"),
         ],
     )
     def test_wrong_usage_is_an_error_with_a_hint(

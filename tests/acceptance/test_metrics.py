@@ -41,7 +41,7 @@ class Watched(Served):
         return scrape(self.url)
 
     def becomes(self, wanted: float, name: str, **labels: str) -> Scrape:
-        """Return the first scrape with the value. The gateway's processes may have values of the store that are a second old."""
+        """Return the first scrape with the value. A gateway process may have values that are a second old."""
         values: list[float] = []
 
         def matching_scrape() -> Scrape | None:
