@@ -88,6 +88,10 @@ class Page:
         """Return the text of the first visible element of `css`, or "" if there is none."""
         return str(self.script(SHOWN, css))
 
+    def texts(self, css: str) -> list[str]:
+        """Return the texts of the visible elements of `css`."""
+        return [found.text for found in self.all(css)]
+
     def content(self, css: str) -> str:
         """Return the text content of the first element of `css`."""
         return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))

@@ -13,14 +13,14 @@ from google.protobuf.struct_pb2 import Value
 
 from a2a_celery import A2A, Turn
 
-from . import agents
+from . import agents, structured_agents
 from .agents import REQUIRED_EXTENSION, card
 
 app = Celery("page")
 app.conf.task_default_queue = agents.app.conf.task_default_queue
 app.conf.broker_connection_retry_on_startup = True
 a2a = A2A(app)
-for function in (agents.echo, agents.count, agents.ask):
+for function in (agents.echo, agents.count, agents.ask, structured_agents.table, structured_agents.survey):
     a2a.agent(function.__name__)(function)
 a2a.add_agent(card("patient"), agents.Patient)
 a2a.add_agent(card("direct"), agents.Direct)

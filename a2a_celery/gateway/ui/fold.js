@@ -4,6 +4,8 @@
  * A StreamResponse holds one of task, message, statusUpdate, artifactUpdate (A2A specification 3.2.3).
  */
 
+import { isSchemaPart } from "./answer_form.js";
+
 /** The kind of a StreamResponse: "task", "message", "statusUpdate", "artifactUpdate", or "" for none of them. */
 export const kindOf = (event) =>
   ["task", "message", "statusUpdate", "artifactUpdate"].find((kind) => event?.[kind] !== undefined) ?? "";
@@ -54,6 +56,7 @@ export function summary(holder, longest = 200) {
   for (const part of holder?.parts ?? []) {
     if (text.length > longest) break;
     if (typeof part.text === "string") text += part.text;
+    else if (isSchemaPart(part)) continue;
     else if ("data" in part) text += ` ${JSON.stringify(part.data)}`;
     else text += ` ${part.filename || part.url || part.mediaType || "file"}`;
   }

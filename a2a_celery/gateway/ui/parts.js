@@ -1,5 +1,6 @@
 /** Parts of messages and artifacts: text as text, data pretty-printed, files as downloads or links. */
 
+import { isSchemaPart } from "./answer_form.js";
 import { copier, el, link } from "./dom.js";
 import { bytes } from "./words.js";
 
@@ -102,6 +103,10 @@ export class Parts {
 }
 
 function data(part) {
+  if (isSchemaPart(part)) {
+    const schema = el("pre", { class: "data", tabindex: "0", "aria-label": "Schema of the answer" }, JSON.stringify(part.data, null, 2));
+    return el("details", { class: "part" }, el("summary", {}, "Schema of the answer"), schema);
+  }
   const text = JSON.stringify(part.data, null, 2) ?? "null";
   const shown = text.length > SHOWN ? `${text.slice(0, SHOWN)}\n… ${text.length.toLocaleString()} characters in all` : text;
   const pre = el("pre", { class: "data", tabindex: "0", "aria-label": "Data" }, shown);

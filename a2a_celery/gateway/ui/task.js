@@ -1,5 +1,6 @@
 /** One task: its state, what it asks, what was said and made, its events as they come. */
 
+import { AnswerForm } from "./answer_form.js";
 import { Composer } from "./composer.js";
 import { el, newId, oncePerFrame, say } from "./dom.js";
 import { asError } from "./errors.js";
@@ -24,7 +25,8 @@ export class TaskPane {
     this.direct = el("div", { class: "block", hidden: true });
     this.answer = new Composer("Your answer", "Answer", (parts) => this.#answer(parts));
     this.dialog = this.#confirmation();
-    this.view = new TaskView(this.answer.element, (what) => (what === "cancel" ? this.dialog.showModal() : this.draw()));
+    this.form = new AnswerForm((parts) => this.#answer(parts));
+    this.view = new TaskView(el("div", {}, this.form.element, this.answer.element), (what, schema) => this.#asked(what, schema));
     this.webhooks = new Webhooks((error) => app.notify(error));
     this.family = new Family((agent, id) => app.addressOf(agent, id));
     this.view.element.append(this.family.element, this.webhooks.element);
@@ -44,6 +46,15 @@ export class TaskPane {
       return;
     }
     this.#begin(entry.agent, id).run();
+  }
+
+  #asked(what, schema) {
+    if (what === "cancel") this.dialog.showModal();
+    else if (what === "redraw") this.draw();
+    else {
+      this.form.show(schema);
+      this.answer.element.hidden = schema !== null;
+    }
   }
 
   /** Sends a first message; gives the id of its task, null for an answer without one. Raises what it has shown. */
@@ -87,6 +98,7 @@ export class TaskPane {
     this.agent = agent;
     this.view.reset(this.log.element);
     this.answer.clear();
+    this.form.show(null);
     this.direct.hidden = this.empty.hidden = true;
     this.webhooks.show(agent, id);
     this.#looked = new AbortController();

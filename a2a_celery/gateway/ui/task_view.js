@@ -1,5 +1,6 @@
 /** What is shown of one task: its state, what it asks, what was made and said. Draws a task, and knows no server. */
 
+import { isSchemaPart, schemaOf } from "./answer_form.js";
 import { copier, el, keyed, say } from "./dom.js";
 import { summary } from "./fold.js";
 import { Parts, partsOf } from "./parts.js";
@@ -11,8 +12,10 @@ const MESSAGES = 50;
 export class TaskView {
   #many = MESSAGES;
 
-  /** `answer` is the element to answer in; `asked(…)` is called by buttons: "cancel", "redraw". */
+  /** `answer` is the element to answer in; `asked(…)` is called by buttons, "cancel" and "redraw", and with "question" and
+   * the schema of the answer (null for none) when another question is shown. */
   constructor(answer, asked) {
+    this.asked = asked;
     this.state = badge("");
     this.when = time("");
     this.title = el("h2", { dir: "auto", tabindex: "-1" });
@@ -94,7 +97,8 @@ export class TaskView {
     this.question.dataset.key = key;
     const auth = state === "TASK_STATE_AUTH_REQUIRED";
     say(this.box.firstChild, auth ? "The agent needs an authorization" : "The agent asks");
-    this.question.replaceChildren(message ? partsOf(message) : el("p", { class: "hint" }, "It has not said what."));
+    this.asked("question", schemaOf(message));
+    this.question.replaceChildren(message ? partsOf({ parts: (message.parts ?? []).filter((part) => !isSchemaPart(part)) }) : el("p", { class: "hint" }, "It has not said what."));
   }
 
   #drawArtifacts(artifacts, ended) {
