@@ -160,7 +160,7 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if len(text) > MAX_SCHEMA_BYTES:
         raise ValueError(f"the schema of a question has {len(text)} bytes, and at most {MAX_SCHEMA_BYTES} are allowed")
     copy: dict[str, Any] = json.loads(text)
-    if copy.get("$schema", DIALECT).rstrip("#") != DIALECT:
+    if str(copy.get("$schema", DIALECT)).rstrip("#") != DIALECT:
         raise ValueError(f"the schema of a question is JSON Schema 2020-12: remove $schema or set it to {DIALECT}")
     for part in subschemas(copy):
         _check_keywords(part)
@@ -176,8 +176,10 @@ def _check_keywords(schema: dict[str, Any]) -> None:
     reference = schema.get("$ref", "#")
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise ValueError(f"$ref {reference!r} in the schema of a question leads elsewhere: only #/… is allowed")
-    if "pattern" in schema:
-        compiled_pattern(schema["pattern"])
+    pattern = schema.get("pattern", "")
+    if not isinstance(pattern, str):
+        raise ValueError(f"the pattern {pattern!r} in the schema of a question is refused: it is not a text")
+    compiled_pattern(pattern)
 
 
 @lru_cache(maxsize=256)
@@ -208,8 +210,10 @@ def _is_pattern(pattern: str) -> bool:
 
 def _number_properties(schema: dict[str, Any]) -> None:
     """Annotate the properties of the outermost object with their order."""
-    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
-    target = schema.get("$defs", {}).get(name, schema) if "$ref" in schema else schema
+    definitions, reference = schema.get("$defs"), schema.get("$ref", "")
+    target = (
+        definitions.get(reference.removeprefix("#/$defs/")) if reference and isinstance(definitions, dict) else schema
+    )
     properties = target.get("properties") if isinstance(target, dict) else None
     if not isinstance(properties, dict):
         return

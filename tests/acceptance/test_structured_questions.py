@@ -45,7 +45,7 @@ class Talk:
             message["taskId"] = self.task["id"]
         params, gateway = {"message": message}, self._served.gateway
         answer = await ask(gateway, self._binding, "SendMessage", params, "", self._agent, {})
-        if answer.fine:
+        if answer.is_success:
             self.task = answer.data.get("result", answer.data)["task"]
         return answer
 
@@ -110,7 +110,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_lost(served
         ("message.parts[1].data.meal", "'tea' is not one of ['lunch', 'dinner']."),
         ("message.parts[1].data.people", "30 is greater than the maximum of 20."),
     ]
-    assert not (await talk.say({"text": "a big one"})).fine
+    assert not (await talk.say({"text": "a big one"})).is_success
     assert talk.stored() == before
     await talk.say({"data": TABLE})
     assert talk.question[0]["text"] == "Shall I book it?"
@@ -124,7 +124,7 @@ async def test_the_agents_own_validator_asks_again_with_the_reason(served: Serve
 
     reason = "The answer was not accepted. people: our tables are for an even number of people."
     assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", f"{reason}\nWhich table?")
-    assert not (await talk.say({"data": {"people": 3}})).fine, "the schema is still enforced"
+    assert not (await talk.say({"data": {"people": 3}})).is_success, "the schema is still enforced"
     await talk.say({"data": TABLE})
     await talk.say({"data": False})
     assert talk.result == "not booked"
@@ -145,7 +145,7 @@ async def test_a_plain_task_asks_too(served: Served) -> None:
     talk = Talk(served, "plain", "HTTP+JSON")
     await talk.say({"text": "hello"})
 
-    assert not (await talk.say({"data": {"people": "two"}})).fine
+    assert not (await talk.say({"data": {"people": "two"}})).is_success
     await talk.say({"data": TABLE})
 
     assert (talk.state, talk.result) == ("COMPLETED", "hello: 2 for Ada")

@@ -17,7 +17,7 @@ def asked(page: Page) -> Page:
     """The page with the question of the agent "table"."""
     page.open().agent("table")
     page.send("a table, please")
-    page.says("#task .asked", "Which table?")
+    page.shows("#task .asked", "Which table?")
     return page
 
 
@@ -44,11 +44,11 @@ def test_a_form_is_filled_in_with_keys(asked: Page) -> None:
     assert asked.focused() == "Answer"
     asked.press(Keys.ENTER)
 
-    asked.says("#task .asked", "Shall I book it?")
+    asked.shows("#task .asked", "Shall I book it?")
     assert labels(asked) == ["Answer"]
     asked.tab_to("Answer")
     asked.press(Keys.SPACE, Keys.ENTER)
-    asked.says("#task article .text", "2 for Ada, lunch")
+    asked.shows("#task article .text", "2 for Ada, lunch")
     sent = asked.content("#task .message.user .data")
     assert all(text in sent for text in ('"people": 2', '"meal": "lunch"', '"smoking": true', "10.5", '"Bob"'))
 
@@ -60,15 +60,15 @@ def test_a_refused_answer_stays_with_the_reason_at_its_field(asked: Page) -> Non
     asked.tab_to("Your name")
     asked.press("Ada", Keys.ENTER)
 
-    asked.says("#task .field-error", "30 is greater than the maximum of 20.")
+    asked.shows("#task .field-error", "30 is greater than the maximum of 20.")
     assert asked.focused().startswith("People")
     asked.press(Keys.CONTROL, "a")
     asked.press("3", Keys.ENTER)
-    asked.says("#task .asked", "people: our tables are for an even number of people.")
+    asked.shows("#task .asked", "people: our tables are for an even number of people.")
     asked.tab_to("People")
     asked.press(Keys.CONTROL, "a")
     asked.press("4", Keys.ENTER)
-    asked.says("#task .asked", "Shall I book it?")
+    asked.shows("#task .asked", "Shall I book it?")
     asked.open()
 
 
@@ -82,21 +82,21 @@ def test_what_is_not_json_is_said_at_its_field(asked: Page) -> None:
     asked.tab_to("Answer")
     asked.press(Keys.ENTER)
 
-    asked.says("#task .field-error", "Not JSON")
+    asked.shows("#task .field-error", "Not JSON")
     assert asked.focused().startswith("Guests")
 
 
 def test_several_questions_are_one_form(page: Page) -> None:
     page.open().agent("survey")
     page.send("go")
-    page.says("#task .asked", "size: Which size?")
+    page.shows("#task .asked", "size: Which size?")
 
     assert labels(page) == ["size", "colour", "note"]
     page.one("#task .answer-form input").click()
     page.press("3", Keys.TAB)
     page.press("b", Keys.TAB)
     page.press("none", Keys.ENTER)
-    page.says("#task article .text", "4 blue none")
+    page.shows("#task article .text", "4 blue none")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from a2a.types import Role
+from hypothesis import given
+from hypothesis import strategies as st
 
 from a2a_celery.client import AnswerField, AnswerRefused, InputRequest, Result, Session
 from a2a_celery.lifecycle.answers import AnswerType
@@ -176,3 +179,25 @@ def test_what_a_reader_enters_becomes_a_value(kind: Any, entered: str, value: An
 def test_what_is_no_value_is_answered_with_a_remedy(kind: Any, entered: str, remedy: str) -> None:
     with pytest.raises(ValueError, match=remedy):
         AnswerField("a", kind, "A", choices=("red", 2)).parse(entered)
+
+
+KEYWORDS = st.sampled_from(
+    [
+        *("$defs", "$ref", "$schema", "additionalProperties", "allOf", "anyOf", "default", "description", "enum"),
+        *("items", "maximum", "minLength", "pattern", "properties", "propertyOrder", "required", "title", "type"),
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["#", "#/$defs/title", "string", "object", "("]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYWORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(schema=st.dictionaries(KEYWORDS, VALUES, max_size=5), answer=VALUES)
+def test_no_schema_of_a_peer_breaks_the_client(schema: dict[str, Any], answer: Any) -> None:
+    found = question(schema)
+
+    assert found.fields
+    with suppress(AnswerRefused):
+        assert found.answer(answer).parts
