@@ -72,7 +72,7 @@ async def subscriber(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListene
 
 
 def rabbitmq_reachable() -> bool:
-    """Whether a RabbitMQ answers at the port the tests use."""
+    """Return whether a RabbitMQ responds on the port of the tests."""
     parts = urlsplit(RABBITMQ_URL)
     try:
         socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout=2).close()

@@ -1,6 +1,6 @@
-"""Executors as frameworks ship them send events in odd orders: what each becomes, whole log and snapshot.
+"""Executors of frameworks that send events in unusual orders: the resulting log and snapshot of each.
 
-The table in execution/events/translator.py says the same in words.
+The table in execution/events/translator.py describes the same.
 """
 
 from __future__ import annotations

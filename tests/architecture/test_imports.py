@@ -59,8 +59,8 @@ ONLY_TYPES = {
 }
 LAZY = {"a2a_celery/__init__.py", "a2a_celery/app.py"}
 """Modules that import ours when these are first used, and for types only until then."""
-EXTRAS_BEHIND = {("telemetry", "spans")}
-"""What needs an extra: imported for types, and by the one function that knows whether it may be."""
+NEEDS_EXTRA = {("telemetry", "spans")}
+"""Modules that need an extra: imported for types, and by the function that checks for the extra."""
 REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/dev/embedded_redis.py", "a2a_celery/integrations/kombu.py")
 """The corrections of kombu name errors of redis-py; they send nothing."""
 
@@ -195,7 +195,7 @@ def test_what_is_imported_for_types_only_is_named() -> None:
         for module in SOURCE
         if module.name not in LAZY
         for name, for_types in module.imports()
-        if for_types and name.startswith(f"{PACKAGE}.") and tuple(name.split(".")[1:3]) not in EXTRAS_BEHIND
+        if for_types and name.startswith(f"{PACKAGE}.") and tuple(name.split(".")[1:3]) not in NEEDS_EXTRA
     }
 
     assert found <= ONLY_TYPES

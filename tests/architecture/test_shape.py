@@ -76,7 +76,7 @@ def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
     assert own == []
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_meaningless_name() -> None:
     assert {m.name for m in SOURCE + TESTS if NAMES_THAT_SAY_NOTHING & set(m.dotted)} == set()
 
 
@@ -123,7 +123,7 @@ def test_each_setting_is_documented() -> None:
 
 
 @pytest.mark.parametrize("module", SOURCE, ids=lambda module: module.name)
-def test_every_module_says_what_it_is_for(module: Module) -> None:
+def test_every_module_has_a_docstring(module: Module) -> None:
     assert ast.get_docstring(module.tree)
 
 

@@ -1,4 +1,4 @@
-"""What each kind of database gives back: exactly what it was given, to whom it belongs, in the store's order."""
+"""Archives on each kind of database: tasks are read unchanged, with their owner and in order."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None
 @pytest.mark.parametrize(
     "stranger", [BOB, Scope("agent", "", "Ann"), Scope("agent", "tenant", "ann"), Scope("agent2", "", "ann"), Scope()]
 )
-async def test_nobody_else_sees_it(archive: Archive, stranger: Scope) -> None:
+async def test_other_callers_do_not_see_it(archive: Archive, stranger: Scope) -> None:
     await archive.put(of(ANN, ended("t")))
 
     assert await archive.read(stranger, "t") is None
@@ -133,7 +133,7 @@ async def test_asking_whether_it_can_be_written_leaves_nothing(archive: Archive)
     assert await archive.forget(NOW_US, 5) == 0
 
 
-async def test_a_database_that_is_only_read_says_so(tmp_path: Path) -> None:
+async def test_a_read_only_database_is_reported(tmp_path: Path) -> None:
     made = open_archive(sqlite(tmp_path))
     await made.put(of(ANN, ended("t")))
     await made.aclose()
@@ -156,7 +156,7 @@ async def test_processes_that_begin_at_once_make_one_table(url: str, archive: Ar
         await one.aclose()
 
 
-async def test_a_database_that_is_not_there_is_said_without_a_secret() -> None:
+async def test_an_unreachable_database_is_reported_without_its_password() -> None:
     archive = open_archive("postgresql+asyncpg://me:s3cret@127.0.0.1:1/x")
 
     with pytest.raises(ArchiveUnavailable) as e:
@@ -168,6 +168,6 @@ async def test_a_database_that_is_not_there_is_said_without_a_secret() -> None:
     await archive.aclose()
 
 
-def test_a_driver_that_is_missing_is_said() -> None:
+def test_a_missing_driver_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"pip install 'a2a-celery\[archive\]'"):
         open_archive("mysql+asyncmy://127.0.0.1/x")

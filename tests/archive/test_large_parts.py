@@ -37,11 +37,11 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
     await archive.aclose()
 
 
-async def due(blob_setup: BlobSetup, keys: Keys, letters: str) -> list[str]:
+async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
     """An ended task with a large part of each letter, to be archived now, in that order."""
     made = []
-    for place, dead_letter in enumerate(letters):
-        task_id = await created(Seeds(blob_setup.store, keys), [Part(text=dead_letter * LARGE)])
+    for place, text in enumerate(texts):
+        task_id = await created(Seeds(blob_setup.store, keys), [Part(text=text * LARGE)])
         await blob_setup.store.run(request_cancel(keys, ANN, task_id, CONTEXT))
         await blob_setup.store.redis.zadd(keys.archive, {task_id: place + 1})
         made.append(task_id)
@@ -73,16 +73,16 @@ async def test_large_parts_are_in_the_copy_and_not_all_in_memory_at_once(
     await Archiver(blob_setup.store, keys, counted, None).tick()  # type: ignore[arg-type]
 
     assert counted.put_at_once == [2, 2, 1]
-    for task_id, dead_letter in zip(tasks, "abcde", strict=True):
+    for task_id, text in zip(tasks, "abcde", strict=True):
         stored = await archive.read(ANN, task_id)
         assert stored is not None
-        assert stored.task.history[0].parts[0].text == dead_letter * LARGE
+        assert stored.task.history[0].parts[0].text == text * LARGE
         assert await blob_setup.store.run(read_task(keys, ANN, task_id)) is None
     await remove_due_blobs(blob_setup, keys)
     assert [blob_setup.blobs_of(task_id) for task_id in tasks] == [[]] * 5
 
 
-async def test_while_the_object_store_is_away_the_task_and_its_blobs_stay(
+async def test_during_an_outage_of_the_object_store_the_task_and_its_blobs_stay(
     blob_setup: BlobSetup, keys: Keys, archive: Archive
 ) -> None:
     [task_id] = await due(blob_setup, keys, "a")
@@ -104,7 +104,7 @@ async def test_while_the_object_store_is_away_the_task_and_its_blobs_stay(
     assert stored.task.history[0].parts[0].text == "a" * LARGE
 
 
-async def test_nothing_to_copy_is_no_reason_to_ask_a_database_that_is_away(
+async def test_without_tasks_to_copy_the_database_is_not_used(
     blob_setup: BlobSetup, keys: Keys, tmp_path: Path
 ) -> None:
     await due(blob_setup, keys, "a")

@@ -253,12 +253,12 @@ async def test_each_filter_reaches_both(scene: Scene) -> None:
     assert ids(whole[0]) == [new[0], old[0]]
 
 
-async def test_a_token_of_nobody_is_refused(scene: Scene) -> None:
+async def test_an_invalid_page_token_is_refused(scene: Scene) -> None:
     with pytest.raises(InvalidParamsError):
         await scene.page(page_token="mine")
 
 
-async def test_a_database_that_is_away_loses_nothing_and_says_how_much_waits(
+async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
     scene: Scene,
 ) -> None:
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(3)]
@@ -319,7 +319,7 @@ async def test_tasks_that_the_database_refuses_one_and_all_hold_up_no_later_one(
     assert (await scene.store.run(read_archive_state(scene.keys))).refused == 4
 
 
-async def test_one_that_goes_away_in_the_middle_refuses_nothing(scene: Scene) -> None:
+async def test_an_outage_in_the_middle_refuses_no_task(scene: Scene) -> None:
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
     scene.archive.dislikes = {ended[1]}
 

@@ -1,4 +1,4 @@
-"""The same page beside other servers: the SDK's own, and some that have less."""
+"""The operator's page on other servers: the SDK's own, and some with fewer features."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ REPEATED = """
 """
 
 
-async def test_messages_with_the_same_id_are_shown_as_often_as_they_were_said(browser: webdriver.Chrome) -> None:
+async def test_messages_with_the_same_id_are_all_shown(browser: webdriver.Chrome) -> None:
     async with page_beside(browser, Steps(), RestrictedServer()) as page:
         await asyncio.to_thread(page.open)
         last, every, artifacts = await asyncio.to_thread(page.script, REPEATED)

@@ -1,4 +1,4 @@
-"""What an operator does at the page, against a real fleet."""
+"""The operator's page with a real fleet."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
     page.shows("#task .badge", "Completed")
 
 
-def test_whatever_an_agent_says_is_text(page: Page) -> None:
+def test_output_of_an_agent_is_shown_as_text(page: Page) -> None:
     page.open().agent("hostile")
     page.one("#tasks .about summary").click()
     assert page.text("#tasks .lead") == f"Says {MARK}"
@@ -173,7 +173,7 @@ def test_whatever_an_agent_says_is_text(page: Page) -> None:
     assert page.content("#task article").count("many words") == 20_000
 
 
-def test_errors_of_the_protocol_are_said_in_words_with_their_details(page: Page) -> None:
+def test_errors_of_the_protocol_are_shown_with_their_details(page: Page) -> None:
     page.open().agent("echo")
     page.one("#tasks > div > .more summary").click()
     page.one("#task-id").send_keys("nothing-of-that-name\n")

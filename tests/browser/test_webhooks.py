@@ -1,4 +1,4 @@
-"""What the owner of a webhook does at the page: it reads deliveries, replays, and sends a test ping."""
+"""Webhooks on the page: their owner reads deliveries, replays events, and sends a test ping."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_an_agent_without_push_notifications_has_no_list_of_webhooks(page: Page)
     assert not page.all(".webhooks")
 
 
-def test_a_task_without_webhooks_says_so(page: Page) -> None:
+def test_a_task_without_webhooks_is_shown_as_such(page: Page) -> None:
     page.open().agent("ask")
     page.send("begin")
     page.shows("#task .asked", "How many?")

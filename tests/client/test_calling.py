@@ -140,7 +140,7 @@ class TestContent:
             "c",
         )
 
-    def test_a_message_keeps_what_it_says_of_itself(self) -> None:
+    def test_a_message_keeps_its_own_fields(self) -> None:
         given = Message(message_id="mine", context_id="c", reference_task_ids=["r"], parts=[Part(text="x")])
 
         message = message_of([to_portable(given)], "m-1")
@@ -222,7 +222,7 @@ class TestPauses:
         assert CallProgress(NOW, "t").pause(NOW, at_least=20.0, visibility=6.0) == 2
 
 
-def test_news_is_told_once() -> None:
+def test_a_wakeup_is_returned_once() -> None:
     clock = ManualClock()
     wakeups = PendingWakeups(clock)
     wakeups.add("a")
@@ -287,12 +287,12 @@ class TestWebhook:
 
         assert answered.headers["WebHook-Allowed-Origin"] == "agents.example.com"
 
-    async def test_a_broker_that_is_away_is_answered_with_come_again(self, app: Celery) -> None:
-        def away(*_: Any, **__: Any) -> None:
+    async def test_an_outage_of_the_broker_is_answered_with_a_retry(self, app: Celery) -> None:
+        def fail_to_broadcast(*_: Any, **__: Any) -> None:
             raise ConnectionError
 
         hook = Webhook("https://me.example.com/a2a", LONG_SECRET)
-        app.control.broadcast = away
+        app.control.broadcast = fail_to_broadcast
         one = post(event=status_event(state=TaskState.TASK_STATE_FAILED), secrets=(hook.config(STEP).token,))
 
         async with served(hook.app(app)) as url, httpx.AsyncClient() as http:

@@ -1,4 +1,4 @@
-"""The code of docs/calling-from-celery.md runs as it stands, and its numbers are the code's."""
+"""Code in docs/calling-from-celery.md runs unchanged, and its numbers equal those of the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calling-from-celery.md")
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the page's programs have defined, one after the other."""
+    """Return the names that the page's programs define, run one after the other."""
     monkeypatch.setenv("A2A_CALLS_SECRET", "0123456789abcdef0123456789abcdef")
     namespace: dict[str, Any] = {"__name__": "acme"}
     for program in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

@@ -1,4 +1,4 @@
-"""A card is kept as long as its server allows, and asked for by its validators afterwards."""
+"""Card cache: a card is cached as long as its server allows, and then requested with its validators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARD = "/.well-known/agent-card.json"
 
 
 class Cards:
-    """A server of cards: what it answers, and what it was asked with."""
+    """Server of cards that records its requests."""
 
     def __init__(self) -> None:
         self.answer: Response = JSONResponse({"name": "one"})
@@ -77,7 +77,7 @@ async def asking() -> AsyncIterator[Asking]:
         ("x=1", MAX_AGE),
     ],
 )
-async def test_it_lives_as_long_as_its_server_says(asking: Asking, cache_control: str, life: float) -> None:
+async def test_a_card_is_cached_as_long_as_its_server_allows(asking: Asking, cache_control: str, life: float) -> None:
     asking.cards.headers["cache-control"] = cache_control
 
     for now, times in ((0.0, 1), (life * 0.9, 1 if life else 2), (life, 2 if life else 3)):
@@ -134,7 +134,7 @@ async def test_an_old_one_is_better_than_none(asking: Asking) -> None:
     ],
     ids=["404", "302", "no JSON", "a list", "a number for a name", "nulls"],
 )
-async def test_what_is_no_card_is_said_to_be_none(asking: Asking, answer: Any, error: type[Exception]) -> None:
+async def test_an_invalid_card_is_an_error(asking: Asking, answer: Any, error: type[Exception]) -> None:
     asking.cards.answer = answer
     with pytest.raises(error):
         await asking()
@@ -146,7 +146,7 @@ async def test_agents_have_a_card_each(asking: Asking) -> None:
         await asking(f"{asking.url}/other")
 
 
-async def test_no_more_than_so_many_are_kept(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_cached_cards_is_limited(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(card_cache, "MAX_CARDS", 2)
     for name in ("1", "2", "3", "2", "3", "1"):
         await asking(f"{asking.url}/tenants/{name}")

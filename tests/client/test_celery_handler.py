@@ -1,4 +1,4 @@
-"""Notifications that become Celery tasks: what is answered, what is published, and what comes back from it."""
+"""Notifications that become Celery tasks: the response, the published message, and the notification read from it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_each_event_is_published_once_and_in_order(redis_server: EmbeddedR
 
     @app.task(shared=False)
     def on_event(notification: dict[str, object]) -> None:
-        """What workers do is not looked at here."""
+        """Do nothing: no worker runs here."""
 
     receiver = receiver_app(celery_handler(on_event, queue="a2a-events"), secrets=[SECRET])
     async with served(receiver) as url, httpx.AsyncClient() as http:
@@ -59,7 +59,7 @@ async def test_each_event_is_published_once_and_in_order(redis_server: EmbeddedR
 
 
 async def test_what_the_broker_does_not_take_comes_again() -> None:
-    class Away:
+    class UnreachableBroker:
         tries = 0
 
         def apply_async(self, **_: object) -> None:
@@ -67,7 +67,7 @@ async def test_what_the_broker_does_not_take_comes_again() -> None:
             if self.tries == 1:
                 raise OperationalError("the broker is away")
 
-    task = Away()
+    task = UnreachableBroker()
     async with served(receiver_app(celery_handler(task), secrets=[SECRET])) as url, httpx.AsyncClient() as http:
         one = post()
         statuses = [(await http.post(url, headers=one.headers, content=one.body)).status_code for _ in range(3)]

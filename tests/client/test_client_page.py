@@ -1,4 +1,4 @@
-"""The code of docs/client.md runs as it stands, and its tables are the code's."""
+"""Code in docs/client.md runs unchanged, and its tables equal the code."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PEERS = ROOT / "tests" / "peers"
 
 
 def program(number: int, url: str) -> dict[str, Any]:
-    """What a program of the page has defined when it has run, with the agent at `url`."""
+    """Run a program of the page with the agent at `url`, and return the names that it defines."""
     text = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number]
     namespace: dict[str, Any] = {"__name__": "service"}
     exec(compile(text.replace("https://agent.example.com", url), "client.md", "exec"), namespace)
     return namespace
 
 
-def rows(after: str) -> dict[str, str]:
-    """The first column and the second of the first table behind `after`."""
+def columns(after: str) -> dict[str, str]:
+    """Return the first and second columns of the first table after `after`."""
     table = re.search(r"^\|.*?(?=\n[^|]|\Z)", PAGE.partition(after)[2], re.MULTILINE | re.DOTALL)
     assert table is not None
     cells = [line.strip("|").split("|") for line in table[0].strip().splitlines()][2:]
@@ -42,7 +42,7 @@ async def test_a_question_is_answered() -> None:
         assert await order(lambda text: "seven") == "COMPLETED: after A table for tonight"
 
 
-async def test_a_session_is_taken_up_from_its_row() -> None:
+async def test_a_session_is_restored_from_its_database_row() -> None:
     async with plain_server(States()) as url:
         service = program(1, url)
         row = await service["ask"]("INPUT_REQUIRED")
@@ -51,7 +51,7 @@ async def test_a_session_is_taken_up_from_its_row() -> None:
 
 
 def test_the_states_are_those_of_the_code() -> None:
-    reasons = rows("<!-- states")
+    reasons = columns("<!-- states")
     later = reasons.pop("of a later version of A2A")
 
     assert reasons == {state_name(state): f'`"{why}"`' if why else "`None`" for state, why in STOP_REASONS.items()}
@@ -59,7 +59,7 @@ def test_the_states_are_those_of_the_code() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
-    meanings = {int(code): meaning for code, meaning in rows("<!-- exit codes").items()}
+    meanings = {int(code): meaning for code, meaning in columns("<!-- exit codes").items()}
 
     assert {code: meaning.split(",")[0] for code, meaning in meanings.items() if code not in (2, INTERRUPTED)} == {
         code: state_name(state) for state, code in EXIT_CODES.items()
@@ -74,7 +74,7 @@ def test_the_errors_are_those_of_the_code() -> None:
         if isinstance(value, type) and issubclass(value, errors.RemoteError) and value is not errors.RemoteError
     }
 
-    assert {name.strip("`") for name in rows("## Errors")} == classes
+    assert {name.strip("`") for name in columns("## Errors")} == classes
     assert classes < set(client.__all__)
 
 

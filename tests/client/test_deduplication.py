@@ -1,4 +1,4 @@
-"""What was handled is known: in memory and in a real Redis, by the same rules."""
+"""Deduplication of events, with the same rules in memory and in a real Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOLD = 60.0
 
 @pytest.fixture
 async def client(redis_server: EmbeddedRedis) -> AsyncIterator[redis.asyncio.Redis]:
-    """A client of an empty Redis."""
+    """Return a client of an empty Redis."""
     async with redis.asyncio.Redis.from_url(redis_server.store_url) as client:
         await client.flushall()
         yield client
@@ -27,7 +27,7 @@ async def client(redis_server: EmbeddedRedis) -> AsyncIterator[redis.asyncio.Red
 
 @pytest.fixture(params=["memory", "redis", "redis, answers decoded"])
 async def seen(redis_server: EmbeddedRedis, request: pytest.FixtureRequest) -> AsyncIterator[Deduplicator]:
-    """Each implementation, empty."""
+    """Return each implementation without events."""
     if request.param == "memory":
         yield MemoryDeduplicator()
         return
@@ -38,7 +38,7 @@ async def seen(redis_server: EmbeddedRedis, request: pytest.FixtureRequest) -> A
 
 
 async def handle(seen: Deduplicator, line: str, version: int, recorded_us: int = 0) -> ClaimStatus:
-    """Claims an event, and settles it as handled if it is new."""
+    """Claim an event, and settle it as handled if it is new."""
     event_id = EventId(version, recorded_us)
     standing = await seen.claim(line, event_id, "me", HOLD)
     if standing is NEW:
@@ -55,7 +55,7 @@ async def test_a_version_that_is_not_higher_is_a_repeat(seen: Deduplicator) -> N
 
 
 async def test_later_events_with_versions_of_lost_ones_are_new(seen: Deduplicator) -> None:
-    """The sender's store has lost 4 to 6, and has recorded others in their places."""
+    """The sender's store has lost events 4 to 6 and has recorded others with these versions."""
     before = [(3, 30), (4, 40), (5, 50), (6, 60)]
     since = [(4, 400), (5, 500), (5, 500), (6, 600), (7, 700)]
 
@@ -65,7 +65,7 @@ async def test_later_events_with_versions_of_lost_ones_are_new(seen: Deduplicato
 
 
 async def test_versions_without_times_are_compared_alone(seen: Deduplicator) -> None:
-    """Of a sender of an older release, before and after it was updated."""
+    """Versions come without times from a sender of an older release, before and after its update."""
     arriving = [(2, 20), (2, 0), (3, 0), (3, 30), (4, 40), (3, 30), (4, 0), (5, 0)]
 
     assert [await handle(seen, "a", *event) for event in arriving] == [
@@ -94,7 +94,7 @@ async def test_the_largest_version_is_compared_exactly(seen: Deduplicator) -> No
     assert await handle(seen, "a", 10**15 - 1) is DUPLICATE
 
 
-async def test_a_line_in_hand_is_nobody_elses(seen: Deduplicator) -> None:
+async def test_a_claimed_subscription_is_not_claimed_by_others(seen: Deduplicator) -> None:
     assert await seen.claim("a", EventId(1), "me", HOLD) is NEW
 
     assert await seen.claim("a", EventId(1), "you", HOLD) is IN_PROGRESS
@@ -120,7 +120,7 @@ async def test_what_failed_comes_again_as_new(seen: Deduplicator) -> None:
     assert await seen.claim("a", EventId(2), "you", HOLD) is NEW
 
 
-async def test_who_has_lost_its_hold_takes_nothing_from_the_next(seen: Deduplicator) -> None:
+async def test_a_process_that_lost_its_claim_does_not_affect_the_next(seen: Deduplicator) -> None:
     assert await seen.claim("a", EventId(2), "me", HOLD) is NEW
 
     await seen.settle("a", EventId(2), "late", handled=False)
@@ -132,7 +132,7 @@ async def test_who_has_lost_its_hold_takes_nothing_from_the_next(seen: Deduplica
     assert await seen.claim("a", EventId(2), "you", HOLD) is DUPLICATE
 
 
-async def test_memory_is_bounded_and_forgets_who_was_not_heard_of_for_longest() -> None:
+async def test_memory_is_bounded_and_drops_the_least_recently_used_subscription() -> None:
     seen = MemoryDeduplicator(max_subscriptions=2)
     await handle(seen, "a", 1)
     await handle(seen, "b", 1)
@@ -142,7 +142,7 @@ async def test_memory_is_bounded_and_forgets_who_was_not_heard_of_for_longest() 
     assert [await seen.claim(line, EventId(1), "me", HOLD) for line in "abc"] == [DUPLICATE, NEW, DUPLICATE]
 
 
-async def test_memory_keeps_nothing_of_a_line_whose_event_failed() -> None:
+async def test_memory_drops_a_subscription_whose_event_failed() -> None:
     seen = MemoryDeduplicator()
     await seen.claim("a", EventId(1), "me", HOLD)
     await seen.settle("a", EventId(1), "me", handled=False)
@@ -151,7 +151,7 @@ async def test_memory_keeps_nothing_of_a_line_whose_event_failed() -> None:
     assert not seen._holders
 
 
-async def test_a_process_that_dies_holds_a_line_for_a_while_only(client: redis.asyncio.Redis) -> None:
+async def test_the_claim_of_a_dead_process_expires(client: redis.asyncio.Redis) -> None:
     dead, alive = RedisDeduplicator(client), RedisDeduplicator(client)
     assert await dead.claim("a", EventId(1), "dead", 0.2) is NEW
 

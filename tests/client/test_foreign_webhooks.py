@@ -1,4 +1,4 @@
-"""Webhooks of servers that sign nothing: they are known by the A2A token or by credentials."""
+"""Webhooks of servers without signatures, authenticated by the A2A token or by credentials."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read(headers: dict[str, str], *, body: Any = STATUS, **options: Any) -> Noti
         (unsigned(SECRET, "Bearer hush"), {"secrets": [SECRET], "authorization": "Bearer hush"}),
     ],
 )
-def test_a_post_without_a_signature_is_known_by_what_its_config_says(
+def test_a_post_without_a_signature_is_authenticated_by_its_config(
     headers: dict[str, str], options: dict[str, Any]
 ) -> None:
     notification = read(headers, **options)
@@ -82,7 +82,7 @@ def test_a_post_without_a_signature_is_known_by_what_its_config_says(
         (unsigned("\udcff"), {"token": TOKEN}),
     ],
 )
-def test_a_post_that_shows_less_than_its_config_says_is_refused(
+def test_a_post_with_fewer_credentials_than_its_config_is_refused(
     headers: dict[str, str], options: dict[str, Any]
 ) -> None:
     with pytest.raises(NotificationRefused) as refused:
@@ -93,7 +93,7 @@ def test_a_post_that_shows_less_than_its_config_says_is_refused(
 
 
 def test_a_signature_that_is_there_counts_also_beside_the_token() -> None:
-    """Whoever has read a post of a server that signs nothing can't play it to the receiver as a signed one."""
+    """A reader of a post of a server without signatures must not be able to replay it as a signed post."""
     forged = post(secrets=(OTHER_SECRET,), at=int(START))
     forged.headers["X-A2A-Notification-Token"] = SECRET
 

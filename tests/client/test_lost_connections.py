@@ -1,4 +1,5 @@
-"""What is lost on the way is asked for again, of our gateways, which number their events, and of the SDK's server."""
+"""Lost connections and responses: clients recover from them, with gateways that number their events and with the SDK's
+server."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def chunks(events: list[StreamResponse]) -> str:
-    """What the chunks among `events` say, each as often as it came; behind a task as a whole they begin anew."""
+    """Return the texts of all chunks in `events`. A complete task starts them again."""
     text = ""
     for event in events:
         if event.HasField("task"):
@@ -45,7 +46,7 @@ def chunks(events: list[StreamResponse]) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Returns when `condition` is so."""
+    """Wait until `condition` is true."""
 
     async def so() -> bool:
         return condition()
@@ -57,7 +58,7 @@ NUMBERS = "".join(f"{number} " for number in range(20))
 
 
 async def test_streams_outlive_a_gateway_that_is_killed(ours: Served) -> None:
-    """Over each binding at once: kill -9 while events come, and another process at its address."""
+    """The gateway is killed with SIGKILL while events arrive over each binding, and restarted at its address."""
     seen: dict[str, list[StreamResponse]] = {"JSONRPC": [], "HTTP+JSON": [], "GRPC": []}
     sessions: dict[str, AgentSession] = {}
 
@@ -78,10 +79,10 @@ async def test_streams_outlive_a_gateway_that_is_killed(ours: Served) -> None:
         result = sessions[binding].result
         assert (result.state_name, result.text) == ("COMPLETED", NUMBERS), binding
         assert chunks(events) == NUMBERS, binding
-    for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC has no ids: there the task as a whole stood for what was missed
+    for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC has no ids: there a complete task replaces the missed events
         received = [MessageToDict(event) for event in seen[binding]]
         assert received == await log(ours, sessions[binding].task_id), "each event once"
-    assert sum(event.HasField("task") for event in seen["GRPC"]) >= 2  # or GetTask saw the new gateway first
+    assert sum(event.HasField("task") for event in seen["GRPC"]) >= 2  # or GetTask reached the new gateway first
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
@@ -135,7 +136,7 @@ async def log(ours: Served, task_id: str) -> list[object]:
 
 
 class TestLostAnswers:
-    """The message has arrived, and nothing came back."""
+    """The message arrived, but its response was lost."""
 
     async def test_an_idempotent_agent_is_sent_it_again(self, ours: Served) -> None:
         async with losing_answers(times=3) as http:
@@ -186,7 +187,7 @@ async def tasks_of(ours: Served, agent: str, context_id: str) -> list[str]:
 
 
 class Plain:
-    """The SDK's server behind a line that can be cut."""
+    """The SDK's server with a proxy in front of it that can be cut."""
 
     def __init__(self, steps: Steps, line: Proxy, agent: RemoteAgent) -> None:
         self.steps = steps
@@ -203,7 +204,7 @@ class Plain:
 
 @asynccontextmanager
 async def plain(binding: str, *, streaming: bool = True, **options: float) -> AsyncIterator[Plain]:
-    """One whose agent is asked through the line, over `binding`."""
+    """Run a server whose agent is called through the proxy, over `binding`."""
     steps = Steps()
     served: list[Plain] = []
 
@@ -310,7 +311,7 @@ async def test_a_message_that_never_left_is_sent_when_there_is_a_way() -> None:
         assert (await sending).state_name == "COMPLETED"
 
 
-async def test_patience_has_an_end() -> None:
+async def test_reconnecting_has_a_timeout() -> None:
     async with plain("JSONRPC", reconnect_timeout=0.3) as server:
         session = server.agent.session()
         server.line.cut()
@@ -325,7 +326,7 @@ async def test_patience_has_an_end() -> None:
             await sending
 
 
-async def test_a_task_that_is_gone_is_gone() -> None:
+async def test_a_missing_task_is_an_error() -> None:
     async with plain("JSONRPC") as server:
         with pytest.raises(TaskNotFoundError):
             async for _ in server.agent.follow("nothing"):

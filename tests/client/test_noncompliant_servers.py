@@ -1,4 +1,4 @@
-"""A RemoteAgent and peers that answer oddly: every one ends in a result, or in an error that says what is wrong."""
+"""RemoteAgent and non-compliant servers: each response leads to a result, or to an error that names the problem."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_peer_without_much_to_say_gives_an_empty_result(answer: dict[str
     ],
     ids=lambda answer: answer.body.decode()[:80] if isinstance(answer, Response) else repr(answer),
 )
-async def test_what_is_no_answer_of_a2a_is_said_to_be_none(answer: Any) -> None:
+async def test_an_invalid_response_is_an_error(answer: Any) -> None:
     async with odd_peer(lambda method: answer) as agent:
         with pytest.raises(InvalidResponse, match="an invalid A2A response"):
             await agent.session().send("hello", deadline=30)
@@ -143,8 +143,8 @@ def numbered(*results: Any) -> Response:
 
 
 @pytest.mark.parametrize("events", [[], [{}]], ids=["no event", "an empty event"])
-async def test_ids_without_subscriptions_that_tell_anything_are_followed_to_the_end(events: list[Any]) -> None:
-    """Some servers number their frames and keep no events; to an ended task they answer with an empty stream."""
+async def test_streams_with_ids_but_without_stored_events_are_followed_to_the_end(events: list[Any]) -> None:
+    """Some servers number their frames but store no events. For an ended task they send an empty stream."""
 
     def answers(method: str) -> Any:
         streams = {"SendStreamingMessage": numbered({"task": T_WORKS}), "SubscribeToTask": numbered(*events)}
@@ -155,7 +155,7 @@ async def test_ids_without_subscriptions_that_tell_anything_are_followed_to_the_
 
 
 async def test_a_server_that_fails_for_a_while_is_asked_again() -> None:
-    """A gateway whose store is away says InternalError over JSON-RPC."""
+    """A gateway without its store responds with InternalError over JSON-RPC."""
     left = 0
 
     def answers(method: str) -> Any:
@@ -190,7 +190,7 @@ async def test_the_agents_own_refusals_are_the_protocols_errors() -> None:
             await agent.session().send("hello")
 
 
-async def test_a_task_whose_state_nobody_knows_is_waited_for_until_the_deadline() -> None:
+async def test_a_task_in_an_unknown_state_is_polled_until_the_deadline() -> None:
     dreaming = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_DREAMING"}}
     async with odd_peer(lambda method: {"task": dreaming} if method == "SendMessage" else dreaming) as agent:
         with pytest.raises(DeadlineExceeded) as caught:
@@ -199,7 +199,7 @@ async def test_a_task_whose_state_nobody_knows_is_waited_for_until_the_deadline(
     assert caught.value.result == Result.of(dreaming)
 
 
-async def test_an_agent_that_nobody_has_ever_seen_is_unreachable_at_once() -> None:
+async def test_an_agent_that_never_responded_is_unreachable_at_once() -> None:
     async with RemoteAgent("http://127.0.0.1:1") as agent:
         with pytest.raises(AgentUnreachable, match="is unreachable"):
             await agent.session().send("hello")

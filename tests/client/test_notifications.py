@@ -1,4 +1,4 @@
-"""What is a notification and what is not: signatures by an independent library, and everything that may be wrong."""
+"""Verification of notifications: signatures of an independent library, and each kind of invalid post."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NOW = 1_800_000_000.0
 
 
 def verifier(*secrets: str | bytes, **options: object) -> Verifier:
-    """A verifier for which it is always `NOW`."""
+    """Return a verifier whose time is always `NOW`."""
     return Verifier(secrets or (SECRET,), clock=ManualClock(NOW), **options)  # type: ignore[arg-type]
 
 
 def refused(check: Verifier, sent: Post) -> str:
-    """The class and the text of the refusal."""
+    """Return the class and the text of the refusal."""
     with pytest.raises(NotificationRefused) as refusal:
         check.verify(sent.headers, sent.body)
     return f"{type(refusal.value).__name__}: {refusal.value}"
@@ -143,7 +143,7 @@ def test_a_secret_that_is_none_is_refused_at_start_and_not_repeated(secrets: lis
 
 
 def changed(field: str, value: str) -> Post:
-    """A good post of which one header was changed on its way."""
+    """Return a good post with one changed header."""
     sent = post(at=NOW)
     return Post({**sent.headers, field: value}, sent.body)
 
@@ -208,7 +208,7 @@ def test_the_version_of_an_id_is_what_follows_its_last_underscore() -> None:
     assert (got.subscription_id, got.version, got.recorded_us) == ("base64_url-digest_3", 12, 0)
 
 
-def test_an_id_says_when_its_event_was_recorded() -> None:
+def test_an_id_has_the_time_of_its_event() -> None:
     sent = post(12, recorded_us=1_795_367_902_192_814, at=NOW)
 
     got = verifier().verify(sent.headers, sent.body)

@@ -1,4 +1,4 @@
-"""A test ping, as the deployment signs it, at each receiver of this package: it is answered, and nothing is handled."""
+"""Test pings, signed like those of a deployment, at each receiver of this package: answered and not handled."""
 
 from __future__ import annotations
 

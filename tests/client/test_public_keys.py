@@ -1,4 +1,4 @@
-"""Ed25519 signatures at a receiver: keys that are given, and keys of a JWK Set that changes."""
+"""Ed25519 signatures at a receiver, with given keys and with keys of a JWK Set that changes."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def endpoint() -> Endpoint:
 
 @pytest.fixture
 def verifier(endpoint: Endpoint, clock: ManualClock) -> Verifier:
-    """One that knows the address of the keys."""
+    """Return a verifier with the address of the keys."""
     keys = PublicKeys(jwks_url=URL, transport=httpx.MockTransport(endpoint), clock=clock)
     return Verifier(public_keys=keys, clock=ManualClock(NOW))
 
 
 async def judged(verifier: Verifier, sent: Post) -> str:
-    """ "fine", or the refusal."""
+    """Return "fine" or the refusal."""
     try:
         await verifier.verify_async(sent.headers, sent.body)
     except NotificationRefused as e:
@@ -294,7 +294,7 @@ def test_what_is_no_public_key_is_refused(keys: Any, why: str) -> None:
     assert "AAAA" not in str(refused.value)
 
 
-def test_the_page_says_how_old_keys_get() -> None:
+def test_the_page_has_the_refresh_interval_of_keys() -> None:
     page = " ".join((ROOT / "docs" / "webhooks-receiving.md").read_text(encoding="utf-8").split())
 
     assert f"every {REFRESH_EVERY:.0f} seconds" in page

@@ -1,4 +1,4 @@
-"""A receiver as a sender meets it: over HTTP, at least once, in order per line."""
+"""Receiver over HTTP: each event is handled at least once, and in order for each subscription."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.webhooks import OTHER_SECRET, SECRET, Post, post, served, sta
 
 
 class Handler:
-    """Notes what it is given; raises what it is told to, and waits while it is told to."""
+    """Handler that records its notifications, and raises or waits on request."""
 
     def __init__(self) -> None:
         self.handled: list[str] = []
@@ -64,7 +64,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def sent(http: httpx.AsyncClient, url: str, what: Post) -> httpx.Response:
-    """The answer to a post."""
+    """Return the response to a post."""
     return await http.post(url, headers=what.headers, content=what.body)
 
 
@@ -89,7 +89,7 @@ async def test_the_handler_gets_the_event(http: httpx.AsyncClient) -> None:
     assert [(one.task_id, one.event) for one in got] == [("t9", event.status_update)]
 
 
-async def test_what_is_refused_is_told_why_and_never_handled(handler: Handler, http: httpx.AsyncClient) -> None:
+async def test_a_refused_post_gets_the_reason_and_is_not_handled(handler: Handler, http: httpx.AsyncClient) -> None:
     unsigned = post()
     del unsigned.headers["webhook-signature"]
     posts = [unsigned, post(secrets=(OTHER_SECRET,)), post(at=1_000), post(body="{}"), post(body=" " * 600)]
@@ -131,10 +131,10 @@ async def test_a_body_of_unsaid_size_is_read_no_further_than_allowed(handler: Ha
 
 
 async def test_a_sender_that_hangs_up_before_its_body_is_no_error_of_ours() -> None:
-    async def gone() -> Message:
+    async def disconnect() -> Message:
         return {"type": "http.disconnect"}
 
-    request = Request({"type": "http", "method": "POST", "headers": []}, gone)
+    request = Request({"type": "http", "method": "POST", "headers": []}, disconnect)
     with pytest.raises(HTTPException, match="400: The sender hung up"):
         await receive(request, Verifier([SECRET]))
 
@@ -190,7 +190,7 @@ async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx
 
 
 async def test_a_sender_that_hangs_up_finds_its_event_handled(handler: Handler, http: httpx.AsyncClient) -> None:
-    """A handler slower than the sender's reconnect_timeout is not run again and again."""
+    """A handler that is slower than the sender's timeout is not run again."""
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
         handler.go_on.clear()
         impatient = asyncio.create_task(sent(http, url, post()))
@@ -230,7 +230,7 @@ async def test_receivers_in_several_processes_share_a_redis(
 
 
 async def test_events_in_the_place_of_lost_ones_are_handled(handler: Handler, http: httpx.AsyncClient) -> None:
-    """The sender's store has lost the events 2 and 3, and has recorded another 2."""
+    """The sender's store has lost events 2 and 3, and has recorded another event 2."""
     posts = [post(1, recorded_us=10), post(2, recorded_us=20), post(3, recorded_us=30), post(2, recorded_us=200)]
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
         answers = [await sent(http, url, what) for what in (*posts, posts[1], posts[3])]
@@ -240,7 +240,7 @@ async def test_events_in_the_place_of_lost_ones_are_handled(handler: Handler, ht
 
 
 class Forgetful(MemoryDeduplicator):
-    """A memory that is away when it is asked to do what `fails` names."""
+    """Deduplicator that fails in the operation that `fails` names."""
 
     fails = ""
 

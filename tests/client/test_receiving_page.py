@@ -1,4 +1,4 @@
-"""The code of docs/webhooks-receiving.md runs as it stands, and its numbers are the code's."""
+"""Code in docs/webhooks-receiving.md runs unchanged, and its numbers equal those of the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "webhooks-receiving.md").
 
 
 def code(section: str, celery: str = "") -> dict[str, Any]:
-    """What the one program of a section has defined when it has run, with `celery` for its app."""
+    """Run the only program of a section with `celery` as its app, and return the names that it defines."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     program = program.replace('Celery("service")', celery)
@@ -42,7 +42,7 @@ async def answers(app: Any, *posts: Post) -> list[int]:
         ]
 
 
-async def test_the_application_keeps_reports() -> None:
+async def test_the_application_stores_reports() -> None:
     service = code("A web application in a few lines")
 
     def chunk(text: str, artifact_id: str = "a", *, append: bool = True) -> StreamResponse:
@@ -61,7 +61,7 @@ async def test_the_application_keeps_reports() -> None:
     assert service["reports"]["t1", "a"] == "Anew."
 
 
-async def test_the_route_keeps_states() -> None:
+async def test_the_route_stores_states() -> None:
     service = code("A route of your own")
     done = post(2, event=status_event("t1", TaskState.TASK_STATE_COMPLETED))
 

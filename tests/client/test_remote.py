@@ -1,4 +1,4 @@
-"""A RemoteAgent in everyday use: sessions, deadlines, cancels, credentials."""
+"""RemoteAgent: sessions, deadlines, cancels and credentials."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TestSessions:
         async with RemoteAgent(states) as agent:
             session = agent.session()
             asked = await session.send("INPUT_REQUIRED")
-            row = json.dumps(session.to_dict())
+            saved = json.dumps(session.to_dict())
         async with RemoteAgent(states) as agent:
-            session = agent.session(json.loads(row))
+            session = agent.session(json.loads(saved))
             answered = await session.send("seven")
 
         assert (answered.task_id, answered.text) == (asked.task_id, "after seven")
@@ -126,7 +126,7 @@ class TestEnds:
                     await ask("nothing")
 
     @pytest.mark.parametrize("cancel_on_exit", [True, False])
-    async def test_a_caller_who_is_cancelled_cancels_the_task_if_it_said_so(self, cancel_on_exit: bool) -> None:
+    async def test_a_cancelled_caller_cancels_the_task_with_the_option(self, cancel_on_exit: bool) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
             waiting = asyncio.create_task(session.send("wait", cancel_on_exit=cancel_on_exit))
@@ -140,7 +140,7 @@ class TestEnds:
             assert found.state_name == ("CANCELED" if cancel_on_exit else "WORKING")
             await agent.cancel(session.task_id)
 
-    async def test_a_deadline_does_so_too_if_it_was_said(self) -> None:
+    async def test_a_deadline_cancels_the_task_with_the_option(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
             session = agent.session()
             session.update(await agent.submit(session.message("wait")))
@@ -161,7 +161,7 @@ class TestEnds:
 
 
 def working(session: Session) -> Callable[[], Any]:
-    """Whether the session's task is at work."""
+    """Return a condition: the session's task is working."""
 
     async def is_so() -> bool:
         return session.state == 2
@@ -169,15 +169,15 @@ def working(session: Session) -> Callable[[], Any]:
     return is_so
 
 
-class Heard:
-    """What the requests to a server carried, by path; `refuse` answers each with that status."""
+class RecordedHeaders:
+    """Headers of the requests to a server by path. With `refuse`, each request gets this status."""
 
     def __init__(self, refuse: int = 0) -> None:
         self.headers: dict[str, list[Mapping[str, str]]] = {}
         self._refuse = refuse
 
     def __call__(self, asgi: ASGIApp) -> ASGIApp:
-        async def heard(scope: Scope, receive: Receive, send: Send) -> None:
+        async def record_headers(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 self.headers.setdefault(scope["path"], []).append(Request(scope).headers)
                 if self._refuse and scope["method"] == "POST":
@@ -185,12 +185,12 @@ class Heard:
                     return
             await asgi(scope, receive, send)
 
-        return heard
+        return record_headers
 
 
 class TestCredentials:
     async def test_they_go_with_every_request(self) -> None:
-        received, tokens = Heard(), iter(range(10))
+        received, tokens = RecordedHeaders(), iter(range(10))
 
         async def fresh() -> dict[str, str]:
             return {"X-Token": str(next(tokens))}
@@ -207,7 +207,7 @@ class TestCredentials:
             assert third["x-api-key"] == "k"
             assert fourth["x-a"] == "1"
 
-    async def test_an_api_key_goes_where_the_card_says(self) -> None:
+    async def test_an_api_key_is_sent_in_the_place_of_the_card(self) -> None:
         keyed = card("keyed")
         scheme = APIKeySecurityScheme(location="header", name="X-Acme-Key")
         keyed.security_schemes["key"].CopyFrom(SecurityScheme(api_key_security_scheme=scheme))
@@ -238,11 +238,11 @@ class TestCredentials:
         ],
     )
     @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-    async def test_a_status_that_is_no_answer_is_said(
+    async def test_an_error_status_is_reported(
         self, binding: str, status: int, error: type[Exception], expected: str
     ) -> None:
         async with (
-            plain_server(States(), around=Heard(refuse=status)) as url,
+            plain_server(States(), around=RecordedHeaders(refuse=status)) as url,
             RemoteAgent(url, transports=[binding]) as agent,
         ):
             with pytest.raises(error, match=expected):

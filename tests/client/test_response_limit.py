@@ -1,4 +1,4 @@
-"""An agent that answers without end, or leads out of TLS: its client keeps its memory and its credentials."""
+"""Responses without an end, and redirects out of TLS: the client limits its memory and protects its credentials."""
 
 from __future__ import annotations
 

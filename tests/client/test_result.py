@@ -1,4 +1,4 @@
-"""A result says the right thing of every state, and of every odd answer."""
+"""Results of every state and of unusual responses."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def message(text: str) -> Message:
     return Message(message_id="m", role=Role.ROLE_AGENT, task_id="t", context_id="c", parts=[Part(text=text)])
 
 
-def task(state: int, said: str = "", *artifacts: str) -> Task:
-    """A task in `state`; its status says `said`."""
-    status = TaskStatus(state=state, message=message(said) if said else None)  # type: ignore[arg-type]
+def task(state: int, status_text: str = "", *artifacts: str) -> Task:
+    """Return a task in `state` with the status text `status_text`."""
+    status = TaskStatus(state=state, message=message(status_text) if status_text else None)  # type: ignore[arg-type]
     parts = [Artifact(artifact_id=text, parts=[Part(text=text)]) for text in artifacts]
     return Task(id="t", context_id="c", status=status, artifacts=parts)
 
 
-def status(state: int, said: str = "") -> TaskStatusUpdateEvent:
-    return TaskStatusUpdateEvent(task_id="t", context_id="c", status=task(state, said).status)
+def status(state: int, status_text: str = "") -> TaskStatusUpdateEvent:
+    return TaskStatusUpdateEvent(task_id="t", context_id="c", status=task(state, status_text).status)
 
 
 def chunk(text: str, name: str = "a", *, append: bool = True) -> TaskArtifactUpdateEvent:
@@ -57,7 +57,7 @@ class TestStates:
         assert {state for state, reason in STOP_REASONS.items() if reason == "interrupt"} == INTERRUPTED
 
     @pytest.mark.parametrize("state", [*TaskState.values(), RETRY_AFTER_JITTER])
-    def test_a_result_says_it(self, state: int) -> None:
+    def test_a_result_has_the_state(self, state: int) -> None:
         asks = ["it"] if state in INTERRUPTED else []
 
         for answer in (task(state, "it"), status(state, "it")):
@@ -69,13 +69,13 @@ class TestStates:
             assert [part.text for part in input_requests(result)] == asks
             assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
-    def test_a_state_of_a_later_version_goes_on_and_keeps_its_number(self) -> None:
+    def test_a_state_of_a_later_version_is_not_final_and_keeps_its_number(self) -> None:
         result = Result.of(Task.FromString(task(RETRY_AFTER_JITTER).SerializeToString()))
 
         assert (result.state, result.state_name, result.stop_reason) == (RETRY_AFTER_JITTER, "STATE_42", None)
         assert Result.of(MessageToDict(result.raw)).state == RETRY_AFTER_JITTER  # type: ignore[arg-type]
 
-    def test_a_state_that_json_names_and_nobody_knows_is_unspecified(self) -> None:
+    def test_an_unknown_state_name_is_unspecified(self) -> None:
         result = Result.of({"id": "t", "status": {"state": "TASK_STATE_DREAMING"}})
 
         assert (result.state, result.state_name, result.stop_reason) == (0, "UNSPECIFIED", None)
@@ -92,7 +92,7 @@ class TestWhatThereIsToRead:
         assert (result.task_id, result.context_id) == ("t", "c")
         assert result.artifacts == []
 
-    def test_a_completed_task_says_its_artifacts(self) -> None:
+    def test_the_text_of_a_completed_task_is_that_of_its_artifacts(self) -> None:
         result = Result.of(task(TaskState.TASK_STATE_COMPLETED, "bye", "one", "two"))
 
         assert result.text == "one\ntwo"
@@ -100,14 +100,14 @@ class TestWhatThereIsToRead:
         assert result.message is not None
 
     @pytest.mark.parametrize("name", ["FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED"])
-    def test_another_end_says_why(self, name: str) -> None:
+    def test_the_text_of_another_end_is_its_reason(self, name: str) -> None:
         result = Result.of(task(TaskState.Value(f"TASK_STATE_{name}"), "because", "half"))
 
         assert result.text == "because"
         assert [artifact.artifact_id for artifact in result.artifacts] == ["half"]
 
     @pytest.mark.parametrize("name", ["FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED"])
-    def test_an_end_without_words_says_its_artifacts(self, name: str) -> None:
+    def test_the_text_of_an_end_without_a_message_is_that_of_its_artifacts(self, name: str) -> None:
         result = Result.of(task(TaskState.Value(f"TASK_STATE_{name}"), "", "half", "more"))
 
         assert result.text == "half\nmore"
@@ -143,7 +143,7 @@ class TestWhatThereIsToRead:
         assert (result.text, [part.raw for part in result.parts]) == ("", [b"\x00"])
         assert Result.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
-    def test_what_is_gathered_is_nobody_elses(self) -> None:
+    def test_collected_results_are_not_shared(self) -> None:
         first, gathered = task(TaskState.TASK_STATE_WORKING), ResultBuilder()
         gathered.add(first)
         early = gathered.result()
@@ -253,7 +253,7 @@ def test_a_null_in_data_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("state", ["INPUT_REQUIRED", "FAILED", "COMPLETED"])
-def test_what_can_be_read_beside_what_cannot_is_kept(state: str) -> None:
+def test_readable_parts_are_kept_beside_unreadable_ones(state: str) -> None:
     odd = {
         "task": {
             "id": "t",

@@ -1,4 +1,4 @@
-"""Who is told to come again later does, not before and not for ever; and what was refused is sent once."""
+"""Retry-After: a client waits for the requested time within limits, and a refused message is sent once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def refusals(gateway: Limited) -> int:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_message_waits_as_long_as_the_gateway_says(gateway: Limited, clock: ManualClock, binding: str) -> None:
+async def test_a_message_waits_for_the_requested_time(gateway: Limited, clock: ManualClock, binding: str) -> None:
     agent = RemoteAgent(
         "http://test", http=gateway.http, transports=[binding], reconnect_timeout=2 * EVERY, clock=clock
     )
@@ -76,7 +76,7 @@ async def test_a_message_waits_as_long_as_the_gateway_says(gateway: Limited, clo
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_who_would_wait_too_long_is_told_at_once(
+async def test_a_wait_beyond_the_deadline_fails_at_once(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, binding: str
 ) -> None:
     async with limited(store, redis_server.store_url, keys, owner_requests_per_second=0.001) as gateway:
@@ -194,7 +194,7 @@ async def test_waiting_has_an_end() -> None:
         await backoff.wait(error)
 
 
-def test_a_step_is_put_off_as_long_as_it_was_told() -> None:
+def test_a_step_is_postponed_for_the_requested_time() -> None:
     step = CallProgress(NOW, "t").missed(NOW, 40, unreachable_for=600)
     again = CallProgress.read(step.to_dict(), NOW)
 
@@ -206,7 +206,7 @@ def test_a_step_is_put_off_as_long_as_it_was_told() -> None:
     assert not step.reached("t", has_webhook=False).is_deferred(NOW)
 
 
-def test_a_step_that_is_told_to_wait_too_long_tries_once_more() -> None:
+def test_a_step_with_a_too_long_wait_tries_once_more() -> None:
     step = CallProgress(NOW, "t").missed(NOW, 10_000, unreachable_for=600)
 
     assert [step.is_deferred(NOW + seconds) for seconds in (599, 600)] == [True, False]

@@ -1,4 +1,4 @@
-"""Where a session's next message goes, and that a session survives being saved."""
+"""Sessions: the target of the next message, and saving."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_data_can_be_sent() -> None:
     assert Session().message({"a": [1]}).parts[0].data.struct_value.fields["a"].list_value.values[0].number_value == 1
 
 
-def test_what_cannot_be_sent_is_said() -> None:
+def test_a_message_that_cannot_be_sent_is_an_error() -> None:
     with pytest.raises(TypeError, match="cannot carry this object: give text"):
         Session().message(object())  # type: ignore[arg-type]
 
 
-def test_a_message_keeps_what_it_says_of_itself() -> None:
+def test_a_message_keeps_its_own_fields() -> None:
     given = Message(message_id="mine", task_id="other", reference_task_ids=["r"], parts=[Part(text="x")])
 
     made = at(TaskState.TASK_STATE_INPUT_REQUIRED).message(given)

@@ -1,4 +1,4 @@
-"""What servers send, by one table: our gateway and the SDK's plain server, on each binding of both versions."""
+"""Messages of servers by one table: our gateway and the SDK's server, on each binding of both versions."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ OUR_BINDINGS = [pair for pair in BINDINGS if pair != ("GRPC", "0.3")]
 
 
 @dataclass(frozen=True)
-class Row:
-    """What comes of telling the agent a state."""
+class Case:
+    """Expected result of a state."""
 
     stop_reason: StopReason
     state: int | None
     text: str
 
 
-def ends(name: str, stop_reason: StopReason = "end_turn") -> Row:
-    return Row(stop_reason, TaskState.Value(f"TASK_STATE_{name}"), f"{name} it is")
+def ends(name: str, stop_reason: StopReason = "end_turn") -> Case:
+    return Case(stop_reason, TaskState.Value(f"TASK_STATE_{name}"), f"{name} it is")
 
 
-def goes_on(name: str) -> Row:
-    return Row("end_turn", TaskState.TASK_STATE_COMPLETED, f"after {name}")
+def goes_on(name: str) -> Case:
+    return Case("end_turn", TaskState.TASK_STATE_COMPLETED, f"after {name}")
 
 
 TABLE = {
@@ -77,19 +77,19 @@ async def agent_at(url: str, binding: str, version: str) -> AsyncIterator[Remote
 
 async def check_table(agent: RemoteAgent) -> None:
     """Goes through the table, and answers what asks for an answer."""
-    await asyncio.gather(*(check_row(agent, name, row) for name, row in TABLE.items()))
+    await asyncio.gather(*(check_case(agent, name, case) for name, case in TABLE.items()))
     direct = await agent.session().send("MESSAGE", deadline=60)
     assert (direct.stop_reason, direct.text) == ("end_turn", "MESSAGE it is")
 
 
-async def check_row(agent: RemoteAgent, name: str, row: Row) -> None:
+async def check_case(agent: RemoteAgent, name: str, case: Case) -> None:
     session = agent.session()
     result = await session.send(name, deadline=60)
-    assert Row(result.stop_reason, result.state, result.text) == row, name
-    assert [part.text for part in input_requests(result)] == ([row.text] if session.is_interrupted else []), name
+    assert Case(result.stop_reason, result.state, result.text) == case, name
+    assert [part.text for part in input_requests(result)] == ([case.text] if session.is_interrupted else []), name
     assert (session.task_id, session.context_id) == (result.task_id, result.context_id), name
     assert without_history(result) == without_history(await agent.get(result.task_id)), name
-    if row.stop_reason == "interrupt":
+    if case.stop_reason == "interrupt":
         answered = await session.send("seven", deadline=60)
         assert (answered.task_id, answered.text) == (result.task_id, "after seven")
         assert answered.stop_reason == "end_turn"

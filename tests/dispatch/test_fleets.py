@@ -37,7 +37,7 @@ def test_a_message_is_returned_ever_later_and_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("returns", ["many", -1, MAX_RETURNS, 10**9])
-def test_a_count_that_nobody_wrote_keeps_no_message_for_ever(returns: object) -> None:
+def test_a_message_with_a_foreign_return_count_is_dropped_eventually(returns: object) -> None:
     assert len(delays({"a2a_returns": returns})) <= MAX_RETURNS
 
 

@@ -84,7 +84,7 @@ def test_a_refusal_on_an_open_connection_is_an_error_of_the_connection(
     assert why in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
 
 
-def test_a_message_that_a_full_broker_gives_away_is_not_lost(
+def test_a_message_delivered_by_a_full_broker_is_not_lost(
     server: MortalRedis, connect: Callable[[], Connection]
 ) -> None:
     queue = connect().SimpleQueue("q")

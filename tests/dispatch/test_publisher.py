@@ -52,7 +52,7 @@ async def test_runs_at_once_arrive_once_each(server: MortalRedis, celery: Celery
         assert pushes == len(RUNS)
 
 
-async def test_a_run_that_can_t_be_published_keeps_none_of_the_others(server: MortalRedis, celery: Celery) -> None:
+async def test_an_unpublishable_run_does_not_prevent_others(server: MortalRedis, celery: Celery) -> None:
     publisher = Publisher(celery, {"odd": {"compression": "no such thing"}})
 
     async with asyncio.TaskGroup() as group:
@@ -64,7 +64,7 @@ async def test_a_run_that_can_t_be_published_keeps_none_of_the_others(server: Mo
     assert len(in_queue(server)) == len(RUNS)
 
 
-async def test_a_queue_that_takes_nothing_is_not_a_broker_that_is_away(server: MortalRedis, celery: Celery) -> None:
+async def test_a_queue_that_refuses_messages_is_no_outage_of_the_broker(server: MortalRedis, celery: Celery) -> None:
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker:
         broker.set("wrong", "is no queue")
     publisher = Publisher(celery, {"wrong": {"queue": "wrong"}})
@@ -77,7 +77,7 @@ async def test_a_queue_that_takes_nothing_is_not_a_broker_that_is_away(server: M
 
 
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
-async def test_a_full_queue_of_rabbitmq_is_not_a_broker_that_is_away(broker: str) -> None:
+async def test_a_full_queue_of_rabbitmq_is_no_outage_of_the_broker(broker: str) -> None:
     app = Celery("publisher", broker=RABBITMQ_URL)
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     app.conf.task_queues = [Queue(f"test-{uuid4().hex}", queue_arguments=full)]
@@ -98,7 +98,7 @@ async def refused(publisher: Publisher, agent: str) -> str:
     return str(raised.value)
 
 
-async def test_a_line_that_has_gone_stale_is_mended(server: MortalRedis, celery: Celery) -> None:
+async def test_a_stale_connection_is_replaced(server: MortalRedis, celery: Celery) -> None:
     publisher = Publisher(celery, {})
     assert await publish_all(publisher) == [None] * len(RUNS)
     server.die()
@@ -109,7 +109,7 @@ async def test_a_line_that_has_gone_stale_is_mended(server: MortalRedis, celery:
     assert set(in_queue(server)) >= {f"{task}.{run}" for _, task, run in RUNS}
 
 
-async def test_a_broker_that_is_away_has_none_of_them(server: MortalRedis, celery: Celery) -> None:
+async def test_an_unavailable_broker_refuses_all_runs(server: MortalRedis, celery: Celery) -> None:
     publisher = Publisher(celery, {})
     await publisher.publish_async(*RUNS[0])
     server.die()
@@ -128,7 +128,7 @@ async def test_runs_go_where_their_own_options_say(server: MortalRedis, celery: 
 
 
 @pytest.mark.parametrize("canceled", [True, False])
-async def test_celerys_listeners_know_what_a_lost_run_was_that_they_never_heard_of(
+async def test_celery_events_of_a_lost_run_describe_its_task(
     server: MortalRedis, celery: Celery, canceled: bool
 ) -> None:
     """The worker is killed with the events that it has not sent yet, or the listener was not there."""
@@ -153,11 +153,11 @@ async def test_celerys_listeners_know_what_a_lost_run_was_that_they_never_heard_
     }
 
 
-def next_event(heard: redis.client.PubSub) -> dict[str, Any]:
+def next_event(received: redis.client.PubSub) -> dict[str, Any]:
     """The next event of Celery's, as its own receiver gives it to listeners."""
     until = monotonic() + 30
     while monotonic() < until:
-        text = heard.get_message(timeout=1)
+        text = received.get_message(timeout=1)
         if text is not None and text["type"] == "pmessage":
             event: dict[str, Any] = json.loads(b64decode(json.loads(text["data"])["body"]))
             return event | {"local_received": event["timestamp"]}
@@ -208,17 +208,17 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
     for number in range(5):  # in one turn of the event loop: none of them is published before the last
         publisher.publish_soon("echo", f"t{number}", 1, b"", partial(taken.append, f"t{number}.1"))
 
-    async def kept_are_taken() -> bool:
+    async def waiting_runs_are_published() -> bool:
         return len(taken) == 3
 
-    await eventually_async(kept_are_taken, what="the broker takes what was kept for it")
+    await eventually_async(waiting_runs_are_published, what="the broker accepts the waiting runs")
 
     assert caplog.messages.count("the broker is too slow: the watcher will publish a run") == 2
     assert sorted(in_queue(server)) == sorted(taken) == ["t0.1", "t1.1", "t2.1"]
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-async def test_a_queue_says_whether_messages_wait_in_it(broker: str, server: MortalRedis) -> None:
+async def test_a_queue_reports_whether_messages_wait_in_it(broker: str, server: MortalRedis) -> None:
     app = Celery("publisher", broker=RABBITMQ_URL if broker == "rabbitmq" else server.broker_url)
     queue, nowhere = f"test-{uuid4().hex}", f"test-{uuid4().hex}"
     publisher = Publisher(app, {"far": {"queue": queue}})
@@ -282,7 +282,7 @@ def test_the_priority_of_a_run_is_its_own_or_else_its_agent_s() -> None:
     assert queues.priority_of("agent", RunOptions(celery={"priority": 0})) == 0
 
 
-async def test_a_broker_that_is_away_says_nothing_of_its_queues(server: MortalRedis, celery: Celery) -> None:
+async def test_the_queues_of_an_unavailable_broker_are_unknown(server: MortalRedis, celery: Celery) -> None:
     queues = Publisher(celery, {}).queues
     server.die()
 

@@ -1,4 +1,4 @@
-"""An app of somebody's own on top of the image: agents that trace what they do, where the process traces."""
+"""Another project's app on top of the image: agents whose work is traced."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ tracer = trace.get_tracer("acme")
 
 @a2a.agent("thinker")
 async def thinker(turn: Turn) -> str:
-    """Thinks, in a span of its own, and says what it was told."""
+    """Think in a separate span, and return the text of the message."""
     with tracer.start_as_current_span("thinks"):
         await turn.say("thinking")
         await asyncio.sleep(0.05)  # so that this is a write of its own

@@ -23,33 +23,36 @@ from tests.support.waiting import eventually
 from .engine import buildable, run
 
 HEALTHY = 180.0
-"""Seconds until the slowest probe has said so; workers are asked twice a minute."""
+"""Seconds until the slowest probe succeeds. Workers are probed twice a minute."""
 
 
-ROWS = ("build", "up", "doctor", "rabbitmq", "observability")
-"""What the README's commands are there for; see `readmes`."""
+PURPOSES = ("build", "up", "doctor", "rabbitmq", "observability")
+"""Purposes of the README's commands; see `readmes`."""
 
 
 def readmes_commands() -> list[str]:
-    """The lines of the README's shell blocks about compose, in their order, without comments."""
+    """Return the lines of the README's shell blocks about compose, in order and without comments."""
     section = (ROOT / "README.md").read_text().partition("### With Docker\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
 
 
 def readmes(what: str) -> list[str]:
-    """Those of them that are there for one thing, of `ROWS`."""
+    """Return the README's commands for one of `PURPOSES`."""
     commands = readmes_commands()
     up = next(number for number, command in enumerate(commands) if " up " in command)
     found = {"build": commands[:up], "up": [commands[up]]}
     for command in commands[up + 1 :]:
-        row = next((row for row in ROWS[2:] if f"/{row}.yaml" in command or f" {row} " in command), "observability")
-        found.setdefault(row, []).append(command)
+        purpose = next(
+            (purpose for purpose in PURPOSES[2:] if f"/{purpose}.yaml" in command or f" {purpose} " in command),
+            "observability",
+        )
+        found.setdefault(purpose, []).append(command)
     return found[what]
 
 
 class Deployment:
-    """What docker-compose runs of it. `url` is nginx, `flower` Flower, `prometheus` Prometheus, if it is there."""
+    """A deployment of docker-compose. `url` is nginx, `flower` Flower and `prometheus` Prometheus, if it runs."""
 
     def __init__(self, folder: Path, what: str = "up", **env: str) -> None:
         self.folder = folder
@@ -79,32 +82,32 @@ class Deployment:
         }
 
     def readme(self, command: str) -> str:
-        """Runs a command of the README, which has a terminal, and the usual port."""
+        """Run a command of the README, with a terminal and the usual port."""
         command = buildable(command).replace(" exec ", " exec -T ").replace("http://localhost:8000", self.url)
         return run(command, self.folder, self.env)
 
     def compose(self, *arguments: str) -> str:
-        """What ``docker-compose <arguments>`` prints."""
+        """Return the output of ``docker-compose <arguments>``."""
         return run(" ".join(["docker-compose", *self.files, *arguments]), self.folder, self.env)
 
     def containers(self, service: str = "", *, all_of_them: bool = False) -> list[str]:
-        """The ids of those that run, of a service or of all; also of those that have ended."""
+        """Return the ids of the containers of a service or of all, including ended ones."""
         label = f"--filter label=com.docker.compose.service={service}" if service else ""
         project = f"--filter label=com.docker.compose.project={self.project}"
         every = "-a" if all_of_them else ""
         return run(f"docker ps -q --no-trunc {every} {project} {label}", self.folder, self.env).split()
 
     def inspect(self, container: str) -> dict[str, Any]:
-        """What Docker knows of a container."""
+        """Return Docker's description of a container."""
         found: dict[str, Any] = json.loads(run(f"docker inspect {container}", self.folder, self.env))[0]
         return found
 
     def kill(self, container: str) -> None:
-        """The container is gone at once, and stays so."""
+        """Kill the container for good."""
         run(f"docker kill {container}", self.folder, self.env)
 
     def wait_until_healthy(self) -> None:
-        """Returns when every container's probe has said so."""
+        """Wait until every container's probe succeeds."""
 
         def all_are() -> bool:
             unhealthy[:] = [line for line in self._statuses() if "(healthy)" not in line]
@@ -117,25 +120,25 @@ class Deployment:
             raise AssertionError(f"not healthy within {HEALTHY:g} s: {unhealthy}") from None
 
     def wait_until_ready(self) -> None:
-        """Returns when nginx reaches a gateway, and a gateway finds store, broker and workers."""
-        eventually(lambda: self._says(f"{self.url}/health/live") == 200, every=0.5, what="nginx reaches a gateway")
+        """Wait until nginx reaches a gateway, and a gateway finds store, broker and workers."""
+        eventually(lambda: self._contains(f"{self.url}/health/live") == 200, every=0.5, what="nginx reaches a gateway")
         eventually(self._is_ready, every=0.5, what="it is ready")
 
     def ask_flower(self, path: str) -> Any:
-        """What its API answers."""
+        """Return a response of Flower's API."""
         user, _, password = (self.folder / "compose/secrets/flower_auth").read_text().strip().partition(":")
         answer = httpx.get(f"{self.flower}{path}", auth=(user, password), timeout=60)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def open_streams(self, gateway: str) -> int:
-        """How many streams a gateway's container serves at the moment."""
+        """Return the number of streams that a gateway's container serves."""
         ask = "from urllib.request import urlopen; print(urlopen('http://127.0.0.1:8000/metrics').read().decode())"
         metrics = run(f'docker exec {gateway} python -S -c "{ask}"', self.folder, self.env)
         return int(sum(map(float, re.findall(rf"^{OPEN_STREAMS.name}{{.*}} (\S+)$", metrics, re.MULTILINE))))
 
     def logs(self) -> str:
-        """The end of what all containers have printed."""
+        """Return the last output of all containers."""
         return self.compose("logs", "--no-color", "--tail=60")
 
     def _statuses(self) -> list[str]:
@@ -143,7 +146,7 @@ class Deployment:
         return run(f"docker ps --format '{{{{.Names}}}} {{{{.Status}}}}' {project}", self.folder, self.env).splitlines()
 
     def _is_ready(self) -> bool:
-        """Ask a gateway itself: nginx does not pass that on."""
+        """Request a path from the gateway itself, because nginx does not forward it."""
         ask = "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health/ready', timeout=10)"
         try:
             self.compose("exec", "-T", "gateway", "python", "-S", "-c", f'"{ask}"')
@@ -151,7 +154,7 @@ class Deployment:
             return False
         return True
 
-    def _says(self, url: str) -> int:
+    def _contains(self, url: str) -> int:
         try:
             return httpx.get(url, timeout=10).status_code
         except httpx.HTTPError:

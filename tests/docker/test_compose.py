@@ -20,7 +20,7 @@ from tests.support.clients import V1, frames, message_json, rest, sdk_client, se
 from tests.support.waiting import eventually
 from workers.story import WORDS
 
-from .deployment import ROWS, Deployment, deployment, readmes, readmes_commands
+from .deployment import PURPOSES, Deployment, deployment, readmes, readmes_commands
 from .engine import run
 
 STORY = "".join(f"{word} " for word in WORDS)
@@ -34,7 +34,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def test_each_command_of_the_readme_is_run_here() -> None:
-    assert [command for what in ROWS for command in readmes(what)] == readmes_commands()
+    assert [command for what in PURPOSES for command in readmes(what)] == readmes_commands()
 
 
 def begin(deployed: Deployment, agent: str, text: str) -> str:
@@ -157,11 +157,11 @@ def test_flowers_page_finds_a_task_by_its_id(deployed: Deployment, browser: Chro
     eventually(lambda: is_in(deployed, "echo", tasks, "COMPLETED"), every=0.5)
     rows = ((tasks, "a2a.echo", "SUCCESS"), (asked, "a2a.booking", "INPUT_REQUIRED"))
 
-    def flower_has_heard() -> bool:
+    def flower_has_received() -> bool:
         known = deployed.ask_flower("/api/tasks")
         return all(known.get(f"{task_id}.1", {}).get("state") == shown for task_id, _, shown in rows)
 
-    eventually(flower_has_heard, every=0.5, what="Flower has heard of both")
+    eventually(flower_has_received, every=0.5, what="Flower has heard of both")
     user_and_password = (deployed.folder / "compose/secrets/flower_auth").read_text().strip()
     browser.get(deployed.flower.replace("://", f"://{user_and_password}@"))
 
@@ -178,10 +178,10 @@ def found_on_its_page(deployed: Deployment, browser: Chrome, task_id: str) -> st
     box = browser.find_element(By.CSS_SELECTOR, "input[type=search]")
     box.clear()  # it remembers the last search
     box.send_keys(task_id)
-    return eventually(lambda: only_row(browser, task_id), every=0.2, what=f"one row is left, {task_id}")
+    return eventually(lambda: only_run(browser, task_id), every=0.2, what=f"one row is left, {task_id}")
 
 
-def only_row(browser: Chrome, task_id: str) -> str:
+def only_run(browser: Chrome, task_id: str) -> str:
     """The text of the table's row; "" while there are more, or another one."""
     try:
         rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")]
@@ -190,7 +190,7 @@ def only_row(browser: Chrome, task_id: str) -> str:
     return rows[0] if len(rows) == 1 and task_id in rows[0] else ""
 
 
-def test_streams_go_on_when_their_gateway_is_gone(deployed: Deployment) -> None:
+def test_streams_continue_after_the_loss_of_their_gateway(deployed: Deployment) -> None:
     deployed.compose("up", "-d", "--scale", "worker=4")
     deployed.wait_until_ready()
 

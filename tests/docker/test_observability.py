@@ -189,7 +189,7 @@ def test_grafana_gets_files_that_it_can_read(observed: Deployment) -> None:
         assert observed.compose("exec", "-T", "grafana", "cat", path).strip(), path
 
 
-def test_redis_is_gone_and_prometheus_sees_it(observed: Deployment) -> None:
+def test_prometheus_reports_an_outage_of_redis(observed: Deployment) -> None:
     [redis] = observed.containers("redis")
 
     observed.kill(redis)

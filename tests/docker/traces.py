@@ -1,4 +1,4 @@
-"""What the collector of the tests has written: its own text, as spans."""
+"""Spans in the text output of the tests' collector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.collector import Collected
 
-KINDS = {
+SPAN_KINDS = {
     f"SPAN_KIND_{kind}": number
     for number, kind in enumerate(("INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"), 1)
 }
@@ -32,7 +32,7 @@ def _of_resource(text: str) -> Iterator[Collected]:
                 _field(header, "Trace ID       :"),
                 _field(header, "ID             :"),
                 _field(header, "Parent ID      :"),
-                KINDS[_field(header, "Kind           :")],
+                SPAN_KINDS[_field(header, "Kind           :")],
                 _values(header),
                 tuple(re.findall(r"^ +-> Name: (.*)$", events, re.MULTILINE)),
                 _field(header, "Status code    :") == "STATUS_CODE_ERROR",

@@ -83,7 +83,7 @@ async def test_bytes_and_calls_come_back_as_they_were(service: ContextSessionSer
     assert found.events == [event]
 
 
-async def test_a_part_of_a_stream_is_not_kept(service: ContextSessionService) -> None:
+async def test_partial_events_of_a_stream_are_not_stored(service: ContextSessionService) -> None:
     session = await service.create_session(**HERE)
     event = said("a piece")
     event.partial = True
@@ -147,7 +147,7 @@ async def test_a_context_has_one_session(service: ContextSessionService) -> None
         await service.append_event(session, said("late"))
 
 
-async def test_outside_of_a_run_it_says_what_is_missing() -> None:
+async def test_outside_of_a_run_the_error_names_the_cause() -> None:
     with pytest.raises(RuntimeError, match="session=True"):
         await ContextSessionService().get_session(**HERE)
 

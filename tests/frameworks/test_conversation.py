@@ -1,4 +1,4 @@
-"""What a context's agent remembers, and what each of its tasks waits for."""
+"""Memory of a context's agent, and the questions of its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts of a message reach an agent of a framework, and as what."""
+"""Parts of a message that reach an agent of a framework, and their form."""
 
 from __future__ import annotations
 

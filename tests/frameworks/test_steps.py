@@ -1,4 +1,4 @@
-"""What the agents of frameworks call is seen as steps of their run's execution."""
+"""Calls by agents of frameworks are recorded as steps of their run's execution."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ EARLY = [
 
 
 @pytest.mark.parametrize("reason", EARLY)
-async def test_strands_that_stops_early_completes_and_says_why(reason: str) -> None:
+async def test_a_strands_agent_that_stops_early_completes_with_the_reason(reason: str) -> None:
     state: dict[str, Any] = {}
 
     text, last = await yielded(strands_agent(lambda _: StopsFor(reason)), state)
@@ -101,7 +101,7 @@ async def test_strands_that_stops_early_completes_and_says_why(reason: str) -> N
 
 
 @pytest.mark.parametrize("reason", EARLY)
-async def test_strands_that_stops_early_fails_where_its_option_says_so(reason: str) -> None:
+async def test_a_strands_agent_that_stops_early_fails_with_the_option(reason: str) -> None:
     agent = strands_agent(lambda _: StopsFor(reason), fail_on={reason})
 
     _, last = await yielded(agent, {})
@@ -109,7 +109,7 @@ async def test_strands_that_stops_early_fails_where_its_option_says_so(reason: s
     assert end(last) == (FAILED, FAILS.format(reason), {"stopReason": reason})
 
 
-async def test_strands_that_is_cut_off_by_its_model_says_why() -> None:
+async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -> None:
     """Strands raises an error for that; the conversation has what was said."""
     state: dict[str, Any] = {}
 
@@ -120,7 +120,7 @@ async def test_strands_that_is_cut_off_by_its_model_says_why() -> None:
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
-async def test_strands_that_is_done_says_nothing_of_it(reason: str) -> None:
+async def test_a_complete_strands_agent_has_no_stop_reason(reason: str) -> None:
     assert await yielded(strands_agent(lambda _: StopsFor(reason)), {}) == ["half"]
 
 
@@ -145,7 +145,7 @@ def test_strands_refuses_a_reason_that_never_comes(fail_on: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
-async def test_agent_framework_that_stops_early_says_why(reason: str) -> None:
+async def test_an_agent_framework_agent_that_stops_early_has_the_reason(reason: str) -> None:
     def make(_: Turn) -> FrameworkAgent[Any]:
         return FrameworkAgent(Finishes(reason), name="cut")
 
@@ -156,7 +156,7 @@ async def test_agent_framework_that_stops_early_says_why(reason: str) -> None:
     assert end(failed) == (FAILED, FAILS.format(reason), {"stopReason": reason})
 
 
-async def test_agent_framework_that_is_done_says_nothing_of_it() -> None:
+async def test_a_complete_agent_framework_agent_has_no_stop_reason() -> None:
     assert await yielded(framework_agent(lambda _: FrameworkAgent(Finishes("stop"), name="done")), {}) == ["half"]
 
 
@@ -172,7 +172,7 @@ async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequ
     return end(await interceptor.after_agent(context, status))
 
 
-async def test_adk_that_stops_early_says_why() -> None:
+async def test_an_adk_agent_that_stops_early_has_the_reason() -> None:
     cut, done = FinishReason.MAX_TOKENS, FinishReason.STOP
 
     assert await adk_end(COMPLETED, cut) == (COMPLETED, "", {"stopReason": "max_tokens"})

@@ -97,8 +97,8 @@ def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) ->
     chosen = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            spared = {pytest, *load}
-            if process.pid in spared or process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
+            excluded = {pytest, *load}
+            if process.pid in excluded or process.status() in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
                 continue
             if XDIST_WORKER not in process.cmdline():
                 chosen.append(process)
