@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from a2a.types import AgentCard, AgentSkill
     from starlette.applications import Starlette
 
+    from .agent_calls import AgentCalls
     from .client.session import Content
     from .dispatch import Publisher
     from .execution.agent_worker import AgentWorker
+    from .execution.process.worker_process import WorkerProcess
     from .submission import Submissions, TaskHandle
     from .watcher.service import Watcher
 
@@ -391,7 +393,18 @@ class A2A:
             self._thread_cleanups,
             self._lifespans,
             self._hooks,
+            self._agent_calls,
         )
+
+    def _agent_calls(self, process: WorkerProcess) -> AgentCalls:
+        """Return the calls between agents of a worker process; see `Turn.call`."""
+        from .acceptance.submitter import TaskSubmitter
+        from .agent_calls import AgentCalls
+        from .store.log.pubsub import LogFollower
+
+        store, keys = process.store, process.keys
+        submitter = TaskSubmitter(self.agents, process.settings, store, keys, process.publisher)
+        return AgentCalls(submitter, LogFollower(store, keys, process.line))
 
     def _add(self, agent: Agent) -> Agent:
         if agent.name in self.agents:

@@ -62,13 +62,40 @@ class ChildTasks:
         if self._cancels is not None:
             self._cancels.pop(name, None)
 
-    def cancel_all(self) -> None:
-        """Start cancelling the tasks on the running loop. Failures are logged."""
+    def surviving_retries(self) -> ChildTasks:
+        """Return a view of the same run. A retry of the run does not cancel the tasks that are added to the view."""
+        return _SurvivingTasks(self)
+
+    def cancel_all(self, *, is_retried: bool = False) -> None:
+        """Start cancelling the tasks on the running loop. Failures are logged. If the run is retried, tasks that
+        survive retries are left running."""
         cancels, self._cancels = self._cancels or {}, None
+        if is_retried:
+            cancels = {name: cancel for name, cancel in cancels.items() if not name.startswith(SURVIVING)}
         for name, cancel in cancels.items():
             sending = asyncio.create_task(_cancel(name, cancel), name=f"a2a-cancel-{name}")
             _under_way.add(sending)
             sending.add_done_callback(_under_way.discard)
+
+
+SURVIVING = "durable "
+"""Prefix of the names of tasks that survive a retry of the run."""
+
+
+class _SurvivingTasks(ChildTasks):
+    """View of the tasks of a run, whose tasks survive a retry of the run."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, children: ChildTasks) -> None:
+        super().__init__(children.run_name, children.trace_of_run)
+        self._all = children
+
+    def add(self, name: str, cancel: Callable[[], Awaitable[object]]) -> None:
+        self._all.add(SURVIVING + name, cancel)
+
+    def remove(self, name: str) -> None:
+        self._all.remove(SURVIVING + name)
 
 
 async def _cancel(name: str, cancel: Callable[[], Awaitable[object]]) -> None:

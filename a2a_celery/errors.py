@@ -7,7 +7,7 @@ agent raises an `AgentSignal` to end its run. ``gateway.protocol_errors`` maps a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from a2a.types import Part
@@ -19,6 +19,9 @@ __all__ = [
     "AuthRequired",
     "BlobsUnavailable",
     "BrokerUnavailable",
+    "ChildFailed",
+    "ChildInterrupted",
+    "ChildRefused",
     "ConfigError",
     "Failed",
     "InputRequired",
@@ -67,6 +70,47 @@ class SessionError(A2ACeleryError):
 
 class SessionConflict(SessionError):
     """Another run of the context saved the session after this run had read it. Nothing was saved."""
+
+
+class ChildRefused(A2ACeleryError):
+    """An agent refused a message of `Turn.call`, and there is no child task.
+
+    Attributes:
+        agent: Name or URL of the agent.
+    """
+
+    def __init__(self, text: str, agent: str) -> None:
+        super().__init__(text)
+        self.agent = agent
+
+
+class ChildFailed(A2ACeleryError):
+    """The child task of a `Turn.call` did not complete. The text has no words of the child's agent.
+
+    Attributes:
+        agent: Name or URL of the agent.
+        task_id: Id of the child.
+        state: Name of its state, such as "FAILED".
+        result: The complete ``client.Result``.
+    """
+
+    def __init__(self, text: str, agent: str, task_id: str, state: str, result: Any) -> None:
+        super().__init__(text)
+        self.agent, self.task_id, self.state, self.result = agent, task_id, state, result
+
+
+class ChildInterrupted(ChildFailed):
+    """The child task of a `Turn.call` waits for input or an authorization.
+
+    Attributes:
+        question: Parts of its question.
+    """
+
+    @property
+    def question(self) -> list[Part]:
+        """The parts of the question."""
+        parts: list[Part] = self.result.parts
+        return parts
 
 
 class StepError(A2ACeleryError):

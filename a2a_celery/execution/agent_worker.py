@@ -15,6 +15,7 @@ from ..dispatch import Publisher, guard_workers
 from ..dispatch.connection import guard
 from ..hooks import Hooks
 from ..settings import Settings
+from .agent_caller import AgentCaller
 from .celery import (
     announcer,
     reconnect,
@@ -45,6 +46,7 @@ class AgentWorker:
         thread_cleanups: Sequence[Callable[[], object]],
         lifespans: Sequence[Lifespan] = (),
         hooks: Hooks | None = None,
+        calls: Callable[[WorkerProcess], AgentCaller] | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -52,6 +54,7 @@ class AgentWorker:
         self._thread_cleanups = thread_cleanups
         self._lifespans = lifespans
         self._hooks = hooks or Hooks()
+        self._calls = calls
         self._processes: dict[int, WorkerProcess] = {}
         # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._process_locks: dict[int, Lock] = {}
@@ -103,6 +106,7 @@ class AgentWorker:
                         thread_cleanup_of(self._app, self._thread_cleanups),
                         self._lifespans,
                         self._hooks,
+                        self._calls,
                     )
         return self._processes[pid]
 

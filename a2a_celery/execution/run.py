@@ -67,6 +67,7 @@ from ..store.runs.commands import Claim, Dropped, RetryUnrecorded, RunRef, claim
 from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
+from .agent_caller import AgentCaller
 from .agents.adapters import Adapter, UnusableAdapter
 from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
@@ -181,6 +182,7 @@ class RunHost(Protocol):
     leases: LeaseKeeper
     runner_id: str
     hooks: Hooks
+    calls: AgentCaller | None
 
     async def adapter(self, agent: Agent) -> Adapter: ...
 
@@ -259,7 +261,7 @@ class Run:
                 if events.blob_error is None:
                     outcome = await self._settle(claim, events, outcome) or outcome
                     if isinstance(outcome, Canceled | Retried):  # a retry starts its tasks again
-                        self._children.cancel_all()
+                        self._children.cancel_all(is_retried=isinstance(outcome, Retried))
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
             except Exception:  # the task must not stay WORKING after any error
@@ -346,6 +348,7 @@ class Run:
         )
         if self._call is None:
             events.retries = Retries(self._agent.retry, claim.options, self._clock)
+            events.calls = host.calls
         events.rewrite = self._hooks.event if self._hooks else None
         if not adapter.announces:
             events.announce_later()

@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dispatch": {"lifecycle"},
     "push": {"lifecycle"},
     "acceptance": {"dispatch", "store", "lifecycle"},
+    "agent_calls": {"acceptance", "execution", "store", "lifecycle", "client"},
     "submission": {"acceptance", "dispatch", "store", "lifecycle", "client"},
     "client": {"lifecycle", "push"},
     "archive": {"store", "lifecycle"},

@@ -1,11 +1,12 @@
-"""Agents that start tasks of each other over HTTP, at the gateway in TEST_GATEWAY."""
+"""Agents that start tasks of each other, over HTTP at the gateway in TEST_GATEWAY or without HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
-from a2a_celery import Turn
+from a2a_celery import ChildFailed, ChildRefused, Turn
 from a2a_celery.client import RemoteAgent
 from a2a_celery.client.calling import call_task
 
@@ -73,3 +74,70 @@ async def recurses(turn: Turn) -> str:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return result.text
+
+
+@a2a.agent("child")
+async def child(turn: Turn) -> str:
+    """Do what the message says."""
+    match turn.text.split(maxsplit=1):
+        case ["fail"]:
+            raise RuntimeError("a secret")
+        case ["ask"]:
+            return await turn.ask("How many?")
+        case ["wait", path]:
+            while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - the test makes it
+                await asyncio.sleep(0.02)
+            return "waited"
+        case ["forever"]:
+            await asyncio.get_running_loop().create_future()
+    return f"{turn.caller.user}|{turn.text}"
+
+
+def described(error: ChildFailed) -> str:
+    """Return what a parent learns of a failed child."""
+    return f"{type(error).__name__}: {error} | {error.state} | {error.task_id}"
+
+
+@a2a.agent("calls", max_attempts=3)
+async def calls(turn: Turn) -> str:
+    """Call the child, several at once if the message has several lines."""
+    try:
+        results = await asyncio.gather(*(turn.call("child", line) for line in turn.text.splitlines()))
+    except ChildFailed as error:
+        return described(error)
+    return " ".join(result.text for result in results)
+
+
+a2a.agent("mortal-calls", description="Calls.", max_attempts=3, queue=f"{app.conf.task_default_queue}-mortal")(calls)
+
+
+@a2a.agent("calls-blocking")
+def calls_blocking(turn: Turn) -> str:
+    """Call the child from a thread."""
+    first = turn.blocking.call("child", turn.text)
+    return str(turn.blocking.call("child", f"after {first.text}").text)
+
+
+@a2a.agent("calls-url")
+async def calls_url(turn: Turn) -> str:
+    """Call the child over HTTP."""
+    result = await turn.call(url_of("child"), turn.text)
+    return str(result.text)
+
+
+@a2a.agent("calls-itself")
+async def calls_itself(turn: Turn) -> str:
+    """Call itself until the store refuses."""
+    try:
+        return str((await turn.call("calls-itself", turn.text)).text)
+    except ChildRefused as error:
+        return str(error)
+
+
+@a2a.agent("retries", autoretry_for=(OSError,), default_retry_delay=0, max_retries=2)
+async def retries(turn: Turn) -> str:
+    """Fail once after a call."""
+    result = await turn.call("child", turn.text)
+    if not turn.retries:
+        raise OSError
+    return str(result.text)

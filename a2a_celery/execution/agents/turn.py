@@ -24,12 +24,15 @@ from ...lifecycle.outcomes import agent_message
 from ...lifecycle.questions import Question, schema_part
 from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
+from ..agent_caller import AgentCaller, ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
+from .calls import KIND as CALL
+from .calls import perform_call
 from .durable_steps import DurableStep, perform, perform_blocking
 from .journal import CURRENT as JOURNAL
-from .journal import current_step_key
+from .journal import JournalCall, current_step_key
 from .session import HISTORY_MESSAGES, ContextSession
 
 T = TypeVar("T")
@@ -265,6 +268,43 @@ class Turn:
         """
         return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
 
+    async def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
+        """Call another agent, and return the result of its task.
+
+        The task is a child of this task: it is cancelled with it. A later run of the turn finds the same child, or
+        receives the recorded result. The run keeps its worker slot while it waits. See ``docs/durable-work.md``.
+
+        Args:
+            agent: Name of an agent of this app, which is called without HTTP for the caller of this task; the URL of
+                an agent; or a `RemoteAgent`.
+            message: Text, bytes, JSON data, parts or a complete message.
+            context_id: Context of the child, or "" for a new one.
+
+        Returns:
+            The ``client.Result`` of the child, which is COMPLETED, or a message of a remote agent.
+
+        Raises:
+            ChildFailed: If the child ended in another state; `ChildInterrupted` if it asks a question.
+            ChildRefused: If the agent refused the message.
+            RemoteError: If a remote agent is unreachable.
+            ConfigError: If there is no such agent, or the agent is a plain Celery task.
+            TypeError: If a message cannot carry `message`.
+        """
+        return await self._perform_call(*self._begin_call(agent, message, context_id))
+
+    def _begin_call(self, agent: Any, message: Any, context_id: str) -> tuple[AgentCaller, JournalCall, ChildCall]:
+        calls = self._events.calls
+        if calls is None:
+            raise ConfigError("turn.call is for function agents: a plain Celery task calls agents with a2a.submit")
+        self.stop_if_asking()
+        entry = self.journal.begin(CALL, name_of(agent), (message, context_id))
+        caller = Caller.from_json(self._claim.caller)
+        child = ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id)
+        return calls, entry, child
+
+    async def _perform_call(self, calls: AgentCaller, entry: JournalCall, child: ChildCall) -> Any:
+        return await perform_call(calls, self.journal, entry, child)
+
     @property
     def step_key(self) -> str:
         """The idempotency key of the step that is being executed; see `current_step_key`.
@@ -437,6 +477,11 @@ class BlockingTurn:
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """See `Turn.step`. A plain function is called in the current thread."""
         return perform_blocking(self._turn.journal, DurableStep.of(function), name, args, kwargs)
+
+    def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
+        """See `Turn.call`."""
+        begun = self._turn._begin_call(agent, message, context_id)
+        return self._wait_for(self._turn._perform_call(*begun))
 
     @property
     def step_key(self) -> str:

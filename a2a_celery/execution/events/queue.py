@@ -28,6 +28,7 @@ from ...store.runs.commands import Claim, Illegal, RunLost, SavedSince, SessionS
 from ...store.runs.recovery import without_artifacts
 from ...store.runs.release import Released
 from ...store.tasks.commands import read_task
+from ..agent_caller import AgentCaller
 from ..limits import IdleClock, Retries
 from .settlement import PublishNext, RunStore, Settlement, drop
 from .steps import StepRecorder
@@ -192,6 +193,8 @@ class RunEventQueue(EventQueue):
         """The error that made the queue UNWRITABLE."""
         self.retries: Retries | None = None
         """The retries of an agent, or None for a plain Celery task, which has its own."""
+        self.calls: AgentCaller | None = None
+        """The calls of an agent to other agents, or None for a plain Celery task."""
         self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
         """Hook that returns each event of the agent as it is to be sent, or None."""
         self.steps_changed: StepsChanged | None = None

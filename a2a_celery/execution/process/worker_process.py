@@ -39,6 +39,7 @@ from ...store.log.pubsub import PubSubListener
 from ...store.runs.commands import RunRef, renew_runs
 from ...telemetry.logs import about
 from ...telemetry.names import Action
+from ..agent_caller import AgentCaller
 from ..agents.adapters import Adapter, make_adapter
 from ..celery.celery_events import EventSender
 from ..events.observers import CeleryEventEmitter
@@ -166,8 +167,11 @@ class WorkerProcess:
         cleanup: ThreadCleanup | None = None,
         lifespans: Sequence[Lifespan] = (),
         hooks: Hooks | None = None,
+        calls: Callable[[WorkerProcess], AgentCaller] | None = None,
     ) -> None:
         self.settings = settings
+        self.calls: AgentCaller | None = None
+        self._make_calls = calls
         self._lifespan = OpenLifespans(lifespans)
         self.hooks = hooks or Hooks()
         self._cleanup = cleanup or ThreadCleanup()
@@ -349,6 +353,8 @@ class WorkerProcess:
         )
         self.line = PubSubListener(self.settings.store_url)
         self.leases = LeaseKeeper(self.store, self.keys, self.settings.lease_ttl)
+        if self._make_calls is not None:
+            self.calls = self._make_calls(self)
         await self.line.start()
         await self.line.on_message(self.keys.runner(self.runner_id), self.leases.asked_to_cancel)
         self.leases.start()

@@ -1,0 +1,101 @@
+"""`Turn.call` in a worker: children of agents of the same app without HTTP, and of remote agents over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from a2a.types import Message, SendMessageRequest, Task
+
+from .acceptance.errors import not_found
+from .acceptance.submitter import TaskSubmitter
+from .child_tasks import CURRENT_CHILDREN, name_parent
+from .client.calling.content import result_data
+from .client.connection.transports import trace_of_current_run
+from .client.remote_agent import RemoteAgent
+from .client.result import Result, ResultBuilder
+from .client.session import Session
+from .execution.agent_caller import CallResult, ChildCall
+from .store import Scope
+from .store.client.connection import run_with_retry
+from .store.log.pubsub import LogFollower
+from .store.tasks.commands import read_final_task, read_task
+
+
+class AgentCalls:
+    """Calls of the runs of one worker process, on its event loop; see `execution.agent_caller.AgentCaller`."""
+
+    def __init__(self, submitter: TaskSubmitter, follower: LogFollower) -> None:
+        self._submitter = submitter
+        self._follower = follower
+
+    async def start(self, call: ChildCall) -> Result:
+        """Start the child, or find the child that an earlier run started."""
+        message = _message(call)
+        if _is_remote(call.target):
+            async with _remote(call.target) as remote:
+                return await remote.submit(message)
+        message.context_id = message.context_id or call.key
+        name_parent(message, call.parent_id)
+        params = SendMessageRequest(message=message, tenant=call.caller.tenant)
+        caller = replace(call.caller, headers=trace_of_current_run())
+        task_id, context_id = await self._submitter.submit(call.target, params, caller, task_id=call.key)
+        return Result(Task(id=task_id, context_id=context_id))
+
+    async def result(self, call: ChildCall, task_id: str) -> Result:
+        """Wait until the child is terminal or interrupted, and return it."""
+        if _is_remote(call.target):
+            async with _remote(call.target) as remote:
+                builder = ResultBuilder()
+                async for event in remote.follow(task_id):
+                    builder.add(event)
+                return builder.result()
+        scope = Scope(call.target, call.caller.tenant, call.caller.user)
+        store, keys = self._follower.store, self._follower.keys
+        head = read_task(keys, scope, task_id, history_length=0, artifacts=False, resolve_blobs=False)
+        async with self._follower.listen(task_id, final_only=True) as signal:
+            while True:
+                final = await run_with_retry(store, read_final_task(keys, scope, task_id, history_length=0))
+                if final is not None:
+                    return Result.of(final.answer or final.task)
+                if await run_with_retry(store, head) is None:
+                    raise not_found(task_id)
+                await signal.wait()
+
+    def encode(self, result: CallResult) -> Mapping[str, Any]:
+        """Return a result as JSON, without the history of the task."""
+        assert isinstance(result, Result)
+        return result_data(result)
+
+    def decode(self, data: Mapping[str, Any]) -> Result:
+        """Return the result that `encode` wrote."""
+        return Result.from_dict(data)
+
+
+def _is_remote(target: Any) -> bool:
+    return not isinstance(target, str) or "://" in target
+
+
+def _message(call: ChildCall) -> Message:
+    """Return the message of a call, which has the same id in every run."""
+    message = Session(call.context_id).message(call.content)
+    if not (isinstance(call.content, Message) and call.content.message_id):
+        message.message_id = call.key
+    return message
+
+
+@asynccontextmanager
+async def _remote(target: Any) -> AsyncIterator[RemoteAgent]:
+    """Open the client of a remote agent. Tasks that it starts survive a retry of the run, which calls them again."""
+    children = CURRENT_CHILDREN.get()
+    token = CURRENT_CHILDREN.set(None if children is None else children.surviving_retries())
+    try:
+        if isinstance(target, str):
+            async with RemoteAgent(target) as remote:
+                yield remote
+        else:
+            yield target
+    finally:
+        CURRENT_CHILDREN.reset(token)
