@@ -1,0 +1,151 @@
+"""Compare the cost of a durable step with that of an event, and check that a step takes one round trip to the store.
+
+    python -m benchmarks.steps [steps]
+
+One agent sends events, each of which it waits for until the store has it, and another executes steps, in alternation.
+A step is such an event with a recorded result, so the ratio is the cost of durability. CPU time is that of this process
+and of Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, TypeVar
+
+import redis.asyncio
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
+
+from a2a_celery import Turn
+from a2a_celery.caller import Caller
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.agents.journal import open_journal
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.lifecycle.states import WORKING
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys, Operation
+from a2a_celery.store.runs.commands import RunRef
+from tests.support.seeds import Seeds
+
+T = TypeVar("T")
+
+ROUNDS = 5
+LIMIT = 2.0
+"""Largest ratio of the CPU time of a step to that of an event."""
+
+
+class CountingStore(AsyncStore):
+    """Store that counts the calls of scripts."""
+
+    calls = 0
+
+    async def run(self, operation: Operation[T]) -> T:
+        """See `AsyncStore.run`."""
+        self.calls += 1
+        return await super().run(operation)
+
+
+@dataclass
+class Cost:
+    """Cost of one event or step: µs of CPU time of this process and of Redis, and round trips."""
+
+    process: float
+    redis: float
+    calls: float
+
+    @property
+    def total(self) -> float:
+        return self.process + self.redis
+
+
+async def work(n: int) -> dict[str, Any]:
+    """Return a small result."""
+    return {"n": n, "text": "x" * 100}
+
+
+async def take_steps(turn: Turn, events: RunEventQueue, count: int) -> None:
+    """Execute steps."""
+    for n in range(count):
+        await turn.step("work", work, n)
+
+
+async def send_events(turn: Turn, events: RunEventQueue, count: int) -> None:
+    """Send events, and wait for each."""
+    for n in range(count):
+        await events.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=await work(n)))
+        while events._pending:
+            events._progress.clear()
+            await events._progress.wait()
+
+
+Agent = Callable[[Turn, RunEventQueue, int], Awaitable[None]]
+
+
+async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
+    """Return the cost of one event or step of `agent` in a new task."""
+    keys = Keys("benchmark")
+    claim = await Seeds(store, keys).claimed()
+
+    async def publish_next(run: RunRef, options: bytes) -> None:
+        raise AssertionError("the run has no successor")
+
+    events = RunEventQueue(store, keys, claim, hold=1, input_timeout=None, publish_next=publish_next)
+    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
+    caller = Caller(user="ann")
+    turn = Turn(replace(claim, caller=caller.to_json()), events, caller)
+    before, calls = (processor(), await redis_processor(store.redis)), store.calls
+    await agent(turn, events, count)
+    after = processor(), await redis_processor(store.redis)
+    await events.abandon()
+    process, server = ((now - then) / count * 1e6 for then, now in zip(before, after, strict=True))
+    return Cost(process, server, (store.calls - calls) / count)
+
+
+def processor() -> float:
+    """Return the CPU seconds of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+async def redis_processor(client: redis.asyncio.Redis) -> float:
+    """Return the CPU seconds of Redis."""
+    cpu = await client.info("cpu")
+    return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
+
+
+async def rounds(url: str, count: int) -> int:
+    store = CountingStore(url)
+    costs: dict[Agent, list[Cost]] = {send_events: [], take_steps: []}
+    for number in range(ROUNDS + 1):
+        for agent, found in costs.items():
+            task = asyncio.create_task(measure(store, agent, count), context=copy_context())
+            cost = await task
+            if number:  # the first round warms up
+                found.append(cost)
+    await store.aclose()
+    ratio = median(step.total / event.total for event, step in zip(costs[send_events], costs[take_steps], strict=True))
+    calls = max(cost.calls for cost in costs[take_steps])
+    for name, agent in (("event", send_events), ("step", take_steps)):
+        process, server = median(c.process for c in costs[agent]), median(c.redis for c in costs[agent])
+        print(f"  {name:<8} {process:.0f} µs of CPU time in the worker, {server:.0f} µs in Redis")
+    print(f"  step / event     {ratio:.2f}   (limit {LIMIT})")
+    print(f"  round trips      {calls:.2f} a step   (limit 1)")
+    return 0 if ratio <= LIMIT and calls <= 1 else 1
+
+
+def main(count: int) -> int:
+    server = EmbeddedRedis()
+    server.start()
+    try:
+        return asyncio.run(rounds(server.store_url, count))
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000))
