@@ -1,9 +1,9 @@
 """Deduplication of notifications: duplicates are dropped, and one consumer at a time handles a subscription's events.
 
 A subscription is one webhook of one task. Its sender posts the events in order, each after the previous event was
-answered with 2xx. A version that is not higher than the last handled one is therefore a duplicate, unless the event is
-later: then the sender's store has lost events and assigned their versions again. Only the id of the last handled event
-is stored per subscription.
+acknowledged with 2xx. An event whose version is not higher than the last handled version is therefore a duplicate,
+unless it was recorded later: then the sender's store has lost events and assigned their versions again. Only the id of
+the last handled event is stored for each subscription.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from ..lifecycle import EventId
 
 MAX_SUBSCRIPTIONS = 100_000
-"""Subscriptions that `MemoryDeduplicator` remembers: about 25 MB."""
+"""Number of subscriptions that `MemoryDeduplicator` remembers, which takes about 25 MB."""
 
 REMEMBER_SECONDS = 14 * 24 * 3600.0
-"""Seconds for which Redis remembers a subscription: by default twice as long as the sender keeps a task."""
+"""Seconds for which Redis remembers a subscription. By default, this is twice as long as the sender keeps a task."""
 
 
 NONE = EventId(0)
@@ -29,13 +29,14 @@ NONE = EventId(0)
 class ClaimStatus(IntEnum):
     """Status of an event that a consumer wants to handle."""
 
-    NEW = 0  # it is the caller's to handle, and to settle
-    DUPLICATE = 1  # it, or a later one of its subscription_id, was handled
-    IN_PROGRESS = 2  # an event of its subscription_id is being handled
+    NEW = 0  # the caller must handle the event and settle the claim
+    DUPLICATE = 1  # the event, or a later event of its subscription, was handled
+    IN_PROGRESS = 2  # another event of its subscription is being handled
 
 
 class Deduplicator(Protocol):
-    """Store of handled events. The `holder` that claims a NEW event settles the claim. Holders are unique."""
+    """Store of handled events. The `holder` whose claim of an event returns NEW must settle the claim. Each holder has
+    a unique name."""
 
     async def claim(self, subscription_id: str, event_id: EventId, holder: str, hold: float) -> ClaimStatus:
         """Claim an event.
@@ -44,33 +45,33 @@ class Deduplicator(Protocol):
             subscription_id: The notification's `subscription_id`.
             event_id: The notification's `event_id`.
             holder: Unique name of the claim.
-            hold: Seconds after which a claim that is never settled expires, because its process died.
+            hold: Seconds after which an unsettled claim expires, in case its process has died.
 
         Returns:
-            NEW if the holder now has the claim, otherwise DUPLICATE or IN_PROGRESS.
+            NEW if the holder now has the claim; otherwise DUPLICATE or IN_PROGRESS.
         """
         ...
 
     async def settle(self, subscription_id: str, event_id: EventId, holder: str, *, handled: bool) -> None:
-        """Release the claim. With `handled`, record that all events up to `event_id` are handled."""
+        """Release the claim. With `handled`, record that all events up to `event_id` have been handled."""
         ...
 
 
 def is_duplicate(event_id: EventId, handled: EventId) -> bool:
-    """Return True if the event, or a later one of its subscription, was handled. `handled` is the last handled event.
+    """Return True if the event, or a later event of its subscription, was handled. `handled` is the last handled event.
 
-    If the time of the event is unknown, only the version counts.
+    If the time of the event is unknown, only the versions are compared.
     """
     is_later = event_id.recorded_us > handled.recorded_us > 0
     return event_id.version <= handled.version and not is_later
 
 
 class MemoryDeduplicator:
-    """`Deduplicator` for a receiver with one process and one event loop.
+    """`Deduplicator` for a receiver with a single process and event loop.
 
     Args:
-        max_subscriptions: Number of subscriptions to remember; the least recently used is forgotten. An event of a
-            forgotten subscription, or from before a restart, is handled again if it is delivered again.
+        max_subscriptions: Number of subscriptions to remember. The least recently used subscription is evicted. An
+            event of an evicted subscription, or from before a restart, is handled again if it is delivered again.
     """
 
     def __init__(self, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> None:
@@ -100,7 +101,7 @@ class MemoryDeduplicator:
 
 
 class LuaClient(Protocol):
-    """Redis client as `RedisDeduplicator` needs it: redis.asyncio's Redis or RedisCluster."""
+    """Redis client that `RedisDeduplicator` uses: Redis or RedisCluster of redis.asyncio."""
 
     def eval(self, script: str, numkeys: int, *keys_and_args: str | int) -> Awaitable[Any]:
         """Run a Lua script."""
@@ -139,9 +140,9 @@ class RedisDeduplicator:
     """`Deduplicator` for any number of receivers that share a Redis server or cluster.
 
     Args:
-        client: Redis client; the caller closes it.
+        client: Redis client. The caller must close it.
         prefix: Prefix of the keys.
-        keep: Seconds after its last handled event for which a subscription is remembered.
+        keep: Seconds for which a subscription is remembered after its last handled event.
     """
 
     def __init__(self, client: LuaClient, *, prefix: str = "a2a-deduplication", keep: float = REMEMBER_SECONDS) -> None:

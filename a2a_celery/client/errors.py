@@ -1,7 +1,7 @@
-"""Errors of calls to a remote agent, and which of them may succeed on a retry.
+"""Errors of calls to remote agents, and the classification of those that may succeed on a retry.
 
 An error that the protocol defines is raised as the SDK's own class (``a2a.utils.errors``: TaskNotFoundError,
-InvalidParamsError …). `translate_errors` turns all other errors of the SDK's client into a class of this module.
+InvalidParamsError …). `translate_errors` converts all other errors of the SDK's client to a class of this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .result import Result
 
 TOO_MANY = 429
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses of a proxy that cannot reach its server, and of a server that is starting or overloaded."""
+"""HTTP statuses of a proxy that cannot reach its server, or of a server that is starting or overloaded."""
 
 LEGACY_PATHS = re.compile("/v1/(tasks/|message:)")
 """Paths of protocol 0.3 over HTTP+JSON."""
@@ -43,7 +43,8 @@ LEGACY_STATUS: dict[int, type[A2AError]] = {404: TaskNotFoundError, 409: TaskNot
 TRANSIENT_GRPC = ("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED")
 
 TOO_LARGE = "message larger than max"
-"""gRPC text of a RESOURCE_EXHAUSTED error that a retry cannot resolve."""
+"""Part of the text of a RESOURCE_EXHAUSTED error in gRPC for a message that is too large, which a retry cannot
+resolve."""
 
 
 class RemoteError(A2ACeleryError):
@@ -51,10 +52,11 @@ class RemoteError(A2ACeleryError):
 
 
 class AgentUnreachable(RemoteError):
-    """The agent sent no response, or an incomplete one. A retry may succeed; the agent may have received the request.
+    """The agent sent no response or an incomplete response. A retry may succeed. The agent may have received the
+    request.
 
     Attributes:
-        retry_after: Seconds until the server accepts a retry (Retry-After). None if the server does not say.
+        retry_after: Seconds until the server accepts a retry (Retry-After), or None if the server sent no such value.
     """
 
     def __init__(self, text: str, retry_after: float | None = None) -> None:
@@ -71,11 +73,12 @@ class NotConnected(AgentUnreachable):
 
 
 class ResponseLost(AgentUnreachable):
-    """The response to a message was lost, so the agent may have received the message. Resending it may run it twice."""
+    """The response to a message was lost, so the agent may have received the message. If the message is sent again, it
+    may be executed twice."""
 
 
 class CallRefused(RemoteError):
-    """The server refused the call outside of the A2A protocol, mostly for wrong credentials or a wrong address.
+    """The server refused the call for a reason outside the A2A protocol, usually wrong credentials or a wrong address.
 
     Attributes:
         status: The HTTP status, or None if the transport has none.
@@ -87,7 +90,7 @@ class CallRefused(RemoteError):
 
 
 class InvalidResponse(RemoteError):
-    """The response is not valid A2A, or it is too large."""
+    """The response is not valid A2A, or is too large."""
 
 
 class NoTransport(RemoteError):
@@ -108,7 +111,7 @@ class DeadlineExceeded(RemoteError, TimeoutError):
 
 @contextmanager
 def translate_errors(url: str) -> Iterator[None]:
-    """Raise every error of the block as an error of this module or of the protocol; its text names `url`."""
+    """Raise every error of the block as an error of this module or of the protocol. The message names `url`."""
     try:
         yield
     except RemoteError:
@@ -132,7 +135,7 @@ def translate_errors(url: str) -> Iterator[None]:
 
 
 def _of_legacy_http(error: A2AError | A2AClientError) -> A2AError | None:
-    """Return the protocol error in a response of protocol 0.3 over HTTP+JSON, which the SDK does not read.
+    """Return the protocol error in a response of protocol 0.3 over HTTP+JSON, which the SDK does not parse.
 
     Servers of a2a-js 0.3 send the error code and a message. Servers of SDK 0.3 send a message and an HTTP status.
 
@@ -161,7 +164,8 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
         return _of_status(cause.response, url)
     if isinstance(cause, httpx.TransportError):
         return _unreachable(cause, url)
-    if (code := getattr(cause, "code", None)) is not None and callable(code):  # grpc's, which is an extra
+    # an error of grpc, which is an optional dependency
+    if (code := getattr(cause, "code", None)) is not None and callable(code):
         name = code().name
         asked = _asked_over_grpc(cause)
         if name == "RESOURCE_EXHAUSTED" and asked is not None:
@@ -191,7 +195,7 @@ def _of_status(response: httpx.Response, url: str) -> RemoteError:
 
 
 def _asked_over_grpc(error: Any) -> float | None:
-    """Return the seconds of ``retry-after`` in the metadata or of a google.rpc.RetryInfo, or None."""
+    """Return the seconds in the ``retry-after`` metadata or in a google.rpc.RetryInfo, or None."""
     metadata = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
     asked = parse_retry_after(str(metadata.get("retry-after", "")), SYSTEM_CLOCK.time())
     status = status_pb2.Status()
@@ -212,5 +216,5 @@ def _unreachable(error: Exception, url: str) -> AgentUnreachable:
 
 
 def _line(error: BaseException) -> str:
-    """Return the error's text in one line, or its class name if the text is empty."""
+    """Return the error's text on one line, or its class name if the text is empty."""
     return " ".join(str(error).split()) or type(error).__name__

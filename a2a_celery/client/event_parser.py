@@ -1,4 +1,4 @@
-"""Lenient parser of peers' responses: objects or JSON of A2A 1.0 and 0.3 become the SDK's event types."""
+"""Lenient parser of responses, which converts objects or JSON of A2A 1.0 and 0.3 to the SDK's event types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..lifecycle import Event
 _P = TypeVar("_P", bound=Proto)
 
 _OPEN = frozenset({"data", "metadata"})
-"""Fields whose null values are data rather than missing."""
+"""Fields in which null is a value rather than a missing field."""
 
 UNREADABLE = (
     ParseError,
@@ -30,9 +30,9 @@ UNREADABLE = (
     TypeError,
     KeyError,
     AttributeError,
-    OverflowError,  # 1e400 for a whole number
-    RecursionError,  # JSON within JSON within JSON
-    SystemError,  # half a surrogate pair for the name of a state, on upb
+    OverflowError,  # 1e400 for an integer
+    RecursionError,  # deeply nested JSON
+    SystemError,  # half a surrogate pair as the name of a state, with upb
 )
 """Exceptions that the SDK, protobuf and pydantic raise for a peer's malformed JSON."""
 
@@ -42,26 +42,27 @@ _LEGACY_DEFAULTS: dict[str, dict[str, Any]] = {
     "status-update": {"taskId": "", "contextId": "", "final": False},
     "artifact-update": {"taskId": "", "contextId": ""},
 }
-"""Required fields of protocol 0.3 by "kind", for peers that omit them."""
+"""Required fields of protocol 0.3 by "kind", for servers that omit the fields."""
 
 
 def parse_event(answer: object) -> Event | None:
     """Return the Task, Message, TaskStatusUpdateEvent or TaskArtifactUpdateEvent in a response.
 
-    A null counts as a missing field, except in data and metadata. A field of the wrong type is left out.
+    A null is treated as a missing field, except in data and metadata. A field with a value of the wrong type is
+    dropped.
 
     Args:
-        answer: An SDK object or its JSON, of protocol 1.0 or 0.3, optionally inside a JSON-RPC response.
+        answer: An SDK object of protocol 1.0 or 0.3, or its JSON, which may be inside a JSON-RPC response.
 
     Returns:
-        The event, or None if the response has none.
+        The event, or None if the response has no event.
     """
     if isinstance(answer, Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
         return answer
     if isinstance(answer, StreamResponse | SendMessageResponse):
         kind = answer.WhichOneof("payload")
-        found: Event | None = getattr(answer, kind) if kind else None
-        return found
+        event: Event | None = getattr(answer, kind) if kind else None
+        return event
     if isinstance(answer, Mapping):
         try:
             return _of_json(with_zones(_without_nulls(answer)))
@@ -86,12 +87,12 @@ _NAIVE_TIMESTAMP = re.compile(rf'"timestamp"\s*:\s*"{NAIVE_TIME.pattern}"')
 
 
 def with_zones(value: Any) -> Any:
-    """Return the JSON `value` with UTC as the zone of each status timestamp that names none.
+    """Return the JSON `value` with UTC as the zone of each status timestamp without a zone.
 
-    Data and metadata are returned unchanged. Servers of fasta2a write such timestamps, and ProtoJSON refuses them.
+    Data and metadata are returned unchanged. fasta2a servers send such timestamps, which ProtoJSON rejects.
     """
     if isinstance(value, list):
-        return [with_zones(one) for one in value]
+        return [with_zones(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
@@ -101,13 +102,13 @@ def with_zones(value: Any) -> Any:
 
 
 def text_with_zones(text: str) -> str:
-    """Return the JSON `text` with UTC as the zone of each status timestamp that names none."""
+    """Return the JSON `text` with UTC as the zone of each status timestamp without a zone."""
     if _NAIVE_TIMESTAMP.search(text) is None:
         return text
     try:
         return json.dumps(with_zones(json.loads(text)))
     except (ValueError, RecursionError):
-        return text  # its reader says what is wrong with it
+        return text  # the parser of the text reports the error
 
 
 def _status_with_zone(status: Any) -> Any:
@@ -126,12 +127,12 @@ def _make_finite(message: Proto) -> None:
         if isinstance(value, Proto):
             _make_finite(value)
         elif field.message_type.GetOptions().map_entry:
-            for one in value.values():
-                if isinstance(one, Proto):
-                    _make_finite(one)
+            for inner in value.values():
+                if isinstance(inner, Proto):
+                    _make_finite(inner)
         else:
-            for one in value:
-                _make_finite(one)
+            for inner in value:
+                _make_finite(inner)
 
 
 def _of_json(data: dict[str, Any]) -> Event | None:
@@ -175,9 +176,9 @@ def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
 
 
 def _with_legacy_defaults(value: Any, name: str = "") -> Any:
-    """Return `value`, found in the field `name`, with the fields that protocol 0.3 requires."""
+    """Return `value` of the field `name` with defaults for the fields that protocol 0.3 requires."""
     if isinstance(value, list):
-        return [_with_legacy_defaults(one, name) for one in value]
+        return [_with_legacy_defaults(item, name) for item in value]
     if not isinstance(value, dict):
         return value
     filled = {key: inner if key in _OPEN else _with_legacy_defaults(inner, key) for key, inner in value.items()}
@@ -189,26 +190,26 @@ def _with_legacy_defaults(value: Any, name: str = "") -> Any:
 
 
 def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:
-    """Return the message in the ProtoJSON `data`, without unknown and unreadable fields."""
+    """Return the message in the ProtoJSON `data`, without fields that are unknown or unreadable."""
     try:
         return ParseDict(dict(data), kind(), ignore_unknown_fields=True)
     except UNREADABLE:
-        found = kind()
+        message = kind()
     for piece in _pieces(data):
         try:
-            found.MergeFrom(ParseDict(piece, kind(), ignore_unknown_fields=True))
+            message.MergeFrom(ParseDict(piece, kind(), ignore_unknown_fields=True))
         except UNREADABLE:
             continue
-    return found
+    return message
 
 
 def _pieces(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Split `data` into objects with one value each; lists are split into their items."""
+    """Split `data` into objects that contain a single value each. Lists are split into their items."""
     for name, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from ({name: piece} for piece in _pieces(value))
         elif isinstance(value, list):
-            yield from ({name: [one]} for one in value)
+            yield from ({name: [item]} for item in value)
         else:
             yield {name: value}
 

@@ -1,7 +1,7 @@
 """Verification and parsing of push notifications.
 
-The tests sign with the ``standardwebhooks`` library. Verification does not use it, because the library supports a
-single secret and a fixed tolerance.
+The tests sign notifications with the ``standardwebhooks`` library. Verification does not use the library, which
+supports only a single secret and a fixed tolerance.
 
 Source: A2A specification 4.3.3 and 13.2; Standard Webhooks, "Verifying webhook authenticity".
 """
@@ -37,10 +37,10 @@ PUBLIC_SCHEME = "v1a,"
 """Prefix of Ed25519 signatures."""
 
 TOLERANCE = 300.0
-"""Largest difference between the sender's clock and the local clock, in seconds. Each attempt is signed anew."""
+"""Maximum difference between the sender's clock and the local clock, in seconds. Each attempt is signed anew."""
 
 MAX_BYTES = 10 * 1024 * 1024
-"""Largest body of a notification in bytes, equal to a gateway's default limit for requests."""
+"""Maximum size of a notification's body in bytes, the same as the default limit of a gateway for requests."""
 
 _ID_FORM = re.compile(r"(?P<subscription>[A-Za-z0-9_-]{1,200})_(?P<event>[1-9][0-9]{0,14}(-[0-9]{1,16})?)")
 _PING_FORM = re.compile(r"[A-Za-z0-9_-]{1,200}_ping-[A-Za-z0-9]{1,64}")
@@ -48,15 +48,16 @@ _TIMESTAMP_FORM = re.compile(r"[0-9]{1,12}")
 
 
 class NotificationRefused(A2ACeleryError):
-    """A request is not a notification for this receiver. Its text has no secret, signature or token, so it may be
-    returned.
+    """The request is not a notification for this receiver. The error's text contains no secret, signature or token, so
+    it may be sent to the client.
 
     Attributes:
-        status: HTTP status of the response. It is never 410, because the sender would then give up for good.
+        status: HTTP status of the response. The status is never 410, because the sender would then stop all deliveries
+            to the webhook.
     """
 
     status = 400
-    """HTTP status of the response; never 410, because the sender would then give up for good."""
+    """HTTP status of the response. The status is never 410, because the sender would then stop all deliveries."""
 
 
 class MalformedNotification(NotificationRefused):
@@ -70,11 +71,11 @@ class NotAuthentic(NotificationRefused):
 
 
 class TimestampOutOfRange(NotAuthentic):
-    """The notification was signed too long ago or in the future: it is replayed, or a clock is wrong."""
+    """The notification was signed too long ago or in the future: the notification is replayed, or a clock is wrong."""
 
 
 class PublicKeysUnavailable(NotificationRefused):
-    """The sender's public keys are not fetched yet, so signatures cannot be verified. The sender retries."""
+    """The sender's public keys have not been fetched yet, so signatures cannot be verified. The sender retries."""
 
     status = 503
 
@@ -88,7 +89,7 @@ class Ping(NotificationRefused):
     status = 204
 
     def __init__(self) -> None:
-        super().__init__("A test ping.")
+        super().__init__("The notification is a test ping.")
 
 
 class NotificationTooLarge(NotificationRefused):
@@ -97,21 +98,22 @@ class NotificationTooLarge(NotificationRefused):
     status = 413
 
     def __init__(self, max_bytes: int) -> None:
-        super().__init__(f"A notification may have {max_bytes} bytes at most.")
+        super().__init__(f"A notification may have at most {max_bytes} bytes.")
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Event of a task, as one webhook receives it.
+    """Event of a task, as received by one webhook.
 
     Attributes:
-        id: Id of the event, the same on every attempt. Without a signature: a unique id of this post.
-        subscription_id: Id that all events of one task to one webhook share. "" without a signature.
-        version: Number of the event in its task's log. It rises within a subscription, with gaps for events that the
-            webhook does not receive. An equal or lower version with a later `recorded_us` replaces an event that the
-            sender's store has lost. 0 without a signature.
-        recorded_us: Time at which the event was recorded, in microseconds since 1970; 0 if unknown.
-        timestamp: Time at which this post was signed, in seconds since 1970. Without a signature: when it was received.
+        id: Id of the event, the same on every attempt. If the post is not signed, a unique id of the post.
+        subscription_id: Id shared by all events of one task to one webhook, or "" if the post is not signed.
+        version: Number of the event in its task's log. The version increases within a subscription, with gaps for
+            events that the webhook does not receive. An equal or lower version with a later `recorded_us` replaces an
+            event that the sender's store has lost. 0 if the post is not signed.
+        recorded_us: Time at which the event was recorded, in microseconds since 1970, or 0 if unknown.
+        timestamp: Time at which this post was signed, in seconds since 1970. If the post is not signed, the time at
+            which it was received.
         event: The event: a Task, TaskStatusUpdateEvent, TaskArtifactUpdateEvent or Message of the SDK.
     """
 
@@ -124,16 +126,16 @@ class Notification:
 
     @property
     def event_id(self) -> EventId:
-        """Identity of the event within its task."""
+        """Id of the event within its task."""
         return EventId(self.version, self.recorded_us)
 
     @property
     def task_id(self) -> str:
-        """Id of the task; "" for a message without a task."""
+        """Id of the task, or "" for a message without a task."""
         return self.event.id if isinstance(self.event, Task) else self.event.task_id
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the notification as a JSON object that `from_dict` reads."""
+        """Return the notification as a JSON object for `from_dict`."""
         kind = next(name for name, of in _EVENT_TYPES.items() if isinstance(self.event, of))
         event = to_json(StreamResponse(**{kind: self.event}))  # type: ignore[arg-type]
         return {
@@ -166,7 +168,7 @@ _EVENT_TYPES = {
     "artifact_update": TaskArtifactUpdateEvent,
     "message": Message,
 }
-"""Event types by field of a StreamResponse."""
+"""Event types by the fields of StreamResponse."""
 
 
 NO_EVENT = "The body has none of task, message, statusUpdate and artifactUpdate."
@@ -175,23 +177,24 @@ NO_EVENT = "The body has none of task, message, statusUpdate and artifactUpdate.
 class Verifier:
     """Verifier of posted notifications.
 
-    A post needs one valid signature, by a secret or by a public key. A post without Standard Webhooks headers is
-    accepted if its A2A token equals one of the secrets: some servers send the token instead of a signature. Without
-    secrets and public keys no signature is checked, and a post needs the `token`, the `authorization`, or both.
+    A post needs one valid signature, made with a secret or a private key. A post without Standard Webhooks headers is
+    accepted if its A2A token equals one of the secrets, because some servers send the token instead of a signature.
+    Without secrets and public keys, signatures are not checked, and a post needs the `token`, the `authorization`, or
+    both.
 
     Args:
-        secrets: Shared secrets, any of which may match, so that secrets can be rotated. A string is ``whsec_`` and
-            base64;
-            bytes are the key.
-        tolerance: Largest age of a signature, in seconds.
-        token: Required A2A token (X-A2A-Notification-Token). None: not checked.
-        authorization: Required Authorization header, for example "Bearer …". None: not checked.
-        public_keys: Keys of Ed25519 signatures (``v1a``). Use `verify_async` if they are fetched.
-        max_bytes: Largest accepted body.
+        secrets: Shared secrets. A signature by any of them is accepted, so that secrets can be rotated. A secret is a
+            string of ``whsec_`` and base64, or the key as bytes.
+        tolerance: Maximum age of a signature, in seconds.
+        token: Required A2A token (X-A2A-Notification-Token), or None if the token is not checked.
+        authorization: Required Authorization header, for example "Bearer …", or None if the header is not checked.
+        public_keys: Keys of Ed25519 signatures (``v1a``). If the keys are fetched from a URL, use `verify_async`.
+        max_bytes: Maximum size of a body.
         clock: Source of time, for tests.
 
     Raises:
-        ConfigError: There is nothing to verify with, or a secret is invalid. The text does not contain the secret.
+        ConfigError: No secret, key, token or authorization is set, or a secret is invalid. The message does not contain
+            the secret.
     """
 
     def __init__(
@@ -208,11 +211,13 @@ class Verifier:
         proof = secrets or token or authorization or public_keys
         if isinstance(secrets, str | bytes) or not proof or "" in (token, authorization):
             raise ConfigError(
-                "secrets is a list of one secret at least; for servers that don't sign, give a token or credentials "
-                "(authorization) that are not empty"
+                "secrets must be a list of at least one secret; for servers that do not sign, pass a token or "
+                "credentials (authorization) that are not empty"
             )
         if public_keys is not None and not isinstance(public_keys, PublicKeys):
-            raise ConfigError("public_keys is a PublicKeys: PublicKeys(['whpk_…']) or PublicKeys(jwks_url='https://…')")
+            raise ConfigError(
+                "public_keys must be a PublicKeys: PublicKeys(['whpk_…']) or PublicKeys(jwks_url='https://…')"
+            )
         self._keys = [_key(secret, number) for number, secret in enumerate(secrets, start=1)]
         self._tokens = [secret if isinstance(secret, bytes) else _encoded(secret) for secret in secrets]
         self._tolerance = tolerance
@@ -229,11 +234,11 @@ class Verifier:
 
         Args:
             headers: Headers of the request, in any case.
-            body: Body as received. JSON that was parsed and written again has another signature.
+            body: Body exactly as received. The signature does not match JSON that was parsed and serialized again.
 
         Raises:
             Ping: The request is an authentic test ping.
-            NotificationRefused: The request is not a valid notification; the subclass and the text say why.
+            NotificationRefused: The request is not a valid notification. The subclass and the message give the reason.
         """
         if len(body) > self.max_bytes:
             raise NotificationTooLarge(self.max_bytes)
@@ -246,7 +251,7 @@ class Verifier:
                 raise MalformedNotification(f"The header {name} is missing.")
         identity = _ID_FORM.fullmatch(given[ID])
         if identity is None and not _PING_FORM.fullmatch(given[ID]):
-            raise MalformedNotification(f"The header {ID} is not of the form <subscription>_<version>.")
+            raise MalformedNotification(f"The header {ID} does not have the form <subscription>_<version>.")
         if not _TIMESTAMP_FORM.fullmatch(given[TIMESTAMP]):
             raise MalformedNotification(f"The header {TIMESTAMP} is not a whole number of seconds since 1970.")
 
@@ -262,11 +267,11 @@ class Verifier:
         )
 
     async def verify_async(self, headers: Mapping[str, str], body: bytes) -> Notification:
-        """Verify a request like `verify`, and fetch public keys as needed.
+        """Verify a request as `verify` does, and fetch public keys when needed.
 
         Raises:
             NotificationRefused: See `verify`.
-            PublicKeysUnavailable: No key is known yet, and no secret matches.
+            PublicKeysUnavailable: No public key is known yet, and no secret matches.
         """
         if self._public_keys is None or len(body) > self.max_bytes:
             return self.verify(headers, body)
@@ -279,7 +284,8 @@ class Verifier:
         return self.verify(headers, body)
 
     def _without_signature(self, given: Mapping[str, str], body: bytes) -> Notification:
-        """Return the notification of a server that sends the token or the credentials of the push config."""
+        """Return the notification of a server that sends the token or credentials of the push config instead of a
+        signature."""
         if self._keys or self._public_keys is not None:
             if not given.get(TOKEN) or not self._keys:
                 raise MalformedNotification(f"The header {ID} is missing.")
@@ -310,14 +316,14 @@ class Verifier:
                 return
             if self._public_keys.is_unavailable:
                 raise PublicKeysUnavailable
-        makers = " or ".join(self._schemes.values())
-        raise NotAuthentic(f"No signature was made with a {makers} known here, over this id, time and body.")
+        kinds = " or ".join(self._schemes.values())
+        raise NotAuthentic(f"No signature of this id, time and body was made with a known {kinds}.")
 
     def _require_now(self, timestamp: int) -> None:
         age = self._clock.time() - timestamp
         if abs(age) > self._tolerance:
             when = f"{age:.0f} s ago" if age > 0 else f"{-age:.0f} s in the future"
-            raise TimestampOutOfRange(f"Signed {when}; {self._tolerance:.0f} s are allowed: look at both clocks.")
+            raise TimestampOutOfRange(f"Signed {when}; {self._tolerance:.0f} s are allowed: check both clocks.")
 
 
 def _signatures(header: str, scheme: str) -> list[str]:
@@ -325,7 +331,7 @@ def _signatures(header: str, scheme: str) -> list[str]:
 
 
 def _encoded(header: str) -> bytes:
-    """Return a header as bytes; some servers leave surrogates in it."""
+    """Return a header as bytes. Some servers leave surrogates in headers."""
     return header.encode(errors="surrogatepass")
 
 
@@ -334,7 +340,9 @@ def _key(secret: str | bytes, number: int) -> bytes:
         key = secret
     else:
         if not secret.startswith(SECRET_PREFIX):
-            raise ConfigError(f"secret {number}: a text begins with {SECRET_PREFIX}; give the key itself as bytes")
+            raise ConfigError(
+                f"secret {number}: a string must begin with {SECRET_PREFIX}; pass the key itself as bytes"
+            )
         encoded = secret.removeprefix(SECRET_PREFIX)
         try:
             key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
@@ -358,7 +366,7 @@ def _event_in(body: bytes) -> Event:
 
 
 def _foreign_event_in(body: bytes) -> Event:
-    """Return the event of any server: A2A 1.0 or 0.3, also without the enclosing StreamResponse."""
+    """Return the event from any server: A2A 1.0 or 0.3, with or without the enclosing StreamResponse."""
     try:
         event = parse_event(json.loads(body))
     except (ValueError, RecursionError):

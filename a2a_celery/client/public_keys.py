@@ -1,6 +1,6 @@
-"""Ed25519 public keys of a sender of webhooks, given or fetched from its JWK Set.
+"""Ed25519 public keys of a webhook sender, passed as arguments or fetched from its JWK Set.
 
-Source: the Standard Webhooks specification, "Signature scheme" (``v1a``).
+Source: Standard Webhooks specification, "Signature scheme" (``v1a``).
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from ..telemetry.names import Action
 logger = logging.getLogger(__name__)
 
 REFRESH_EVERY = 300.0
-"""Seconds after which the keys are fetched again; a withdrawn key is accepted until then."""
+"""Seconds after which the keys are fetched again. A withdrawn key is accepted until then."""
 
 UNKNOWN_KEY_REFRESH_EVERY = 30.0
-"""Seconds between two fetches for signatures of unknown keys, which anyone can post."""
+"""Minimum seconds between two fetches for signatures by unknown keys, because anyone can post such signatures."""
 
 RETRY_AFTER = 5.0
-"""Seconds between two fetches while no keys are known."""
+"""Seconds between two fetches until a fetch succeeds."""
 
 MAX_SIGNATURES = 4
-"""Signatures of a post that are checked."""
+"""Maximum number of signatures that are checked in one post."""
 
 
 class PublicKeys:
-    """Ed25519 public keys of one sender of webhooks. A signature is valid if one of the keys matches.
+    """Ed25519 public keys of one webhook sender. A signature is valid if one of the keys matches.
 
-    Fetched keys are cached, and kept if a later fetch fails.
+    Fetched keys are cached, and stay in use if a later fetch fails.
 
     Args:
         keys: Keys that the sender's operator has published, ``whpk_…``.
-        jwks_url: Address of the sender's JWK Set, ``https://…/.well-known/jwks.json``. ``http`` is allowed for
-            localhost only.
-        transport: Transport of the fetches. None: HTTP.
+        jwks_url: Address of the sender's JWK Set, ``https://…/.well-known/jwks.json``. ``http`` is allowed only for
+            localhost.
+        transport: Transport for fetches, or None to use HTTP.
         clock: Source of time, for tests.
 
     Raises:
-        ConfigError: There is neither a key nor an address, or one of them cannot be used.
+        ConfigError: There are neither keys nor a URL, or a key or the URL is invalid.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PublicKeys:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if isinstance(keys, str) or not (keys or jwks_url):
-            raise ConfigError("public keys are a list of whpk_… keys, or a jwks_url, or both")
+            raise ConfigError("pass public keys as a list of whpk_… keys, a jwks_url, or both")
         try:
             self._given = [Ed25519PublicKey.from_public_bytes(public_key_bytes(key)) for key in keys]
         except ValueError as e:
@@ -77,19 +77,20 @@ class PublicKeys:
 
     @property
     def is_unavailable(self) -> bool:
-        """True while the keys at the `jwks_url` are unknown."""
+        """True while the keys at `jwks_url` are unknown."""
         return self._url is not None and self._fetched is None
 
     def verify(self, signed: bytes, signatures: Iterable[str]) -> bool:
-        """Return True if a known key made one of the signatures, in base64, over `signed`."""
+        """Return True if one of the base64 `signatures` over `signed` was made with a known key."""
         candidates = [decoded(signature) for signature in list(signatures)[:MAX_SIGNATURES]]
         keys = (*self._given, *(self._fetched or ()))
         return any(_is_valid(key, signature, signed) for signature in candidates for key in keys)
 
     async def refresh(self, *, is_unknown: bool = False) -> bool:
-        """Fetch the keys if they are old or, for a signature of an unknown key, not fetched just now.
+        """Fetch the keys if they are stale. If `is_unknown`, a signature is by an unknown key, and the keys are fetched
+        unless that happened recently.
 
-        Concurrent callers wait for one fetch.
+        Concurrent callers share one fetch.
 
         Returns:
             True if the keys may have changed while the caller waited.

@@ -1,7 +1,7 @@
-"""Receiver of push notifications: each event of a task is handled once, in order.
+"""Receiver of push notifications, which handles each event of a task once and in order.
 
-`receiver_app` is the complete ASGI application. `receive` and `handle_once` are its parts, for routes in other
-applications. See docs/webhooks-receiving.md.
+`receiver_app` is the complete ASGI application. `receive` and `handle_once` are its building blocks, for routes in
+other applications. See docs/webhooks-receiving.md.
 
 Source: A2A specification 4.3.3.
 """
@@ -64,23 +64,22 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Notification], Awaitable[object]]
 
 TIME_LIMIT = 60.0
-"""Seconds for the handler of one event. The sender's timeout is shorter; a retry during that time is answered with
-503."""
+"""Seconds for the handler of one event. The sender's timeout is shorter. A retry during that time gets 503."""
 
 CLAIM_GRACE = 10.0
-"""Seconds that a claim outlives its time limit, so that no other attempt starts while the handler is cancelled."""
+"""Seconds that a claim outlives the handler's time limit, so that no other attempt starts while the handler is being
+cancelled."""
 
 RETRY_DELAY = 5
-"""Retry-After in seconds while another attempt handles the event, or the deduplicator is unavailable."""
+"""Retry-After in seconds while another attempt handles the event, or while the deduplicator is unavailable."""
 
 
 async def receive(request: Request, verifier: Verifier) -> Notification:
     """Verify a request and return its notification. The body is read up to the verifier's limit.
 
     Raises:
-        HTTPException: The request is not a notification (400, 401, 413, with the reason), it is a test ping (204), or
-            the
-            sender's public keys are not known yet (503, with Retry-After).
+        HTTPException: The request is not a notification (400, 401 or 413, with the reason), the request is a test ping
+            (204), or the sender's public keys are not known yet (503, with Retry-After).
     """
     try:
         return await verifier.verify_async(request.headers, await body_of(request, verifier.max_bytes))
@@ -93,23 +92,23 @@ async def receive(request: Request, verifier: Verifier) -> Notification:
         logger.warning("refused a request that is not a notification: %s", e)
         raise HTTPException(e.status, str(e)) from e
     except ClientDisconnect:
-        raise HTTPException(400, "The sender hung up.") from None
+        raise HTTPException(400, "The sender disconnected.") from None
 
 
 def consent(request: Request, origins: Sequence[str] = ("*",)) -> Response:
-    """Answer an OPTIONS request that asks whether a sender may post here.
+    """Respond to an OPTIONS request with which a sender asks for permission to post here.
 
     Args:
         request: The request.
-        origins: Allowed origins; ``*`` allows all.
+        origins: Allowed origins. ``*`` allows all origins.
 
     Raises:
         HTTPException: The origin is not allowed (403).
 
-    Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, 4.2 (validation response).
+    Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, section 4.2 (validation response).
     """
     origin = request.headers.get("webhook-request-origin", "")
-    if not origin or not {"*", origin.lower()} & {one.lower() for one in origins}:
+    if not origin or not {"*", origin.lower()} & {allowed.lower() for allowed in origins}:
         raise HTTPException(403, "This receiver accepts no events from that origin.")
     return Response(status_code=200, headers={"Allow": "POST", "WebHook-Allowed-Origin": origin})
 
@@ -118,10 +117,10 @@ def consent(request: Request, origins: Sequence[str] = ("*",)) -> Response:
 async def handle_once(
     notification: Notification, deduplicator: Deduplicator, *, time_limit: float = TIME_LIMIT
 ) -> AsyncIterator[bool]:
-    """Claim a notification for the block, and mark it as handled when the block ends without an error.
+    """Claim a notification for the block, and mark it as handled if the block ends without an error.
 
-    If the block raises, or is cancelled after `time_limit` seconds, the claim is released: answer with 5xx, and the
-    sender retries. A notification without a version, from a server that does not sign, is always new.
+    If the block raises, or is cancelled after `time_limit` seconds, the claim is released. Respond with 5xx so that the
+    sender retries. A notification without a version, from a server that does not sign, is always treated as new.
 
     Args:
         notification: The notification.
@@ -129,7 +128,7 @@ async def handle_once(
         time_limit: Seconds for the block.
 
     Yields:
-        True if the block must handle the event, False if the event was handled before.
+        True if the block must handle the event, or False if the event was already handled.
 
     Raises:
         HTTPException: An event of the same subscription is being handled, or the deduplicator is unavailable (503, with
@@ -175,22 +174,22 @@ def receiver_app(
     time_limit: float = TIME_LIMIT,
     origins: Sequence[str] = ("*",),
 ) -> Starlette:
-    """Return an ASGI application that calls `handler` once for each notification, in order per subscription, at any
-    path.
+    """Return an ASGI application that calls `handler` once for each notification, in order within a subscription, at
+    any path.
 
-    It answers 204 when the handler has returned, and for duplicates. It answers 500 if the handler raised or exceeded
-    `time_limit`, and 503 while the event is being handled elsewhere; the sender then retries. An error body is
-    ``{"detail": "…"}``; exceptions of the handler are only logged.
+    The application responds with 204 when the handler has returned, and to duplicates. It responds with 500 if the
+    handler raised or exceeded `time_limit`, and with 503 while another attempt handles the event. In both cases, the
+    sender retries. The body of an error is ``{"detail": "…"}``. Exceptions of the handler are only logged.
 
     Args:
         handler: Coroutine function called with each notification; see `celery_handler` for a Celery task.
-        secrets: See `Verifier`, as for the following arguments up to `max_bytes`.
-        deduplicator: Store of handled events. None: a `MemoryDeduplicator`, which suits a single process.
+        secrets: See `Verifier`, also for the following arguments up to `max_bytes`.
+        deduplicator: Store of handled events. The default, a `MemoryDeduplicator`, suits a single process.
         time_limit: Seconds for the handler.
         origins: Origins that may post here; see `consent`.
 
     Raises:
-        ConfigError: There is nothing to verify with, or a secret is invalid.
+        ConfigError: No secret, key, token or authorization is set, or a secret is invalid.
     """
     verifier = Verifier(
         secrets,
@@ -234,15 +233,16 @@ def celery_handler(task: PublishableTask, **options: Any) -> Handler:
     """Return a handler for `receiver_app` that publishes a Celery task for each notification.
 
     The task is called with the keyword argument `notification`, the dict that `Notification.from_dict` reads. Its
-    Celery id is the notification's id, so a notification that is delivered twice has the same Celery id twice.
+    Celery id is the notification's id, so a notification that is delivered twice is published with the same Celery id.
 
-    A notification is published at least once: if the broker does not accept the task, the receiver answers 500 and
-    the sender repeats the notification. Notifications are published in order, but workers that run several tasks at a
-    time do not preserve the order. To keep it, use a queue with a single worker slot, or compare versions.
+    A notification is published at least once: if the broker does not accept the task, the receiver responds with 500
+    and the sender delivers the notification again. Notifications are published in order, but workers that run several
+    tasks at a time do not preserve the order. To preserve the order, use a queue with a single worker slot, or compare
+    versions.
 
     Args:
         task: A Celery task, or a signature.
-        options: Celery's options of `apply_async` (queue, priority …).
+        options: Celery's `apply_async` options (queue, priority …).
     """
 
     async def publish(notification: Notification) -> None:
@@ -254,7 +254,8 @@ def celery_handler(task: PublishableTask, **options: Any) -> Handler:
 
 
 class _HandlerFailed(Exception):
-    """The handler raised; its exception is the cause. An HTTPException of the handler is not returned to the sender."""
+    """The handler raised an exception, which is the cause of this error. Even an HTTPException of the handler is not
+    returned to the sender."""
 
 
 async def _handle(handler: Handler, notification: Notification) -> None:
@@ -283,7 +284,7 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
 
 
 async def _release_claim(deduplicator: Deduplicator, notification: Notification, holder: str) -> None:
-    """Release the claim of a failed notification. If that fails, the claim expires."""
+    """Release the claim of a failed notification. If releasing fails, the claim expires."""
     try:
         await deduplicator.settle(notification.subscription_id, notification.event_id, holder, handled=False)
     except Exception:
@@ -302,7 +303,7 @@ def _not_handled(notification: Notification, what: str, cause: BaseException | N
 
 
 async def as_json(request: Request, error: Exception) -> Response:
-    """Return an HTTPException as ``{"detail": "…"}``, or without a body if its status has none."""
+    """Return an HTTPException as ``{"detail": "…"}``, or without a body if its status allows none."""
     assert isinstance(error, HTTPException)
     if error.status_code == 204:
         return Response(status_code=204, headers=error.headers)

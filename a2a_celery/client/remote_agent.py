@@ -1,6 +1,6 @@
 """Client of one remote A2A agent.
 
-A task outlives its connection. If a connection breaks, the client reconnects and resumes; see
+A task outlives its connection. If a connection breaks, the client reconnects and resumes the task; see
 ``connection.turn_stream``. The client cancels a task only on request.
 """
 
@@ -50,13 +50,13 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT = 10.0
 TIMEOUT = 60.0
-"""Seconds without a byte after which a connection is treated as lost. A2A Celery gateways send keep-alives."""
+"""Seconds without a byte after which a connection is treated as lost. A2A Celery gateways send keep-alive comments."""
 
 RECONNECT_TIMEOUT = 300.0
-"""Seconds without a response after which the client gives up on an agent whose card it has read."""
+"""Seconds without a response after which the client gives up on an agent whose card it has already read."""
 
 CANCEL_TIMEOUT = 10.0
-"""Seconds for the cancel request that a cancelled caller still sends."""
+"""Seconds for the cancel request that is sent when the caller is cancelled."""
 
 
 class RemoteAgent:
@@ -70,23 +70,26 @@ class RemoteAgent:
     is cancelled or retried, unless `cancel_with_parent` is False.
 
     Args:
-        url: Base address of the agent, ``http://`` or ``https://``. If it is ``https://``, interfaces of the card at
+        url: Base address of the agent, ``http://`` or ``https://``. For ``https://``, interfaces of the card at
             ``http://`` addresses are ignored.
-        headers: Headers of every request: a mapping, or a function (also a coroutine function) that returns one.
+        headers: Headers of every request: a mapping, or a function (also a coroutine function) that returns the headers
+            of the next request.
         bearer: Bearer token of every request, or None.
-        api_key: API key of every request, or None. It is sent in the header that the card names.
+        api_key: API key of every request, or None. The key is sent in the header that the card names.
         interceptors: Interceptors of the SDK's client.
-        transports: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". Empty: the order of the card.
-        http: HTTP client to use. The caller closes it. None: a new client, which `close` closes.
-        timeout: Seconds without a byte after which a request of the new HTTP client fails.
-        card: The agent's card. None: the card is fetched from `url`.
-        cards: Cache of cards. None: a new cache.
+        transports: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
+            applies.
+        http: HTTP client to use, which the caller must close. By default, a new client is created, and `close` closes
+            it.
+        timeout: Seconds without a byte after which a request fails, if the HTTP client is created here.
+        card: The agent's card. By default, the card is fetched from `url`.
+        cards: Cache of cards. By default, a new cache is created.
         idempotent: True if the agent recognizes a repeated message by its id, as A2A Celery agents with
             `idempotency_window` do. The client then resends a message whose response was lost.
-        reconnect_timeout: Seconds for which the client retries an agent that has become unreachable.
-        max_response_bytes: Largest decompressed size of a response, or of one event of a stream.
+        reconnect_timeout: Seconds for which requests to an unreachable agent are retried.
+        max_response_bytes: Maximum size of a response, or of one event of a stream, after decompression.
         clock: Source of time, for tests.
-        cancel_with_parent: False if tasks survive the cancellation of the task that starts them.
+        cancel_with_parent: False if tasks must survive the cancellation of the task that starts them.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -112,7 +115,7 @@ class RemoteAgent:
         cancel_with_parent: bool = True,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"url {url!r}: an agent's address begins with http:// or https://")
+            raise ConfigError(f"url {url!r}: an agent's address must begin with http:// or https://")
         self.url = url.rstrip("/")
         self._idempotent = idempotent
         self._patience = reconnect_timeout
@@ -145,7 +148,7 @@ class RemoteAgent:
         await self.close()
 
     async def close(self) -> None:
-        """Close the gRPC channels, and the HTTP client unless the caller passed it."""
+        """Close the gRPC channels, and also the HTTP client if this object created it."""
         await self._transports.close()
         if self._own_http:
             await self._http.aclose()
@@ -164,8 +167,10 @@ class RemoteAgent:
         """Return a conversation with the agent.
 
         Args:
-            saved: A session to resume: a `Session`, or the dict that `Session.to_dict` returned. None: a new session.
-            context_id: Context of a new session; "" lets the agent choose one. Ignored if `saved` is given.
+            saved: Session to resume: a `Session`, or the dict that `Session.to_dict` returned. By default, a new
+                session is created.
+            context_id: Context of a new session, or "" to let the agent choose the context. The argument is ignored if
+                `saved` is set.
 
         Raises:
             ValueError: `saved` is not a session.
@@ -177,9 +182,9 @@ class RemoteAgent:
         return AgentSession(self, saved)
 
     async def submit(self, message: Message, *, push: TaskPushNotificationConfig | None = None) -> Result:
-        """Send a message and return without waiting for the agent's work.
+        """Send a message and return without waiting for the end of the task.
 
-        A message is resent for `reconnect_timeout` seconds if it certainly did not arrive, or if the agent is
+        A message is resent for up to `reconnect_timeout` seconds if it certainly did not arrive, or if the agent is
         `idempotent`.
 
         Args:
@@ -187,14 +192,13 @@ class RemoteAgent:
             push: Webhook that receives the events of the task, or None.
 
         Returns:
-            The task in its current state, or the agent's direct message. A task that waited for `message` may still
-            have
-            the state INPUT_REQUIRED.
+            The task in its current state, or the agent's direct message. A task that was waiting for `message` may
+            still be in INPUT_REQUIRED.
 
         Raises:
-            AgentUnreachable: There is no response. The agent may have received the message.
+            AgentUnreachable: The agent sent no response. The agent may have received the message.
             ResponseLost: The agent may have received the message, and is not idempotent.
-            RemoteError: The response is invalid, or refuses the call.
+            RemoteError: The response is invalid, or the server refuses the call.
             A2AError: The agent refuses the message.
         """
         configuration = SendMessageConfiguration(return_immediately=True)
@@ -215,8 +219,8 @@ class RemoteAgent:
 
         Args:
             message: The message; see `Session.message`.
-            deadline: Seconds from now until DeadlineExceeded is raised. None: no limit.
-            cancel_on_exit: Cancel the task if the generator ends before the turn does: at the deadline, when the
+            deadline: Seconds from now until DeadlineExceeded is raised, or None for no limit.
+            cancel_on_exit: Whether to cancel the task if the generator ends before the turn: at the deadline, when the
                 generator is closed, or when its caller is cancelled.
 
         Raises:
@@ -235,8 +239,8 @@ class RemoteAgent:
     ) -> AsyncGenerator[StreamResponse, None]:
         """Yield a task, then its events until it is terminal or interrupted.
 
-        The arguments and errors are those of `stream`; a `task_id` that the agent does not know raises
-        TaskNotFoundError.
+        The arguments and errors are those of `stream`. If the agent does not know `task_id`, TaskNotFoundError is
+        raised.
         """
         turn = self._turn_stream()
         return self._bounded(turn, turn.follow(task_id), deadline, cancel_on_exit)
@@ -258,9 +262,8 @@ class RemoteAgent:
         """Cancel a task.
 
         Returns:
-            The task after the request. Its `stop_reason` is None while the agent is still stopping. A task that had
-            ended
-            before is returned unchanged.
+            The task after the request. Its `stop_reason` is None while the agent is still stopping. If the task had
+            already ended, it is returned unchanged.
 
         Raises:
             RemoteError: The agent is unreachable, or its response is invalid.
@@ -285,7 +288,8 @@ class RemoteAgent:
             name_parent(request.message, children.parent_id, cancel=self._cancel_with_parent)
 
     def _started(self, task_id: str, state: int | None) -> None:
-        """Register the task for cancellation with the agent run that this code executes in, if any."""
+        """Register the task with the agent run in which this code executes, if any, so that the task is cancelled with
+        that run."""
         children = self._child_tasks()
         if children is None or not task_id:
             return
@@ -333,7 +337,7 @@ class RemoteAgent:
                 raise
             except TimeoutError:
                 if until is None or clock.monotonic() < until:
-                    raise  # from other code, for example the function that returns the headers
+                    raise  # raised by other code, for example the function that returns the headers
                 result = turn.builder.result()
                 if cancel_on_exit and result.task_id:
                     await self._cancel_at_last(result.task_id)
@@ -345,7 +349,7 @@ class RemoteAgent:
                 raise
 
     async def _cancel_at_last(self, task_id: str) -> None:
-        """Cancel a task on behalf of a caller that no longer waits; log a failure."""
+        """Cancel a task on behalf of a caller that no longer waits. Errors are logged."""
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT):
                 await self.cancel(task_id)

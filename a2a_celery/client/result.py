@@ -1,4 +1,4 @@
-"""Result of a turn with an agent, whatever form the agent's responses have."""
+"""Result of a turn with an agent, independent of the form of the agent's responses."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ STOP_REASONS: Mapping[int, StopReason | None] = {
     CANCELED: "end_turn",
     REJECTED: "end_turn",
 }
-"""Stop reason of a turn by task state. None: the turn continues, also in unknown states."""
+"""Stop reason of a turn by task state, or None if the turn continues. The turn also continues in unknown states."""
 
 
 def stop_reason_of(state: int | None) -> StopReason | None:
-    """Return why a turn stops in `state`, or None if the turn continues or the state is unknown."""
+    """Return the reason why a turn stops in `state`, or None if the turn continues or the state is unknown."""
     return None if state is None else STOP_REASONS.get(state)
 
 
@@ -42,7 +42,7 @@ def state_name(state: int | None) -> str:
     """Return the name of a task state without its prefix.
 
     Returns:
-        "COMPLETED" for TASK_STATE_COMPLETED; "STATE_42" for a number that this version does not know; "" for None.
+        "COMPLETED" for TASK_STATE_COMPLETED, "STATE_42" for a number that this version does not know, or "" for None.
     """
     if state is None:
         return ""
@@ -54,10 +54,11 @@ def input_requests(answer: object) -> list[Part]:
     """Return the parts of the agent's question if the task is in INPUT_REQUIRED or AUTH_REQUIRED.
 
     Args:
-        answer: A response as `Result.of` takes it; a single status update is enough.
+        answer: A response in any form that `Result.of` accepts. A single status update is sufficient.
 
     Returns:
-        The parts of the status message; one part with a default text if the message is empty. Empty in other states.
+        The parts of the status message, or one part with a default text if the message is empty. An empty list in other
+        states.
     """
     event = answer.raw if isinstance(answer, Result) else parse_event(answer)
     if not isinstance(event, Task | TaskStatusUpdateEvent) or not is_interrupted(event.status.state):
@@ -70,7 +71,7 @@ class Result:
     """Result of a turn: ended, interrupted, or still running (`stop_reason` is None).
 
     Attributes:
-        raw: The task, or the message that the agent sent instead of a task. None if the agent sent neither.
+        raw: The task, or the message that the agent sent instead of a task, or None if the agent sent neither.
     """
 
     raw: Task | Message | None = None
@@ -80,8 +81,8 @@ class Result:
         """Return the result of one or more responses, in order.
 
         Args:
-            answers: Tasks, messages, events of a stream, the JSON of one of them, or None. Fields that are missing or
-                unreadable are empty in the result.
+            answers: Tasks, messages, events of a stream, the JSON of one of them, or None. Missing or unreadable fields
+                are empty in the result.
         """
         builder = ResultBuilder()
         for answer in answers:
@@ -90,7 +91,7 @@ class Result:
 
     @property
     def state(self) -> int | None:
-        """`TaskState` number of the task, also of states that this version does not know.
+        """`TaskState` number of the task, which may be a number that this version does not know.
 
         None for a direct message, for an empty response, and for a task without a status.
         """
@@ -103,25 +104,25 @@ class Result:
         """ "end_turn" if the task is terminal or the agent sent a direct message, "interrupt" if the task waits for its
         client.
 
-        None while the task continues.
+        None while the turn continues.
         """
         return "end_turn" if isinstance(self.raw, Message) else stop_reason_of(self.state)
 
     @property
     def state_name(self) -> str:
-        """Name of the task's state without its prefix; "" without a state."""
+        """Name of the task's state without its prefix, or "" if there is no state."""
         return state_name(self.state)
 
     @property
     def task_id(self) -> str:
-        """Id of the task; "" without a task."""
+        """Id of the task, or "" if there is no task."""
         if isinstance(self.raw, Task):
             return self.raw.id
         return self.raw.task_id if self.raw is not None else ""
 
     @property
     def context_id(self) -> str:
-        """Id of the context; "" if unknown."""
+        """Id of the context, or "" if unknown."""
         return self.raw.context_id if self.raw is not None else ""
 
     @property
@@ -131,17 +132,17 @@ class Result:
 
     @property
     def message(self) -> Message | None:
-        """Direct message of the agent, or the message of the task's latest status. None if there is none."""
+        """Direct message of the agent, or the message of the task's latest status, or None."""
         if isinstance(self.raw, Task):
             return self.raw.status.message if self.raw.status.HasField("message") else None
         return self.raw
 
     @property
     def parts(self) -> list[Part]:
-        """Parts to show to a reader.
+        """Parts to show to a user.
 
-        The parts of the artifacts if the task is COMPLETED or still running and has any; otherwise the parts of
-        `message`. If `message` is empty, the parts of the artifacts.
+        If the task is COMPLETED or still running and has artifacts with content, the parts of the artifacts; otherwise
+        the parts of `message`. If `message` is empty, the parts of the artifacts.
         """
         if not isinstance(self.raw, Task):
             return _with_content(self.raw.parts) if self.raw is not None else []
@@ -167,9 +168,9 @@ class Result:
         return is_done_or_working or not _with_content(self.raw.status.message.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON object that `from_dict` reads.
+        """Return the result as a JSON object for `from_dict`.
 
-        The keys `text`, `state_name` and `stop_reason` serve readers that do not use this class.
+        The keys `text`, `state_name` and `stop_reason` are for programs that do not use this class.
         """
         return {
             "version": VERSION,
@@ -188,10 +189,10 @@ class Result:
         """Return the result that `to_dict` wrote.
 
         Raises:
-            ValueError: `data` is not a result, or a later version of this package wrote it.
+            ValueError: `data` is not a result, or was written by a later version of this package.
         """
         if not isinstance(data, Mapping) or data.get("version") != VERSION or not {"task", "message"} <= data.keys():
-            raise ValueError(f"not a result as version {VERSION} of Result.to_dict writes it")
+            raise ValueError(f"not a result of version {VERSION} of Result.to_dict")
         return cls.of(_only(Task, data["task"]), _only(Message, data["message"]))
 
 
@@ -203,15 +204,15 @@ def _only(kind: type[Task] | type[Message], data: Any) -> Task | Message | None:
     if data is None:
         return None
     name = "task" if kind is Task else "message"
-    found = parse_event({name: data})
-    if not isinstance(data, Mapping) or not isinstance(found, kind):
-        raise ValueError(f"the {name} of a result is an object")
-    return found
+    event = parse_event({name: data})
+    if not isinstance(data, Mapping) or not isinstance(event, kind):
+        raise ValueError(f"the {name} of a result must be an object")
+    return event
 
 
 @dataclass(slots=True)
 class ResultBuilder:
-    """Builder of a `Result` from responses as they arrive. The cost of a chunk is constant."""
+    """Builder of a `Result` from responses in the order of their arrival. Adding a chunk takes constant time."""
 
     _task: Task | None = None
     _message: Message | None = None
@@ -228,7 +229,7 @@ class ResultBuilder:
 
     @property
     def task_id(self) -> str:
-        """Id of the task; "" before a response has a task."""
+        """Id of the task, or "" before a response contains a task."""
         return "" if self._task is None else self._task.id
 
     def has_status(self, status: TaskStatus) -> bool:
@@ -241,7 +242,7 @@ class ResultBuilder:
         return known is not None and known.status == task.status and known.artifacts == task.artifacts
 
     def add(self, answer: object) -> None:
-        """Add a response; see `Result.of`. The response is copied."""
+        """Add a response; see `Result.of`. The response is copied, not modified."""
         event = answer.raw if isinstance(answer, Result) else parse_event(answer)
         if event is None:
             return

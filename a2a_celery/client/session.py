@@ -1,4 +1,4 @@
-"""Conversation with an agent: its context, its current task and the target of the next message."""
+"""Conversation with an agent: its context, its latest task, and the target of the next message."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Content = str | bytes | Part | Sequence[Part] | Message | dict[str, Any]
 
 @dataclass(slots=True)
 class Session:
-    """State of a conversation. It can be saved with `to_dict` between turns.
+    """State of a conversation. Between turns, it can be saved with `to_dict`.
 
     Attributes:
-        context_id: Id of the A2A context; "" before the first response, or if the agent assigns none.
-        task_id: Id of the latest task; "" before the first task.
-        state: `TaskState` number of the latest task; None if unknown.
+        context_id: Id of the A2A context, or "" before the first response or if the agent assigns none.
+        task_id: Id of the latest task, or "" before the first task.
+        state: `TaskState` number of the latest task, or None if unknown.
     """
 
     context_id: str = ""
@@ -42,7 +42,7 @@ class Session:
 
     @property
     def is_interrupted(self) -> bool:
-        """True if the latest task is in INPUT_REQUIRED or AUTH_REQUIRED: the next message answers the task."""
+        """True if the latest task is in INPUT_REQUIRED or AUTH_REQUIRED, so that the next message answers the task."""
         return bool(self.task_id) and self.state is not None and is_interrupted(self.state)  # type: ignore[arg-type]
 
     def message(self, content: Content) -> Message:
@@ -52,7 +52,7 @@ class Session:
         refers to the latest one.
 
         Args:
-            content: Content of the message. The fields that a `Message` already has (id, task, references) are kept.
+            content: Content of the message. Fields that a `Message` already has (id, task, references) are kept.
 
         Raises:
             TypeError: A message cannot carry `content`.
@@ -74,12 +74,11 @@ class Session:
         return message
 
     def update(self, answer: object) -> None:
-        """Advance the session by a response.
+        """Update the session from a response.
 
         Args:
-            answer: A task, a message, an event of a stream, the JSON of one of them, or a `Result`. Anything else
-                changes
-                nothing.
+            answer: A task, a message, an event of a stream, the JSON of one of them, or a `Result`. Anything else is
+                ignored.
         """
         event = answer.raw if isinstance(answer, Result) else parse_event(answer)
         if event is None:
@@ -92,7 +91,7 @@ class Session:
             self.state = int(event.status.state)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the session as a JSON object, for example to save it in a database."""
+        """Return the session as a JSON object, which can be saved, for example in a database."""
         return {"version": VERSION, "context_id": self.context_id, "task_id": self.task_id, "state": self.state}
 
     @staticmethod
@@ -100,23 +99,23 @@ class Session:
         """Return the session that `to_dict` wrote.
 
         Raises:
-            ValueError: `data` is not a session, or a later version of this package wrote it.
+            ValueError: `data` is not a session, or was written by a later version of this package.
         """
         if not isinstance(data, Mapping) or data.get("version") != VERSION:
-            raise ValueError(f"not a session as version {VERSION} of Session.to_dict writes it")
+            raise ValueError(f"not a session of version {VERSION} of Session.to_dict")
         unknown = set(data) - {"version", "context_id", "task_id", "state"}
         if unknown:
             raise ValueError(f"a session has no {', '.join(sorted(map(str, unknown)))}")
         context_id, task_id, state = data.get("context_id"), data.get("task_id"), data.get("state")
         if not isinstance(context_id, str) or not isinstance(task_id, str):
-            raise ValueError("context_id and task_id of a session are texts")
+            raise ValueError("the context_id and task_id of a session must be strings")
         if state is not None and (not isinstance(state, int) or isinstance(state, bool)):
-            raise ValueError("the state of a session is a number, or null")
+            raise ValueError("the state of a session must be a number or null")
         return Session(context_id, task_id, state)
 
 
 class SessionAgent(Protocol):
-    """Agent as `AgentSession` needs it; `RemoteAgent` implements it."""
+    """Interface of the agent that `AgentSession` needs, which `RemoteAgent` implements."""
 
     def stream(
         self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
@@ -136,7 +135,7 @@ class SessionAgent(Protocol):
 
 
 class AgentSession(Session):
-    """`Session` with a connected agent. Run one turn at a time.
+    """`Session` with a connected agent. Only one turn may run at a time.
 
     Attributes:
         agent: The agent.
@@ -155,8 +154,8 @@ class AgentSession(Session):
 
         Args:
             content: Content of the message; see `Session.message`.
-            deadline: Seconds until DeadlineExceeded is raised. None: no limit.
-            cancel_on_exit: Cancel the task at the deadline, or when the caller is cancelled.
+            deadline: Seconds until DeadlineExceeded is raised, or None for no limit.
+            cancel_on_exit: Whether to cancel the task at the deadline, or when the caller is cancelled.
 
         Returns:
             The result of the turn.
@@ -191,8 +190,8 @@ class AgentSession(Session):
         """Wait until the latest task is terminal or interrupted, for example in a restored session or after a deadline.
 
         Args:
-            deadline: Seconds until DeadlineExceeded is raised. None: no limit.
-            cancel_on_exit: Cancel the task at the deadline, or when the caller is cancelled.
+            deadline: Seconds until DeadlineExceeded is raised, or None for no limit.
+            cancel_on_exit: Whether to cancel the task at the deadline, or when the caller is cancelled.
 
         Returns:
             The result of the turn.
@@ -240,4 +239,4 @@ def _parts(content: Any) -> list[Part]:
         return parts_of(content)
     except InvalidAgentResponseError:
         kind = type(content).__name__
-        raise TypeError(f"a message cannot carry this {kind}: give text, bytes, JSON data, or parts") from None
+        raise TypeError(f"a message cannot carry this {kind}: pass text, bytes, JSON data, or parts") from None

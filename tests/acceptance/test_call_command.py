@@ -139,7 +139,7 @@ class TestInAScript:
         ("arguments", "error"),
         [
             (["http://127.0.0.1:1", "x"], "is unreachable"),
-            (["127.0.0.1", "x"], "begins with http:// or https://"),
+            (["127.0.0.1", "x"], "must begin with http:// or https://"),
             (["http://127.0.0.1:1"], "nothing to send"),
             (["http://127.0.0.1:1", "--data", "{"], "not JSON"),
             (["http://127.0.0.1:1", "x", "-H", "bad"], "write 'Name: value'"),

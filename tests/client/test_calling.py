@@ -67,11 +67,11 @@ class TestSteps:
         ("url", "wanted"),
         [
             ("nobody", "no remote is called 'nobody', and it is not a URL; known: plain, research"),
-            ("ftp://x/", "begins with http:// or https://"),
-            ("http://", "names a host"),
+            ("ftp://x/", "must begin with http:// or https://"),
+            ("http://", "name a host"),
             ("http://[", "is not a URL"),
             ("https://ann:secret@x/", "the URL for x has a password: use a named Remote with headers"),
-            (5, "a text, not int"),
+            (5, "a string, not int"),
         ],
     )
     def test_an_agent_that_is_none_is_refused(self, call: CallTask, url: Any, wanted: str) -> None:
@@ -84,7 +84,7 @@ class TestSteps:
     @pytest.mark.parametrize(
         ("options", "wanted"),
         [
-            ({"timeout": 0}, "timeout=0: seconds, more than 0"),
+            ({"timeout": 0}, "timeout=0: must be a number of seconds above 0"),
             ({"unreachable_for": "1"}, "unreachable_for='1': seconds"),
             ({"on_interrupt": "ask"}, "on_interrupt='ask': one of 'raise', 'return'"),
             ({"headers": {}}, "a2a.call has no headers; it has context_id, on_interrupt"),
@@ -100,7 +100,7 @@ class TestSteps:
             call.s(URL, object())
 
     def test_a_step_without_its_url_by_name_is_refused_where_it_is_published(self, call: CallTask) -> None:
-        with pytest.raises(TypeError, match="give the URL by name"):
+        with pytest.raises(TypeError, match="pass the URL by name"):
             call.apply_async((URL, "x"))
 
     def test_an_app_has_one(self, app: Celery, call: CallTask) -> None:
@@ -157,7 +157,7 @@ class TestContent:
             message_of(contents, "m-1")
 
     def test_a_message_that_is_none_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="a dict with parts is a message, and this is none"):
+        with pytest.raises(ValueError, match="a dict with parts must be a valid message"):
             message_of([{"parts": [{"text": 5}]}], "m-1")
 
 
@@ -240,7 +240,7 @@ class TestWebhook:
         [
             ("x.example.com", LONG_SECRET, "webhook url 'x.example.com'"),
             ("https://x/?q=1", LONG_SECRET, "a host and a path"),
-            ("https://x/", "short", "webhook secret: 32 characters or more"),
+            ("https://x/", "short", "webhook secret: needs at least 32 characters"),
         ],
     )
     def test_one_that_can_t_be_used_is_refused(self, url: str, secret: str, wanted: str) -> None:

@@ -125,11 +125,11 @@ def test_a_key_may_be_given_as_it_is_or_without_padding() -> None:
 @pytest.mark.parametrize(
     ("secrets", "why"),
     [
-        ([], "one secret at least"),
+        ([], "at least one secret"),
         (SECRET, "a list"),
         ([SECRET, "whsec_"], "secret 2 is empty"),
         ([b""], "secret 1 is empty"),
-        (["hunter2hunter2"], "secret 1: a text begins with whsec_"),
+        (["hunter2hunter2"], "secret 1: a string must begin with whsec_"),
         (["whsec_hunter2-not-base64"], "not base64"),
         (["whsec_hunter2é"], "not base64"),
     ],
@@ -163,14 +163,14 @@ def changed(field: str, value: str) -> Post:
 def test_what_was_changed_or_signed_by_others_is_not_authentic(sent: Post) -> None:
     error = refused(verifier(), sent)
 
-    assert error == "NotAuthentic: No signature was made with a secret known here, over this id, time and body."
+    assert error == "NotAuthentic: No signature of this id, time and body was made with a known secret."
 
 
 @pytest.mark.parametrize(
     ("at", "why"),
     [
-        (NOW - 301, "TimestampOutOfRange: Signed 301 s ago; 300 s are allowed: look at both clocks."),
-        (NOW + 301, "TimestampOutOfRange: Signed 301 s in the future; 300 s are allowed: look at both clocks."),
+        (NOW - 301, "TimestampOutOfRange: Signed 301 s ago; 300 s are allowed: check both clocks."),
+        (NOW + 301, "TimestampOutOfRange: Signed 301 s in the future; 300 s are allowed: check both clocks."),
     ],
 )
 def test_what_was_signed_long_ago_or_in_the_future_is_refused(at: float, why: str) -> None:
@@ -257,7 +257,7 @@ def test_a_large_body_is_refused_whoever_signed_it() -> None:
 
     assert verifier(max_bytes=size).verify(sent.headers, sent.body).version == 1
     assert refused(verifier(max_bytes=size - 1), sent) == (
-        f"NotificationTooLarge: A notification may have {size - 1} bytes at most."
+        f"NotificationTooLarge: A notification may have at most {size - 1} bytes."
     )
 
 

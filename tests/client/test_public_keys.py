@@ -91,7 +91,7 @@ async def judged(verifier: Verifier, sent: Post) -> str:
     return "fine"
 
 
-UNKNOWN = "401 No signature was made with a key known here, over this id, time and body."
+UNKNOWN = "401 No signature of this id, time and body was made with a known key."
 
 
 def test_given_keys_verify_before_and_after_a_rotation() -> None:
@@ -140,7 +140,7 @@ async def test_a_secret_and_a_key_are_good_beside_each_other() -> None:
     assert await judged(check, signed_by(OLD)) == "fine"
     assert await judged(check, signed_by(OTHER, secret=SECRET)) == "fine"
     assert await judged(check, signed_by(secret=SECRET)) == "fine"
-    assert "with a secret or key known here" in await judged(check, signed_by(OTHER))
+    assert "with a known secret or key" in await judged(check, signed_by(OTHER))
 
 
 async def test_only_so_many_signatures_are_checked() -> None:

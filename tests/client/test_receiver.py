@@ -135,7 +135,7 @@ async def test_a_sender_that_hangs_up_before_its_body_is_no_error_of_ours() -> N
         return {"type": "http.disconnect"}
 
     request = Request({"type": "http", "method": "POST", "headers": []}, disconnect)
-    with pytest.raises(HTTPException, match="400: The sender hung up"):
+    with pytest.raises(HTTPException, match="400: The sender disconnected"):
         await receive(request, Verifier([SECRET]))
 
 
@@ -296,7 +296,7 @@ async def test_a_route_of_ones_own_has_the_same_rules(http: httpx.AsyncClient) -
         answers = [await sent(http, f"{url}/events", what) for what in posts]
 
     assert [answer.status_code for answer in answers] == [202, 202, 202, 401]
-    assert answers[-1].text == "No signature was made with a secret known here, over this id, time and body."
+    assert answers[-1].text == "No signature of this id, time and body was made with a known secret."
     assert outcomes == [(1, True), (1, False), (2, True)]
 
 

@@ -123,8 +123,8 @@ GOOD = {"version": 1, "context_id": "c", "task_id": "t", "state": 6}
         ({**GOOD, "context_id": None}, "are texts"),
         ({**GOOD, "task_id": 7}, "are texts"),
         ({k: v for k, v in GOOD.items() if k != "task_id"}, "are texts"),
-        ({**GOOD, "state": "6"}, "is a number, or null"),
-        ({**GOOD, "state": True}, "is a number, or null"),
+        ({**GOOD, "state": "6"}, "must be a number or null"),
+        ({**GOOD, "state": True}, "must be a number or null"),
     ],
     ids=repr,
 )

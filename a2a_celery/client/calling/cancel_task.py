@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 NAME = "a2a.cancel"
 
 MAX_RETRIES = 12
-"""Retries with doubling delays from 1 s to 600 s: about an hour."""
+"""Maximum number of retries. The delay doubles from 1 s to 600 s, so they cover about an hour."""
 
 
 def register_cancel_task(
@@ -30,7 +30,8 @@ def register_cancel_task(
     def cancel(
         self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **where: Any
     ) -> str:
-        """Cancel a remote task and return its state. Without an id, cancel the task that the same message creates."""
+        """Cancel a remote task and return its state. Without a task id, resend the message with its original id and
+        cancel the task that the agent returns."""
         remote = find_remote(remotes, url)
         loop = loops.current()
 
@@ -60,7 +61,7 @@ def register_cancel_task(
 
 
 def publish_cancel(canceler: Task, delivery_info: Mapping[str, Any] | None, **kwargs: Any) -> None:
-    """Publish `a2a.cancel` to the queue that the step came from, in a background thread."""
+    """Publish `a2a.cancel` in a background thread, to the queue that the step came from."""
     info = delivery_info or {}
     exchange, routing_key = info.get("exchange"), info.get("routing_key")
     if not exchange and routing_key:

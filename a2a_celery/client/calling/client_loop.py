@@ -1,6 +1,6 @@
 """Per-process client of remote agents: a background thread whose event loop owns one pool of connections.
 
-A step carries only the name of an agent; its address and credentials stay in the process.
+A step contains only the name of an agent. The agent's address and credentials stay in the process.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Remote:
 
     Attributes:
         url: Base address of the agent.
-        headers: Headers of every request, also of the card's: a mapping, or a function (also a coroutine function) that
-            returns one for each request.
+        headers: Headers of every request, including the request for the card: a mapping, or a function (also a
+            coroutine function) that returns the headers of the next request.
         bearer: Bearer token, or None.
         api_key: API key, or None.
         idempotent: True if the agent recognizes repeated messages; see `RemoteAgent`.
@@ -47,12 +47,12 @@ class Remote:
     idempotent: bool = False
 
     def __post_init__(self) -> None:
-        if wrong := url_error(self.url):
-            raise ConfigError(wrong)
+        if error := url_error(self.url):
+            raise ConfigError(error)
 
 
 def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
-    """Return the remote with a name, or a remote without credentials for a URL.
+    """Return the remote that is registered under `name`, or a remote without credentials if `name` is a URL.
 
     Raises:
         ConfigError: `name` is neither a known name nor a URL.
@@ -66,9 +66,9 @@ def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
 
 
 def url_error(url: object) -> str:
-    """Return a description of the error in an agent's URL, without its password, or "" if the URL is valid."""
+    """Return a description of the error in an agent's URL, without the URL's password, or "" if the URL is valid."""
     if not isinstance(url, str):
-        return f"an agent's URL is a text, not {type(url).__name__}"
+        return f"an agent's URL must be a string, not {type(url).__name__}"
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -76,39 +76,40 @@ def url_error(url: object) -> str:
         return f"{url!r} is not a URL"
     if parts.username is not None or parts.password is not None:
         return f"the URL for {parts.hostname} has a password: use a named Remote with headers instead"
-    return "" if usable else f"{url!r}: an agent's URL begins with http:// or https:// and names a host"
+    return "" if usable else f"{url!r}: an agent's URL must begin with http:// or https:// and name a host"
 
 
 T = TypeVar("T")
 
 TIMEOUT = 30.0
-"""Seconds without a byte after which a request fails. A request occupies a worker slot."""
+"""Seconds without a byte after which a request fails. The limit is short because a request occupies a worker slot."""
 
 CALL_TIMEOUT = 120.0
-"""Seconds for a complete call, also of an agent that sends single bytes, or over gRPC."""
+"""Seconds for a complete call. The limit also covers gRPC calls and agents that send one byte at a time."""
 
 RECONNECT_TIMEOUT = 1.0
-"""Seconds for which an agent is retried before the step itself is retried."""
+"""Seconds for which a request to an agent is retried before the step itself is retried."""
 
 PUSH_EVENTS = {"A2A-Push-Events": "terminal"}
 """Header that limits an A2A Celery agent's webhook to terminal and interrupted states."""
 
 
 class ClientLoop:
-    """Client of one process. It is created at the process's first call, and hence after any fork."""
+    """Client of one process. The client is created at the first call of the process, and therefore after any fork."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT))
-        # all remotes share the pool, so cookies of one caller must not reach the next request
+        # all remotes share the pool, so the cookies of one caller must not reach the next request
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        self._cards: dict[int, CardCache] = {}  # by named remote, because each may receive a different card
+        self._cards: dict[int, CardCache] = {}  # per named remote, because each remote may receive a different card
         self._public_cards = CardCache()
         self.poll_limiter = PollRateLimiter()
         threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run `call` on the event loop and return its result. An interrupt of the calling thread cancels `call`.
+        """Run `call` on the event loop and return its result. If the calling thread is interrupted, `call` is
+        cancelled.
 
         Raises:
             AgentUnreachable: The call takes longer than `CALL_TIMEOUT`.
@@ -151,7 +152,7 @@ async def _bounded(call: Coroutine[Any, Any, T]) -> T:
 
 
 class ClientLoops:
-    """`ClientLoop` of each process."""
+    """`ClientLoop` objects by process id."""
 
     def __init__(self) -> None:
         self._loops: dict[int, ClientLoop] = {}

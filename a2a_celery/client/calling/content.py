@@ -1,6 +1,6 @@
-"""Content of a step's message: text, data, parts, messages and results of earlier steps; and the errors of steps.
+"""Content of a step's message (text, data, parts, messages and results of earlier steps), and the errors of steps.
 
-The errors' arguments are JSON, so that every result backend restores them.
+The arguments of the errors are JSON, so that every result backend can restore them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def to_portable(content: Any) -> Any:
         return _as_message(content)
     if isinstance(content, Result):
         return content.to_dict()
-    if isinstance(content, list | tuple) and any(isinstance(one, Message | Part | Result) for one in content):
-        return [to_portable(one) for one in content]
+    if isinstance(content, list | tuple) and any(isinstance(item, Message | Part | Result) for item in content):
+        return [to_portable(item) for item in content]
     if isinstance(content, bytes):
         return _as_message(Part(raw=content, media_type="application/octet-stream"))
     try:
@@ -48,10 +48,11 @@ def message_of(
     parent_id: str = "",
     cancel_with_parent: bool = True,
 ) -> Message:
-    """Return one message of all `contents`, last first, so that a step's own content precedes the previous result.
+    """Return one message with all `contents`. The last content comes first, so that a step's own content precedes the
+    previous result.
     `parent_id` is the A2A task whose agent published the step, or "".
 
-    A message among the contents provides its id, metadata, extensions and references.
+    If the contents include a message, its id, metadata, extensions and references are kept.
 
     Raises:
         TypeError: A message cannot carry one of the contents.
@@ -79,9 +80,9 @@ def _pieces(content: Any) -> Iterator[Message]:
         return
     if isinstance(content, Mapping):
         yield _of_mapping(content)
-    elif isinstance(content, list | tuple) and any(_is_rich(one) for one in content):  # the results of a group
-        for one in content:
-            yield from _pieces(one)
+    elif isinstance(content, list | tuple) and any(_is_rich(item) for item in content):  # results of a group
+        for item in content:
+            yield from _pieces(item)
     else:
         yield Message(parts=_parts(content))
 
@@ -94,21 +95,21 @@ def _of_mapping(content: Mapping[str, Any]) -> Message:
     try:
         return ParseDict(dict(content), Message())
     except ParseError as e:
-        raise ValueError(f"a dict with parts is a message, and this is none: {e}") from None
+        raise ValueError(f"a dict with parts must be a valid message: {e}") from None
 
 
 def _without_seams(result: Result) -> list[Part]:
-    """Return the parts of `result`; the text chunks of one artifact are joined."""
+    """Return the parts of `result`, with the text chunks of each artifact joined."""
     if result.parts != [part for artifact in result.artifacts for part in artifact.parts]:
         return result.parts
-    found: list[Part] = []
+    parts: list[Part] = []
     for artifact in result.artifacts:
         for number, part in enumerate(artifact.parts):
-            if number and _is_plain(part) and _is_plain(found[-1]):
-                found[-1] = Part(text=found[-1].text + part.text)
+            if number and _is_plain(part) and _is_plain(parts[-1]):
+                parts[-1] = Part(text=parts[-1].text + part.text)
             else:
-                found.append(part)
-    return found
+                parts.append(part)
+    return parts
 
 
 def _is_plain(part: Part) -> bool:
@@ -137,30 +138,30 @@ def _is_result(content: Mapping[str, Any]) -> bool:
 
 def _as_message(content: Message | Part) -> dict[str, Any]:
     message = Message(parts=[content]) if isinstance(content, Part) else content
-    found: dict[str, Any] = MessageToDict(message)
-    return found
+    fields: dict[str, Any] = MessageToDict(message)
+    return fields
 
 
 MAX_TEXT_LENGTH = 500
-"""Characters of the agent's text in an error's text. The result has the complete text."""
+"""Maximum characters of the agent's text in the message of an error. The result has the complete text."""
 
 
 class CallEnded(RemoteError):
     """The remote task did not complete."""
 
     def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
-        super().__init__(text, data)  # result backends rebuild it from its args
+        super().__init__(text, data)  # result backends rebuild the error from its args
         self._data = data
 
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def __repr__(self) -> str:  # in logs and in Flower
+    def __repr__(self) -> str:  # for logs and Flower
         return f"{type(self).__name__}({self.args[0]!r})"
 
     @property
     def result(self) -> Result:
-        """Result of the remote task; empty if unknown."""
+        """Result of the remote task. The result is empty if it is unknown."""
         return Result() if self._data is None else Result.from_dict(self._data)
 
 
@@ -173,11 +174,11 @@ class CallRejected(CallEnded):
 
 
 class CallCanceled(CallEnded):
-    """The remote task is CANCELED, but not by this step."""
+    """The remote task is CANCELED, but was not canceled by this step."""
 
 
 class CallInterrupted(CallEnded):
-    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED, and continues when it is answered."""
+    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED, and continues when its question is answered."""
 
 
 class CallTimedOut(CallEnded):
@@ -192,21 +193,21 @@ _BY_STATE: dict[int | None, tuple[type[CallEnded], str]] = {
 
 
 def error_of(url: str, result: Result) -> CallEnded | None:
-    """Return the error of a result, or None if the task is completed or continues."""
+    """Return the error for a result, or None if the task is completed or continues."""
     if result.stop_reason == "interrupt":
         return call_error(CallInterrupted, url, "the agent asks", result)
-    found = _BY_STATE.get(result.state)
-    return None if found is None else call_error(found[0], url, found[1], result)
+    entry = _BY_STATE.get(result.state)
+    return None if entry is None else call_error(entry[0], url, entry[1], result)
 
 
-def call_error(kind: type[CallEnded], url: str, what: str, result: Result) -> CallEnded:
-    """Return an error of `kind` with the agent's text."""
-    words = result.text[:MAX_TEXT_LENGTH]
-    return kind(f"{url}: {what}{': ' if words else ''}{words}", result_data(result))
+def call_error(kind: type[CallEnded], url: str, problem: str, result: Result) -> CallEnded:
+    """Return an error of the class `kind` whose message ends with the agent's text."""
+    text = result.text[:MAX_TEXT_LENGTH]
+    return kind(f"{url}: {problem}{': ' if text else ''}{text}", result_data(result))
 
 
 def result_data(result: Result) -> dict[str, Any]:
-    """Return `result` as JSON without the task's history, to keep messages and results small."""
+    """Return `result` as JSON without the task's history, which keeps Celery messages and results small."""
     data = result.to_dict()
     if data["task"]:
         data["task"].pop("history", None)

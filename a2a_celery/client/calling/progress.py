@@ -1,4 +1,4 @@
-"""Progress of a step between two polls of its remote task. It is part of the Celery message."""
+"""Progress of a step between two polls of its remote task. The progress is part of the Celery message."""
 
 from __future__ import annotations
 
@@ -15,47 +15,50 @@ from ..result import Result
 
 POLL_INTERVAL_MIN = 0.5
 POLL_INTERVAL_MAX = 30.0
-"""Bounds of the poll interval in seconds; within them it is a quarter of the task's age."""
+"""Limits of the poll interval in seconds. Within the limits, the interval is a quarter of the task's age."""
 
 WEBHOOK_POLL_INTERVAL_MIN = 60.0
 WEBHOOK_POLL_INTERVAL_MAX = 600.0
-"""Bounds of the poll interval when a webhook is configured. Polling then only covers lost notifications."""
+"""Limits of the poll interval if a webhook is configured. Polling then only makes up for lost notifications."""
 
 JITTER = 0.2
-"""Random deviation of the interval, as a fraction of it, so that steps do not poll at the same moment."""
+"""Random variation of the poll interval, as a fraction of the interval, so that steps do not poll at the same
+moment."""
 
 DIGEST_LENGTH = 16
 
 POLLS_PER_SECOND = 10
-"""Polls of all steps in one process. A poll occupies a worker slot for about 10 ms."""
+"""Maximum polls per second of all steps in one process. A poll occupies a worker slot for about 10 ms."""
 
 POLLS_PER_VISIBILITY_TIMEOUT = 3.0
 """Minimum number of polls within the visibility timeout of a Redis broker."""
 
 
 class PollRateLimiter:
-    """Rate limiter of one process's polls, so that other tasks get worker slots. With few steps it delays nothing."""
+    """Rate limiter for the polls of one process, which leaves worker slots to other tasks. Few steps are not
+    delayed."""
 
     def __init__(self) -> None:
         self._taken_until = 0.0
 
     def wait(self, now: float) -> float:
-        """Reserve the next free time and return the seconds until then."""
+        """Reserve the next free time slot and return the seconds until then."""
         self._taken_until = max(self._taken_until, now) + 1 / POLLS_PER_SECOND
         return self._taken_until - now
 
 
 @dataclass(frozen=True, slots=True)
 class CallProgress:
-    """Progress of a step. Times are in seconds since 1970, by the clock of the polling worker.
+    """Progress of a step. Times are in seconds since 1970, measured by the clock of the polling worker.
 
     Attributes:
         began: Time of the step's first run.
-        task_id: Id of the remote task; "" before the message is answered.
+        task_id: Id of the remote task, or "" before the agent has responded to the message.
         has_webhook: True if the agent accepted the webhook.
-        failing_since: Time since which the agent is unreachable; None if the last attempt succeeded.
-        not_before: Time before which the server accepts no request; None if it does not say.
-        question: Digest of the status that the message answers, see `question_digest`; None if it answers none.
+        failing_since: Time since which the agent has been unreachable, or None if the last attempt succeeded.
+        not_before: Time before which the server accepts no request, or None if the server sent no such time.
+        question: Digest of the status that the message answers (see `question_digest`), or None if the message answers
+            no question.
     """
 
     began: float
@@ -67,7 +70,7 @@ class CallProgress:
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None, now: float) -> Self:
-        """Return the progress that `to_dict` wrote; without `data`, that of a step that begins `now`."""
+        """Return the progress that `to_dict` wrote. Without `data`, return the progress of a step that begins `now`."""
         return cls(began=now) if data is None else cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,16 +95,16 @@ class CallProgress:
 
         Args:
             now: Current time.
-            asked: Seconds of the server's Retry-After; None if it sent none.
-            unreachable_for: Seconds after which the step gives up. One more attempt follows at that time.
+            asked: Seconds of the server's Retry-After, or None if the server sent none.
+            unreachable_for: Seconds after which the step gives up. One more attempt is made at that time.
         """
         since = now if self.failing_since is None else self.failing_since
         not_before = None if asked is None else min(now + asked, since + unreachable_for)
         return replace(self, failing_since=since, not_before=not_before)
 
     def is_deferred(self, now: float) -> bool:
-        """Return True if it is too early for a request: a broker's visibility timeout can deliver a step before its
-        ETA.
+        """Return True if it is too early for a request, because a broker's visibility timeout can deliver a step before
+        its ETA.
         """
         return self.not_before is not None and now < self.not_before
 
@@ -112,8 +115,9 @@ class CallProgress:
 
         Args:
             now: Current time.
-            timeout: Timeout of the step; the poll comes no later. None: no limit.
-            visibility: Visibility timeout of the broker, which overrides the other limits. None: the broker has none.
+            timeout: Timeout of the step, or None for no limit. The next poll comes no later than the timeout.
+            visibility: Visibility timeout of the broker, which overrides the other limits, or None if the broker has
+                none.
             at_least: Minimum number of seconds.
         """
         if self.failing_since is not None:
@@ -132,7 +136,7 @@ class CallProgress:
 
 
 def question_digest(result: Result) -> str | None:
-    """Return a digest of the status of a task that waits for its client, or None if it does not wait."""
+    """Return a digest of the status of a task that waits for its client, or None if the task does not wait."""
     if result.stop_reason != "interrupt" or not isinstance(result.raw, Task):
         return None
     return sha256(result.raw.status.SerializeToString(deterministic=True)).hexdigest()[:DIGEST_LENGTH]

@@ -1,8 +1,8 @@
-"""The Celery task `a2a.call`: a step of a canvas that a remote agent executes, without occupying a worker slot.
+"""The Celery task `a2a.call`: a step of a canvas that a remote agent executes while no worker slot is occupied.
 
 The first run sends the message. The message's id is derived from the Celery task's id, so a redelivered run sends the
-same message. The step is then retried until the remote task ends, with the remote task's id in its arguments; chain,
-group, chord and link_error work as for any Celery task. A waiting step is a message with an ETA.
+same message. Celery then retries the step until the remote task ends, with the remote task's id in the arguments, so
+that chain, group, chord and link_error work as for any Celery task. A step that waits is a Celery message with an ETA.
 """
 
 from __future__ import annotations
@@ -57,15 +57,16 @@ SURVIVES_PARENT = "a2a_survives_parent"
 class CallTask(Task):  # type: ignore[misc]
     """Celery task `a2a.call`; see `call_task`. A step has these options:
 
-    `task_id`: Id of a task that waits for the message; "" starts a task.
-    `context_id`: Id of the conversation of a new task; "" lets the agent choose one.
-    `timeout`: Seconds for the remote task. None: no limit.
-    `unreachable_for`: Seconds for which the agent may be unreachable without interruption.
-    `on_interrupt`: "raise" raises CallInterrupted when the agent asks; "return" returns the question as the result.
+    * `task_id`: Id of a task that waits for the message, or "" to start a new task.
+    * `context_id`: Id of the conversation of a new task, or "" to let the agent choose the id.
+    * `timeout`: Seconds for the remote task, or None for no limit.
+    * `unreachable_for`: Seconds for which the agent may be unreachable without interruption.
+    * `on_interrupt`: "raise" to raise CallInterrupted when the agent asks a question, or "return" to return the question
+      as the result.
     """
 
     name = NAME
-    # Acknowledged late: a duplicate polls the task that the first message sent.
+    # Late acknowledgement is safe, because a duplicate polls the task that the first message started.
     acks_late = True
     reject_on_worker_lost = True
     max_retries = None
@@ -104,14 +105,16 @@ class CallTask(Task):  # type: ignore[misc]
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         """Publish the step with Celery's options.
 
-        A step that an A2A agent's code publishes is revoked when the agent's task is cancelled or retried, unless the
-        option `cancel_with_parent` is False.
+        If the code of an A2A agent publishes a step, the step is revoked when the agent's task is cancelled or retried,
+        unless the option `cancel_with_parent` is False.
 
         Raises:
-            TypeError: `url` is not a keyword argument, so a chain could replace it with the previous result.
+            TypeError: `url` is not a keyword argument, so a chain could replace the URL with the previous result.
         """
         if not kwargs or "url" not in kwargs:
-            raise TypeError(f"{self.name}: give the URL by name, kwargs={{'url': …}}, or make the step with .s(url, …)")
+            raise TypeError(
+                f"{self.name}: pass the URL by name, kwargs={{'url': …}}, or create the step with .s(url, …)"
+            )
         cancel_with_parent = options.pop("cancel_with_parent", True)
         children = CURRENT_CHILDREN.get()
         headers = trace_of_current_run() | (options.pop("headers", None) or {})
@@ -135,18 +138,18 @@ class CallTask(Task):  # type: ignore[misc]
         on_interrupt: str = "raise",
         progress: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Execute one run of the step. Arguments: see `s`; `progress` is internal.
+        """Execute one run of the step. For the arguments, see `s`; `progress` is internal.
 
         Returns:
-            The result as `Result.to_dict` writes it, without the task's history.
+            The result in the format of `Result.to_dict`, without the task's history.
 
         Raises:
             CallEnded: The remote task did not complete; see its subclasses.
-            RemoteError: The agent is unreachable or refuses the call. A task that was started is being cancelled.
+            RemoteError: The agent is unreachable or refuses the call. A task that was already started is cancelled.
             ConfigError, TypeError, ValueError: An argument is invalid; see `s`.
         """
         if self.request.called_directly:
-            raise TypeError(f"{self.name} is a step: call.s(…) or call.delay(…); without Celery there is RemoteAgent")
+            raise TypeError(f"{self.name} is a step: use call.s(…) or call.delay(…), or RemoteAgent without Celery")
         self._check(url, (), {"timeout": timeout, "unreachable_for": unreachable_for, "on_interrupt": on_interrupt})
         step = CallProgress.read(progress, now := SYSTEM_CLOCK.time())
         over = timeout is not None and now - step.began > timeout
@@ -221,7 +224,7 @@ class CallTask(Task):  # type: ignore[misc]
                 if message.task_id:
                     known = await agent.get(message.task_id)
                     if _has_message(known, message):
-                        return known  # a duplicate of this step has sent it
+                        return known  # a duplicate of this step has already sent the message
                     question = question_digest(known)
                 try:
                     return await agent.submit(message, push=push)
@@ -229,7 +232,8 @@ class CallTask(Task):  # type: ignore[misc]
                     has_webhook = False
                     return await agent.submit(message)
                 except (InvalidParamsError, UnsupportedOperationError):
-                    # a task that this message has ended accepts no more: a duplicate of this step has sent it
+                    # A task that this message has ended accepts no more messages, so a duplicate of this step has sent
+                    # the message.
                     known = await agent.get(message.task_id) if message.task_id else Result()
                     if _has_message(known, message):
                         return known
@@ -252,12 +256,12 @@ class CallTask(Task):  # type: ignore[misc]
     def _retry_later(
         self, content: tuple[Any, ...], progress: CallProgress, now: float, timeout: float | None
     ) -> NoReturn:
-        """Retry the step after a pause. Content that was sent is removed from the arguments."""
+        """Retry the step after a pause. If the content was already sent, it is removed from the arguments."""
         free = self.loops.current().poll_limiter.wait(now)
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
         pause = progress.pause(now, timeout=timeout, visibility=visibility, at_least=free)
         kwargs = {**self.request.kwargs, "progress": progress.to_dict()}
-        if self.request.is_eager:  # task_always_eager, for tests: the retry executes at once
+        if self.request.is_eager:  # task_always_eager, which tests use: Celery executes the retry immediately
             time.sleep(pause)
         try:
             raise self.retry(args=() if progress.task_id else content, kwargs=kwargs, countdown=pause)
@@ -269,7 +273,8 @@ class CallTask(Task):  # type: ignore[misc]
             raise e.reason from None
 
     def _stop_if_ended(self, url: str, progress: CallProgress) -> None:
-        """End this run if the step has ended: a duplicate was faster, or this worker missed its revocation."""
+        """Stop this run if the step has already ended, because a duplicate was faster or this worker missed the
+        revocation."""
         state = self._state_in_backend()
         if state == states.REVOKED:
             self._give_up(url, progress)
@@ -301,20 +306,20 @@ class CallTask(Task):  # type: ignore[misc]
         find_remote(self.remotes, url)
         on_interrupt = options.get("on_interrupt", "raise")
         if on_interrupt not in ON_INTERRUPT:
-            raise ValueError(f"on_interrupt={on_interrupt!r}: one of {', '.join(map(repr, ON_INTERRUPT))}")
+            raise ValueError(f"on_interrupt={on_interrupt!r}: must be {' or '.join(map(repr, ON_INTERRUPT))}")
         for name in ("timeout", "unreachable_for"):
             value = options.get(name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-                raise ValueError(f"{name}={value!r}: seconds, more than 0")
+                raise ValueError(f"{name}={value!r}: must be a number of seconds above 0")
         unknown = options.keys() - _OPTIONS
         if unknown:
             raise TypeError(f"{self.name} has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(_OPTIONS))}")
-        return [to_portable(one) for one in content]
+        return [to_portable(item) for item in content]
 
 
 def _has_message(result: Result, message: Message) -> bool:
     history = result.raw.history if isinstance(result.raw, A2ATask) else ()
-    return any(one.message_id == message.message_id for one in history)
+    return any(known.message_id == message.message_id for known in history)
 
 
 _OPTIONS = {"task_id", "context_id", "timeout", "unreachable_for", "on_interrupt"}
@@ -328,18 +333,20 @@ def call_task(
     Args:
         app: Celery app.
         remotes: Agents by name, with their credentials, which stay in this process.
-        webhook: Webhook that wakes steps when their tasks end. None: steps only poll.
-        options: Celery's options of a task (queue, rate_limit, time_limit …).
+        webhook: Webhook that wakes steps when their tasks end, or None if steps only poll.
+        options: Celery's task options (queue, rate_limit, time_limit …).
 
     Raises:
-        ConfigError: The app has the task already, or a remote is invalid.
+        ConfigError: `a2a.call` is already registered with the app, or a remote is invalid.
     """
     if is_registered(app, NAME):
-        raise ConfigError(f"the Celery app {app.main!r} has an {NAME} already: call_task is for its module, once")
-    named = {name: Remote(one) if isinstance(one, str) else one for name, one in (remotes or {}).items()}
+        raise ConfigError(
+            f"the Celery app {app.main!r} already has the task {NAME}: call call_task once, in the app's module"
+        )
+    named = {name: Remote(remote) if isinstance(remote, str) else remote for name, remote in (remotes or {}).items()}
     loops = ClientLoops()
     canceler = register_cancel_task(app, named, loops, options)
     attributes = {"remotes": named, "webhook": webhook, "loops": loops, "canceler": canceler}
-    made = type("CallTask", (CallTask,), {**options, **attributes})()
+    task = type("CallTask", (CallTask,), {**options, **attributes})()
     install_revocation_monitor(app)
-    return cast(CallTask, app.register_task(made))
+    return cast(CallTask, app.register_task(task))

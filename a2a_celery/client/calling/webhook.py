@@ -1,7 +1,7 @@
-"""Webhook that wakes a step when its remote task ends, so that the step polls the task at once.
+"""Webhook that wakes a step when its remote task ends, so that the step polls the task immediately.
 
-The content of a notification is not trusted. A forged notification costs one request, a lost one costs time, and
-duplicates and order have no effect.
+The content of a notification is not trusted. A forged notification costs one request, a lost notification costs time,
+and duplicates and order do not matter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 MIN_SECRET_LENGTH = 32
 THREADS = 4
 BROKER_TIMEOUT = 10.0
-"""Seconds for the broker to accept the wake-up; senders time out after about 15 s."""
+"""Seconds for the broker to accept a wake-up. The limit is below the timeout of senders, about 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Webhook:
     """Webhook to which agents post the end or interruption of a step's task.
 
     Each step has a secret derived from `secret`. A notification is accepted if it is signed with the step's secret, or
-    has it as its A2A token.
+    if its A2A token is the step's secret.
 
     Attributes:
-        url: Address at which agents reach the application of `CallTask.receiver`.
-        secret: At least 32 characters, the same in workers and receivers.
+        url: Address at which agents reach the application that `CallTask.receiver` returns.
+        secret: Secret of at least 32 characters, the same in workers and receivers.
 
     Raises:
         ConfigError: The URL or the secret is invalid.
@@ -57,10 +57,10 @@ class Webhook:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError(f"webhook url {self.url!r}: http:// or https://, a host and a path")
+            raise ConfigError(f"webhook url {self.url!r}: must have http:// or https://, a host and a path")
         if len(self.secret) < MIN_SECRET_LENGTH:
             raise ConfigError(
-                f"webhook secret: {MIN_SECRET_LENGTH} characters or more, for example from `openssl rand -hex 32`"
+                f"webhook secret: needs at least {MIN_SECRET_LENGTH} characters; create one with `openssl rand -hex 32`"
             )
 
     def config(self, celery_id: str) -> TaskPushNotificationConfig:
@@ -69,8 +69,8 @@ class Webhook:
         return TaskPushNotificationConfig(url=url, token=self._token(celery_id))
 
     def app(self, celery: Celery) -> Starlette:
-        """Return the ASGI application. The step's id is the last part of the path, so the application can be mounted
-        anywhere.
+        """Return the ASGI application. The step's id is the last segment of the path, so the application can be mounted
+        under any path.
         """
         threads = DaemonThreads(THREADS, "a2a-wake")
 
@@ -87,7 +87,7 @@ class Webhook:
                 logger.warning("refused a notification for step %r: %s", celery_id, e)
                 raise HTTPException(e.status, str(e)) from e
             except ClientDisconnect:
-                raise HTTPException(400, "The sender hung up.") from None
+                raise HTTPException(400, "The sender disconnected.") from None
             if _is_final_for_caller(body):
                 arguments = {"celery_id": celery_id}
                 broadcast = threads.call(lambda: celery.control.broadcast("a2a_wake", arguments=arguments))

@@ -1,8 +1,8 @@
-"""Steps that wait for their ETA in a worker's main process, and early wake-ups.
+"""Steps that wait for their ETA in a worker's main process, and wake-ups that end the wait early.
 
-Celery holds a message with an ETA in memory, unacknowledged. Two events end the wait early: a webhook notification
-(`a2a_wake`, a remote-control command to all workers) and a revocation. A wake-up for a step that no worker holds is
-stored for a while, because the step may be on its way between two workers.
+Celery holds a message with an ETA in memory, unacknowledged. Two events end the wait early: a revocation, or a webhook
+notification, which all workers receive as the remote-control command `a2a_wake`. A wake-up for a step that the worker
+does not hold is stored for a while, because the step may be in transit between two workers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .cancel_task import publish_cancel
 logger = logging.getLogger(__name__)
 
 REVOCATION_POLL_INTERVAL = 1.0
-"""Seconds between two checks for revoked steps. Celery itself checks only at a message's ETA."""
+"""Seconds between two checks for revoked steps. Celery itself checks only when a message's ETA is reached."""
 
 WAKEUP_TTL = 600.0
 MAX_WAKEUPS = 20_000
 
 
 class PendingWakeups:
-    """Wake-ups of steps that this worker does not hold, each stored for `WAKEUP_TTL` seconds."""
+    """Wake-ups for steps that this worker does not hold. Each wake-up is stored for `WAKEUP_TTL` seconds."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -54,8 +54,9 @@ class CallRequest(Request):  # type: ignore[misc]
     """Request of a step.
 
     Attributes:
-        delayed: Requests with an ETA by Celery id. `worker_state.requests` cannot tell: a prefork child publishes the
-            retry before its execution ends, and the end removes the id, which by then is that of the retry's request.
+        delayed: Requests with an ETA, by Celery id. `worker_state.requests` is no substitute: a prefork child publishes
+            the retry before its execution ends, and the end of the execution removes the id, which then belongs to the
+            request of the retry.
     """
 
     wakeups: ClassVar = PendingWakeups()
@@ -71,29 +72,30 @@ class CallRequest(Request):  # type: ignore[misc]
                 self.delayed[self.id] = self
 
     def revoked(self) -> bool:
-        """Return True if the step is revoked; its remote task is then cancelled."""
+        """Return True if the step is revoked. In that case, its remote task is cancelled too."""
         is_revoked = bool(super().revoked())
         if is_revoked:
             self._give_up()
         return is_revoked
 
     def terminate(self, pool: Any, signal: Any = None) -> Any:
-        """Terminate the step after a revoke with terminate=True. In a pool without termination the next poll ends the
-        step.
+        """Terminate the step after a revoke with terminate=True. In a pool that cannot terminate tasks, the next poll
+        ends the step.
         """
         super().terminate(pool, signal)
         if self.time_start is not None:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Cancel the remote task. If its id is unknown, `a2a.cancel` resends the message to learn it."""
+        """Cancel the remote task. If the id of the remote task is unknown, `a2a.cancel` resends the message to learn
+        the id."""
         if self._gave_up:
             return
         self._gave_up = True
         kwargs = dict(self.kwargs)
         progress = kwargs.get("progress") or {}
         may_be_there = self.time_start is not None or self.delivery_info.get("redelivered") or bool(progress)
-        # a step that answers a question has its task from the beginning
+        # a step that answers a question knows its task from the beginning
         task_id = progress.get("task_id") or (kwargs.get("task_id") if may_be_there else None)
         if task_id:
             publish_cancel(self.task.canceler, self.delivery_info, url=kwargs["url"], task_id=task_id)
@@ -104,7 +106,7 @@ class CallRequest(Request):  # type: ignore[misc]
 
 
 def execute_now(consumer: Any, requests: Iterable[CallRequest]) -> None:
-    """Execute the `requests` that still wait for their ETA. Call it on the consumer's timer."""
+    """Execute those of the `requests` that still wait for their ETA. Call this function on the consumer's timer."""
     for request in requests:
         if request in worker_state.scheduled_requests:
             execute_before_eta(consumer, request)
@@ -112,7 +114,7 @@ def execute_now(consumer: Any, requests: Iterable[CallRequest]) -> None:
 
 @control_command(args=[("celery_id", str)], signature="<id>")  # type: ignore[untyped-decorator]
 def a2a_wake(state: Any, celery_id: str) -> dict[str, str]:
-    """Let a step poll its remote task now."""
+    """Make a step poll its remote task now."""
     request = CallRequest.delayed.get(celery_id)
     if request is not None and request in worker_state.scheduled_requests:
         state.consumer.timer.call_after(0, execute_now, (state.consumer, [request]))
@@ -122,7 +124,7 @@ def a2a_wake(state: Any, celery_id: str) -> dict[str, str]:
 
 
 def install_revocation_monitor(app: Celery) -> None:
-    """Make `app`'s workers notice within a second that a waiting step was revoked."""
+    """Make the workers of `app` detect within a second that a waiting step was revoked."""
     app.steps["consumer"].add(RevocationMonitor)
 
 
@@ -136,11 +138,11 @@ class RevocationMonitor(bootsteps.StartStopStep):  # type: ignore[misc]
         self._entry: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Start the check."""
+        """Start checking."""
         self._entry = consumer.timer.call_repeatedly(REVOCATION_POLL_INTERVAL, self._execute_revoked, (consumer,))
 
     def stop(self, consumer: Any) -> None:
-        """Stop the check."""
+        """Stop checking."""
         if self._entry is not None:
             consumer.timer.cancel(self._entry)
             self._entry = None

@@ -1,6 +1,6 @@
 """Cache of agent cards that follows HTTP caching rules.
 
-Source: A2A specification 8.6 (caching); RFC 9111, RFC 9110 13 (conditional requests).
+Source: A2A specification 8.6 (caching); RFC 9111 (HTTP caching); RFC 9110, section 13 (conditional requests).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MAX_AGE = 300.0
 """Seconds for which a card without Cache-Control is fresh."""
 
 MAX_CARDS = 1000
-"""Number of cached cards; the least recently fetched is evicted, because callers may invent addresses."""
+"""Maximum number of cached cards. The least recently fetched card is evicted. The limit is needed because callers may
+invent addresses."""
 
 _MAX_AGE_FORM = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,10})")
 _NO_CACHE_FORM = re.compile(r"(?:^|[,\s])no-(?:store|cache)\b")
@@ -36,7 +37,8 @@ class _CachedCard:
 
 
 class CardCache:
-    """Agent cards by address. Agents may share a cache; callers that may see different cards must not.
+    """Agent cards by address. Agents may share a cache, except if they are called with credentials that may receive
+    different cards.
 
     A stale card is revalidated with its ETag or Last-Modified. If its server is unreachable, the stale card is used.
 
@@ -59,7 +61,7 @@ class CardCache:
             headers: Headers of the request.
 
         Raises:
-            RemoteError: The card is unavailable: AgentUnreachable, CallRefused or InvalidResponse.
+            RemoteError: The card cannot be fetched or read: AgentUnreachable, CallRefused or InvalidResponse.
         """
         address = f"{url.rstrip('/')}{AGENT_CARD_WELL_KNOWN_PATH}"
         cached = self._cards.get(address)

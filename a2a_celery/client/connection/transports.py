@@ -1,8 +1,8 @@
-"""Transports to an agent: the SDK's client over a binding that the card and the caller support, with credentials and
-limits on the size of responses.
+"""Transports to an agent: the SDK's client over a binding that both the card and the caller support, with credentials
+and a size limit for responses.
 
-The SDK's client reads streams without their event ids and rejects timestamps without a zone. `EventIdRecorder` wraps
-its HTTP client, records the ids and adds the zones.
+The SDK's client discards the event ids of streams and rejects timestamps without a zone. `EventIdRecorder` wraps the
+client's HTTP client, records the ids and adds the zones.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Ma
 TRACEPARENT_HEADER = "traceparent"
 
 API_KEY_HEADER = "X-API-Key"
-"""Header of an API key if the agent's card names none."""
+"""Header for an API key if the agent's card does not name a header."""
 
 
 class Credentials:
     """Headers of every request, with a bearer token or an API key if one is configured.
 
     Args:
-        headers: Headers, or a function (also a coroutine function) that returns those of the next request.
+        headers: Headers, or a function (also a coroutine function) that returns the headers of the next request.
         bearer: Bearer token, or None.
-        api_key: API key, or None. It is sent in the header that the card's security scheme names.
+        api_key: API key, or None. The key is sent in the header that the card's security scheme names.
 
     Raises:
         ConfigError: The token or the key is empty.
@@ -62,18 +62,18 @@ class Credentials:
         """Return the headers of the next request.
 
         Args:
-            card: The agent's card; None for the request of the card itself.
+            card: The agent's card, or None for the request that fetches the card.
 
         Raises:
-            ConfigError: The card requires API keys in the query or in a cookie, which is not supported.
+            ConfigError: The card requires the API key in the query or in a cookie, which is not supported.
         """
-        given = self._source() if callable(self._source) else self._source
-        found = dict(await given if isawaitable(given) else given)
+        source = self._source() if callable(self._source) else self._source
+        headers = dict(await source if isawaitable(source) else source)
         if self._bearer is not None:
-            found["Authorization"] = f"Bearer {self._bearer}"
+            headers["Authorization"] = f"Bearer {self._bearer}"
         if self._api_key is not None:
-            found[_api_key_header(card)] = self._api_key
-        return found
+            headers[_api_key_header(card)] = self._api_key
+        return headers
 
 
 class CredentialsInterceptor(ClientCallInterceptor):
@@ -83,7 +83,7 @@ class CredentialsInterceptor(ClientCallInterceptor):
         self._credentials = credentials
 
     async def before(self, args: BeforeArgs) -> None:
-        """Add the headers; headers that the call already has are kept."""
+        """Add the headers. Headers that the call already has take precedence."""
         headers = await self._credentials.headers(args.agent_card)
         context = args.context or ClientCallContext()
         context.service_parameters = {**headers, **(context.service_parameters or {})}
@@ -129,29 +129,29 @@ def _api_key_header(card: AgentCard | None) -> str:
 
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-"""Decompressed bytes of a response, or of one event of a stream."""
+"""Maximum size of a response, or of one event of a stream, in bytes after decompression."""
 
 MAX_CARD_BYTES = 1024 * 1024
 
 
 class ResponseLimit:
-    """Byte limit of a response, counted from its start or the last `reset`."""
+    """Byte limit of a response, counted from the start of the response or from the last `reset`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._read = 0
 
     def reset(self) -> None:
-        """Restart the count at zero."""
+        """Reset the count to zero."""
         self._read = 0
 
     def watch(self, response: httpx.Response) -> None:
-        """Make every read of `response` raise InvalidResponse beyond the limit."""
+        """Make reads of `response` raise InvalidResponse when the limit is exceeded."""
         chunks = response.aiter_bytes
 
         async def bounded(chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
-            async with aclosing(chunks(chunk_size)) as found:  # type: ignore[type-var]
-                async for chunk in found:
+            async with aclosing(chunks(chunk_size)) as received:  # type: ignore[type-var]
+                async for chunk in received:
                     self._read += len(chunk)
                     if self._read > self._most:
                         raise InvalidResponse(f"{response.request.url} sent more than {self._most} bytes")
@@ -177,12 +177,12 @@ GRPC = TransportProtocol.GRPC.value
 
 
 class EventIdRecorder:
-    """HTTP client that records the id of the last event of one stream.
+    """HTTP client that records the id of the last event of a stream.
 
-    A response, or an event of a stream, of more than `max_response_bytes` raises InvalidResponse.
+    A response, or an event of a stream, that is larger than `max_response_bytes` raises InvalidResponse.
 
     Attributes:
-        last: Id of the last event; None before the first, or if the server sends no ids.
+        last: Id of the last event, or None before the first event or if the server sends no ids.
     """
 
     def __init__(self, http: httpx.AsyncClient, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
@@ -194,15 +194,15 @@ class EventIdRecorder:
         return getattr(self._http, name)
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """Send a request. Record the ids of a stream as its lines are read, and read status timestamps without a zone
-        as UTC.
+        """Send a request. Event ids of a stream are recorded as its lines are read, and status timestamps without a
+        zone are read as UTC.
         """
         response = await self._http.send(request, **options | {"stream": True})
         self._bound.reset()
         if options.get("stream"):
             self._bound.watch(response)
             lines = response.aiter_lines
-            # a line is read only when its frame is needed, so no recorded id is newer than the yielded events
+            # A line is read only when its frame is needed, so the recorded id is never newer than the yielded events.
             response.aiter_lines = lambda: self._record_ids(lines())  # type: ignore[method-assign]
             return response
         await self._bound.read(response)
@@ -226,7 +226,7 @@ class Connection:
     Attributes:
         client: The SDK's client.
         streams: True if the agent streams its events.
-        ids: Recorder of the stream's event ids.
+        ids: Recorder of the event ids of the stream.
     """
 
     client: Client
@@ -238,9 +238,10 @@ class Transports:
     """Factory of the SDK's clients for one agent.
 
     Args:
-        url: Base address of the agent. gRPC is encrypted if `url` is. If `url` is encrypted, interfaces of the card at
-            ``http://`` addresses are ignored, because credentials would be sent in clear text.
-        prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". Empty: the order of the card.
+        url: Base address of the agent. gRPC is encrypted if and only if `url` is. If `url` is encrypted, interfaces of
+            the card at ``http://`` addresses are ignored, because credentials would be sent in clear text.
+        prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
+            applies.
         interceptors: Interceptors of the SDK's client.
         max_response_bytes: Largest decompressed size of a response, or of one event of a stream.
 
@@ -258,7 +259,7 @@ class Transports:
         known = (*HTTP_BINDINGS, GRPC)
         unknown = [name for name in prefer if name not in known]
         if unknown or isinstance(prefer, str):
-            raise ConfigError(f"transports {prefer!r}: a list of {', '.join(known)}")
+            raise ConfigError(f"transports {prefer!r}: must be a list of {', '.join(known)}")
         has_grpc = find_spec("grpc") is not None
         if GRPC in prefer and not has_grpc:
             raise ConfigError("gRPC needs an extra: pip install 'a2a-celery[grpc]'")
@@ -270,7 +271,8 @@ class Transports:
         self._channels: dict[str, Any] = {}
 
     def connect(self, card: AgentCard, http: httpx.AsyncClient, *, streaming: bool) -> Connection:
-        """Return the connection of one call. It needs no closing, because the HTTP client and the channels are shared.
+        """Return the connection of one call. The connection need not be closed, because the HTTP client and the
+        channels are shared.
 
         Raises:
             NoTransport: The card has no interface that this client supports.
@@ -279,7 +281,7 @@ class Transports:
         usable = self._without_clear_text(card)
         config = ClientConfig(
             streaming=streaming,
-            httpx_client=ids,  # type: ignore[arg-type]  # it has all of one
+            httpx_client=ids,  # type: ignore[arg-type]  # it forwards all attributes of one
             grpc_channel_factory=self._channel,
             supported_protocol_bindings=self._bindings,
             use_client_preference=self._preferred,
@@ -302,17 +304,18 @@ class Transports:
         """Return `card` without interfaces at ``http://`` addresses if the agent's URL is ``https://``."""
         if not self._secure or not any(map(_is_in_clear, card.supported_interfaces)):
             return card
-        found = AgentCard()
-        found.CopyFrom(card)
+        filtered = AgentCard()
+        filtered.CopyFrom(card)
         encrypted = [interface for interface in card.supported_interfaces if not _is_in_clear(interface)]
-        del found.supported_interfaces[:]
-        found.supported_interfaces.extend(encrypted)
-        return found
+        del filtered.supported_interfaces[:]
+        filtered.supported_interfaces.extend(encrypted)
+        return filtered
 
     def _channel(self, address: str) -> Any:
         import grpc.aio  # noqa: PLC0415 - an extra
 
-        options = (("grpc.max_receive_message_length", self._max_answer_bytes),)  # the library takes 4 MiB
+        # the default of the gRPC library is 4 MiB
+        options = (("grpc.max_receive_message_length", self._max_answer_bytes),)
         if address not in self._channels:
             self._channels[address] = (
                 grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=options)

@@ -1,4 +1,4 @@
-"""Events of one turn, from its message to its end, over as many connections as necessary.
+"""Events of one turn, from its message to its end, over as many connections as needed.
 
 | lost | recovery |
 | --- | --- |
@@ -52,27 +52,29 @@ LAST_EVENT_ID = "Last-Event-ID"
 
 MIN_BACKOFF = 0.1
 MAX_BACKOFF = 5.0
-"""Seconds between two attempts or polls. The delay doubles while nothing changes; half of it is random."""
+"""Seconds between two attempts or polls. The delay doubles while nothing changes, and half of it is random."""
 
 MAX_EMPTY_SUBSCRIPTIONS = 3
 """Consecutive subscriptions without an event after which GetTask determines whether more events follow."""
 
 SILENCE_TIMEOUT = 15.0
 MAX_SILENCE_TIMEOUT = 300.0
-"""Seconds without an event after which the task of a stream is polled; doubled each time, up to the maximum."""
+"""Seconds without an event after which the task of a stream is polled. The interval doubles with each poll, up to the
+maximum."""
 
 MAX_TASKS_SEARCHED = 20
-"""Most recently changed tasks of a context among which a message is searched."""
+"""Number of the most recently changed tasks of a context that are searched for a message."""
 
 
 RETRY_AFTER_JITTER = 0.1
-"""Random addition to Retry-After, as a fraction of it, so that clients do not return at the same moment."""
+"""Random addition to Retry-After, as a fraction of it, so that clients do not retry at the same moment."""
 
 
 class ReconnectBackoff:
     """Exponential backoff with jitter that honors Retry-After.
 
-    It gives up after `reconnect_timeout` seconds without a response, or at once if Retry-After lies beyond that time.
+    The backoff gives up after `reconnect_timeout` seconds without a response, or at once if Retry-After exceeds the
+    remaining time.
     """
 
     def __init__(self, reconnect_timeout: float, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -82,7 +84,7 @@ class ReconnectBackoff:
         self._failing_since: float | None = None
 
     def answered(self, *, has_changes: bool = True) -> None:
-        """Record a response. With `has_changes`, the next delay is the shortest."""
+        """Record a response. With `has_changes`, the next delay is the minimum delay."""
         self._failing_since = None
         if has_changes:
             self._tries = 0
@@ -91,10 +93,10 @@ class ReconnectBackoff:
         """Wait before the next attempt.
 
         Args:
-            error: Error of the failed attempt; None if the attempt succeeded without anything new.
+            error: Error of the failed attempt, or None if the attempt succeeded but returned nothing new.
 
         Raises:
-            AgentUnreachable: `error`, if the reconnect timeout has passed.
+            AgentUnreachable: The reconnect timeout has passed. The error is `error`.
         """
         asked = 0.0 if error is None else error.retry_after or 0.0
         if error is not None:
@@ -112,10 +114,10 @@ class TurnStream:
     """Resumable stream of one turn.
 
     Args:
-        connect: Returns the connection of the next call; its argument is True if the call streams.
+        connect: Function that returns the connection of the next call. Its argument is True if the call streams.
         url: Base address of the agent, for error texts.
         backoff: Backoff between attempts.
-        idempotent: True if a message may be resent after its response was lost.
+        idempotent: True if a message may be resent after the response to it was lost.
         clock: Source of time, for tests.
     """
 
@@ -130,7 +132,7 @@ class TurnStream:
     ) -> None:
         self.builder = ResultBuilder()
         self._clock = clock
-        self._answered_status: TaskStatus | None = None  # the interrupted status that the message answers
+        self._answered_status: TaskStatus | None = None  # interrupted status that the message answers
         self._connect = connect
         self._url = url
         self._backoff = backoff
@@ -143,32 +145,33 @@ class TurnStream:
         return self._answered_status is None and self.builder.stop_reason is not None
 
     async def send(self, request: SendMessageRequest) -> Events:
-        """Send a message and yield the events of its turn. Raises like `RemoteAgent.stream`."""
+        """Send a message and yield the events of its turn. Raises the errors of `RemoteAgent.stream`."""
         is_first = True
         try:
             async with aclosing(self._watched(self._send(request), request.message.task_id)) as events:
                 async for event in events:
                     if is_first and _is_paused(event) and request.message.task_id:
-                        # some servers begin a further turn with the task as it was before
+                        # some servers start the stream of a follow-up message with the task's previous status
                         self._answered_status = TaskStatus()
                         self._answered_status.CopyFrom(event.task.status)
                     is_first = False
                     yield self._record(event)
                     if self.is_over:
                         return
-            self._answered_status = None  # a stream that ends with a question asks it
+            self._answered_status = None  # a question that is still the status when the stream ends is a new question
         except AgentUnreachable:
             if not self.builder.task_id:
                 raise
         if not self.builder.task_id or self.is_over:
-            return  # an answer with nothing in it that could be followed
+            return  # the response contains no task that could be followed
         async with aclosing(self._to_the_end()) as events:
             async for event in events:
                 yield event
 
     async def follow(self, task_id: str) -> Events:
-        """Yield a task, then its events until it is terminal or interrupted. Raises like `RemoteAgent.follow`."""
-        await self._connect(False)  # who has no card for us now is not waited for
+        """Yield a task, then its events until it is terminal or interrupted. Raises the errors of
+        `RemoteAgent.follow`."""
+        await self._connect(False)  # fail now, without retries, if the agent's card is unavailable
         while True:
             try:
                 yield self._record(StreamResponse(task=await self._read(task_id)))
@@ -180,16 +183,18 @@ class TurnStream:
                 yield event
 
     async def submit(self, request: SendMessageRequest) -> StreamResponse:
-        """Send a message and return its single response. Raises like `RemoteAgent.submit`."""
+        """Send a message and return its single response. Raises the errors of `RemoteAgent.submit`."""
         async with aclosing(self._send(request, streaming=False)) as events:
             async for event in events:
                 return event
         raise InvalidResponse(f"{self._url} sent an empty response")
 
     async def _send(self, request: SendMessageRequest, *, streaming: bool = True) -> Events:
-        """Yield the response to a message, or its stream. Until the first event, resend the message if it is safe."""
+        """Yield the response to a message, or its stream. Until the first event, the message is resent if that is
+        safe."""
         connection = await self._connect(streaming)
-        # without streams the task's id is wanted early; a task that is answered has one
+        # Without streams, the client needs the id of a new task early. A message to an existing task already has the
+        # id.
         request.configuration.return_immediately |= not connection.streams and not request.message.task_id
         empty = True
         while True:
@@ -227,11 +232,12 @@ class TurnStream:
                 error = _failing(self._url, e)
             except (A2AError, RemoteError):
                 may_subscribe = (
-                    False  # the task has ended or does not exist, or the method is missing: GetTask tells which
+                    False  # the task has ended or does not exist, or the method is missing: GetTask shows which
                 )
             if self.is_over:
                 return
-            # a snapshot between numbered events would repeat them, except for a server without numbers
+            # A snapshot among numbered events would repeat events, so GetTask is used only if events have no numbers or
+            # none arrive.
             numbered = self._last_id is not None and may_subscribe
             if not numbered or idle >= MAX_EMPTY_SUBSCRIPTIONS:
                 try:
@@ -239,7 +245,7 @@ class TurnStream:
                     if self._is_new(event) and (not numbered or stop_reason_of(event.task.status.state)):
                         yield self._record(event)
                     if not event.task.HasField("status"):
-                        return  # the server never reports the end
+                        return  # the server never reports the end of the task
                     error = None
                 except AgentUnreachable as e:
                     error = e
@@ -247,7 +253,8 @@ class TurnStream:
                 await self._backoff.wait(error)
 
     async def _subscribed(self) -> Events:
-        """Yield the events after the last one or, without ids, the current task and the events after it."""
+        """Yield the events after the last event that was received. If the server sends no event ids, yield the current
+        task and the events after it."""
         connection = await self._connect(True)
         if not connection.streams:
             raise UnsupportedOperationError("no streaming")
@@ -265,10 +272,11 @@ class TurnStream:
                         return
 
     async def _watched(self, events: Events, task_id: str) -> Events:
-        """Yield `events`. While the stream is silent, poll the task and yield it once it is terminal or interrupted.
+        """Yield `events`. While the stream is silent, the task is polled, and is yielded once it is terminal or
+        interrupted.
 
         The stream stays open during the poll, because some servers stop an agent whose client disconnects. `task_id` is
-        the task's id before the first event, or "" if it is unknown.
+        the task's id before the first event, or "" if the id is unknown.
         """
         silence = SILENCE_TIMEOUT
         pending = asyncio.ensure_future(anext(events))
@@ -294,7 +302,7 @@ class TurnStream:
             pending.cancel()
             await asyncio.wait({pending})
             if not pending.cancelled():
-                pending.exception()  # marks the exception as retrieved
+                pending.exception()  # mark the exception as retrieved
             await events.aclose()
 
     async def _poll(self, task_id: str) -> StreamResponse | None:
@@ -307,7 +315,7 @@ class TurnStream:
             return None
         stop_reason = stop_reason_of(task.status.state)
         if stop_reason is None or (stop_reason == "interrupt" and not self.builder.task_id):
-            return None  # a question without an event before it may be the one that the message answers
+            return None  # a question before any event may be the question that the message answers
         if task.status == self._answered_status:
             return None
         return StreamResponse(task=task)
@@ -320,7 +328,8 @@ class TurnStream:
         return event
 
     def _is_new(self, event: StreamResponse) -> bool:
-        """Return True if `event` adds information; each subscription begins with the complete task."""
+        """Return True if `event` adds information. Each subscription starts with the complete task, which may be
+        known."""
         self._backoff.answered(has_changes=False)
         if event.WhichOneof("payload") is None:
             return False
@@ -338,14 +347,14 @@ class TurnStream:
         """Return the task that `message` has started or continued.
 
         Raises:
-            ResponseLost: No such task is visible; its cause is `error`.
+            ResponseLost: No such task is visible. The cause of the error is `error`.
         """
         try:
             async for task in self._candidates(message):
                 if any(known.message_id == message.message_id for known in (*task.history, task.status.message)):
-                    return task if message.task_id else await self._read(task.id)  # a list leaves the artifacts out
+                    return task if message.task_id else await self._read(task.id)  # a list omits the artifacts
         except (RemoteError, A2AError, NotImplementedError):
-            pass  # 0.3 has no ListTasks, for one
+            pass  # for example, 0.3 has no ListTasks
         raise ResponseLost(
             f"the message {message.message_id} may have arrived, but its response is lost: {error}"
         ) from error
@@ -368,10 +377,12 @@ def _is_paused(event: StreamResponse) -> bool:
 
 
 def _failing(url: str, error: InternalError) -> AgentUnreachable:
-    """Return the error of a server whose store is unavailable, which JSON-RPC can report only as an internal error."""
+    """Return the error for a server whose store is unavailable. JSON-RPC can report this problem only as an internal
+    error."""
     return AgentUnreachable(f"{url} cannot read the task: {error.message}")
 
 
 def _generator(events: AsyncIterator[StreamResponse]) -> Events:
-    """Cast the SDK's stream to the generator that it is, so that it can be closed; an open one keeps its connection."""
+    """Cast the SDK's stream to the generator that it is, so that it can be closed. An open generator would keep its
+    connection."""
     return cast(Events, events)
