@@ -76,7 +76,7 @@ class Result:
         return [side for side in self.figures if side != OURS]
 
     def ratio(self, peer: str) -> Ratio:
-        """Return the ratio ours / peer. If the peer has fewer rounds, `low` and `high` cover as many of ours."""
+        """Return the ratio ours / peer. If the peer has fewer rounds, `low` and `high` use only as many rounds."""
         pairs = zip(self.figures[OURS], self.figures[peer], strict=False)
         single = [a / b for a, b in pairs]
         return Ratio(self.median() / self.median(peer), min(single), max(single))

@@ -44,7 +44,7 @@ CELLS = (FIRST_CELL, *MORE_CELLS)
 
 
 def assign_tiers(items: Iterable[pytest.Item]) -> None:
-    """Give a tier's marker to each item that has none of its own."""
+    """Give a tier's marker to each item without one."""
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             item.add_marker(tier_of(item))

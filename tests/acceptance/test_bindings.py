@@ -55,7 +55,10 @@ def way(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @pytest.fixture
 async def connect(served: Served, way: tuple[str, str]) -> AsyncIterator[object]:
-    """Makes clients: ``connect(agent)`` to one that streams, ``connect(agent, streaming=False)`` to one that blocks."""
+    """Return a function that makes clients.
+
+    ``connect(agent)`` returns one that streams, ``connect(agent, streaming=False)`` one that blocks.
+    """
     binding, version = way
     opened = []
 

@@ -25,7 +25,7 @@ GRACE = 1.0
 IGNORED = "ignores the stop"
 SETTINGS = {"app": "tests.support.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}
 PATIENT = SETTINGS | {"A2A_CANCEL_GRACE": "4"}
-"""A grace that agents which end by themselves keep on a loaded machine too."""
+"""Grace in which agents that end without force do so on a loaded machine too."""
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -41,19 +41,19 @@ def prefork(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[S
 
 
 def cancel(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
-    """Cancels; the task as the answer has it."""
+    """Cancel the task and return it as in the response."""
     answer: dict[str, Any] = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent=agent).json()
     return answer
 
 
 def canceled(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
-    """Cancels; the task when it has ended: the answer comes a moment after the grace, done or not."""
+    """Cancel the task, wait for its end and return it. The response arrives shortly after the grace, in any state."""
     task = cancel(system, agent, task_id)
     return system.ended(agent, task_id) if task["status"]["state"] == "TASK_STATE_WORKING" else task
 
 
 def begun(system: SystemUnderTest, agent: str, marks: Path) -> str:
-    """The id of a task whose agent has made its first mark."""
+    """Return the id of a task whose agent has made its first mark."""
     task_id = system.send(agent, str(marks))
     eventually(lambda: marks.exists() and marks.stat().st_size > 0, what=f"{agent} works")
     return task_id
@@ -61,7 +61,7 @@ def begun(system: SystemUnderTest, agent: str, marks: Path) -> str:
 
 @contextmanager
 def nothing_more_in(marks: Path) -> Iterator[None]:
-    """Fails if a mark is made while the block lasts, and for half a second at least."""
+    """Fail if a mark is made while the block lasts, and for half a second at least."""
     until = time.monotonic() + 0.5
     size = marks.stat().st_size
     yield
@@ -150,7 +150,7 @@ def test_a_released_run_is_stopped_by_force_too(tmp_path: Path) -> None:
         task_id = begun(system, "lost-once", marks)
         system.fleet.worker()
         system.fleet.watcher()
-        with system.without_consumer():  # the next attempt is not to reach a worker that is frozen
+        with system.without_consumer():  # the next attempt must not reach a frozen worker
             system.worker.signal_group(signal.SIGSTOP)
             eventually(lambda: system.is_in(task_id, "COMPLETED"), what="the other worker does it")
             system.worker.signal_group(signal.SIGCONT)
@@ -171,7 +171,7 @@ def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_come
 
         assert talk.state(talk.cancel(gateway, "deaf-function", task)) == "CANCELED"
 
-        worker = fleet.worker(pool="solo")  # takes what waits in its order
+        worker = fleet.worker(pool="solo")  # takes waiting messages in order
         assert talk.state(talk.send(gateway, "echo", "behind it")) == "COMPLETED"
         name = f"{task['id']}.1"  # another worker of this broker may have sent it the revoke
         assert f"run {name} dropped" in worker.output() or f"revoked task: a2a.deaf-function[{name}]" in worker.output()

@@ -43,7 +43,7 @@ class SignalLog:
     log: Path
 
     def signals_of(self, task_id: str) -> list[str]:
-        """The names of the signals of the first run, in their order, without "task_"."""
+        """Return the names of the signals of the first run, in order and without "task_"."""
         lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
         return [line.split()[1] for line in lines if line.startswith(f"{task_id}.1 ")]
 
@@ -60,7 +60,7 @@ def signal_log(
 
 
 def table() -> dict[str, tuple[str, str, str]]:
-    """The rows of the page by what became of the run: signals on prefork, signals elsewhere, event."""
+    """Return the rows of the page by outcome: signals on prefork, signals elsewhere, event."""
     section = PAGE.partition("## Celery's signals and events")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
     return {row[0]: (row[1], row[2], row[3]) for row in rows if row[0] != "the A2A task" and set(row[0]) != {"-"}}
@@ -154,7 +154,7 @@ ENDS_FROM_SIGNALS = [
 ]
 POOLS_WITHOUT = {
     "terminated": ["threads"],  # Celery terminates no thread
-    "ends": ["threads", "asyncio"],  # the whole worker is gone: no receiver is left
+    "ends": ["threads", "asyncio"],  # the whole worker is lost with its receivers
 }
 """By the first word of such a row, the pools on which no run ends like that."""
 
@@ -257,7 +257,7 @@ def test_the_next_attempt_writes_no_retry_a_second_time(unreleased: SystemUnderT
 
 
 def attempts(system: SystemUnderTest, task_id: str) -> list[dict[str, Any]]:
-    """The metadata of the statuses that are retries."""
+    """Return the metadata of the statuses that are retries."""
     return [
         dict(entry.event.metadata)
         for entry in system.store.run(read_log(Keys("a2a"), task_id, 0)).entries

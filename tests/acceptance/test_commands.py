@@ -38,7 +38,7 @@ class Commands:
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
     def accepted(self, agent: str, text: str) -> str:
-        """The id of a task that may still run."""
+        """Return the id of a task that may still run."""
         (event,) = self.lines("send", agent, text, "--return-immediately")
         return str(event["task"]["id"])
 
@@ -168,7 +168,7 @@ class TestOneTask:
 
 @pytest.fixture(scope="module")
 def context(commands: Commands) -> str:
-    """A context with a task of echo, then one of full, then one of ask that waits."""
+    """Return a context with a task of echo, then one of full, then one of ask that waits."""
     name = f"list-{uuid4()}"
     for agent in ("echo", "full", "ask"):
         commands("send", agent, "hello", "--context", name)

@@ -19,7 +19,7 @@ CONTEXTS, TASKS = 5, 10
 
 
 def first_begins(context: Context) -> list[str]:
-    """The messages in the order in which their first runs began; fails when two runs were at work at once."""
+    """Return the messages in the order in which their first runs began. Fail if two runs were active at once."""
     order: list[str] = []
     at_work: tuple[str, int] | None = None
     for line in context.notes:

@@ -28,13 +28,13 @@ from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 
 START = 60.0
-"""Seconds until all is up; a loaded machine takes its time."""
+"""Seconds until all processes run, on a loaded machine."""
 
 STOP = 5.0
-"""Seconds within which everything is gone: what is promised …"""
+"""Seconds within which everything must have stopped, as documented …"""
 
 ROOM = 10.0
-"""… and what a loaded machine adds; agents here would work for a minute."""
+"""… and a margin for a loaded machine. Agents here would work for a minute."""
 
 BIN = Path(sys.executable).parent
 DEMO = [str(BIN / "a2a-celery"), "demo"]
@@ -42,7 +42,7 @@ DEV = [sys.executable, "-m", "celery", "-A", "tests.support.agents", "a2a", "dev
 
 
 class Dev:
-    """A supervisor under test, with all that it started."""
+    """Supervisor under test, with all processes that it started."""
 
     def __init__(self, command: list[str], folder: Path, log: Path, **env: str) -> None:
         self.log = log
@@ -55,14 +55,14 @@ class Dev:
 
     @property
     def url(self) -> str:
-        """The gateway's address."""
+        """Return the gateway's address."""
         found = re.search(r"^# Ready: .* at (\S+)$", self.output(), re.MULTILINE)
         assert found, self.output()
         return found[1]
 
     @property
     def home(self) -> Path:
-        """The folder of the embedded Redis."""
+        """Return the folder of the embedded Redis."""
         found = re.search(r"embedded Redis at unix://(\S+)/redis.sock", self.output())
         assert found, self.output()
         return Path(found[1])
@@ -87,28 +87,28 @@ class Dev:
         return self
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that it started so far, and theirs; also those it no longer has."""
+        """Return every process that it has started so far, with their children, including ended ones."""
         with suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self.popen.pid).children(recursive=True):
                 self._known[process.pid] = process
         return list(self._known.values())
 
     def child(self, *words: str) -> psutil.Process:
-        """Its direct child with these words in its command line."""
+        """Return its direct child with these words in its command line."""
         for process in psutil.Process(self.popen.pid).children():
             if set(words) <= set(" ".join(process.cmdline()).split()):
                 return process
         raise AssertionError(f"no child {words}: {self.output()}")
 
     def end(self) -> None:
-        """Ends it, and by force what a failed test left of it."""
+        """End it, and kill what a failed test left of it."""
         self.processes()
         with suppress(subprocess.TimeoutExpired):
             self.popen.terminate()
             self.popen.wait(2 * STOP)
         self.popen.kill()
         for process in self._known.values():
-            with suppress(psutil.NoSuchProcess):  # psutil tells a process from a later one with its id
+            with suppress(psutil.NoSuchProcess):  # psutil distinguishes a process from a later one with its id
                 process.kill()
         self.popen.wait(10)
 
@@ -151,7 +151,7 @@ def devs(tmp_path: Path) -> Iterator[list[Dev]]:
 
 
 def run(command: str | list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end, which is 0."""
+    """Run a command and require exit code 0."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         shell=isinstance(command, str),
@@ -166,7 +166,7 @@ def run(command: str | list[str], **options: object) -> subprocess.CompletedProc
 
 
 def busy(dev: Dev, agent: str, text: str) -> None:
-    """A run of the agent works when this returns."""
+    """Wait until a run of the agent works."""
     message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": text}]}
     task = httpx.post(
         f"{dev.url}/agents/{agent}/message:send",

@@ -81,7 +81,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def ended(served: Served) -> str:
-    """The id of a task of "echo" that is COMPLETED."""
+    """Return the id of a task of "echo" that is COMPLETED."""
     task_id: str = rpc(served.gateway, "SendMessage", message_json(), agent="echo")["result"]["task"]["id"]
     return task_id
 
@@ -135,7 +135,7 @@ def post(served: Served, path: str, content: str, media_type: str = "application
 
 
 def refused(served: Served, path: str, content: str, media_type: str = "application/json") -> Fault:
-    """The error that a raw body ends with, on "/" over JSON-RPC."""
+    """Return the error for a raw body, on "/" over JSON-RPC."""
     answer = post(served, path, content, media_type)
     return from_rpc(answer.json()) if path == "/" else from_rest(answer)
 

@@ -26,13 +26,13 @@ PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8").partition("
 
 @dataclass
 class Shown:
-    """A system that Flower looks at."""
+    """System that Flower observes."""
 
     system: SystemUnderTest
     url: str
 
     def run(self, task_id: str, state: str, number: int = 1) -> dict[str, Any]:
-        """Return a run from Flower's API, as soon as it is in that state."""
+        """Wait until a run in Flower's API is in that state, and return it."""
 
         def found() -> dict[str, Any] | None:
             answer = httpx.get(f"{self.url}/api/task/info/{task_id}.{number}", timeout=30)

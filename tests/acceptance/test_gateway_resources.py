@@ -34,7 +34,7 @@ def body(text: str, *, data: Any = None, **more: Any) -> dict[str, Any]:
 
 
 async def send_and_leave(url: str, context: str) -> list[object]:
-    """Three clients that send, and go away after three seconds; gives what became of their calls."""
+    """Send a message from three clients that disconnect after three seconds, and return the results of their calls."""
     async with httpx.AsyncClient(headers=HEADERS, timeout=3) as client:
         sent = [client.post(url, json=body("20", contextId=context)) for _ in range(3)]
         return list(await asyncio.gather(*sent, return_exceptions=True))

@@ -35,7 +35,7 @@ def wait_for_exit(gateway: Gateway) -> None:
 
 @asynccontextmanager
 async def asked(gateway: Gateway, agent: str, text: str) -> AsyncIterator[asyncio.Task[httpx.Response]]:
-    """A blocking call under way."""
+    """Start a blocking call."""
     async with asyncio.TaskGroup() as group:
         body = message_json(text)
         yield group.create_task(asyncio.to_thread(rest, gateway, "POST", "/message:send", body, agent=agent))
@@ -90,7 +90,7 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
                     if len(seen) == 8:
                         first.signal(signal.SIGTERM)
         except httpx.TransportError:
-            pass  # cut in the middle: that is how a client knows
+            pass  # cut in the middle, which the client detects
         assert len(seen) < 60
         wait_for_exit(first)
         task_id = seen[0].data["task"]["id"]

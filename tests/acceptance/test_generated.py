@@ -54,7 +54,7 @@ class State:
 
 
 def state_of(served: Served) -> State:
-    """The gateway's state, once it has nothing to do."""
+    """Return the gateway's state once it is idle."""
     process = psutil.Process(served.gateway.pid)
     before = len(served.gateway.output())
     served.gateway.signal(signal.SIGUSR1)
@@ -71,7 +71,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def tasks_of(served: Served) -> list[str]:
-    """Ids of tasks that requests may name: one that has ended, one that waits, and one of another owner."""
+    """Return ids of tasks that requests may name: an ended one, a waiting one, and one of another owner."""
     found = []
     for agent, path in (("echo", "/message:send"), ("ask", "/message:send"), ("ask", "/elsewhere/message:send")):
         words = SECRET if "elsewhere" in path else "hello"
@@ -83,11 +83,11 @@ def tasks_of(served: Served) -> list[str]:
 
 
 def hypothesis_of(known: Known, turn: int) -> Callable[[Callable[[list[Request]], None]], Callable[[], None]]:
-    """Calls what it is given with lists of requests, the same for the same `turn`."""
+    """Call `check` with lists of requests, the same ones for the same `turn`."""
     how = settings(
         max_examples=20,
         deadline=None,
-        phases=[Phase.generate],  # what is wrong is reported as it was sent
+        phases=[Phase.generate],  # wrong requests are reported unchanged
         suppress_health_check=list(HealthCheck),
         database=None,
     )
@@ -112,7 +112,7 @@ def test_each_response_conforms_to_the_protocol_and_no_request_changes_the_gatew
             if not over():
                 runner.run(run.send(requests))
 
-        for turn in count(SEED * 1_000_000):  # one long turn would repeat itself
+        for turn in count(SEED * 1_000_000):  # one long turn would repeat requests
             if over():
                 break
             hypothesis_of(known, turn)(send)()

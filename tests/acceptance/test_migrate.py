@@ -19,7 +19,7 @@ OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{
 
 @pytest.fixture
 def stored(fleet: Fleet) -> redis.Redis:
-    """The fleet's Redis, with a task of a release that wrote no schema."""
+    """Return the fleet's Redis, with a task of a release that wrote no schema."""
     store = SyncStore(fleet.redis.store_url)
     sent = request(task_id="t", context_id=CONTEXT)
     store.run(create_task(KEYS, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60, options=OPTIONS))

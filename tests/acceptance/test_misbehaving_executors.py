@@ -33,7 +33,7 @@ class Site:
     store: SyncStore
 
     def send(self, text: str, *, agent: str = "odd", task_id: str = "", wait: bool = True) -> dict[str, Any]:
-        """Sends a message; gives the task when its turn has ended, or at once."""
+        """Send a message, and return the task when its turn has ended, or at once."""
         fields = {"taskId": task_id} if task_id else {}
         body = message_json(text, **fields) | {"configuration": {"returnImmediately": not wait}}
         answer = rest(self.gateway, "POST", "/message:send", body, agent=agent)

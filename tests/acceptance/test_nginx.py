@@ -79,7 +79,7 @@ def test_what_is_for_operators_is_not_passed_on(nginx: Nginx, gateway: Gateway, 
 
 
 def test_a_body_goes_to_the_gateway_as_it_comes_and_nowhere_else(nginx: Nginx) -> None:
-    """An unknown caller is refused after the headers; a body of which most is never sent is in no file."""
+    """An unknown caller is refused after the headers, and an incomplete body is in no file."""
     host, _, port = nginx.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.settimeout(30)

@@ -38,16 +38,16 @@ class Site:
     waits: list[str]
 
     def node(self, worker: Process) -> str:
-        """Celery's name for it."""
+        """Return Celery's name of the worker."""
         return f"{worker.name}-{self.fleet.queue}@{gethostname()}"
 
     def is_in(self, agent: str, task_id: str, wanted: str) -> None:
-        """Returns when the task is in that state."""
+        """Wait until the task is in that state."""
         task = {"id": task_id}
         eventually(lambda: state(read(self.gateway, agent, task)) == wanted, what=f"{agent}: {wanted}")
 
     def begun(self, agent: str, text: str) -> str:
-        """A task that a worker runs."""
+        """Return a task that a worker runs."""
         task_id = str(send(self.gateway, agent, text, returnImmediately=True)["id"])
         self.is_in(agent, task_id, "WORKING")
         return task_id
@@ -147,7 +147,7 @@ def test_stuck_and_lost_tasks_are_listed_by_owner(site: Site) -> None:
 
 
 def page_commands() -> list[str]:
-    """The commands of docs/operating.md."""
+    """Return the commands of docs/operating.md."""
     page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
@@ -215,7 +215,7 @@ def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     assert a2a("drain", "--all", "--undo").stdout == f"{good}: consumes {site.fleet.queue} again\n"
     site.is_in("echo", waits, "COMPLETED")
 
-    # and what was lost runs again
+    # and lost tasks run again
     [again] = a2a.rows("requeue", "--all", "--agent", "patient")
     assert again["requeuedFrom"] == site.lost
     site.is_in("patient", again["task"], "WORKING")

@@ -1,4 +1,4 @@
-"""The modules that one blocking SendMessage enters: a reader has to open no more of them."""
+"""Modules that one blocking SendMessage enters, which limits how many modules a reader must open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 PAGE = Path(__file__).parents[2] / "docs" / "architecture" / "message.md"
 
 MOST = 81
-"""Modules that the page names. Change this figure only downwards."""
+"""Number of modules on the page. Only lower it."""
 
 TRIES = 5
 """Traces of which one has to show the path alone: a loop that ticks meanwhile enters modules of its own."""

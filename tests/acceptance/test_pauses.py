@@ -22,7 +22,7 @@ class Conversation:
         self.task: dict[str, Any] = {}
 
     def say(self, text: str) -> str:
-        """Sends a message to the task, or begins it; gives the state and what the agent said with it."""
+        """Send a message to the task, or begins it; gives the state and what the agent said with it."""
         message: dict[str, Any] = {"messageId": f"m-{text}", "role": "ROLE_USER", "parts": [{"text": text}]}
         if self.task:
             message["taskId"] = self.task["id"]
@@ -32,7 +32,7 @@ class Conversation:
         return self.state_and_text()
 
     def read(self) -> str:
-        """Reads the task."""
+        """Read the task."""
         self.task = httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=20).json()
         return self.state_and_text()
 

@@ -1,4 +1,4 @@
-"""Retries of agents, on every pool and broker: what clients, Celery's listeners and metrics see, and what survives."""
+"""Retries of agents on every pool and broker: what clients, listeners of Celery and metrics get."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def system(
 
 
 def texts(task: dict[str, Any]) -> list[str]:
-    """The text of each artifact."""
+    """Return the text of each artifact."""
     return ["".join(part["text"] for part in artifact["parts"]) for artifact in task.get("artifacts", [])]
 
 
 def retries(system: SystemUnderTest, task_id: str) -> list[dict[str, Any]]:
-    """The metadata of each status that has some."""
+    """Return the metadata of each status that has metadata."""
     entries = system.store.run(read_log(Keys("a2a"), task_id, 0)).entries
     events = [entry.event for entry in entries if isinstance(entry.event, TaskStatusUpdateEvent)]
     return [dict(event.metadata) for event in events if event.metadata.fields]
@@ -175,7 +175,7 @@ def test_a_retry_that_waits_is_canceled_when_an_operator_revokes_it(system: Syst
 
 
 def asked(system: SystemUnderTest, delay: str) -> str:
-    """A task that waits for the answer to its question."""
+    """Return a task that waits for the answer to its question."""
     task_id = system.send("later", delay)
     eventually(lambda: system.is_in(task_id, "INPUT_REQUIRED"), what="it asks")
     return task_id

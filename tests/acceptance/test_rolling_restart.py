@@ -87,7 +87,7 @@ class Clients:
             self.streaming[url.partition("/agents/")[0]] -= 1
 
     async def _stream(self, http: httpx.AsyncClient, agent: str, text: str) -> None:
-        """Reads a stream to its end, at whatever gateway: every event once."""
+        """Read a stream to its end, over both gateways, and require every event once."""
         ids: list[str] = []
         task_id = ""
         last: Any = {}
@@ -115,7 +115,7 @@ class Clients:
 
 
 def replaced(fleet: Fleet, old: Process, new: Process) -> Process:
-    """`new`, once `old` is gone in good order."""
+    """Return `new` after `old` has stopped with exit code 0."""
     old.signal(15)
     eventually(lambda: not old.running, what=f"{old.name} is gone: {old.output()[-2000:]}")
     assert "Traceback" not in old.output(), old.output()[-3000:]
@@ -161,7 +161,7 @@ async def test_nothing_is_lost_and_nothing_fails(tmp_path: Path, broker: str) ->
 
 
 def ends_of(store: SyncStore, keys: Keys, task_id: str) -> list[str]:
-    """The terminal states in a task's log."""
+    """Return the terminal states in a task's log."""
     events = [entry.event for entry in store.run(read_log(keys, task_id, 0, limit=1000)).entries]
     states = [event.status.state for event in events if isinstance(event, Task | TaskStatusUpdateEvent)]
     return [TaskState.Name(state).removeprefix("TASK_STATE_") for state in states if is_terminal(state)]

@@ -32,7 +32,7 @@ KEY = "celery_schedule"
 
 
 def worker_of(fleet: Fleet, queue: str, *options: str) -> Process:
-    """A worker that takes only what is sent to `queue`."""
+    """Start a worker that only consumes `queue`."""
     queue = f"{fleet.queue}-{queue}"
     options = options or ("-P", "threads", "-c", "4")
     worker = fleet.start(queue, "worker", "-n", f"{queue}@%h", *options, "-l", "INFO", "-Q", queue)
@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Se
 
 @pytest.fixture(scope="module")
 def cut_off(served: Served) -> Gateway:
-    """A gateway that reaches the store, but not the broker."""
+    """Start a gateway that reaches the store, but not the broker."""
     scheme = served.fleet.broker_url.partition(":")[0]
     return served.fleet.gateway(CELERY_BROKER_URL=f"{scheme}://127.0.0.1:{free_port()}/0")
 
@@ -63,7 +63,7 @@ def ran_on(served: Served, name: str, task_id: str) -> bool:
 
 
 def scheduled(text: str = "hello", **times: Any) -> dict[str, Any]:
-    """A message with times."""
+    """Return the parameters of a message with times."""
     return message_json(text) | {"metadata": {KEY: times}}
 
 
@@ -72,7 +72,7 @@ def soon(seconds: float) -> datetime:
 
 
 async def finished(gateway: Gateway, body: dict[str, Any], agent: str = "routed") -> Any:
-    """The task that a message ends as, not waiting for it in the call."""
+    """Send a message and poll until its task has ended."""
     body |= {"configuration": {"returnImmediately": True}}
     task = rpc(gateway, "SendMessage", body, agent=agent)["result"]["task"]
     async with sdk_client(gateway, agent) as client:
@@ -129,10 +129,10 @@ async def test_a_route_knows_the_caller(served: Served) -> None:
 
 
 async def test_a_route_gives_a_priority(served: Served, broker: str) -> None:
-    """Each broker by its own rules: RabbitMQ's highest number first, Redis' lowest, in steps of three."""
+    """The brokers differ: RabbitMQ starts with the highest number, Redis with the lowest, in steps of three."""
     async with sdk_client(served.gateway, "routed", streaming=False) as client:
         sent = {n: (await send(client, f"rank {n}", immediately=True)).id for n in (3, 9, 0, 6)}
-        for task_id in sent.values():  # the gateway publishes behind its answer
+        for task_id in sent.values():  # the gateway publishes after its response
             await eventually_async(lambda task_id=task_id: is_published(served, task_id))
         worker_of(served.fleet, "ranked", "-P", "solo", "--prefetch-multiplier", "1")
 
@@ -148,7 +148,7 @@ async def is_published(served: Served, task_id: str) -> bool:
 
 
 async def due_in(served: Served, run: str) -> float:
-    """Seconds until a watcher publishes `run`."""
+    """Return the seconds until a watcher publishes `run`."""
     store = AsyncStore(served.fleet.redis.store_url)
     try:
         score = await store.redis.zscore(Keys("a2a").dispatch, run)

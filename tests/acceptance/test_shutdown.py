@@ -64,7 +64,7 @@ def words(folder: Path, task_id: str) -> list[str]:
 
 
 def begun(system: SystemUnderTest, folder: Path, agent: str, message: str) -> str:
-    """A task whose agent is at work."""
+    """Return a task whose agent is working."""
     task_id = system.send(agent, message)
     eventually(lambda: "begins 1" in words(folder, task_id), what=f"{agent} begins")
     eventually(lambda: system.log(task_id)[-1] == "artifact", what="it is heard")
@@ -72,12 +72,12 @@ def begun(system: SystemUnderTest, folder: Path, agent: str, message: str) -> st
 
 
 def may_end(folder: Path, task_id: str) -> None:
-    """Tells an agent that works "until" then."""
+    """Let an agent that works "until" the file exists end."""
     (folder / f"{task_id}.may-end").touch()
 
 
 def stop(worker: Process, kind: str) -> None:
-    """Tells a worker to stop; returns when it has heard it."""
+    """Tell a worker to stop, and wait until it has received the signal."""
     if kind in ("soft", "cold"):
         worker.signal(signal.SIGQUIT)
         return

@@ -96,7 +96,7 @@ def test_a_retry_of_a_stock_worker_reaches_a_webhook(tmp_path: Path, broker: str
 
 
 def end(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """The task when it has ended."""
+    """Wait for the end of the task and return it."""
     eventually(lambda: state(read(gateway, agent, task)) in ("COMPLETED", "FAILED"), what=f"{agent} ends")
     return read(gateway, agent, task)
 

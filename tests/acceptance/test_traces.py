@@ -1,4 +1,4 @@
-"""One trace from the client's span to the post to the webhook, through real processes."""
+"""Traces from the client's span to the post to the webhook, through real processes."""
 
 from __future__ import annotations
 

@@ -41,15 +41,15 @@ class Site:
         self.worker = worker
 
     def send(self, agent: str, text: str, **configuration: Any) -> dict[str, Any]:
-        """Sends a message and gives the task."""
+        """Send a message and return the task."""
         return talk.send(self.gateway, agent, text, **configuration)
 
     def get(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Reads the task."""
+        """Read the task."""
         return talk.read(self.gateway, agent, {"id": task_id})
 
     def cancel(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Cancels the task; gives it when it has ended."""
+        """Cancel the task, wait for its end and return it."""
         return talk.canceled(self.gateway, agent, {"id": task_id})
 
 

@@ -1,4 +1,4 @@
-"""The project's own source, as the tests of its shape read it."""
+"""Source of the project for the tests of its structure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Module:
 
     @property
     def name(self) -> str:
-        """Its path from the root: "a2a_celery/store/keys.py"."""
+        """Return its path from the root, such as "a2a_celery/store/keys.py"."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def dotted(self) -> list[str]:
-        """Its parts as a module: ["a2a_celery", "store", "keys"]; a package's without "__init__"."""
+        """Return its parts as a module, such as ["a2a_celery", "store", "keys"], without "__init__" for a package."""
         parts = list(self.path.relative_to(ROOT).with_suffix("").parts)
         return parts[:-1] if parts[-1] == "__init__" else parts
 
@@ -44,13 +44,13 @@ class Module:
         return len(self.text.splitlines())
 
     def functions(self) -> Iterator[FunctionNode]:
-        """Every function and method, nested ones too."""
+        """Return every function and method, including nested ones."""
         for node in ast.walk(self.tree):
             if isinstance(node, FunctionNode):
                 yield node
 
     def imports(self) -> Iterator[tuple[str, bool]]:
-        """What it imports, absolute and dotted, and whether that is for type checkers only."""
+        """Yield its imports, absolute and dotted, and whether each is only for type checkers."""
         for_types = {
             id(inner)
             for node in ast.walk(self.tree)
@@ -74,5 +74,5 @@ class Module:
 
 
 def modules(*folders: str) -> list[Module]:
-    """All Python files in these folders of the project."""
+    """Return all Python files in these folders of the project."""
     return [Module(path) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]

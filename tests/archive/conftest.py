@@ -1,4 +1,4 @@
-"""An archive in each kind of database, and tasks on their way there."""
+"""An archive in each kind of database, and tasks to be archived."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.seeds import Seeds
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    """Makes and reads tasks."""
+    """Create and read tasks."""
     return Seeds(store, keys)
 
 
 @pytest.fixture(scope="package", params=["sqlite", "postgresql", "mariadb"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a database of that kind is; a table that is there already is another test's."""
+    """Return the URL of a database of that kind. Fail if another test's table exists."""
     if request.param == "sqlite":
         yield sqlite(tmp_path_factory.mktemp("archive"))
         return
@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 async def archive(url: str) -> AsyncIterator[Archive]:
-    """An empty archive."""
+    """Open an empty archive."""
     archive = open_archive(url)
     while await archive.forget(2**53, 1000):
         pass
@@ -43,5 +43,5 @@ async def archive(url: str) -> AsyncIterator[Archive]:
 
 
 def sqlite(folder: Path) -> str:
-    """The URL of a database in a file."""
+    """Return the URL of a database in a file."""
     return f"sqlite+aiosqlite:///{folder / 'archive.db'}"

@@ -1,4 +1,4 @@
-"""Tasks with parts in an object store on their way to the archive: the copy is whole, or the task stays where it is."""
+"""Archiving of tasks with parts in an object store: the copy is complete, or the task stays in the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = 5000
 
 @pytest.fixture
 async def blob_setup(blob_setup: BlobSetup, keys: Keys) -> BlobSetup:
-    """One whose ended tasks go to an archive."""
+    """Return a setup whose ended tasks are archived."""
     await blob_setup.store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
     return blob_setup
 
@@ -38,7 +38,7 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 
 async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
-    """An ended task with a large part of each letter, to be archived now, in that order."""
+    """Create an ended task with a large part for each text, due for archiving in that order."""
     made = []
     for place, text in enumerate(texts):
         task_id = await created(Seeds(blob_setup.store, keys), [Part(text=text * LARGE)])
@@ -49,7 +49,7 @@ async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
 
 
 class Counted:
-    """An archive that says what it was given at once."""
+    """Archive that records the number of tasks of each call."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive

@@ -1,4 +1,4 @@
-"""Lists and reads while tasks move from the store into the archive: each task of the caller exactly once."""
+"""Lists and reads while tasks are archived: each task of the caller is found exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, stat
 
 
 class Moody:
-    """An archive whose database goes away, comes back, or dislikes some tasks."""
+    """Archive with a database that can fail, or refuse some tasks."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -53,6 +53,7 @@ class Moody:
         return await self._archive.read(scope, task_id)
 
     async def page(self, wanted: Filter, **how: Any) -> ArchivedPage:
+        """Return a page, as a client requests it."""
         self._answer()
         return await self._archive.page(wanted, **how)
 
@@ -69,7 +70,7 @@ class Moody:
 
 
 class Scene:
-    """A store with an archive behind it."""
+    """Store with an archive."""
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds, archive: Moody) -> None:
         self.store, self.keys, self.seeds, self.archive = store, keys, seeds, archive
@@ -78,16 +79,16 @@ class Scene:
         self.archiver = self.new_archiver()
 
     def new_archiver(self, retention: int | None = None) -> Archiver:
-        """Another watcher's."""
+        """Return the archiver of another watcher."""
         return Archiver(self.store, self.keys, self.archive, retention, clock=self.clock)
 
     async def due(self, *task_ids: str) -> None:
-        """Their retention in the store is over; without any, that of all."""
+        """Let the retention of tasks in the store end, by default that of all."""
         for place, tag in enumerate(task_ids or await self.store.redis.zrange(self.keys.archive, 0, -1)):
             await self.store.redis.zadd(self.keys.archive, {tag: place + 1})
 
     async def archived(self, *task_ids: str) -> None:
-        """They are in the archive now, or all that have ended."""
+        """Require that the tasks, by default all ended ones, are in the archive."""
         await self.due(*task_ids)
         await self.archiver.tick()
 
@@ -96,7 +97,7 @@ class Scene:
         return await self.kept.page(scope, ListTasksRequest(**params))
 
     async def pages(self, between: Callable[[], Any] | None = None, **params: Any) -> list[Task]:
-        """All tasks of all pages; `between` happens between two."""
+        """Return all tasks of all pages. `between` is called between two pages."""
         found, token = [], ""
         while True:
             page = await self.page(page_token=token, **params)
@@ -204,7 +205,7 @@ async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Sc
 
 
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
-    """The watcher dies between the copy and letting go."""
+    """The watcher is killed after the copy and before the removal."""
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(4)]
     await scene.archived(ended[1])  # so that the older one is below the border
     died = asyncio.CancelledError()
@@ -268,17 +269,17 @@ async def test_an_outage_of_the_database_loses_nothing_and_is_reported(
 
     with pytest.raises(ArchiveUnavailable, match="away; 2 ended tasks are due, the oldest for"):
         await scene.archiver.tick()
-    await scene.archiver.tick()  # it is left alone for a while
+    await scene.archiver.tick()  # it is not retried for a while
 
     assert (await scene.store.run(read_archive_state(scene.keys))).due == 2
     assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
     assert (await scene.kept.read(ANN, ended[2])).task.id == ended[2]
     for asking in (scene.page(), scene.kept.read(ANN, ended[0])):
-        with pytest.raises(ArchiveUnavailable):  # and not half a list, or "not found"
+        with pytest.raises(ArchiveUnavailable):  # instead of an incomplete list or "not found"
             await asking
 
     scene.archive.away = False
-    await scene.new_archiver().tick()  # the same one would rest yet
+    await scene.new_archiver().tick()  # the same archiver would still wait
 
     assert await scene.store.redis.exists(scene.keys.archiver), "another one has it"
     assert [await scene.is_in_store(task_id) for task_id in ended] == [False, True, True]
@@ -347,8 +348,8 @@ async def test_many_watchers_archive_a_backlog_once(scene: Scene, monkeypatch: p
     assert await scene.store.redis.hget(scene.keys.metrics, "archived agent tasks") == b"23"
 
 
-async def test_two_that_archive_the_same_at_once_do_no_harm(scene: Scene) -> None:
-    """One was frozen, and has lost its lease."""
+async def test_concurrent_archivers_of_the_same_tasks_do_no_harm(scene: Scene) -> None:
+    """One archiver was frozen and has lost its lease."""
     ended = [await scene.seeds.ended(COMPLETED) for _ in range(5)]
     other = scene.new_archiver()
 

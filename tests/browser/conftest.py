@@ -16,7 +16,7 @@ from tests.support.fleet import Fleet, Gateway, running_fleet
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """One Chromium for all tests."""
+    """Start a Chromium for all tests."""
     if missing():
         pytest.fail(f"no {missing()} here: apt-get install chromium chromium-driver")
     with chromium(tmp_path_factory.mktemp("chromium")) as opened:
@@ -25,7 +25,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    """A fleet with the page, and its gateway."""
+    """Run a fleet with the page, and yield its gateway."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on") as fleet:
         fleet.worker(pool="threads", concurrency=8)
@@ -34,7 +34,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Ga
 
 @pytest.fixture
 def page(browser: webdriver.Chrome, served: tuple[Fleet, Gateway]) -> Iterator[Page]:
-    """The page, wide and light; at the end nothing that it did was against its own policy, and no script failed."""
+    """Open the page, wide and light. At the end, require that it neither violated its policy nor had a failing
+    script."""
     page = Page(browser, served[1].url)
     page.shape(WIDE)
     yield page

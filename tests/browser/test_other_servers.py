@@ -18,12 +18,12 @@ from tests.support.restricted_server import Card, RestrictedServer
 async def page_beside(
     browser: webdriver.Chrome, steps: Steps, lacking: RestrictedServer, *, streaming: bool = True
 ) -> AsyncIterator[Page]:
-    """The page, served by such a server; nothing that it did was against its own policy."""
+    """Open the page, served by such a server. At the end, require that it did not violate its policy."""
     async with plain_server(steps, streaming=streaming, around=lacking) as url:
         page = Page(browser, url)
         page.shape(WIDE)
         yield page
-        await asyncio.to_thread(browser.get, "about:blank")  # its connections would keep the server
+        await asyncio.to_thread(browser.get, "about:blank")  # its connections would keep the server from stopping
     assert page.console() == []
 
 
@@ -82,12 +82,12 @@ async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
 
 
 def legacy(card: Card, _: str) -> Card:
-    """A card of 0.3 alone."""
+    """Return a card of 0.3 only."""
     return {"name": "old", "url": "https://example.com/", "protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
 
 
 def elsewhere(card: Card, base: str) -> Card:
-    """A card that names another origin, and HTTP+JSON alone."""
+    """Return a card with another origin and only HTTP+JSON."""
     return {
         **card,
         "supportedInterfaces": [
@@ -97,7 +97,7 @@ def elsewhere(card: Card, base: str) -> Card:
 
 
 def none(card: Card, _: str) -> Card:
-    """What is no card."""
+    """Return an invalid card."""
     return {"hello": "world"}
 
 

@@ -1,4 +1,4 @@
-"""A broker that tests of the hand-over may kill."""
+"""Broker that tests of publishing may kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message names its fleet. One of another fleet goes back to its queue as it came, ever later, and not for ever."""
+"""Fleet ids in messages: one of another fleet is returned to its queue unchanged, with growing delays and a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def delays(headers: dict[str, Any]) -> list[timedelta]:
-    """How long a message waits each time it is returned, until it is dropped."""
+    """Return the delays of the returns of a message, until it is dropped."""
     found = []
     while returned := returned_headers(headers, NOW):
         headers = returned

@@ -1,4 +1,4 @@
-"""A Redis broker that refuses writes counts as one that is unavailable, and loses no message that it gives away."""
+"""A Redis broker that refuses writes counts as unavailable, and loses no delivered message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs reach the broker once each, several in one round trip where its transport can, and none for another's sake."""
+"""Publishing of runs: once each, several in one round trip if the transport can, and independent of each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def celery(server: MortalRedis) -> Celery:
 
 
 def in_queue(server: MortalRedis, queue: str = "celery") -> list[str]:
-    """The ids of the Celery tasks that wait, the oldest first."""
+    """Return the ids of the waiting Celery tasks, oldest first."""
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker:
         return [json.loads(message)["headers"]["id"] for message in reversed(broker.lrange(queue, 0, -1))]
 
@@ -154,7 +154,7 @@ async def test_celery_events_of_a_lost_run_describe_its_task(
 
 
 def next_event(received: redis.client.PubSub) -> dict[str, Any]:
-    """The next event of Celery's, as its own receiver gives it to listeners."""
+    """Return the next event of Celery, as its own receiver passes it to listeners."""
     until = monotonic() + 30
     while monotonic() < until:
         text = received.get_message(timeout=1)
@@ -195,7 +195,7 @@ async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
     await asyncio.gather(*waiting)
 
     assert sum(given) == 70
-    assert len(given) <= 3  # the first alone, or with some; then 64 at most
+    assert len(given) <= 3  # the first alone or with others, then at most 64
 
 
 async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
@@ -205,7 +205,7 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
     publisher = Publisher(celery, {})
     taken: list[str] = []
 
-    for number in range(5):  # in one turn of the event loop: none of them is published before the last
+    for number in range(5):  # in one iteration of the event loop: none is published before the last
         publisher.publish_soon("echo", f"t{number}", 1, b"", partial(taken.append, f"t{number}.1"))
 
     async def waiting_runs_are_published() -> bool:

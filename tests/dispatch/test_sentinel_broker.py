@@ -1,4 +1,4 @@
-"""A broker behind Sentinels gets what a Redis broker gets: guards, timeouts, and no password in a log line."""
+"""Brokers behind Sentinels are treated like a Redis broker: guards, timeouts, and no password in a log line."""
 
 from __future__ import annotations
 

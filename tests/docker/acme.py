@@ -17,12 +17,12 @@ async def thinker(turn: Turn) -> str:
     """Think in a separate span, and return the text of the message."""
     with tracer.start_as_current_span("thinks"):
         await turn.say("thinking")
-        await asyncio.sleep(0.05)  # so that this is a write of its own
+        await asyncio.sleep(0.05)  # so that this is a separate write
     return turn.text
 
 
 @a2a.agent("sleeper")
 async def sleeper(turn: Turn) -> str:
-    """Sleeps until it is canceled."""
+    """Sleep until it is canceled."""
     await asyncio.sleep(600)
     return "awake"

@@ -20,7 +20,8 @@ why_missing = cache(missing)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Without an engine these tests are skipped, and in CI the run ends. Not a fixture: so one line says it for all."""
+    """Skip the tests without an engine, or end the run in CI. This is no fixture, so that there is one message for all
+    tests."""
     why = why_missing()
     if why and os.environ.get("CI"):
         pytest.exit(f"no Docker engine here ({why}), and CI needs one", returncode=1)

@@ -1,4 +1,4 @@
-"""The deployment of compose/, brought up as the README says, in a copy of the checkout and on ports of its own."""
+"""The deployment of compose/, started as the README describes, in a copy of the checkout and on separate ports."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Deployment:
 
 @contextmanager
 def deployment(deployed: Deployment) -> Iterator[Deployment]:
-    """It runs, with four workers; nothing is left of it at the end."""
+    """Run the deployment with four workers, and remove all of it at the end."""
     try:
         for command in [*readmes("build"), *readmes(deployed.what)]:
             deployed.readme(command)

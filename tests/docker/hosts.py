@@ -1,4 +1,4 @@
-"""Gateways, workers and watchers as pytest-celery's containers, nodes and clusters: each on a host of its own."""
+"""Gateways, workers and watchers as pytest-celery's containers, nodes and clusters, each on a separate host."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.clients import message_json, rest
 from tests.support.waiting import eventually
 
 LEASE = 3.0
-"""Seconds until a worker that is not heard of counts as lost."""
+"""Seconds until a worker without renewals counts as lost."""
 
 RECOVERED = 60.0
-"""Seconds in which what was lost must be on its way again, on a machine with much to do."""
+"""Seconds in which a lost run must be published again on a loaded machine."""
 
 
 def environment(cluster_config: dict[str, Any]) -> dict[str, str]:
-    """What every process of the fleet is told: where broker and store are, and to be quick about losses."""
+    """Return the environment of the fleet's processes: broker, store, and short timeouts."""
     [broker] = cluster_config["celery_broker_cluster_config"]["urls"]
     [store] = cluster_config["celery_backend_cluster_config"]["urls"]
     return {
@@ -41,13 +41,13 @@ def environment(cluster_config: dict[str, Any]) -> dict[str, str]:
 
 
 class ListeningRabbitMQ(RabbitMQContainer):
-    """RabbitMQ, ready when it listens: not in every image does its container's log say so."""
+    """RabbitMQ that is ready when it listens, because not every image logs its readiness."""
 
     ready_prompt = None
 
 
 class WorkerContainer(CeleryWorkerContainer):
-    """A stock worker of our image, with the sample agents."""
+    """Stock worker of our image with the sample agents."""
 
     @classmethod
     def command(cls, *args: str, **kwargs: Any) -> list[str]:
@@ -86,7 +86,7 @@ class GatewayNode(CeleryTestNode):
 
     @property
     def url(self) -> str:
-        """Where it is reached from here; another port after each start."""
+        """Return the address from this machine. The port changes after each start."""
         self.container.reload()
         return f"http://127.0.0.1:{self.container._wait_port(GatewayContainer.PORT)}"
 
@@ -122,7 +122,7 @@ class Hosts:
         return list(self.setup.worker_cluster)
 
     def begin(self, agent: str, text: str) -> str:
-        """Sends a message and gives the task's id at once."""
+        """Send a message and return the task's id at once."""
         body = message_json(text) | {"configuration": {"returnImmediately": True}}
         answer = rest(self.gateways[0], "POST", "/message:send", body, agent=agent)
         assert answer.status_code == 200, answer.text
@@ -130,12 +130,12 @@ class Hosts:
         return task_id
 
     def read(self, agent: str, task_id: str) -> dict[str, Any]:
-        """The task as a client sees it."""
+        """Return the task as a client sees it."""
         task: dict[str, Any] = rest(self.gateways[0], "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
     def listed(self, agent: str, state: str = "") -> list[str]:
-        """The ids of the tasks of `agent`: of those that are in a state, or of all."""
+        """Return the ids of the tasks of `agent` in a state, or in any."""
         query = "/tasks?pageSize=100" + (f"&status=TASK_STATE_{state}" if state else "")
         return [task["id"] for task in rest(self.gateways[0], "GET", query, agent=agent).json()["tasks"]]
 
@@ -143,14 +143,14 @@ class Hosts:
         return str(self.read(agent, task_id)["status"]["state"]).removeprefix("TASK_STATE_")
 
     def wait_for(self, agent: str, task_id: str, state: str, within: float = RECOVERED) -> dict[str, Any]:
-        """The task, as soon as it is in that state."""
+        """Wait until the task is in that state and return it."""
         eventually(
             lambda: self.state(agent, task_id) == state, within=within, every=0.2, what=f"{agent} {task_id} is {state}"
         )
         return self.read(agent, task_id)
 
     def runner_of(self, task_id: str, run: int = 1) -> CeleryTestNode:
-        """The worker that got a run."""
+        """Return the worker of a run."""
         name = f"[{task_id}.{run}]"
 
         def found() -> CeleryTestNode | None:
@@ -163,7 +163,7 @@ class Hosts:
 
 @contextmanager
 def cut_off(node: CeleryTestNode) -> Iterator[None]:
-    """The host hears nothing and nobody hears it, until the block ends; its processes go on."""
+    """Disconnect the host's network while the block runs. Its processes continue."""
     node.container.reload()
     [name] = node.container.attrs["NetworkSettings"]["Networks"]
     network = docker.from_env().networks.get(name)
@@ -175,7 +175,7 @@ def cut_off(node: CeleryTestNode) -> Iterator[None]:
 
 
 def restart(node: CeleryTestNode) -> None:
-    """Starts a node again, and returns when it is ready: that it was once, its log says already."""
+    """Restart a node and wait until it is ready. Its log still has the line of the first start."""
     since = time.time()
     node.restart()
     prompt = node.container.ready_prompt

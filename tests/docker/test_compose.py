@@ -38,7 +38,7 @@ def test_each_command_of_the_readme_is_run_here() -> None:
 
 
 def begin(deployed: Deployment, agent: str, text: str) -> str:
-    """Sends a message through nginx and gives the task's id at once."""
+    """Send a message through nginx and return the task's id at once."""
     body = message_json(text) | {"configuration": {"returnImmediately": True}}
     answer = rest(deployed, "POST", "/message:send", body, agent=agent)
     assert answer.status_code == 200, answer.text
@@ -47,7 +47,7 @@ def begin(deployed: Deployment, agent: str, text: str) -> str:
 
 
 def read(deployed: Deployment, agent: str, task_id: str) -> dict[str, Any]:
-    """The task as a client sees it."""
+    """Return the task as a client sees it."""
     task: dict[str, Any] = rest(deployed, "GET", f"/tasks/{task_id}", agent=agent).json()
     return task
 
@@ -57,7 +57,7 @@ def is_in(deployed: Deployment, agent: str, task_id: str, name: str) -> bool:
 
 
 def listed(deployed: Deployment, agent: str, name: str) -> set[str]:
-    """The ids of the tasks of `agent` that are in a state."""
+    """Return the ids of the tasks of `agent` in a state."""
     query = f"/tasks?pageSize=100&status=TASK_STATE_{name}"
     return {task["id"] for task in rest(deployed, "GET", query, agent=agent).json()["tasks"]}
 
@@ -126,7 +126,7 @@ def test_a_hundred_tasks_outlive_a_worker(deployed: Deployment) -> None:
 
 
 def flower_knows(deployed: Deployment, tasks: set[str]) -> None:
-    """Each task's runs are there by its id, the last one a success, and nothing of what was said."""
+    """Require that each task's runs are found by its id, that the last one succeeded, and that no message is shown."""
 
     def of_tasks() -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {task_id: [] for task_id in tasks}
@@ -173,19 +173,19 @@ def test_flowers_page_finds_a_task_by_its_id(deployed: Deployment, browser: Chro
 
 
 def found_on_its_page(deployed: Deployment, browser: Chrome, task_id: str) -> str:
-    """The one row that is left of Flower's table when the id is typed into its search."""
+    """Type the id into the search of Flower's table and return the text of the only row."""
     browser.get(f"{deployed.flower}/tasks")
     box = browser.find_element(By.CSS_SELECTOR, "input[type=search]")
-    box.clear()  # it remembers the last search
+    box.clear()  # Flower remembers the last search
     box.send_keys(task_id)
     return eventually(lambda: only_run(browser, task_id), every=0.2, what=f"one row is left, {task_id}")
 
 
 def only_run(browser: Chrome, task_id: str) -> str:
-    """The text of the table's row; "" while there are more, or another one."""
+    """Return the text of the table's only row, or "" while there are others."""
     try:
         rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")]
-    except StaleElementReferenceException:  # it is being drawn
+    except StaleElementReferenceException:  # the row is being drawn
         return ""
     return rows[0] if len(rows) == 1 and task_id in rows[0] else ""
 
@@ -200,9 +200,10 @@ def test_streams_continue_after_the_loss_of_their_gateway(deployed: Deployment) 
 
 
 async def follow_while_a_gateway_dies(deployed: Deployment, streams: int) -> int:
-    """Each stream sees its task's events once and in order, over as many connections as it takes.
+    """Require that each stream gets its task's events once and in order, over any number of connections.
 
-    Gives how many streams were cut.
+    Returns:
+        The number of interrupted streams.
     """
     under_way = asyncio.Semaphore(0)
 

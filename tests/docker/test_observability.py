@@ -29,7 +29,7 @@ from .traces import spans
 HERE = Path(__file__).parent
 FAILED_TICKS = "Failed ticks per second"
 REFUSED = "Requests refused by limits, per second"
-"""The two panels that are empty while all is well, and no limit is set."""
+"""Two panels that are empty in a healthy fleet without limits."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def receiver(observed: Deployment) -> Iterator[str]:
 
 
 def ask(observed: Deployment, query: str) -> list[dict[str, Any]]:
-    """What Prometheus answers to a query."""
+    """Return Prometheus's response to a query."""
     answer = httpx.get(f"{observed.prometheus}/api/v1/query", params={"query": query}, timeout=30).json()
     assert answer["status"] == "success", (query, answer)
     found: list[dict[str, Any]] = answer["data"]["result"]

@@ -38,5 +38,5 @@ def task(scene: Scene) -> Task:
 
 @pytest.fixture
 def calls() -> Calls:
-    """None yet."""
+    """Return an empty list."""
     return Calls()

@@ -28,7 +28,7 @@ HERE = {**ME, "session_id": "c1"}
 
 @pytest.fixture
 def state() -> Iterator[dict[str, Any]]:
-    """The state of the session of the run at hand."""
+    """Return the session state of the current run."""
     session = SimpleNamespace(state={})
     token = CURRENT.set(cast(ContextSession, session))
     yield session.state

@@ -1,4 +1,4 @@
-"""Several questions that are open at once, and tools that are stopped."""
+"""Several open questions at once, and tools that are stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKS, SEEN = Event(), Event()
 
 
 class CallsTools(with_strands.StandIn):
-    """Calls tools by the names that it is told, all at once, and then says what they gave."""
+    """Model that calls the named tools at once, and then returns their results."""
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
         content = messages[-1]["content"]
@@ -48,19 +48,19 @@ class CallsTools(with_strands.StandIn):
 
 @tool(context=True)
 def bed(tool_context: ToolContext) -> str:
-    """Asks for the bed."""
+    """Ask for the bed."""
     return f"bed: {tool_context.interrupt('bed', reason='Which bed?')}"
 
 
 @tool(context=True)
 def board(tool_context: ToolContext) -> str:
-    """Asks for the board."""
+    """Ask for the board."""
     return f"board: {tool_context.interrupt('board', reason='Which board?')}"
 
 
 @tool(context=True)
 def hang(tool_context: ToolContext) -> str:
-    """Works until it is stopped."""
+    """Work until it is stopped."""
     WORKS.set()
     if tool_context.cancel_signal.wait(60):
         SEEN.set()
@@ -75,7 +75,7 @@ inn = strands_agent(make)
 
 
 class BooksTwice(with_agent_framework.StandIn):
-    """Calls the tool twice at once, and then says what it gave."""
+    """Model that calls the tool twice at once, and then returns its results."""
 
     def _inner_get_response(self, *, messages: Sequence[Message], **kwargs: Any) -> Any:
         async def updates() -> AsyncIterator[ChatResponseUpdate]:
@@ -94,7 +94,7 @@ hotel = framework_agent(lambda turn: FrameworkAgent(BooksTwice(), name="hotel", 
 
 
 async def say(agent: Callable[[Turn], AsyncIterator[str]], asked: Turn) -> str | list[dict[str, Any]]:
-    """What the agent answers; or what it asks, one by one."""
+    """Return the agent's answer, or its questions one after the other."""
     try:
         return "".join([text async for text in agent(asked)])
     except InputRequired as question:

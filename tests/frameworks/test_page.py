@@ -1,4 +1,4 @@
-"""The code of docs/frameworks.md runs as it stands, and its versions are the package's."""
+"""Code in docs/frameworks.md runs unchanged, and its versions are those of the package."""
 
 from __future__ import annotations
 

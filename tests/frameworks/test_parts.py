@@ -21,7 +21,7 @@ AS_TEXT = ["look at", '{"colour": "grün", "sizes": [1.5]}']
 
 
 async def memory_after(answer: Any, *parts: Part) -> Any:
-    """What the agent remembers when it has answered a message; it is JSON."""
+    """Return the agent's memory, which is JSON, after it has answered a message."""
     state: dict[str, Any] = {}
     async for _ in answer(turn(state, *parts)):
         pass
@@ -52,7 +52,7 @@ async def test_agent_framework_reads_all_parts() -> None:
 
 
 class Echo(with_agent_framework.StandIn):
-    """Answers the same each time."""
+    """Model that always returns the same answer."""
 
     def _inner_get_response(self, **kwargs: Any) -> Any:
         async def updates() -> AsyncIterator[ChatResponseUpdate]:
@@ -62,7 +62,7 @@ class Echo(with_agent_framework.StandIn):
 
 
 async def test_agent_framework_remembers_an_exchange_that_repeats_the_last_one() -> None:
-    """It takes messages without ids for a replay of those that it has, and drops them."""
+    """The framework treats messages without ids as a replay of stored ones, and drops them."""
     echo = framework_agent(lambda turn: Agent(Echo(), name="echo"))
     state: dict[str, Any] = {}
     for _ in range(3):

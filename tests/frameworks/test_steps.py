@@ -24,14 +24,14 @@ from workers import with_adk, with_agent_framework, with_strands
 
 
 class Scene:
-    """A run's execution and session, for the code that runs while it is open."""
+    """Execution and session of a run, current while the block runs."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
         self.begin()
 
     def begin(self) -> None:
-        """The next run of the context."""
+        """Begin the next run of the context."""
         self.execution = Execution()
         self.execution.transition(ExecutionState.INITIALIZING)
         CURRENT_EXECUTION.set(self.execution)
@@ -40,11 +40,11 @@ class Scene:
 
     @property
     def steps(self) -> list[str]:
-        """What the agent has called in this run."""
+        """Return the calls of the agent in this run."""
         return [f"{one.after} {one.detail.get('tool', '')}".strip() for one in self.execution.history[1:]]
 
     async def say(self, agent: str, part: Part) -> dict[str, Any]:
-        """Says something; gives the data part of the question that comes back, {} for none."""
+        """Send a message and return the data part of the question, or {} without a question."""
         message = Message(message_id="m", role=Role.ROLE_USER, parts=[part])
         if agent == "adk":
             return await self._ask_executor(message)

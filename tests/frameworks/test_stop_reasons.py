@@ -1,4 +1,4 @@
-"""Each reason for which an agent of a framework stops ends its task as that reason means."""
+"""Stop reasons of frameworks' agents, and the ends of their tasks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def yielded(agent: Any, state: dict[str, Any]) -> list[Any]:
 
 
 def end(event: Any) -> tuple[TaskState, str, dict[str, Any]]:
-    """State, text and metadata of a status event."""
+    """Return the state, text and metadata of a status event."""
     assert isinstance(event, TaskStatusUpdateEvent)
     return event.status.state, "".join(part.text for part in event.status.message.parts), dict(event.metadata)
 
@@ -110,7 +110,7 @@ async def test_a_strands_agent_that_stops_early_fails_with_the_option(reason: st
 
 
 async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -> None:
-    """Strands raises an error for that; the conversation has what was said."""
+    """Strands raises an error for this reason. The conversation has the text so far."""
     state: dict[str, Any] = {}
 
     text, last = await yielded(strands_agent(lambda _: Agent(model=CutOff(), callback_handler=None)), state)
@@ -161,7 +161,7 @@ async def test_a_complete_agent_framework_agent_has_no_stop_reason() -> None:
 
 
 async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequence[str] = ()) -> Any:
-    """What ADK's executor sends last, whose model finished for `reasons`."""
+    """Return the last event of ADK's executor when its model finished for `reasons`."""
     interceptor, context = stop_reasons(fail_on=fail_on), ExecutorContext("clerk", "me", "c", cast(Any, None))
     status = TaskStatusUpdateEvent(task_id="t", context_id="c", status=TaskStatus(state=state))
     assert interceptor.after_event is not None

@@ -49,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Mark:
-    """One line of a task's marks.
+    """Line in the marks of a task.
 
     `run` is a random id, which is also in every text of the run. `real` and `clock` are the seconds of `time.time` and
     `time.monotonic`, which all processes of a machine share.

@@ -24,7 +24,7 @@ class MovedClock:
         self.environment = {"LD_PRELOAD": str(library()), "A2A_TEST_CLOCK": str(path)}
 
     def set_offset(self, seconds: float) -> None:
-        """Set the seconds by which the clock is ahead of this machine's, or behind it if negative."""
+        """Set the offset of the clock from this machine's in seconds; negative for an earlier time."""
         self._offset[:] = struct.pack("=q", int(seconds * 1_000_000))
 
 

@@ -21,9 +21,9 @@ FLIPS = {
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One mutation: the text between two offsets, and its replacement.
+    """Mutation: the text between two offsets, and its replacement.
 
-    `statement_lines` are the lines of the statement up to the edit: coverage knows which tests ran them.
+    `statement_lines` are the lines of the statement up to the edit, for which coverage has the tests.
     """
 
     operator: str
@@ -52,7 +52,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One edit of one file; `path` is relative to the root."""
+    """Edit of a file. `path` is relative to the root."""
 
     package: str
     path: str

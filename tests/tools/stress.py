@@ -46,7 +46,7 @@ while os.getppid() == parent and time.monotonic() < deadline:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of pytest: seconds, tests that passed, node ids of tests that failed, and pytest's exit code.
+    """Result of a pytest run: seconds, tests that passed, node ids of tests that failed, and pytest's exit code.
 
     `code` is None if the run was interrupted at its limit.
     """

@@ -200,7 +200,7 @@ async def test_a_pause_between_two_watchers_is_no_jump(
 async def test_a_jump_is_detected_without_the_watcher_s_wall_clock(
     store: AsyncStore, keys: Keys, moved: MovedClock, offset: float, corrections: int
 ) -> None:
-    """It may be set together with the store's clock, or alone."""
+    """The wall clock may be set together with the store's clock, or alone."""
     clock = ManualClock()
     store_clock = StoreClock(store, keys, LEASE_TTL, clock)
     await store_clock.tick()
