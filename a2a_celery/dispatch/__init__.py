@@ -1,4 +1,4 @@
-"""Dispatch to Celery: names of Celery tasks and queues, publishing, and revokes."""
+"""Dispatch to Celery: names of Celery tasks and queues, publishing of runs, and revokes."""
 
 from .calls import BadCall, CallSignature
 from .canvases import Canvas, ignored_results, unreadable_results

@@ -1,7 +1,7 @@
-"""Keyword arguments of a plain Celery task from an A2A message, checked against the task's signature.
+"""Conversion of an A2A message to the keyword arguments of a plain Celery task, and their validation.
 
-A client sends the arguments as a data part with an object. A text becomes the only argument that accepts text. A later
-message to the same task adds arguments, so the answer to a question may be the missing argument alone.
+A client sends the arguments as a data part that contains an object. A text becomes the only argument that accepts text.
+A later message to the same task adds arguments, so the answer to a question may contain only the missing argument.
 """
 
 from __future__ import annotations
@@ -21,17 +21,25 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from ..agents import require_named_arguments
 
 KOMBUS = {"__type__", "__value__"}
-"""Keys of kombu's JSON form of a Python value. Workers silently drop a message that has such a value of an unknown
-type."""
+"""Keys of a Python value in kombu's JSON format. Workers silently drop a message that contains such a value of an
+unknown type."""
 
 
 class BadCall(ValueError):
-    """The message is not a valid call. The text tells the client what to send instead."""
+    """The message is not a valid call. The text of the exception tells the client what to send instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Argument of a task. `check` validates its type, or is None for any JSON value."""
+    """Argument of a task.
+
+    Attributes:
+        name: Name of the argument.
+        required: True if the argument has no default.
+        takes_text: True if a text can be the value.
+        check: Validator of the value, or None if any JSON value is accepted.
+        shown: Argument with its type and default, as clients see it.
+    """
 
     name: str
     required: bool
@@ -39,23 +47,23 @@ class Argument:
     check: TypeAdapter[Any] | None
     shown: str
 
-    def value(self, given: Any) -> Any:
-        """Return `given` as the task receives it, a JSON value: 3.0 becomes 3 for a whole number.
+    def value(self, value: Any) -> Any:
+        """Validate `value`, and return it as the JSON value that the task receives.
 
         Raises:
-            BadCall: `given` has another type.
+            BadCall: `value` has another type.
         """
         if self.check is None:
-            return given
+            return value
         try:
-            return self.check.dump_python(self.check.validate_python(given), mode="json")
+            return self.check.dump_python(self.check.validate_python(value), mode="json")
         except ValidationError as e:
             raise BadCall(f"{self.name}: {e.errors()[0]['msg']}.") from None
 
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """Named arguments that a task accepts, and any others if `takes_more` is True."""
+    """Arguments that a task accepts by name. With `takes_more`, the task also accepts any other arguments."""
 
     arguments: Mapping[str, Argument]
     takes_more: bool
@@ -65,47 +73,49 @@ class CallSignature:
         """Return the signature of `task`.
 
         Raises:
-            ConfigError: Clients cannot name one of its arguments.
+            ConfigError: The task has an argument that cannot be passed by name.
         """
         require_named_arguments(task)
         parameters = inspect.signature(task.run).parameters.values()
         try:
             hints = get_type_hints(task.run)
-        except Exception:  # a name that exists for type checkers only
+        except Exception:  # for example, a name that exists for type checkers only
             hints = {}
-        found = {}
-        for one in parameters:
-            if one.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-                continue
-            found[one.name] = _argument(one, hints.get(one.name, Any))
-        return cls(found, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters))
+        arguments = {
+            parameter.name: _argument(parameter, hints.get(parameter.name, Any))
+            for parameter in parameters
+            if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        }
+        takes_more = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+        return cls(arguments, takes_more)
 
     def call(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """Return the keyword arguments of `messages`. Later messages take precedence.
+        """Return the keyword arguments in `messages`. Later messages take precedence over earlier messages.
 
         Raises:
             BadCall: An argument is unknown, missing or of another type.
         """
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for message in messages:
-            given |= self._data(message)
+            values |= self._data(message)
             if any(part.HasField("text") for part in message.parts):
-                given[self._text_argument(given)] = get_message_text(message)
-        unknown = sorted(set(given) - set(self.arguments))
+                values[self._text_argument(values)] = get_message_text(message)
+        unknown = sorted(set(values) - set(self.arguments))
         if unknown and not self.takes_more:
             raise BadCall(f"There is no argument {unknown[0]!r}: {self._wanted()}")
-        missing = [one.name for one in self.arguments.values() if one.required and one.name not in given]
+        required = [argument.name for argument in self.arguments.values() if argument.required]
+        missing = [name for name in required if name not in values]
         if missing:
             raise BadCall(f"{missing[0]} is missing: {self._wanted()}")
-        _require_no_kombu_value(given)  # several parts or messages may form such an object
-        return {name: self.arguments[name].value(v) if name in self.arguments else v for name, v in given.items()}
+        _require_no_kombu_value(values)  # several parts or messages may form such an object
+        return {name: self.arguments[name].value(v) if name in self.arguments else v for name, v in values.items()}
 
     @property
     def takes_text(self) -> bool:
-        return any(one.takes_text for one in self.arguments.values())
+        return any(argument.takes_text for argument in self.arguments.values())
 
     def __str__(self) -> str:
-        return ", ".join(one.shown for one in self.arguments.values())
+        return ", ".join(argument.shown for argument in self.arguments.values())
 
     def _data(self, message: Message) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -119,11 +129,11 @@ class CallSignature:
                 raise BadCall(f"Files are no arguments: {self._wanted()}")
         return found
 
-    def _text_argument(self, given: Mapping[str, Any]) -> str:
-        """Return the only argument that could take a text; required arguments come first."""
-        takes = [one for one in self.arguments.values() if one.takes_text]
-        left = [one for one in takes if one.name not in given]
-        for candidates in ([one for one in left if one.required], left, takes):
+    def _text_argument(self, values: Mapping[str, Any]) -> str:
+        """Return the name of the only argument that can be the text. Required arguments take precedence."""
+        accepting = [argument for argument in self.arguments.values() if argument.takes_text]
+        missing = [argument for argument in accepting if argument.name not in values]
+        for candidates in ([argument for argument in missing if argument.required], missing, accepting):
             if len(candidates) == 1:
                 return candidates[0].name
             if candidates:
@@ -133,9 +143,8 @@ class CallSignature:
     def _wanted(self) -> str:
         if not self.arguments:
             return "send a data part, an object."
-        example = {one.name: "…" for one in self.arguments.values() if one.required} or {
-            one.name: "…" for one in self.arguments.values()
-        }
+        required = [argument.name for argument in self.arguments.values() if argument.required]
+        example = dict.fromkeys(required or self.arguments, "…")
         return f"send a data part like {json.dumps(example, ensure_ascii=False)}. Arguments: {self}."
 
 
@@ -144,23 +153,23 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> Argument:
     if hint is not Any:
         try:
             check = TypeAdapter(hint)
-            check.json_schema()  # a type without a form in JSON is not checked
+            check.json_schema()  # a type that JSON cannot represent is not checked
         except (PydanticSchemaGenerationError, PydanticUserError):
             check = None
     required = parameter.default is inspect.Parameter.empty
     return Argument(parameter.name, required, hint in (str, Any, str | None), check, str(parameter).replace("'", ""))
 
 
-def _require_no_kombu_value(found: Mapping[str, Any]) -> None:
-    if found.keys() == KOMBUS:
+def _require_no_kombu_value(value: Mapping[str, Any]) -> None:
+    if value.keys() == KOMBUS:
         raise BadCall(f"An object with only {' and '.join(sorted(KOMBUS))} is not accepted: rename one of them.")
 
 
 def _whole(value: Any) -> Any:
-    """Return `value` with integers in place of floats without a fraction, because A2A's numbers are floats.
+    """Return the JSON `value` with whole floats converted to integers, because A2A transfers every number as a float.
 
     Raises:
-        BadCall: An integer does not fit into a float.
+        BadCall: An object in `value` has only the keys of kombu's format.
     """
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:

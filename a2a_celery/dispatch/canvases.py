@@ -1,6 +1,6 @@
-"""Canvases (chains, groups, chords) that plain Celery tasks began and whose results end their A2A tasks.
+"""Canvases (chains, groups, chords) that plain Celery tasks begin, and whose results end the A2A tasks.
 
-The tasks of a canvas may run anywhere, so its end is known only from the result backend.
+The tasks of a canvas may run on any worker, so only the result backend shows when the canvas has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class CanvasResult:
-    """End of a canvas: its JSON-like `value` if it succeeded, else an `error` for the log."""
+    """Result of a canvas that has ended.
+
+    Attributes:
+        outcome: Outcome of the run.
+        value: JSON-like result of the canvas if it succeeded, or None.
+        error: Error for the log if the canvas failed, or None.
+    """
 
     outcome: Outcome
     value: Any = None
@@ -37,23 +43,23 @@ class CanvasResult:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """Canvas identified by its result (``as_tuple``). It fails if it has not ended by `until`."""
+    """Canvas, identified by its result (``as_tuple``). A canvas that has not ended by `until` fails."""
 
     result: Any
     until: datetime
 
     @classmethod
     def of(cls, app: Celery, result: ResultBase, time_limit: float | None, ignored: Mapping[str, str]) -> Canvas:
-        """Return the canvas of `result`. Without a `time_limit`, it may take as long as `app` stores results.
+        """Return the canvas of `result`.
 
         Args:
             app: App whose result backend the watchers read.
             result: Result of the last task or group.
-            time_limit: Maximum seconds for the canvas, or None.
-            ignored: Names, by Celery id, of the tasks that store no result.
+            time_limit: Maximum duration of the canvas in seconds. None means as long as `app` stores results.
+            ignored: Names of the tasks that store no result, by Celery id.
 
         Raises:
-            ConfigError: Watchers cannot read the end of the canvas.
+            ConfigError: Watchers cannot read the result of the canvas.
         """
         if problem := unreadable_results(app):
             raise ConfigError(f"a watcher cannot read how a canvas ends: {problem}")
@@ -69,7 +75,7 @@ class Canvas:
         return cls(result.as_tuple(), SYSTEM_CLOCK.now() + wait)
 
     def to_json(self) -> str:
-        """Return the form that is stored with the run."""
+        """Return the stored form of the canvas."""
         return json.dumps({"result": self.result, "until": self.until.timestamp()}, separators=(",", ":"))
 
     @classmethod
@@ -79,14 +85,15 @@ class Canvas:
         return cls(fields["result"], datetime.fromtimestamp(fields["until"], UTC))
 
     def ids(self) -> list[str]:
-        """Return the ids of its Celery tasks that are known before they begin."""
+        """Return the ids of the Celery tasks of the canvas, as far as they are known before the tasks begin."""
         return list(dict.fromkeys(_ids(self.result)))
 
     def look(self, app: Celery) -> CanvasResult | None:
-        """Return the result of the canvas, or None if it has not ended. Blocks while it reads the result backend."""
+        """Return the result of the canvas, or None if the canvas has not ended. The call blocks on the result
+        backend."""
         result = result_from_tuple(self.result, app)
         for link in _links(result):
-            failed = next((one for one in _tasks(link) if one.state in states.PROPAGATE_STATES), None)
+            failed = next((task for task in _tasks(link) if task.state in states.PROPAGATE_STATES), None)
             if failed is not None:
                 return CanvasResult(_outcome(failed.result, failed.state), error=failed.result)
         if result.ready():
@@ -95,7 +102,7 @@ class Canvas:
 
 
 def unreadable_results(app: Celery) -> str | None:
-    """Return the reason why watchers cannot read results of `app`, with a remedy, or None if they can."""
+    """Return the reason why watchers cannot read the results of `app`, with a remedy, or None if they can."""
     if app.conf.task_always_eager and not app.conf.task_store_eager_result:
         return (
             "task_always_eager leaves results in the process that has called the task: set it to False in workers, or "
@@ -110,10 +117,10 @@ def unreadable_results(app: Celery) -> str | None:
 
 
 def ignored_results(app: Celery, headers: Mapping[str, Any], body: Any) -> dict[str, str]:
-    """Return the tasks of a Celery message that store no result: the task and those chained to it.
+    """Return the tasks that store no result, among the task of a Celery message and the tasks chained to it.
 
     Args:
-        app: App that publishes the message. A task that it does not have is assumed to store its result.
+        app: App that publishes the message. A task that the app does not have is assumed to store its result.
         headers: Headers of the message.
         body: Arguments and canvas of the message before encoding (protocol 2).
 
@@ -130,7 +137,7 @@ def ignored_results(app: Celery, headers: Mapping[str, Any], body: Any) -> dict[
 
 def _ignored_in(app: Celery, signature: Any) -> dict[str, str]:
     if isinstance(signature, list | tuple):
-        return {task_id: name for each in signature for task_id, name in _ignored_in(app, each).items()}
+        return {task_id: name for inner in signature for task_id, name in _ignored_in(app, inner).items()}
     if not signature:
         return {}
     if signature.get("subtask_type"):  # a chain, group or chord
@@ -162,7 +169,7 @@ def _outcome(error: Any, state: str) -> Outcome:
 
 
 def _links(result: ResultBase | None) -> Iterator[ResultBase]:
-    """Yield the result and its predecessors. If a predecessor fails, the result never arrives."""
+    """Yield `result` and its predecessors. If a predecessor fails, `result` never becomes available."""
     while result is not None:
         yield result
         result = result.parent
@@ -172,12 +179,12 @@ def _tasks(result: ResultBase) -> Iterator[AsyncResult]:
     if isinstance(result, AsyncResult):
         yield result
     else:
-        for one in result.results:
-            yield from _tasks(one)
+        for inner in result.results:
+            yield from _tasks(inner)
 
 
 def _value(result: ResultBase) -> Any:
-    return result.result if isinstance(result, AsyncResult) else [_value(one) for one in result.results]
+    return result.result if isinstance(result, AsyncResult) else [_value(inner) for inner in result.results]
 
 
 def _ids(result: Any) -> Iterator[str]:

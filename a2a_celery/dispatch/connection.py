@@ -1,8 +1,8 @@
 """Broker connections of publishers, with timeouts, and the threads that publish.
 
-The same timeouts and corrections keep a worker alive when its broker connection breaks; see ``integrations``.
-
-By default, Celery waits for an unresponsive broker until TCP gives up, after a quarter of an hour or never.
+By default, Celery waits for an unresponsive broker until TCP gives up, which may take a quarter of an hour or last
+forever. The same timeouts, and the corrections of ``integrations``, keep a worker alive when its broker connection
+breaks.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ..integrations.kombu import correct_closed_channels, correct_refused_writes
 
 CONNECT_TIMEOUT = 4.0
 SOCKET_TIMEOUT = 5.0
-"""Seconds. A broker replies in milliseconds; if it takes this long, the run stays in the store."""
+"""Seconds that the broker may take to reply, normally milliseconds. After that, the run stays in the store."""
 
 
 def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the timeouts that transport options for Redis, or for its Sentinels, do not set themselves."""
+    """Return the timeouts that are missing in the transport options of Redis or of its Sentinels."""
     timeouts = {"socket_timeout": SOCKET_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
     missing: dict[str, Any] = {name: value for name, value in timeouts.items() if name not in options}
     if options.get("sentinel_kwargs"):  # without these, kombu applies the timeouts of the primary to the Sentinels
@@ -43,50 +43,50 @@ def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def amqp_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the timeouts that transport options for RabbitMQ do not set themselves, and publisher confirms.
+    """Return publisher confirms and timeouts that are missing in the transport options of RabbitMQ.
 
-    Without confirms, a message that is sent into a dead connection counts as published.
+    Without confirms, a message that is sent over a dead connection counts as published.
     """
     timeouts = {"confirm_publish": True, "read_timeout": SOCKET_TIMEOUT, "write_timeout": SOCKET_TIMEOUT}
     return {name: value for name, value in timeouts.items() if name not in options}
 
 
 TIMEOUTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"redis": redis_timeouts, "py-amqp": amqp_timeouts}
-"""Timeouts by the name of kombu's driver; other drivers keep their options unchanged."""
+"""Functions that return the missing timeouts, by driver name in kombu. The options of other drivers are unchanged."""
 
 
 class PublishingPool:
-    """Pool of connections to the broker that `app` publishes to. The pool of `app` lacks the timeouts."""
+    """Pool of connections to the broker to which `app` publishes. The pool of `app` itself has no timeouts."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
 
     def acquire(self) -> Any:
-        """Wait for a free producer; use it in a ``with`` statement."""
+        """Wait for a free producer, and return it as a context manager that releases it."""
         return pools.producers[self.connection].acquire(block=True)
 
     @property
     def batches(self) -> bool:
-        """True if the messages of a ``producer.batch()`` go to the broker in one round trip."""
+        """True if ``producer.batch()`` sends its messages to the broker in one round trip."""
         producer = Producer(self.connection, auto_declare=False)  # type: ignore[no-untyped-call]
         return bool(producer.supports_batch_publish)
 
     def is_dead(self, error: BaseException) -> bool:
-        """Return True if `error` says that the broker is unreachable, not that one message was refused.
+        """Return True if `error` means that the broker is unreachable, and False if the broker refused one message.
 
-        kombu raises OperationalError for both, for example for a queue that is full or forbidden. On Redis, kombu
-        counts any KeyError as an error of the connection.
+        kombu raises OperationalError in both cases. A broker refuses a message to a full or forbidden queue, for
+        example. On Redis, kombu counts any KeyError as an error of the connection.
         """
         try:
             errors = self.connection.connection_errors
-        except Exception:  # not the address of a broker
+        except Exception:  # the address of the broker is invalid
             return True
         error = error.__cause__ or error
         return isinstance(error, errors) and not isinstance(error, KeyError)
 
     @cached_property
     def connection(self) -> Any:
-        """Template of the pool's connections, built at the first use, when `app` is configured."""
+        """Template of the pool's connections. It is created at the first use, when `app` is configured."""
         transport = self._app.connection_for_write().get_transport_cls()
         driver = transport.driver_name
         if driver == "redis":
@@ -99,13 +99,13 @@ class PublishingPool:
 logger = logging.getLogger(__name__)
 
 HEALTH_CHECK_INTERVAL = 10
-"""Seconds between two checks of an idle connection; a dead one is dropped after twice this."""
+"""Seconds between two checks of an idle connection. A dead connection is closed after twice this time."""
 
 _guarded: WeakSet[Celery] = WeakSet()
 
 
 def guard_workers(app: Celery) -> None:
-    """Guard the broker connection of each worker of `app` before the worker connects."""
+    """Call `guard` for each worker of `app` before the worker connects to the broker."""
     _guarded.add(app)
     celeryd_init.connect(_before_a_worker_connects, weak=False, dispatch_uid="a2a_celery.broker_guards")
 
@@ -119,7 +119,7 @@ def _before_a_worker_connects(instance: Any = None, **_: Any) -> None:
 
 
 def guard(app: Celery) -> None:
-    """Apply the correction of the prefork pool, and set timeouts and apply corrections if `app` consumes from Redis."""
+    """Correct Celery's prefork pool. If `app` consumes from Redis, also set timeouts and correct kombu's transport."""
     correct_ended_children(AsynPool)
     transport = app.connection_for_read().get_transport_cls()
     if transport.driver_name != "redis":
@@ -136,40 +136,46 @@ def guard(app: Celery) -> None:
 
 
 THREADS = 4
-"""Maximum concurrent publishes if each is a separate round trip."""
+"""Maximum number of concurrent publishes if each publish is a separate round trip."""
 
 MAX_BATCH = 64
 
 T = TypeVar("T")
 
 PublishAll = Callable[[Sequence[T]], Sequence[Exception | None]]
-"""Function that publishes runs and returns an error or None for each. It raises nothing."""
+"""Function that publishes runs and returns an exception or None for each run. It does not raise exceptions."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked(Generic[T]):
-    one: T
+class _Request(Generic[T]):
+    run: T
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None] = field(compare=False)
 
 
 class PublishingThreads(Generic[T]):
-    """Calls `publish_all` in daemon threads; see `concurrency.DaemonThreads`.
+    """Daemon threads that publish runs.
 
-    `batches` is called at the first run. If it returns True, one thread publishes all waiting runs together; otherwise
-    each of a few threads publishes one run at a time.
+    Args:
+        publish_all: Function that publishes runs.
+        batches: Function that is called at the first run. If it returns True, one thread publishes all waiting runs
+            together. Otherwise, each of a few threads publishes one run at a time.
     """
 
     def __init__(self, publish_all: PublishAll[T], batches: Callable[[], bool]) -> None:
         self._publish_all = publish_all
         self._batches = batches
-        self._asked: SimpleQueue[_Asked[T]] = SimpleQueue()
+        self._requests: SimpleQueue[_Request[T]] = SimpleQueue()
         self._threads: list[Thread] = []
         self._at_once: int | None = None
 
-    def publish(self, one: T) -> asyncio.Future[None]:
-        """Return a future that ends when the broker has the run, or with the error. Cancelling it does not stop the
-        publish."""
+    def publish(self, run: T) -> asyncio.Future[None]:
+        """Start to publish a run.
+
+        Returns:
+            A future that completes when the broker has the run, or fails with the error. Cancelling the future does not
+            stop the publish.
+        """
         loop = asyncio.get_running_loop()
         if self._at_once != 1 and len(self._threads) < THREADS:
             if self._at_once is None:
@@ -178,25 +184,25 @@ class PublishingThreads(Generic[T]):
             self._threads.append(thread)
             thread.start()
         done: asyncio.Future[None] = loop.create_future()
-        self._asked.put(_Asked(one, loop, done))
+        self._requests.put(_Request(run, loop, done))
         return done
 
     def _serve(self) -> None:
         size = MAX_BATCH if self._at_once == 1 else 1
         while True:
-            asked = [self._asked.get()]
+            requests = [self._requests.get()]
             with suppress(Empty):
-                while len(asked) < size:
-                    asked.append(self._asked.get_nowait())
-            errors = self._publish_all([each.one for each in asked])
+                while len(requests) < size:
+                    requests.append(self._requests.get_nowait())
+            errors = self._publish_all([request.run for request in requests])
             by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
-            for each, error in zip(asked, errors, strict=True):
-                by_loop.setdefault(each.loop, []).append((each.done, error))
-            for loop, ended in by_loop.items():
+            for request, error in zip(requests, errors, strict=True):
+                by_loop.setdefault(request.loop, []).append((request.done, error))
+            for loop, results in by_loop.items():
                 with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(_settle_all, ended)
+                    loop.call_soon_threadsafe(_settle_all, results)
 
 
-def _settle_all(ended: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
-    for done, error in ended:
+def _settle_all(results: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
+    for done, error in results:
         settle(done, None, error)

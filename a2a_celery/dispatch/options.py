@@ -1,4 +1,4 @@
-"""Publishing options of a run: the route that its agent chose, and the times that its client set.
+"""Publishing options of a run: the route that the agent chose, and the times that the client set.
 
 The store saves the options with the run, so that gateway, worker and watcher publish the run in the same way.
 """
@@ -22,11 +22,12 @@ MICROSECOND = timedelta(microseconds=1)
 MAX_PRIORITY = 255
 
 LONGEST_ETA = timedelta(minutes=10)
-"""Longest time before its start at which a run is published. A worker holds a message with an ``eta`` unacknowledged.
-RabbitMQ closes the worker's channel for this after half an hour, and Redis redelivers the message after an hour."""
+"""Maximum time between the publish of a run and its start. A worker does not acknowledge a message with an ``eta``
+before the start. RabbitMQ then closes the worker's channel after half an hour, and Redis redelivers the message after
+an hour."""
 
 EXPIRY_GRACE = timedelta(seconds=2)
-"""Time for a worker to report an expired run. A broker may drop the expired message, and then no worker reports it."""
+"""Time for a worker to report an expired run. If the broker drops the expired message, no worker reports the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Celery options and times of one run. They take precedence over those of its agent.
+    """Celery options and times of one run. They take precedence over the options of the agent.
 
     Attributes:
         celery: Options for ``apply_async``.
@@ -47,7 +48,7 @@ class RunOptions:
         not_after: Latest start, or None.
         call: Call of a plain Celery task, or None for a run of an agent.
         retries: Number of earlier retries.
-        trace: Headers of the trace that the run belongs to (``telemetry.tracing``), or empty.
+        trace: Headers of the trace to which the run belongs (``telemetry.tracing``), or empty.
     """
 
     celery: Mapping[str, Any] = field(default_factory=dict)
@@ -68,8 +69,8 @@ class RunOptions:
     ) -> RunOptions:
         """Return the options for a route and the client's times.
 
-        ``expires`` counts from the earliest start and becomes a time, so that publishing a run again does not extend
-        it.
+        ``expires`` counts from the earliest start. It is converted to a point in time, so that publishing the run again
+        does not extend it.
 
         Raises:
             TypeError: `route` is not a mapping.
@@ -89,7 +90,7 @@ class RunOptions:
         return cls(celery, not_before, not_after, call)
 
     def to_json(self) -> bytes:
-        """Return the form that is stored with the run; b"" for the default options.
+        """Return the stored form of the options, or b"" for default options.
 
         Scripts read `not_before` and the trace from the first bytes, in this order (see ``scripts/lib/options.lua``).
         """
@@ -129,19 +130,21 @@ class RunOptions:
         return options
 
     def publish_delay(self, now: datetime) -> timedelta:
-        """Return how long the run waits in the store before a watcher publishes it."""
+        """Return the time that the run waits in the store before a watcher publishes it."""
         return max(timedelta(0), (self.not_before or now) - now - LONGEST_ETA)
 
     def next_check_in(self, now: datetime, wait: timedelta) -> timedelta:
-        """Return the time from `now` until an unclaimed run is checked again: `wait` after its start, or when it
-        expires."""
+        """Return the time from `now` until an unclaimed run is checked again.
+
+        The run is checked `wait` after its earliest start, or when it expires.
+        """
         again = max(now, self.not_before or now) + wait
         if self.not_after is not None:
             again = min(again, max(now, self.not_after) + EXPIRY_GRACE)
         return again - now
 
     def without_past_times(self, now: datetime) -> RunOptions:
-        """Return these options without a `not_before` that has passed by `now`.
+        """Return these options without `not_before` if that time has passed at `now`.
 
         A worker compares the time in a message with its own clock. A worker whose clock is a day slow would delay the
         run by a day.
@@ -151,7 +154,7 @@ class RunOptions:
         return replace(self, not_before=None)
 
     def has_expired(self, now: datetime) -> bool:
-        """Return True if the run should have begun by `now` and a worker had time to report that it expired."""
+        """Return True if the run has expired at `now` and a worker had time to report its expiry."""
         return self.not_after is not None and now >= self.not_after + EXPIRY_GRACE
 
 
@@ -168,8 +171,9 @@ def _time(micros: int | None) -> datetime | None:
 
 
 def require_readable(app: Celery, agents: Iterable[Agent]) -> None:
-    """Check that the workers of `app` accept the serializers of the messages for `agents`. Workers silently drop
-    others.
+    """Check that the workers of `app` accept the serializers of the messages for `agents`.
+
+    Workers silently drop messages with other serializers.
 
     Raises:
         ConfigError: A serializer is not installed or not accepted. The message names it and the remedy.

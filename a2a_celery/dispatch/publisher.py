@@ -1,7 +1,8 @@
 """Publishing of runs as Celery tasks.
 
-The Celery task of an agent is ``a2a.<agent>``, its id is ``<task id>.<run>``, and its arguments are the task id and the
-number of the run. Messages of clients stay in the store, so broker, result backend and Flower never carry them.
+The Celery task of an agent has the name ``a2a.<agent>`` and the id ``<task id>.<run>``. Its arguments are the task id
+and the number of the run. The messages of clients stay in the store, so the broker, the result backend and Flower never
+receive them.
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers
 logger = logging.getLogger(__name__)
 
 MAX_BACKLOG = 1000
-"""Maximum publishes in progress. Beyond it, the broker hangs, and the watcher publishes the other runs."""
+"""Maximum number of publishes in progress. More publishes mean that the broker hangs. A watcher then publishes the
+runs."""
 
 RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.2}
-"""One retry, for a stale connection. If it fails, the watcher publishes the run."""
+"""Policy with one retry, for a stale connection. If the retry fails, a watcher publishes the run."""
 
 
 RUN_HEADER = "a2a_run"
 """Header of a message that calls a plain Celery task as the run of an agent."""
 
 HIDDEN = {"argsrepr": "()", "kwargsrepr": "(those of its A2A task)"}
-"""Representation of the arguments of such a call in Celery's events and logs. It hides the client's text."""
+"""Representation of the arguments of a plain Celery task in Celery's events and logs. It hides the client's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,13 @@ class _Run:
 
 
 class Publisher:
-    """Publishes the runs of `fleet` to the broker in threads. `options` has options for ``apply_async`` by agent."""
+    """Publisher of the runs of a fleet, which uses threads.
+
+    Args:
+        app: App that publishes.
+        options: Options for ``apply_async``, by agent.
+        fleet: Name of the fleet.
+    """
 
     def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]], fleet: str = DEFAULT_FLEET) -> None:
         self._fleet_headers = fleet_headers(fleet)
@@ -75,10 +83,10 @@ class Publisher:
         self._background: set[asyncio.Future[None]] = set()
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
-        """Publish a run, and return when the broker has its message. `options` are the stored `RunOptions`.
+        """Publish a run, and wait until the broker has the message. `options` are the stored `RunOptions`.
 
         Raises:
-            RunNotAccepted: The broker did not accept this run. It may accept others.
+            RunNotAccepted: The broker did not accept this run. It may accept other runs.
             BrokerUnavailable: The broker is unreachable.
         """
         (error,) = self._publish_all([_Run(agent, task_id, run, options)])
@@ -86,10 +94,10 @@ class Publisher:
             raise error
 
     def _publish_all(self, runs: Sequence[_Run]) -> list[Exception | None]:
-        """Publish `runs`, in one round trip if the transport can. Return an error or None for each run.
+        """Publish `runs`, in one round trip if the transport supports it. Return an exception or None for each run.
 
-        A failed batch is sent once more, in case the connection was stale. The broker may then have each run twice, and
-        the second message of a run cannot claim it.
+        A failed batch is sent once more, because the connection may have been stale. The broker may then have two
+        messages for a run. Only the first message can claim the run.
         """
         try:
             try:
@@ -108,8 +116,8 @@ class Publisher:
                     self._publish(run, producer, spans)
                     errors.append(None)
                 except Exception as e:  # each transport raises its own
-                    if self._pool.is_dead(e):  # the other runs need not wait for the timeout too
-                        return errors + [self._refused(left, e) for left in runs[len(errors) :]]
+                    if self._pool.is_dead(e):  # do not wait for the timeout of each further run
+                        return errors + [self._refused(other, e) for other in runs[len(errors) :]]
                     errors.append(self._refused(run, e))
         return errors
 
@@ -124,8 +132,8 @@ class Publisher:
         options = {
             "task_id": run.name,
             "producer": producer,
-            # The result is not used. Ignoring it saves the publisher a channel for every task, and the worker of an
-            # agent a write.
+            # The result is not used. Ignoring the result saves the publisher a channel for every task, and saves the
+            # worker of an agent a write.
             "ignore_result": True,
             "retry": True,
             "retry_policy": RETRY_POLICY,
@@ -135,11 +143,11 @@ class Publisher:
         if self._fleet_headers:
             options["headers"] = {**options.get("headers", {}), **self._fleet_headers}
         if chosen.call is None:
-            # By name, because a watcher may publish runs of agents that its version of the app lacks. With the app's
-            # current serializer, because a task keeps the one of its first access.
+            # Send by name, because a watcher may publish runs of agents that its version of the app does not have. Use
+            # the app's current serializer, because a task keeps the serializer of its first access.
             options["serializer"] = self._app.conf.task_serializer
             arguments = (run.task_id, run.number)
-            # Celery's repr of arguments is made for large ones, and costs more than encoding the message
+            # Celery's repr is made for large arguments, and costs more than encoding the message
             shown = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
             options = _expiring_in_a_worker(options)
             self._app.send_task(entry_name(run.agent), args=arguments, retries=chosen.retries, **shown, **options)
@@ -147,7 +155,7 @@ class Publisher:
             self._call(chosen.call, chosen.retries, options)
 
     def _call(self, call: Call, retries: int, options: dict[str, Any]) -> None:
-        """Publish a plain Celery task as its other callers do, with the header that makes it a run."""
+        """Publish a plain Celery task in the way of its other callers, with the header that makes the call a run."""
         task: Task | None = self._app.tasks.get(call.task)
         options = _expiring_in_a_worker({"expires": getattr(task, "expires", None), **options})
         options["headers"] = {
@@ -161,13 +169,13 @@ class Publisher:
             task.apply_async(kwargs=dict(call.kwargs), retries=retries, expires=None, **HIDDEN, **options)
 
     async def publish_async(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
-        """Publish in a thread; see `publish`."""
+        """Publish a run in a thread; see `publish`."""
         await self._publishing.publish(_Run(agent, task_id, run, options))
 
     def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
-        """Publish in the background, and call `then()` when the broker has the message.
+        """Publish a run in the background, and call `then()` when the broker has the message.
 
-        If the broker is unavailable, this is logged, and a watcher publishes the run, which stays due in the store.
+        If the broker is unavailable, a warning is logged. The run stays due in the store, and a watcher publishes it.
         """
         if self._is_too_slow():
             return
@@ -272,8 +280,10 @@ def _published(run: _Run, then: Callable[[], None], done: asyncio.Future[None]) 
 
 
 def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options` with ``expires`` in a header. RabbitMQ would drop a message with the property, and no worker
-    would report that the run expired."""
+    """Return `options` with ``expires`` as a header.
+
+    With the message property, RabbitMQ would drop the message, and no worker would report that the run expired.
+    """
     expires = options.pop("expires", None)
     if isinstance(expires, int | float):
         expires = SYSTEM_CLOCK.now() + timedelta(seconds=expires)
@@ -284,7 +294,7 @@ def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _traced(agent: str, options: dict[str, Any], chosen: RunOptions) -> Iterator[None]:
-    """Set the headers of the trace that the run belongs to, if there is one, around its publishing."""
+    """Trace the publishing of a run in the ``with`` block, and set the headers of its trace, if there is one."""
     spans = tracing()
     if spans is None:
         options |= {"headers": dict(chosen.trace)} if chosen.trace else {}

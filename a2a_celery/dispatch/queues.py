@@ -1,6 +1,6 @@
-"""Queues of the broker: the queue of a run, whether a queue is empty, and the fleets that share a broker.
+"""Queues of the broker, and the fleets that share a broker.
 
-A header of each message names its fleet by the prefix of the fleet's keys.
+A header of each message contains the name of its fleet, which is the key prefix of the fleet.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from .options import RunOptions
 
 FLEET_HEADER = "a2a_fleet"
 RETURNS_HEADER = "a2a_returns"
-"""Header that counts how often workers of other fleets have returned the message to its queue."""
+"""Header with the number of times that workers of other fleets have returned the message to its queue."""
 
 DEFAULT_FLEET = DEFAULT_KEY_PREFIX
-"""The fleet of messages without a header."""
+"""Fleet of the messages without the header."""
 
 FIRST_DELAY = timedelta(milliseconds=100)
 LONGEST_DELAY = timedelta(seconds=10)
 MAX_RETURNS = 100
-"""Maximum returns of a message. The message is then dropped, and a watcher of its fleet publishes the run again."""
+"""Maximum number of returns of a message. The message is then dropped, and a watcher of its fleet publishes the run
+again."""
 
 
 def fleet_headers(fleet: str) -> dict[str, str]:
@@ -46,8 +47,8 @@ def fleet_of(headers: Mapping[str, Any]) -> str:
 def returned_headers(headers: Mapping[str, Any], now: datetime) -> dict[str, Any] | None:
     """Return the headers for returning a message to its queue, or None if the message was returned too often.
 
-    Workers do not begin the message before a delay, which grows with each return. Without a delay, the worker that
-    returned the message may receive it again at once.
+    The headers delay the message, with a delay that grows with each return. Without a delay, the worker that returned
+    the message might receive it again immediately.
     """
     returns = headers.get(RETURNS_HEADER)
     returns = returns if isinstance(returns, int) else 0
@@ -74,7 +75,7 @@ RETURNED_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode"
 def entry_name(agent: str) -> str:
     """Return the name of the Celery task that runs `agent`.
 
-    Route and rate-limit it like any other Celery task. ``a2a.*`` matches all agents.
+    The Celery task can be routed and rate-limited like any other. ``a2a.*`` matches the tasks of all agents.
     """
     return f"a2a.{agent}"
 
@@ -98,7 +99,13 @@ def _route(app: Celery, task_name: str, options: Mapping[str, Any], kwargs: Mapp
 
 
 class BrokerQueues:
-    """Queues of the broker that `app` publishes to, read over `pool`. `options` has the options of runs by agent."""
+    """Queues of the broker to which `app` publishes.
+
+    Args:
+        app: App that publishes.
+        options: Options for ``apply_async``, by agent.
+        pool: Pool of connections to the broker.
+    """
 
     def __init__(self, app: Celery, options: Mapping[str, Mapping[str, Any]], pool: PublishingPool) -> None:
         self._app = app
@@ -107,7 +114,7 @@ class BrokerQueues:
         self._threads = DaemonThreads(THREADS, "a2a-queues")
 
     def queue_of(self, agent: str, chosen: RunOptions) -> str | None:
-        """Return the name of the queue of a run, or None if an exchange may deliver it to any queue."""
+        """Return the name of the queue of a run, or None if an exchange may deliver the run to any queue."""
         options = {**self._options.get(agent, {}), **chosen.celery}
         if chosen.call is None:
             return _route(self._app, entry_name(agent), options, {})
@@ -118,7 +125,7 @@ class BrokerQueues:
         return {**self._options.get(agent, {}), **chosen.celery}.get("priority")
 
     async def is_empty(self, queue: str) -> bool:
-        """Return True if `queue` has no message that waits for a worker.
+        """Return True if no message waits in `queue` for a worker.
 
         Raises:
             BrokerUnavailable: The broker did not reply.
@@ -126,10 +133,10 @@ class BrokerQueues:
         return bool(await self._threads.call(lambda: self._is_empty(queue)))
 
     def put_back(self, message: Any) -> None:
-        """Return a received `message` to its queue, to begin after a delay.
+        """Return a received `message` to its queue, with a delay.
 
         Raises:
-            BrokerUnavailable: The broker did not accept it, or it was returned too often.
+            BrokerUnavailable: The broker did not accept the message, or the message was returned too often.
         """
         headers = returned_headers(message.headers, SYSTEM_CLOCK.now())
         if headers is None:

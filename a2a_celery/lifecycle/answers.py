@@ -1,9 +1,9 @@
 """Validation of answers against the JSON Schema of their question.
 
-An answer is one data part, or a text. A text is read as JSON. A text that is not JSON, or whose JSON does not fit, may
-also be the answer itself if the schema accepts a string.
+An answer is one data part or a text. A text is parsed as JSON. If the schema accepts a string, a text that is not JSON,
+or whose JSON does not match the schema, may also be the answer itself.
 
-The time of a validation is bounded: answers are limited in size and depth; see ``schema_validation``.
+The size and the depth of an answer are limited, which bounds the time of a validation; see ``schema_validation``.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ MAX_ANSWER_BYTES = 131_072
 """Maximum size of an answer as JSON."""
 
 MAX_REASONS = 20
-"""Maximum number of reasons of a type's own validators in one refusal."""
+"""Maximum number of errors of a type's own validators that a refusal reports."""
 
 
 class AnswerRefused(ValueError):
-    """The answer does not fit its question.
+    """The answer does not match the schema of its question.
 
     Attributes:
         field: Field of the request that contains the answer, such as ``message.parts[0].data``.
-        violations: Broken rules.
+        violations: Rules that the answer breaks.
     """
 
     def __init__(self, field: str, violations: Sequence[Violation]) -> None:
         self.field = field
         self.violations = violations
-        super().__init__(" ".join(_sentence(one) for one in violations))
+        super().__init__(" ".join(_sentence(violation) for violation in violations))
 
 
 def _sentence(violation: Violation) -> str:
@@ -56,19 +56,19 @@ def _sentence(violation: Violation) -> str:
 
 
 def fitting_answer(schema: Mapping[str, Any], message: Message) -> Any:
-    """Return the answer in `message`, a JSON value that fits `schema`.
+    """Return the answer in `message`, a JSON value that matches `schema`.
 
     Raises:
-        AnswerRefused: The message has no answer, or the answer does not fit.
+        AnswerRefused: The message contains no answer, or the answer does not match the schema.
     """
     field, candidates = _candidates(message)
-    found = [violations_of(schema, candidate) for candidate in candidates]
-    for candidate, violations in zip(candidates, found, strict=True):
+    results = [violations_of(schema, candidate) for candidate in candidates]
+    for candidate, violations in zip(candidates, results, strict=True):
         if not violations:
             return candidate
     if field.endswith(".text") and len(candidates) == 1:
         raise AnswerRefused(field, [Violation("", "This text is not JSON: send a data part, or JSON as text.")])
-    raise AnswerRefused(field, found[0])
+    raise AnswerRefused(field, results[0])
 
 
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
@@ -79,10 +79,10 @@ def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
 
 
 def require_valid_schema(schema: Mapping[str, Any]) -> None:
-    """Require that `schema` is a JSON Schema whose references resolve.
+    """Check that `schema` is a JSON Schema whose references resolve.
 
     Raises:
-        ValueError: It is not.
+        ValueError: `schema` is not a JSON Schema, or a reference does not resolve.
     """
     from . import schema_validation  # noqa: PLC0415 -- see `violations_of`
 
@@ -90,7 +90,7 @@ def require_valid_schema(schema: Mapping[str, Any]) -> None:
 
 
 def _candidates(message: Message) -> tuple[str, list[Any]]:
-    """Return the field of the answer, and the values that it may stand for, in order of preference."""
+    """Return the field that contains the answer, and the possible values of the answer in order of preference."""
     data = [number for number, part in enumerate(message.parts) if part.HasField("data")]
     if len(data) > 1:
         raise AnswerRefused("message.parts", [Violation("", "Send one data part with the complete answer.")])
@@ -130,7 +130,7 @@ class AnswerType:
         schema: A type that Pydantic validates, or a JSON Schema.
 
     Raises:
-        ValueError: The schema is refused; see `checked_schema`.
+        ValueError: `checked_schema` refuses the schema.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -144,12 +144,12 @@ class AnswerType:
         """Return the answer in `message`, an instance of the type or a JSON value.
 
         Raises:
-            AnswerRefused: The answer does not fit.
+            AnswerRefused: The answer does not match the schema or the type.
         """
         return self.validated(fitting_answer(self.schema, message))
 
     def validated(self, value: Any, path: str = "") -> Any:
-        """Return the JSON `value`, which fits the schema, as an instance of the type.
+        """Return the JSON `value`, which matches the schema, as an instance of the type.
 
         Raises:
             AnswerRefused: A validator of the type refuses the value.
@@ -164,34 +164,34 @@ class AnswerType:
 
 
 class AnswerTypes:
-    """Types of the answers to several questions, which one JSON object answers by their keys.
+    """Types of the answers to several questions. One JSON object contains all answers by the keys of the questions.
 
     Args:
         questions: The questions by their keys.
 
     Raises:
-        ValueError: There is no question, or a schema is refused.
+        ValueError: There is no question, a key is not a text, or a schema is refused.
     """
 
     def __init__(self, questions: Mapping[str, Question]) -> None:
         if not questions or not all(isinstance(key, str) and key for key in questions):
             raise ValueError("ask_all needs one question or more, each with a key that is a text")
         self._types = {key: AnswerType(_schema_of(question)) for key, question in questions.items()}
-        combined = {key: (questions[key].text, one.schema) for key, one in self._types.items()}
+        combined = {key: (questions[key].text, answer_type.schema) for key, answer_type in self._types.items()}
         self.schema = checked_schema(combined_schema(combined))
 
     def parse(self, message: Message) -> dict[str, Any]:
         """Return the answers in `message` by the keys of their questions.
 
         Raises:
-            AnswerRefused: An answer is missing or does not fit.
+            AnswerRefused: An answer is missing, or does not match its schema or type.
         """
         values = fitting_answer(self.schema, message)
         answers: dict[str, Any] = {}
         refused: list[Violation] = []
-        for key, one in self._types.items():
+        for key, answer_type in self._types.items():
             try:
-                answers[key] = one.validated(values[key], f".{key}")
+                answers[key] = answer_type.validated(values[key], f".{key}")
             except AnswerRefused as e:
                 refused += e.violations
         if refused:

@@ -9,10 +9,10 @@ from .fold import answered
 
 
 def client_event(entry: LogEntry, task_id: str, context_id: str) -> Event | None:
-    """Return the event of `entry` as streams and webhooks send it, or None if they do not send it."""
+    """Return the event of `entry` in the form that streams and webhooks send, or None if they do not send the event."""
     match kind_of(entry.event):
         case EventKind.CLIENT_MESSAGE:
-            return None  # the sender knows it; other subscribers find it in the history
+            return None  # the sender has the message, and other subscribers find it in the history
         case EventKind.ANSWER:
             assert isinstance(entry.event, Message)
             message = Message()

@@ -1,4 +1,4 @@
-"""Events, the entries of a task's log, their stored form, and the content of artifacts.
+"""Events, which are the entries of a task's log, their stored form, and the parts of messages and artifacts.
 
 An event is a protobuf message of the SDK. Its stored form is a serialized ``StreamResponse``. The time of a status is
 the time at which the store recorded the event (A2A specification, TaskStatus.timestamp).
@@ -27,7 +27,7 @@ _EVENT_ID = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,16}))?", re.ASCII)
 
 
 class EventKind(StrEnum):
-    """Effect of an event on its task. The scripts of the store receive the letter."""
+    """Effect of an event on its task. The scripts of the store receive the letter of the kind."""
 
     TASK = "T"  # a complete task: the first entry of every log
     STATUS = "S"  # a new status
@@ -37,14 +37,14 @@ class EventKind(StrEnum):
 
 
 class EventId(NamedTuple):
-    """Identity of an event within its task, in text ``<version>-<recorded_us>``.
+    """Identity of an event within its task. The text form is ``<version>-<recorded_us>``.
 
     A store that was restored without its newest writes assigns their versions to other events, with later times. Two
-    ids with one version and different times therefore belong to different histories.
+    ids with the same version and different times therefore belong to different histories.
 
     Attributes:
-        version: Number of the event in the log, from 1; 0 for the position before the first event.
-        recorded_us: Time of the store at which the event was recorded, in µs since 1970; 0 if unknown.
+        version: Number of the event in the log, counted from 1. 0 is the position before the first event.
+        recorded_us: Time at which the store recorded the event, in µs since 1970, or 0 if unknown.
     """
 
     version: int
@@ -60,13 +60,13 @@ class EventId(NamedTuple):
         Raises:
             ValueError: `text` is not an id.
         """
-        found = _EVENT_ID.fullmatch(text)
-        if found is None:
+        match = _EVENT_ID.fullmatch(text)
+        if match is None:
             raise ValueError("an event's id is a version, or a version and a time with a hyphen between")
-        return cls(int(found[1]), int(found[2] or 0))
+        return cls(int(match[1]), int(match[2] or 0))
 
     def differs_from(self, other: EventId) -> bool:
-        """Return True if the ids certainly belong to different events."""
+        """Return True if the ids are known to belong to different events."""
         is_other_time = self.recorded_us != other.recorded_us and bool(self.recorded_us and other.recorded_us)
         return self.version != other.version or is_other_time
 
@@ -75,8 +75,8 @@ class EventId(NamedTuple):
 class LogEntry:
     """Event of a task's log.
 
-    `version` counts from 1 without gaps. `recorded_us` is the store's time in µs since 1970 and always later than that
-    of the previous entry.
+    `version` counts from 1 without gaps. `recorded_us` is the store's time in µs since 1970. It is always later than
+    the time of the previous entry.
     """
 
     version: int
@@ -90,7 +90,7 @@ class LogEntry:
 
 
 def kind_of(event: Event) -> EventKind:
-    """Return the kind of `event`. The role of a message tells whether it is the client's or the agent's."""
+    """Return the kind of `event`. The role of a message distinguishes client messages from answers of the agent."""
     match event:
         case Task():
             return EventKind.TASK
@@ -111,7 +111,7 @@ def encode(event: Event) -> bytes:
 
 
 def stream_response(event: Event) -> StreamResponse:
-    """Return `event` in the form that streams carry."""
+    """Return `event` as a StreamResponse."""
     match event:
         case Task():
             return StreamResponse(task=event)
@@ -126,7 +126,7 @@ def stream_response(event: Event) -> StreamResponse:
 
 
 def decode(stored: bytes, recorded_us: int | None = None) -> Event:
-    """Return the event in `stored`. With `recorded_us`, the time of its status is set to it."""
+    """Return the event in `stored`. With `recorded_us`, that time becomes the time of the status."""
     return opened(StreamResponse.FromString(stored), recorded_us)
 
 
@@ -151,7 +151,7 @@ def has_content(parts: Iterable[Part]) -> bool:
 
 
 def parts_of(content: Any) -> list[Part]:
-    """Return the parts for `content`: text, bytes as a file, JSON-like data, a Part, or a list of Parts.
+    """Return the parts for `content`: a text, bytes of a file, JSON-like data, a Part or a list of Parts.
 
     Raises:
         InvalidAgentResponseError: `content` has another type.
@@ -175,20 +175,20 @@ def parts_of(content: Any) -> list[Part]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return the value of a plain function as JSON data. Tuples, dates, dataclasses and similar types are converted.
+    """Return the return value of a plain function as JSON data.
 
-    Text, bytes and the types of A2A are returned unchanged.
+    Tuples, dates, dataclasses and similar types are converted. Text, bytes and the types of A2A are returned unchanged.
 
     Raises:
-        InvalidAgentResponseError: `value` has no form in JSON.
+        InvalidAgentResponseError: `value` cannot be represented in JSON.
     """
-    if isinstance(value, list) and value and all(isinstance(one, Part) for one in value):
+    if isinstance(value, list) and value and all(isinstance(element, Part) for element in value):
         return value
     if value is None or isinstance(value, str | bytes | ProtoMessage):
         return value
     try:
-        found = to_jsonable_python(value, bytes_mode="base64")
-        json.dumps(found, allow_nan=False)
-        return found
+        converted = to_jsonable_python(value, bytes_mode="base64")
+        json.dumps(converted, allow_nan=False)
+        return converted
     except (PydanticSerializationError, ValueError) as e:
         raise InvalidAgentResponseError(f"the agent returned a {type(value).__name__}, which is not JSON") from e

@@ -1,7 +1,7 @@
 """Execution states of a run: the states, the table of legal transitions, the state machine and the stored steps.
 
-A worker drives one machine for each run; the machine itself is independent of runs, workers and stores. The clock is an
-argument. A lock is needed because agents also run in threads.
+A worker drives one machine for each run. The machine itself does not depend on runs, workers or stores. The clock is an
+argument. A lock protects the machine, because agents may run in threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .saved_json import InvalidSaved, Scalar, fields_of, is_scalar
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 1000
-"""Maximum transitions that a machine remembers. The oldest are dropped."""
+"""Maximum number of transitions that a machine remembers. The oldest transitions are dropped."""
 
 SAVED_VERSION = 1
 """Version of the form that `to_dict` returns."""
@@ -34,23 +34,23 @@ _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds
 class ExecutionState(StrEnum):
     """State of a run's execution."""
 
-    IDLE = "IDLE"  # no run; the next run leaves this state
-    INITIALIZING = "INITIALIZING"  # a run began; a step of its agent or the run's end leaves this state
-    MODEL_CALL = "MODEL_CALL"  # the agent called a model; its next step or the run's end leaves this state
-    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent called a tool; its next step or the run's end leaves this state
-    COMPLETED = "COMPLETED"  # the agent finished the request; the next message leaves this state
-    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, a time or a signal; the next run leaves this state
+    IDLE = "IDLE"  # no run is executing; the next run ends this state
+    INITIALIZING = "INITIALIZING"  # a run began; the first step of its agent or the end of the run ends this state
+    MODEL_CALL = "MODEL_CALL"  # the agent called a model; its next step or the end of the run ends this state
+    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent called a tool; its next step or the end of the run ends this state
+    COMPLETED = "COMPLETED"  # the agent finished the request; the next message ends this state
+    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, a time or a signal; the next run ends this state
     CANCELLED = "CANCELLED"  # the run was cancelled; only IDLE follows
-    ERROR = "ERROR"  # the run failed, was stopped or refused; only IDLE follows
+    ERROR = "ERROR"  # the run failed, was stopped or was refused; only IDLE follows
 
 
 _IDLE, _INITIALIZING, _MODEL_CALL, _TOOL_EXECUTION, _COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR = ExecutionState
 
 CHECKPOINT_STATES: frozenset[ExecutionState] = frozenset({_IDLE, _INTERRUPTED, _COMPLETED})
-"""States between two steps: the conversation of the agent is consistent and may be saved."""
+"""States in which the conversation of the agent is consistent and may be saved."""
 
 ENDS: frozenset[ExecutionState] = frozenset({_COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR})
-"""States of the machine of a run that has ended."""
+"""States of the machine after a run has ended."""
 
 _STEPS = frozenset({_MODEL_CALL, _TOOL_EXECUTION})
 
@@ -72,7 +72,7 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = Mapp
 
 
 class IllegalTransition(ValueError):
-    """`after` cannot follow `before`. The message names the legal states."""
+    """The state `after` cannot follow the state `before`. The message names the legal states."""
 
     def __init__(self, before: ExecutionState, after: ExecutionState) -> None:
         legal = ", ".join(state for state in ExecutionState if state in EXECUTION_TRANSITIONS[before])
@@ -83,10 +83,14 @@ class IllegalTransition(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Transition number `number` of a machine.
+    """Transition of a machine.
 
-    `at_us` is its time in µs since 1970. `detail` has details under names that the caller chose, such as model and
-    tool.
+    Attributes:
+        number: Number of the transition in the machine, counted from 1.
+        before: State before the transition.
+        after: State after the transition.
+        at_us: Time of the transition in µs since 1970.
+        detail: Values by names that the caller chose, such as ``model`` and ``tool``.
     """
 
     number: int
@@ -97,7 +101,7 @@ class Transition:
 
     @property
     def at(self) -> datetime:
-        """Time in UTC."""
+        """Time of the transition in UTC."""
         return _EPOCH + timedelta(microseconds=self.at_us)
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,14 +118,20 @@ Listener = Callable[[Transition], object]
 
 
 def system_clock() -> int:
-    """Return the µs since 1970 by the clock of this machine."""
+    """Return the time of this computer's clock, in µs since 1970."""
     return (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 class ExecutionStateMachine:
-    """State of an execution, changed by legal transitions only. Thread-safe.
+    """State machine of an execution, which makes legal transitions only. Thread-safe.
 
-    `clock` returns µs since 1970. The newest `history_limit` transitions are remembered.
+    Args:
+        state: Initial state.
+        clock: Function that returns the time in µs since 1970.
+        history_limit: Maximum number of transitions that are remembered.
+
+    Raises:
+        ValueError: `history_limit` is less than 1.
     """
 
     def __init__(
@@ -135,7 +145,7 @@ class ExecutionStateMachine:
             raise ValueError(f"history_limit = {history_limit}: must be at least 1")
         self._state = ExecutionState(state)
         self._clock = clock
-        self._history: list[Transition] = []  # a deque takes 600 bytes when empty, for as long as an agent waits
+        self._history: list[Transition] = []  # an empty deque takes 600 bytes for as long as an agent waits
         self._history_limit = history_limit
         self._lock = Lock()
         self._listeners: tuple[Listener, ...] = ()
@@ -164,8 +174,8 @@ class ExecutionStateMachine:
     def transition(self, to: ExecutionState, **detail: Scalar) -> Transition:
         """Move to `to` and call the listeners.
 
-        If a listener makes the transition, or another thread is calling the listeners, that call delivers the
-        transition in order.
+        While the listeners are being called, a further transition by a listener or another thread returns at once. The
+        active call delivers it to the listeners, in order.
 
         Raises:
             IllegalTransition: `to` cannot follow the current state.
@@ -177,12 +187,12 @@ class ExecutionStateMachine:
             if not is_scalar(value):
                 raise TypeError(f"{name} = {value!r}: must be text, a finite number, True, False or None")
         with self._lock:
-            made = self._move(after, detail)
+            transition = self._move(after, detail)
         self._notify_listeners()
-        return made
+        return transition
 
     def try_transition(self, to: ExecutionState, **detail: Scalar) -> bool:
-        """Return False instead of raising IllegalTransition; see `transition`."""
+        """Move to `to` like `transition`, but return False if the transition is illegal."""
         try:
             self.transition(to, **detail)
         except IllegalTransition:
@@ -190,9 +200,10 @@ class ExecutionStateMachine:
         return True
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` once with each later transition, in order, in the context of the transition.
+        """Call `listener` with each later transition, in order.
 
-        Exceptions of the listener are logged. A listener that was added before is not added again.
+        The listener runs in the contextvars context of the transition. Its exceptions are logged. A listener that was
+        already added is not added again.
         """
         with self._lock:
             if listener not in self._listeners:
@@ -201,32 +212,32 @@ class ExecutionStateMachine:
     def remove_listener(self, listener: Listener) -> None:
         """Stop calling `listener` for later transitions. An unknown listener is ignored."""
         with self._lock:
-            self._listeners = tuple(one for one in self._listeners if one != listener)
+            self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def restore(self, saved: Iterable[Transition]) -> None:
         """Continue from the `saved` transitions of earlier runs, oldest first, without calling listeners.
 
-        A lost run could not save its end, and a run that begins does not save its return to IDLE. Both are filled in.
-        The history restarts after any other gap.
+        The end of a lost run and the return to IDLE are not saved, and are filled in. The history restarts after any
+        other gap.
         """
         with self._lock:
-            for made in saved:
-                if made.before is ExecutionState.IDLE:
-                    self._fill_in_idle(made.at_us)
-                if made.before is not self._state:
+            for transition in saved:
+                if transition.before is ExecutionState.IDLE:
+                    self._fill_in_idle(transition.at_us)
+                if transition.before is not self._state:
                     self._history.clear()
-                number = self._history[-1].number + 1 if self._history else made.number
-                self._state = made.after
-                self._remember(replace(made, number=number))
+                number = self._history[-1].number + 1 if self._history else transition.number
+                self._state = transition.after
+                self._remember(replace(transition, number=number))
 
     def return_to_idle(self) -> None:
-        """Leave a state that INITIALIZING cannot follow, without calling listeners."""
+        """Return to IDLE if INITIALIZING cannot follow the current state. Listeners are not called."""
         with self._lock:
             if not self.may(ExecutionState.INITIALIZING):
                 self._fill_in_idle(self._clock())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return state and history as JSON data for `from_dict`, without listeners."""
+        """Return the state and the history, without listeners, as JSON data for `from_dict`."""
         with self._lock:
             return {
                 "version": SAVED_VERSION,
@@ -259,15 +270,15 @@ class ExecutionStateMachine:
         if not self.may(after):
             raise IllegalTransition(self._state, after)
         number = self._history[-1].number + 1 if self._history else 1
-        made = Transition(number, self._state, after, self._clock(), MappingProxyType(dict(detail)))
+        transition = Transition(number, self._state, after, self._clock(), MappingProxyType(dict(detail)))
         self._state = after
-        self._remember(made)
+        self._remember(transition)
         if self._listeners:
-            self._pending.append((made, self._listeners, copy_context()))
-        return made
+            self._pending.append((transition, self._listeners, copy_context()))
+        return transition
 
     def _fill_in_idle(self, at_us: int) -> None:
-        """Fill in the transitions to IDLE at `at_us`. The caller holds the lock."""
+        """Add the missing transitions to IDLE, with the time `at_us`. The caller holds the lock."""
         if not self._history:
             return
         if self._state not in ENDS and self._state is not ExecutionState.IDLE:
@@ -279,26 +290,27 @@ class ExecutionStateMachine:
         self._remember(Transition(self._history[-1].number + 1, self._state, after, at_us, MappingProxyType(detail)))
         self._state = after
 
-    def _remember(self, made: Transition) -> None:
-        self._history.append(made)
+    def _remember(self, transition: Transition) -> None:
+        self._history.append(transition)
         del self._history[: -self._history_limit]
 
     def _notify_listeners(self) -> None:
         """Call the listeners with pending transitions, in order.
 
-        A call from a listener or from another thread returns at once, and the active call delivers its transition.
+        A call by a listener or another thread returns at once, and the active call delivers its transition.
         """
         while True:
             with self._lock:
                 if self._notifying or not self._pending:
                     return
                 self._notifying = True
-                made, listeners, context = self._pending.pop(0)
+                transition, listeners, context = self._pending.pop(0)
             for listener in listeners:
                 try:
-                    context.run(listener, made)
+                    context.run(listener, transition)
                 except BaseException:  # for example a cancellation, which is meant for the agent
-                    logger.exception("a listener failed at the transition from %s to %s", made.before, made.after)
+                    text = "a listener failed at the transition from %s to %s"
+                    logger.exception(text, transition.before, transition.after)
             self._notifying = False
 
 
@@ -333,9 +345,13 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Transition in run `run` of a task, which is attempt `attempt` of its turn, in the worker process `runner`.
+    """Stored transition of a run. The time of the transition is a time of the worker's clock.
 
-    Its time is by the clock of that worker.
+    Attributes:
+        run: Number of the run.
+        attempt: Number of the run in its turn.
+        runner: Id of the worker process.
+        transition: Transition of the run's state machine.
     """
 
     run: int
@@ -345,13 +361,13 @@ class Step:
 
 
 def encode_step(step: Step) -> bytes:
-    """Return the stored form of `step`, a JSON array, because a task may have a thousand steps."""
-    made = step.transition
-    fields = [step.run, step.attempt, step.runner, made.number, made.before, made.after, made.at_us, dict(made.detail)]
-    return _to_json(fields).encode("utf-8", "replace")
+    """Return the stored form of `step`: a JSON array, which is smaller than an object."""
+    moved = step.transition
+    content = [moved.number, moved.before, moved.after, moved.at_us, dict(moved.detail)]
+    return _to_json([step.run, step.attempt, step.runner, *content]).encode("utf-8", "replace")
 
 
 def decode_step(stored: bytes) -> Step:
     run, attempt, runner, number, before, after, at_us, detail = json.loads(stored)
-    made = Transition(number, ExecutionState(before), ExecutionState(after), at_us, MappingProxyType(detail))
-    return Step(run, attempt, runner, made)
+    transition = Transition(number, ExecutionState(before), ExecutionState(after), at_us, MappingProxyType(detail))
+    return Step(run, attempt, runner, transition)

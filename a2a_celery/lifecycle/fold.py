@@ -1,8 +1,8 @@
 """Fold of a log into its task.
 
-``fold(log) == snapshot`` holds for every task at every version. The store saves the snapshot so that the cost of
-reading a task depends on its size and not on the length of its log. The rules are those of the SDK's TaskManager,
-except that a new status removes this package's outdated metadata (`outdated_keys`).
+``fold(log) == snapshot`` holds for every task at every version. The store saves the snapshot, so the cost of reading a
+task depends on the size of the task and not on the length of its log. The fold follows the rules of the SDK's
+TaskManager, except that a new status removes outdated metadata of this package (`outdated_keys`).
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from .states import COMPLETED
 
 
 class TaskFold:
-    """Task that a log describes so far. The cost of an entry does not grow with the task.
+    """Incremental fold of a log. The cost of adding an entry does not depend on the size of the task.
 
     Attributes:
         task: Task at `version`, or None before the first entry.
@@ -50,10 +50,10 @@ class TaskFold:
 
 
 def fold(log: Iterable[LogEntry]) -> Task:
-    """Return the task that `log` describes. `log` begins with version 1.
+    """Return the task that the entries of `log` describe, from version 1.
 
     Raises:
-        ValueError: The log does not begin with a task or has a gap.
+        ValueError: The log is empty, does not begin with a task, or has a gap.
     """
     folded = TaskFold()
     for entry in log:
@@ -64,7 +64,7 @@ def fold(log: Iterable[LogEntry]) -> Task:
 
 
 def apply(task: Task | None, entry: LogEntry) -> Task:
-    """Return `task` after `entry`. `task` is changed in place, unless the entry replaces it."""
+    """Return `task` after `entry`. The task is changed in place, unless the entry contains a complete task."""
     event = entry.event
     if isinstance(event, Task):
         replaced = Task()
@@ -88,7 +88,7 @@ def apply(task: Task | None, entry: LogEntry) -> Task:
 
 
 def set_status(task: Task, status: TaskStatus) -> None:
-    """Set the status of `task`. The message of the old status moves into the history; outdated metadata is removed."""
+    """Set the status of `task`, move the message of the old status to the history, and remove outdated metadata."""
     _retire_status_message(task)
     task.status.CopyFrom(status)
     if task.HasField("metadata"):

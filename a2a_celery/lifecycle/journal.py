@@ -1,12 +1,12 @@
 """Journal of a turn: the results that an agent recorded, so that later runs do not repeat finished work.
 
-A journal belongs to one turn and to the turns that answer its questions. It is a map of keys to entries. The runs of
-the turn write entries together with their events, under the same fence, and each run receives all entries with its
-claim. A later entry with the same key replaces the earlier one.
+A journal belongs to one turn and to the turns that answer its questions. A journal maps keys to entries. The runs of
+the turn write entries together with their events, under the same fencing token, and each run receives all entries with
+its claim. An entry replaces an earlier entry with the same key.
 
-An entry has a kind, which says what recorded it, and a form, which says how its content is encoded. Both are text that
-the recorder chooses, without a meaning for the store. A key belongs to one kind: a recorder that finds an entry of
-another kind under its key runs in other code than the code that wrote the entry. See
+An entry has a kind, which names its recorder, and a form, which names the encoding of its content. The store does not
+interpret either of them. A key belongs to one kind. If a recorder finds an entry of another kind under its key, the
+code of the agent has changed since the entry was written. See
 ``execution/agents/durable_steps.py``.
 """
 
@@ -25,11 +25,11 @@ class JournalEntry:
 
     Attributes:
         key: Name of the entry with its ordinal, for example ``fetch#1``.
-        kind: What recorded the entry, for example ``step``.
+        kind: Recorder of the entry, for example ``step``.
         form: Encoding of `content`, for example ``json``.
         content: The recorded value.
-        position: Position among the entries that the agent's own asyncio task or thread recorded, from 1. 0 for an
-            entry of another asyncio task or thread, which has no fixed order.
+        position: Position, counted from 1, among the entries that the agent's own asyncio task or thread recorded. 0 if
+            another asyncio task or thread recorded the entry, because the order of such entries is not fixed.
     """
 
     key: str
@@ -50,7 +50,7 @@ def encode_entry(entry: JournalEntry) -> bytes:
 
 
 def decode_entry(key: str, stored: bytes) -> JournalEntry:
-    """Return the entry with that key from its stored form."""
+    """Return the entry with the key `key` from its stored form."""
     header, _, content = stored.partition(b"\n")
     kind, form, position = json.loads(header)
     return JournalEntry(key, kind, form, content, position)

@@ -1,4 +1,4 @@
-"""Outcomes of runs, and the status that each outcome leaves for the client."""
+"""Outcomes of runs, and the status that the client receives for each outcome."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from . import states
 from .own_metadata import retry_metadata, suspension_metadata
 
 AGENT_FAILED = "The agent failed."
-"""Text for an exception of the agent. The worker's log has the traceback under the reference."""
+"""Text for an exception of the agent. The worker's log has the traceback under the reference of the failure."""
 
 INVALID_ANSWER = "The agent's answer could not be sent."
-"""Text for a result that A2A cannot carry. The worker's log has the reason under the reference."""
+"""Text for a result that A2A cannot represent. The worker's log has the reason under the reference of the failure."""
 
 OUT_OF_REACH = "The store for large parts was unreachable."
-"""Text for a part too large for Redis that could not be written or read for half a minute."""
+"""Text for a large part that could not be written to or read from the object store for half a minute."""
 
 OUT_OF_TIME = "The agent ran out of time."
-"""Text for a time limit of the agent or of Celery, soft or hard, or an idle limit."""
+"""Text for a run that exceeded an idle limit, or a time limit of the agent or of Celery."""
 
 WORKER_LOST = "The worker was lost."
-"""Text for a worker process that was killed, exited, or was ordered to terminate the run."""
+"""Text for a run whose worker process was killed or exited, or was ordered to terminate the run."""
 
 NOT_BEGUN_IN_TIME = "The run did not begin in time."
 """Text for a Celery message that expired in its queue."""
 
 AGENT_UNKNOWN = "The worker does not have this agent."
-"""Text for a Celery message that reached a worker whose app lacks the agent."""
+"""Text for a Celery message that reached a worker whose app does not have the agent."""
 
 MESSAGE_UNREADABLE = "The worker could not read the Celery message."
 """Text for a Celery message that is not a valid call of a task."""
@@ -45,11 +45,11 @@ CANCELED_BY_OPERATOR = "Cancelled by an operator."
 """Text for a cancel by an operator's command, or a revoked Celery task."""
 
 CANCELED_BY_PARENT = "Cancelled together with the task that started it."
-"""Text for a task whose client is an agent with a cancelled task."""
+"""Text for a child task whose parent was cancelled."""
 
 CANCELED_BY_AGENT = "Cancelled by the agent."
-"""Text for an agent that raised `asyncio.CancelledError`, or sent CANCELED without a message, without a request to
-cancel."""
+"""Text for an agent that raised `asyncio.CancelledError` or sent CANCELED without a message, although no cancel was
+requested."""
 
 NEEDS_INPUT = "The agent needs your input to continue."
 """Text for a pause in INPUT_REQUIRED without a message."""
@@ -60,15 +60,15 @@ NEEDS_AUTHORIZATION = "The agent needs an authorization to continue."
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The agent returned."""
+    """The agent returned without an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
     """The agent waits for its client.
 
-    `state` is INPUT_REQUIRED or AUTH_REQUIRED. `message` is the agent's question, or None for the text of
-    `fallback_text`.
+    `state` is INPUT_REQUIRED or AUTH_REQUIRED. `message` is the agent's question. If `message` is None, the client
+    receives the text of `fallback_text`.
     """
 
     state: TaskState
@@ -77,7 +77,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The agent declined the request. `message` is its reason for the client, or None."""
+    """The agent declined the request. `message` contains the reason for the client, or is None."""
 
     message: Message | None = None
 
@@ -91,7 +91,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The agent raised an exception, or was stopped by a limit or with its worker.
+    """The agent raised an exception, or was stopped by a limit or by the loss of its worker.
 
     `text` is for the client. `reference` identifies the traceback in the worker's log, if there is one.
     """
@@ -108,8 +108,8 @@ class Failure:
 class Canceled:
     """The agent was stopped by a cancel.
 
-    `text` is one of the fixed sentences above, or None if the store's record of the cancel has it. `command` is the
-    remote-control command by which an operator revoked the Celery task, or None.
+    `text` is one of the fixed sentences above, or None if the store has the text of the cancel. `command` is the
+    remote-control command with which an operator revoked the Celery task, or None.
     """
 
     text: str | None = None
@@ -118,10 +118,13 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The run is retried as attempt `attempt` of `max_attempts` (None for no limit).
+    """The run is retried.
 
-    `when` is the time in ISO 8601, or "" for at once. `cause` is the class name of the agent's exception, or "" if it
-    is hidden.
+    Attributes:
+        attempt: Number of the next attempt.
+        max_attempts: Maximum number of attempts, or None for no limit.
+        when: Time of the next attempt in ISO 8601, or "" if the attempt begins immediately.
+        cause: Class name of the agent's exception, or "" if the class name is hidden.
     """
 
     attempt: int
@@ -144,21 +147,21 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """A canvas that the agent began determines the end. `canvas` identifies it; see ``dispatch.canvases``."""
+    """The run ends with the canvas that the agent began. `canvas` identifies the canvas; see ``dispatch.canvases``."""
 
     canvas: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Another run or process owns the task. Nothing may be written."""
+    """Another run or process owns the task. The run must not write."""
 
 
 Outcome = Completed | Paused | Rejection | Refused | Failure | Canceled | Retried | Suspended | Delegated | Lost
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
-    """Return the status for a run that ended with `outcome` without a final status of its agent, or None."""
+    """Return the final status for `outcome` if the agent sent none, or None if the outcome has no final status."""
 
     def status(state: TaskState, message: Message | None = None) -> TaskStatusUpdateEvent:
         return status_event(task_id, context_id, state, message)
@@ -198,7 +201,11 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
 
 
 def as_left(outcome: Outcome, state: TaskState) -> Outcome:
-    """Return `outcome`, or the outcome for `state` if the agent returned after it had sent a final status."""
+    """Return the outcome of a run whose agent left the task in `state`.
+
+    An agent may send a final status and then return. The status then determines the outcome. Otherwise, the result is
+    `outcome`.
+    """
     if not isinstance(outcome, Completed):
         return outcome
     match state:
@@ -215,12 +222,12 @@ def as_left(outcome: Outcome, state: TaskState) -> Outcome:
 
 
 def revoked_by(command: str) -> Canceled:
-    """Return the outcome of a run that an operator revoked by the remote-control command `command`."""
+    """Return the outcome of a run that an operator revoked with the remote-control command `command`."""
     return Canceled(CANCELED_BY_OPERATOR, command)
 
 
 def fallback_text(state: TaskState) -> str:
-    """Return the text of a status without a message, or "" for a state that needs none."""
+    """Return the text for a status in `state` without a message, or "" if the state needs no text."""
     match state:
         case states.INPUT_REQUIRED:
             return NEEDS_INPUT

@@ -1,6 +1,6 @@
-"""Metadata that this package writes into status events, and how long a task keeps it.
+"""Metadata that this package writes to status events, and the lifetime of the metadata in a task.
 
-Each key is in the namespace `NAMESPACE`. Older keys are also written without it, for older clients.
+Each key has the prefix `NAMESPACE`. Older keys are also written without the prefix, for older clients.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ CAUSE = "cause"
 CELERY_STATE = "celery_state"
 EXECUTION = "execution"
 PARENT_TASK_ID = "parentTaskId"
-"""Id of the parent task, in the metadata of a message that an agent sends and of the task that it starts."""
+"""Id of the parent task, in the metadata of a message that an agent sends and of the task that the message starts."""
 CANCEL_WITH_PARENT = "cancelWithParent"
-"""False in the metadata of such a message if its task is not canceled with the parent."""
+"""Metadata key of a message that an agent sends. False if the task of the message is not canceled with the parent."""
 
 _NAMESPACE_ONLY = frozenset({CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR})
-"""Keys that never come without the namespace."""
+"""Keys that are never written without the prefix."""
 
 
 def own_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fields`, named by the keys above, as metadata of an event."""
+    """Return the metadata of an event. The names of `fields` are the keys above."""
     plain = {name: value for name, value in fields.items() if name not in _NAMESPACE_ONLY}
     return plain | {NAMESPACE + name: value for name, value in fields.items()}
 
 
 def retry_metadata(attempt: int, max_attempts: int | None, when: str, cause: str) -> dict[str, Any]:
-    """Return the metadata of a retry without unknown fields; see `Retried`."""
+    """Return the metadata of a retry, without fields whose value is unknown. See `Retried`."""
     fields = {ATTEMPT: attempt, MAX_ATTEMPTS: max_attempts, NEXT_ATTEMPT_AT: when, CAUSE: cause}
     return own_metadata({name: value for name, value in fields.items() if value})
 
 
 def suspension_metadata(when: str, signal: str) -> dict[str, Any]:
-    """Return the metadata of a suspended run without unknown fields; see `Suspended`."""
+    """Return the metadata of a suspended run, without fields whose value is unknown. See `Suspended`."""
     return own_metadata({name: value for name, value in {CONTINUES_AT: when, WAITS_FOR: signal}.items() if value})
 
 
 def progress_metadata(state: str, meta: Any) -> dict[str, Any]:
-    """Return the metadata of a Celery task's `state`, which it set by ``update_state`` with `meta`.
+    """Return the metadata for the `state` and `meta` that a Celery task passed to ``update_state``.
 
     Raises:
-        InvalidAgentResponseError: `meta` has no form in JSON.
+        InvalidAgentResponseError: `meta` cannot be represented in JSON.
     """
-    shown = jsonable(meta)
-    if not isinstance(shown, dict):
-        shown = {} if shown is None else {"meta": shown}
-    return {**shown, **own_metadata({CELERY_STATE: state})}
+    metadata = jsonable(meta)
+    if not isinstance(metadata, dict):
+        metadata = {} if metadata is None else {"meta": metadata}
+    return {**metadata, **own_metadata({CELERY_STATE: state})}
 
 
 def _keys(*names: str) -> tuple[str, ...]:
@@ -68,15 +68,15 @@ def _keys(*names: str) -> tuple[str, ...]:
 
 
 WAIT_KEYS = _keys(NEXT_ATTEMPT_AT, CAUSE, CONTINUES_AT, WAITS_FOR)
-"""Keys that a task keeps until its next status."""
+"""Keys that remain in a task until its next status."""
 
 DELAY_KEYS = tuple(NAMESPACE + name for name in (NEXT_ATTEMPT_AT, CONTINUES_AT, WAITS_FOR))
-"""Keys of which a task has at least one while its run is delayed or suspended."""
+"""Keys that show that the run of a task is delayed or suspended. Such a task has at least one of these keys."""
 
 RUN_KEYS = _keys(CELERY_STATE, EXECUTION)
-"""Keys that a task keeps while it is WORKING."""
+"""Keys that remain in a task while the task is WORKING."""
 
 
 def outdated_keys(state: TaskState) -> tuple[str, ...]:
-    """Return the keys that a task drops when it enters `state`. The status event may set them again."""
+    """Return the keys that are removed from a task that enters `state`. The status event may set these keys again."""
     return WAIT_KEYS if state == WORKING else WAIT_KEYS + RUN_KEYS

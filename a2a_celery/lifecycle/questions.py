@@ -1,7 +1,7 @@
-"""Questions whose answers have a JSON Schema: the schema's form in a message, and its limits.
+"""Questions whose answers have a JSON Schema: the form of the schema in a message, and its limits.
 
-A question carries its schema as a data part with the media type `SCHEMA_MEDIA_TYPE` and the metadata key
-`ANSWER_SCHEMA`. The validation of answers is in ``answers``.
+A question contains its schema as a data part with the media type `SCHEMA_MEDIA_TYPE` and the metadata key
+`ANSWER_SCHEMA`. ``answers`` validates answers.
 
 Source: JSON Schema 2020-12, https://json-schema.org/draft/2020-12/json-schema-core.
 """
@@ -25,13 +25,14 @@ from pydantic_core import SchemaError
 from .own_metadata import NAMESPACE
 
 SCHEMA_MEDIA_TYPE = "application/schema+json"
-"""Media type of the data part with the schema."""
+"""Media type of the data part that contains the schema."""
 
 ANSWER_SCHEMA = NAMESPACE + "answer_schema"
-"""Metadata key, with the value true, of the data part with the schema."""
+"""Metadata key, with the value true, of the data part that contains the schema."""
 
 PROPERTY_ORDER = "propertyOrder"
-"""Annotation of a property with its place in a form, from 1. A data part does not preserve the order of its keys."""
+"""Annotation of a property with its position in a form, counted from 1. A data part does not preserve the order of
+keys."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -51,17 +52,18 @@ _SINGLE_SCHEMAS = frozenset(
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _REFUSED = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef", "$vocabulary"})
-"""Keywords that give a schema another base or name. References of a question's schema lead into the schema itself."""
+"""Keywords that change the base URI or the name of a schema. References of a question's schema must stay in the
+schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question of `Turn.ask_all`.
+    """Question for `Turn.ask_all`.
 
     Attributes:
         text: Text of the question.
-        schema: Type of the answer: a Pydantic model, another type that Pydantic validates, or a JSON Schema. None for
-            text.
+        schema: Type of the answer: a Pydantic model, another type that Pydantic validates, or a JSON Schema. None means
+            that the answer is text.
     """
 
     text: str
@@ -73,7 +75,7 @@ class Violation:
     """Rule of a schema that an answer breaks.
 
     Attributes:
-        path: Place in the answer, such as ``.guests[0].name``; "" for the answer itself.
+        path: Path in the answer, such as ``.guests[0].name``, or "" for the answer itself.
         text: The rule, as a sentence for the client.
     """
 
@@ -82,19 +84,19 @@ class Violation:
 
 
 def is_schema_part(part: Part) -> bool:
-    """Return True if `part` carries the schema of the answer."""
+    """Return True if `part` contains the schema of the answer."""
     return part.HasField("data") and ANSWER_SCHEMA in part.metadata and part.metadata[ANSWER_SCHEMA] is True
 
 
 def schema_part(schema: Mapping[str, Any]) -> Part:
-    """Return the data part that carries the schema of the answer."""
+    """Return a data part that contains the schema of the answer."""
     part = new_data_part(dict(schema), media_type=SCHEMA_MEDIA_TYPE)
     part.metadata.update({ANSWER_SCHEMA: True})
     return part
 
 
 def schema_in(parts: Iterable[Part]) -> dict[str, Any] | None:
-    """Return the schema that the parts of a question carry, or None if they carry none."""
+    """Return the schema in the parts of a question, or None if the parts contain no schema."""
     for part in parts:
         if is_schema_part(part):
             schema = whole_numbers(MessageToDict(part.data))
@@ -103,7 +105,8 @@ def schema_in(parts: Iterable[Part]) -> dict[str, Any] | None:
 
 
 def whole_numbers(value: Any) -> Any:
-    """Return the JSON `value` with integers in place of floats without a fraction, because A2A's numbers are floats."""
+    """Return the JSON `value` with whole floats converted to integers, because A2A transfers every number as a
+    float."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)
@@ -119,7 +122,7 @@ def depth_exceeds(value: Any, depth: int = MAX_DEPTH) -> bool:
     """Return True if objects and lists in `value` are nested deeper than `depth` levels."""
     level = [value]
     for _ in range(depth + 1):
-        level = [one for outer in level for one in _inner_values(outer)]
+        level = [inner for outer in level for inner in _inner_values(outer)]
     return bool(level)
 
 
@@ -130,7 +133,8 @@ def _inner_values(value: Any) -> Iterable[Any]:
 
 
 def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield `schema` and all schemas inside it. Values of ``enum``, ``default`` and similar keywords are no schemas."""
+    """Yield `schema` and all schemas in it. The values of ``enum``, ``default`` and similar keywords are not
+    schemas."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -138,15 +142,15 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
         if keyword in _SINGLE_SCHEMAS:
             yield from subschemas(value)
         elif keyword in _SCHEMA_LISTS and isinstance(value, list):
-            for one in value:
-                yield from subschemas(one)
+            for inner in value:
+                yield from subschemas(inner)
         elif keyword in _SCHEMAS_BY_NAME and isinstance(value, dict):
-            for one in value.values():
-                yield from subschemas(one)
+            for inner in value.values():
+                yield from subschemas(inner)
 
 
 def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `schema`, with the order of its properties as annotations.
+    """Validate `schema` and return a copy whose properties are annotated with their order.
 
     Raises:
         ValueError: `schema` is not a JSON Schema, is too large or too deep, or uses a keyword that questions refuse.
@@ -184,12 +188,13 @@ def _check_keywords(schema: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=256)
 def compiled_pattern(pattern: str) -> TypeAdapter[str]:
-    """Return a validator of strings that contain a match of `pattern`, in time linear to the string's length.
+    """Return a validator for strings that contain a match of `pattern`. It takes time linear in the length of the
+    string.
 
     Pydantic compiles the pattern with Rust's regex crate, which has neither look-around nor backreferences.
 
     Raises:
-        ValueError: `pattern` is not a regular expression of that kind, or is too large.
+        ValueError: `pattern` is not a regular expression of that crate, or is too large.
     """
     try:
         return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
@@ -217,17 +222,16 @@ def _number_properties(schema: dict[str, Any]) -> None:
     properties = target.get("properties") if isinstance(target, dict) else None
     if not isinstance(properties, dict):
         return
-    for place, one in enumerate(properties.values(), 1):
-        if isinstance(one, dict):
-            one.setdefault(PROPERTY_ORDER, place)
+    for position, schema_of_property in enumerate(properties.values(), 1):
+        if isinstance(schema_of_property, dict):
+            schema_of_property.setdefault(PROPERTY_ORDER, position)
 
 
 def type_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the JSON Schema of a type, without the patterns that `compiled_pattern` refuses.
 
-    The worker validates the answer against the type itself, so such a pattern is not lost. An example is the pattern
-    of ``Decimal``.
-    """
+    The pattern of ``Decimal`` is an example. The worker validates the answer against the type itself, which includes
+    the pattern."""
     schema = deepcopy(adapter.json_schema())
     for part in subschemas(schema):
         if "pattern" in part and not _is_pattern(part["pattern"]):

@@ -1,4 +1,4 @@
-"""Validation of saved JSON data. An error begins with the invalid field."""
+"""Validation of saved JSON data. Each error message begins with the path of the invalid field."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from math import isfinite
 from typing import Any, TypeGuard
 
 Scalar = str | int | float | bool | None
-"""JSON without structure, and no NaN."""
+"""JSON value that is neither an object nor a list. NaN and infinity are not allowed."""
 
 
 class InvalidSaved(ValueError):
     """Saved data is invalid. `field` is the path of the invalid field."""
 
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
         self.field = field
 
 
@@ -23,8 +23,12 @@ def is_scalar(value: object) -> TypeGuard[Scalar]:
 
 
 def fields_of(value: Any, where: str, wanted: Mapping[str, type]) -> dict[str, Any]:
-    """Return `value` as an object with exactly the fields `wanted`. `where` is its path in error messages, "" for the
-    root.
+    """Return `value` as an object with exactly the fields `wanted`.
+
+    Args:
+        value: Value to check.
+        where: Path of the value for error messages, or "" for the root.
+        wanted: Type of each field by name.
 
     Raises:
         InvalidSaved: `value` is not an object, or a field is missing, unknown or of another type.

@@ -20,7 +20,7 @@ from referencing.jsonschema import DRAFT202012
 from .questions import MAX_TEXT, Violation, compiled_pattern, subschemas
 
 MAX_KEYWORDS = 50_000
-"""Maximum number of keywords of a schema that are checked for one value, which take about a second."""
+"""Maximum number of keyword checks for one value. They take about a second."""
 
 MAX_VIOLATIONS = 20
 """Maximum number of violations that are reported for one value."""
@@ -29,28 +29,29 @@ MAX_VIOLATIONS = 20
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
     """Return the rules of `schema` that the JSON `value` breaks."""
     validator = _validator_class()(schema, registry=Registry())
-    found: list[Violation] = []
+    violations: list[Violation] = []
     try:
         for error in validator.iter_errors(value):
             assert isinstance(error, Broken)
-            found.append(_violation(error))
-            if len(found) == MAX_VIOLATIONS:
+            violations.append(_violation(error))
+            if len(violations) == MAX_VIOLATIONS:
                 break
     except (_TooManyKeywords, RecursionError):
         return [Violation("", "The answer has too many values for its schema: send a smaller one.")]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(violations))
 
 
 class _TooManyKeywords(Exception):
-    """The validation has checked `MAX_KEYWORDS` keywords."""
+    """The validation exceeded `MAX_KEYWORDS` keyword checks."""
 
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
-"""Function that yields the errors of a keyword: validator, value of the keyword, instance, schema."""
+"""Function that yields the errors of a keyword. It receives the validator, the value of the keyword, the instance and
+the schema."""
 
 
 def _validator_class() -> Any:
-    """Return a class of validators that count their keywords together."""
+    """Return a validator class whose instances share one count of keyword checks."""
     count = 0
 
     def counted(keyword: Keyword) -> Keyword:
@@ -77,10 +78,10 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
 
 def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> Iterator[Any]:
-    """Check ``uniqueItems`` in linear time; the library compares lists of objects in quadratic time."""
+    """Check ``uniqueItems`` in linear time. The library takes quadratic time for lists of objects."""
     if not unique or not validator.is_type(instance, "array"):
         return
-    if len({json.dumps(one, sort_keys=True) for one in instance}) < len(instance):
+    if len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
         yield Broken("The items must differ from each other")
 
 
@@ -102,17 +103,17 @@ def _violation(error: Any) -> Violation:
 
 
 def require_valid_schema(schema: Mapping[str, Any]) -> None:
-    """Require that `schema` is a JSON Schema whose references resolve.
+    """Check that `schema` is a JSON Schema whose references resolve.
 
     Raises:
-        ValueError: It is not.
+        ValueError: `schema` is not a JSON Schema, or a reference does not resolve.
     """
     try:
         Draft202012Validator.check_schema(schema)
-        resolver = DRAFT202012.create_resource(schema)
-        found = Registry().with_resource("", resolver).resolver()
+        resource = DRAFT202012.create_resource(schema)
+        resolver = Registry().with_resource("", resource).resolver()
         for part in subschemas(schema):
-            found.lookup(part.get("$ref", "#"))
+            resolver.lookup(part.get("$ref", "#"))
     except SchemaError as e:
         raise ValueError(f"the schema of a question is not a JSON Schema: {e.message[:MAX_TEXT]}") from None
     except Unresolvable as e:

@@ -19,17 +19,17 @@ CANCELED = TaskState.TASK_STATE_CANCELED
 REJECTED = TaskState.TASK_STATE_REJECTED
 
 TERMINAL: frozenset[TaskState] = frozenset({COMPLETED, FAILED, CANCELED, REJECTED})
-"""States without a next state. The first one written wins."""
+"""States that no other state follows. The first terminal state that is written wins."""
 
 INTERRUPTED: frozenset[TaskState] = frozenset({INPUT_REQUIRED, AUTH_REQUIRED})
-"""States in which the task waits for its client. A blocking call returns in them."""
+"""States in which the task waits for its client. A blocking call returns when the task enters such a state."""
 
 _GOING_ON = frozenset({WORKING, INPUT_REQUIRED, AUTH_REQUIRED})
 
 LEGAL: Mapping[TaskState, frozenset[TaskState]] = {
     SUBMITTED: _GOING_ON | TERMINAL,
     WORKING: _GOING_ON | TERMINAL,
-    # SUBMITTED again is the next turn: the client's message waits for a worker.
+    # SUBMITTED begins the next turn: the client's message waits for a worker.
     INPUT_REQUIRED: _GOING_ON | TERMINAL | {SUBMITTED},
     AUTH_REQUIRED: _GOING_ON | TERMINAL | {SUBMITTED},
     COMPLETED: frozenset(),
@@ -37,7 +37,7 @@ LEGAL: Mapping[TaskState, frozenset[TaskState]] = {
     CANCELED: frozenset(),
     REJECTED: frozenset(),
 }
-"""The states that may follow each state. A repeated state, such as WORKING, is a new status."""
+"""States that may follow each state. A repeated state, such as WORKING, is a new status."""
 
 
 def is_terminal(state: TaskState) -> bool:

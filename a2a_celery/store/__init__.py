@@ -1,7 +1,7 @@
 """The only package that talks to Redis.
 
 An `Operation` is data: a Lua script of ``scripts/``, its keys and arguments, and a parser of its reply.
-`AsyncStore` and `SyncStore` run operations. ``keys`` names every key, ``sdk`` implements the A2A SDK's task store.
+`AsyncStore` and `SyncStore` run operations. ``keys`` names every key, and ``sdk`` implements the A2A SDK's task store.
 """
 
 from ..settings.urls import redis_url

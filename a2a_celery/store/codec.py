@@ -1,4 +1,4 @@
-"""Encoding of tasks and events as script arguments, and decoding of script replies."""
+"""Encoding of tasks and events to script arguments, and decoding of script replies."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ from .blobs.references import (
 from .operation import Argument
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
-"""Bytes of large parts after which a page of a log ends. A stream or a webhook has one page in memory."""
+"""Bytes of large parts after which a page of a log ends. A stream or a webhook delivery has one page in memory."""
 
 _WITHOUT_CONTENTS = 10
-"""Number of elements of a snapshot without contents, see ``snapshot`` in scripts/lib."""
+"""Number of elements in a snapshot without contents, see ``scripts/lib/snapshot.lua``."""
 
 
 class LongSnapshot(Exception):
-    """A reply has snapshots without contents, which ``long_tasks`` reads before the reply can be parsed."""
+    """The reply has snapshots without contents. ``log/long_tasks.py`` must read the contents before the reply is
+    parsed."""
 
     def __init__(self, snapshots: Sequence[list[Any]]) -> None:
         super().__init__()
@@ -51,14 +52,14 @@ class LongSnapshot(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoldedTask:
-    """Task folded from its log. `has_references` is True if parts of it are in the object store."""
+    """Task folded from its log. `has_references` is True if parts of the task are in the object store."""
 
     task: Task
     has_references: bool
 
 
 def event_arguments(events: Iterable[RunRecord]) -> list[Argument]:
-    """Return five arguments for each element, see ``events`` in scripts/lib."""
+    """Return five script arguments for each element of `events`, as ``scripts/lib/events.lua`` describes."""
     arguments: list[Argument] = []
     for event in events:
         if isinstance(event, Step):
@@ -85,7 +86,7 @@ def event_arguments(events: Iterable[RunRecord]) -> list[Argument]:
 
 
 def task_arguments(task: Task) -> list[Argument]:
-    """Return the arguments of ``replace_task`` in scripts/lib. Unresolved references do not change."""
+    """Return the arguments of ``replace_task`` in ``scripts/lib``. Unresolved references are preserved."""
     status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
     history: list[Argument] = [encode_again(message) for message in task.history]
     artifacts: list[Argument] = []
@@ -105,7 +106,7 @@ def task_arguments(task: Task) -> list[Argument]:
 
 
 def pack_metadata(metadata: Struct) -> bytes:
-    """Return keys and values in turn, each after its length in four bytes."""
+    """Return alternating keys and values, each preceded by its length in four bytes."""
     packed = b""
     for key, value in metadata.fields.items():
         name, stored = key.encode(), value.SerializeToString()
@@ -117,15 +118,15 @@ def require_contents(snapshots: Sequence[list[Any]]) -> None:
     """Check that each snapshot has its contents.
 
     Raises:
-        LongSnapshot: some snapshots have none.
+        LongSnapshot: a snapshot has no contents.
     """
-    lacking = [snapshot for snapshot in snapshots if len(snapshot) == _WITHOUT_CONTENTS]
-    if lacking:
-        raise LongSnapshot(lacking)
+    incomplete = [snapshot for snapshot in snapshots if len(snapshot) == _WITHOUT_CONTENTS]
+    if incomplete:
+        raise LongSnapshot(incomplete)
 
 
 def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
-    """Parse a reply of ``snapshot`` in scripts/lib to the task and the id of its newest event.
+    """Parse a reply of ``snapshot`` in ``scripts/lib``. Return the task and the id of its newest event.
 
     Raises:
         LongSnapshot: the contents must be read first.
@@ -147,7 +148,7 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
 
 
 def direct_answer(reply: Sequence[Any]) -> Message | None:
-    """Return the agent's message if it is the complete answer, directly after the task in the log, or None."""
+    """Return the agent's message if the message is the agent's only event, or None."""
     event = _decode(reply[4]) if event_id(reply[2]).version == 2 else None
     return event if isinstance(event, Message) else None
 
@@ -161,13 +162,17 @@ def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
 
 
 def require_blobs_retained(reply: Sequence[Any]) -> None:
-    """Raise BlobsExpired if a task was not created because its blobs may have been removed."""
+    """Check that a task was not refused because of its blobs.
+
+    Raises:
+        BlobsExpired: the task was not created, because its blobs may have been removed.
+    """
     if reply[0] == b"blobs_expired":
         raise BlobsExpired("the upload of a new task's parts to the object store took too long: nothing was stored")
 
 
 def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
-    """Parse the log entries after version `after`, fewer if they have large parts."""
+    """Parse log entries, the first of which follows version `after`. Parse fewer entries if they have large parts."""
     entries = []
     for version, stored in enumerate(reply, after + 1):
         recorded_us, _, event = stored.partition(b" ")
@@ -178,7 +183,7 @@ def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
 
 
 def journal_from(reply: Sequence[bytes]) -> dict[str, JournalEntry]:
-    """Parse keys and entries of a journal, in turn, to entries by key."""
+    """Parse alternating keys and entries of a journal. Return the entries by key."""
     keys = [key.decode() for key in reply[::2]]
     return {key: decode_entry(key, stored) for key, stored in zip(keys, reply[1::2], strict=True)}
 

@@ -1,8 +1,9 @@
-"""Implementations of the A2A SDK's store interfaces, for its request handler or another one::
+"""Implementations of the A2A SDK's store interfaces, for the SDK's own request handler or another handler::
 
     DefaultRequestHandlerV2(executor, RedisTaskStore(store), card, event_stream=RedisTaskEventStream(store, listener))
 
-The SDK's single-process engine then has a shared, replayable store. It still executes agents in its own process.
+The SDK's single-process engine then has a shared store with replayable logs. The engine still executes agents in its
+own process.
 """
 
 from __future__ import annotations
@@ -45,11 +46,15 @@ version_number = version_reader(TaskVersion)
 
 
 class RedisTaskStore(VersionedTaskStore):
-    """`VersionedTaskStore` on Redis or Valkey, with compare-and-swap on the version.
+    """Implementation of `VersionedTaskStore` on Redis or Valkey, with compare-and-swap on the version.
 
-    A change and its event are one write.
+    A change and its event are written together.
 
-    Tasks belong to the owner that `owner_resolver` returns. Ended tasks expire after `retention` seconds.
+    Args:
+        store: Store client.
+        keys: Keys of the deployment, or None for the default prefix.
+        retention: Seconds after which an ended task expires.
+        owner_resolver: Function that returns the owner of the tasks in a call context.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class RedisTaskStore(VersionedTaskStore):
         prev_version: TaskVersion = TaskVersion.MISSING,
         context: ServerCallContext,
     ) -> TaskVersion:
-        """See `VersionedTaskStore.save`. `prev` is ignored, because the event describes the change."""
+        """Save a task, see `VersionedTaskStore.save`. `prev` is ignored, because the event describes the change."""
         version = await self._store.run(
             _save_task(
                 self._keys,
@@ -90,7 +95,7 @@ class RedisTaskStore(VersionedTaskStore):
         return TaskVersion(version)
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
-        """Return the caller's task with its version, or None."""
+        """Return the caller's task with its version, or None if the caller has no such task."""
         found = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
         return None if found is None else StoredTask(found[0], TaskVersion(found[1].version))
 
@@ -100,18 +105,14 @@ class RedisTaskStore(VersionedTaskStore):
         return await list_page(self._store, self._keys, scope, params, retention=self._retention)
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Delete the caller's task with its log, if it exists."""
+        """Delete the caller's task and its log, if the task exists."""
         scope = Scope(owner=self._owner_of(context))
         names = self._keys.task(task_id)
         await self._store.run(Operation(script("delete_task"), names, [str(scope)], lambda _: None))
 
 
 class RedisTaskEventStream(TaskEventStream):
-    """`TaskEventStream` that replays a task's log from any version and follows it, in any process.
-
-    Raises:
-        RuntimeError: `subscribe` before `start`.
-    """
+    """Implementation of `TaskEventStream` that replays and follows the log of a task in any process."""
 
     def __init__(self, store: AsyncStore, listener: PubSubListener, keys: Keys | None = None) -> None:
         self._follower = LogFollower(store, keys or Keys(), listener)
@@ -120,7 +121,7 @@ class RedisTaskEventStream(TaskEventStream):
         """Do nothing, because `RedisTaskStore.save` has written the event and notified the followers."""
 
     async def subscribe(self, task_id: str, *, after: TaskVersion) -> AsyncGenerator[VersionedEvent, None]:
-        """Yield each event of `task_id` after `after` until the task's last event."""
+        """Yield the events of a task after the version `after`, up to the terminal event."""
         start = version_number(after)
         now = await self._follower.store.run(read_log(self._follower.keys, task_id, start, limit=1))
         if is_terminal(now.state) and now.version <= start:
@@ -132,13 +133,13 @@ class RedisTaskEventStream(TaskEventStream):
                 return
 
     async def destroy(self, task_id: str) -> None:
-        """Do nothing, because the log expires with its task."""
+        """Do nothing, because the log expires with the task."""
 
 
 def _save_task(
     keys: Keys, scope: Scope, task: Task, *, event: Event | None, prev_version: TaskVersion, retention: int
 ) -> Operation[int | None]:
-    """Save a task. The result is the new version, or None if `prev_version` is not the stored one."""
+    """Save a task. The result is the new version, or None if `prev_version` is not the stored version."""
     arguments: list[Argument] = [
         task.id,
         task.context_id,
@@ -152,7 +153,7 @@ def _save_task(
         version_number(prev_version),
         int(task.status.state == CANCELED),
     ]
-    # A log begins with the complete task, whatever its first event was.
+    # The first entry of a log is the complete task, regardless of the event.
     if isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent) and not prev_version.is_missing:
         arguments += ["event", *event_arguments([event])]
     else:

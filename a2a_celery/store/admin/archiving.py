@@ -1,8 +1,8 @@
 """Commands that move ended tasks to the archive.
 
-With an archive, the script that ends a task sets no expiry on its keys and adds the task to the list `archive`, where
-it is due after `retention`. Only `remove_archived` removes the task from the store, after it was copied to the archive.
-While the archive is unavailable, ended tasks use memory, but no task is lost.
+With an archive, the script that ends a task sets no expiry on the keys of the task. It adds the task to the list
+`archive`, where the task is due after `retention`. The task is copied to the archive, and then `remove_archived`
+removes it from the store. While the archive is unavailable, ended tasks stay in memory and no task is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..keys import Keys, Scope, quoted
 from ..operation import Operation, script
 
 UNDELIVERED_RETENTION = 2 * 24 * 3600
-"""Seconds for which an archived task with undelivered events stays in the store, unlisted."""
+"""Seconds that an archived task with undelivered events stays in the store. ListTasks does not return such a task."""
 
 PAGE = 1000
 """Approximate number of keys that one call reads."""
@@ -23,7 +23,7 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class DueArchival:
-    """Ended tasks to archive now, oldest first. `tasks` is None if another archiver holds the lease."""
+    """Ended tasks to archive now, oldest first. `tasks` is None if another archiver has the lease."""
 
     now_us: int
     tasks: list[tuple[str, Scope]] | None
@@ -35,11 +35,11 @@ class ArchiveState:
 
     Attributes:
         on: True if ended tasks are archived.
-        complete: True if tasks that ended before archiving began are archived too.
-        waiting: ended tasks in the store.
-        due: those of them that are due.
-        lag: seconds for which the oldest has been due, or 0.
-        refused: tasks that the archive's database refused.
+        complete: True if tasks that ended before archiving was enabled are archived too.
+        waiting: number of ended tasks that wait for the archive.
+        due: number of waiting tasks that are due.
+        lag: seconds for which the oldest task has been due, or 0.
+        refused: number of tasks that the archive's database refused.
     """
 
     on: bool
@@ -51,7 +51,7 @@ class ArchiveState:
 
 
 def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Operation[DueArchival]:
-    """Return up to `limit` due tasks to the archiver `who`, under a lease of `lease_ms` milliseconds."""
+    """Acquire up to `limit` due tasks for the archiver `who`, under a lease of `lease_ms` milliseconds."""
 
     def parse(reply: Sequence[Any]) -> DueArchival:
         now_us, *tasks = reply
@@ -65,7 +65,7 @@ def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Op
 
 
 def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
-    """Remove archived tasks from the store. Return how many it still had."""
+    """Remove archived tasks from the store. The result is the number of removed tasks."""
     return Operation(
         script("remove_archived"),
         [keys.archive, keys.installation, keys.deliveries, keys.dead_letters],
@@ -75,20 +75,20 @@ def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
 
 
 def defer_archiving(keys: Keys, task_id: str) -> Operation[int]:
-    """Set aside a task that the archive refused, so that the task delays no other."""
+    """Set aside a task that the archive refused, so that it does not delay other tasks."""
     return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [quoted(task_id)], int)
 
 
 def retry_refused(keys: Keys) -> Operation[int]:
-    """Let all refused tasks wait for the archive again. Return how many there are."""
+    """Move all refused tasks back to the list of tasks to archive. The result is the number of these tasks."""
     return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [""], int)
 
 
 def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]]:
-    """List the ended tasks in one page of the keyspace for archiving. If archiving was disabled, let them expire.
+    """Queue the ended tasks in one page of the keyspace for the archive. If archiving was disabled, let them expire.
 
     Returns:
-        The cursor of the next page, "0" after the last one, and the number of changed tasks.
+        The cursor of the next page, or "0" after the last page, and the number of changed tasks.
     """
 
     def parse(reply: Sequence[Any]) -> tuple[str, int]:
@@ -101,7 +101,7 @@ def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]
 def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[ArchiveState]:
     """Return the backlog of the archive.
 
-    With `give_up`, tasks that end from now on are not archived. `update_archive_backlog` lets the waiting tasks expire.
+    With `give_up`, archiving is disabled first. `update_archive_backlog` then lets the waiting tasks expire.
     """
 
     def parse(reply: Sequence[Any]) -> ArchiveState:

@@ -1,7 +1,7 @@
-"""Metrics of a deployment, counted in one hash by the scripts that write.
+"""Metrics of a deployment, which the writing scripts count in one hash.
 
-Each change is counted exactly once, also if the process that made it has died. Fields of the hash, with the quoted name
-of the agent:
+A script counts a change when it makes the change, so each change is counted exactly once. The fields of the hash
+contain the quoted name of the agent:
 
 =============================== ================================================================
 ``ended <agent> <state>``       tasks, by the number of their terminal state
@@ -24,19 +24,19 @@ from ..keys import Keys
 from ..operation import BOUNDS, Operation, script
 
 SAMPLED_RUNS = 1000
-"""Number of queued runs, those that are published first, among which the oldest is found."""
+"""Number of queued runs among which the oldest run is searched. The runs are those that are due first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Histogram of times: a count for each of `BOUNDS` and one for longer times, and the sum in seconds."""
+    """Histogram of durations: a count for each of `BOUNDS` and for longer durations, and the sum in seconds."""
 
     buckets: tuple[int, ...]
     sum: float
 
     @property
     def cumulated(self) -> list[tuple[str, float]]:
-        """Cumulative buckets as Prometheus has them: each bound with the number of times up to it."""
+        """Cumulative buckets in the form of Prometheus: each bound with the number of durations up to it."""
         bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
         return [(bound, float(sum(self.buckets[: place + 1]))) for place, bound in enumerate(bounds)]
 
@@ -48,11 +48,12 @@ class FleetMetrics:
     Attributes:
         counts: values by kind, agent and label.
         runs: open runs by phase: queued, blocked, running, delegated, suspended.
-        paused: interrupted tasks.
-        oldest: seconds for which the oldest queued run of each agent has waited, among the `SAMPLED_RUNS`.
-        to_archive: ended tasks that are due for the archive.
-        archive_lag: seconds for which the oldest of them has been due.
-        archive_refused: tasks that the archive refused.
+        paused: number of interrupted tasks.
+        dead_letters: number of dead letters that can be requeued.
+        oldest: seconds that the oldest queued run of each agent has waited, among `SAMPLED_RUNS` runs.
+        to_archive: number of ended tasks that are due for the archive.
+        archive_lag: seconds for which the oldest of these tasks has been due.
+        archive_refused: number of tasks that the archive refused.
     """
 
     now_us: int = field(compare=False)
@@ -65,13 +66,13 @@ class FleetMetrics:
     archive_lag: float = field(default=0.0, compare=False)
     archive_refused: int = 0
 
-    def counted(self, what: str) -> dict[tuple[str, str], int]:
-        """Return the values of one kind by agent and label."""
-        return {(agent, label): times for (kind, agent, label), times in self.counts.items() if kind == what}
+    def counted(self, kind: str) -> dict[tuple[str, str], int]:
+        """Return the values of `kind` by agent and label."""
+        return {(agent, label): count for (name, agent, label), count in self.counts.items() if name == kind}
 
-    def times(self, what: str) -> dict[str, Times]:
-        """Return the times of one kind by agent."""
-        counted = self.counted(what)
+    def times(self, kind: str) -> dict[str, Times]:
+        """Return the histogram of `kind` for each agent."""
+        counted = self.counted(kind)
         agents = dict.fromkeys(agent for agent, _ in counted)
         places = [str(place) for place in range(1, len(BOUNDS) + 2)]
         return {
@@ -90,7 +91,7 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
         refused, suspended = reply[11:]
         return FleetMetrics(
             int(now_us),
-            {_words(name): int(times) for name, times in zip(fields[::2], fields[1::2], strict=True)},
+            {_words(name): int(count) for name, count in zip(fields[::2], fields[1::2], strict=True)},
             {
                 "queued": queued,
                 "blocked": blocked,
@@ -112,5 +113,5 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
 
 
 def _words(name: bytes) -> tuple[str, str, str]:
-    what, agent, label = name.decode().split(" ")
-    return what, unquote(agent), label
+    kind, agent, label = name.decode().split(" ")
+    return kind, unquote(agent), label

@@ -1,6 +1,6 @@
 """Lists of open runs, pauses, dead letters and tasks of all owners, for operators.
 
-A list is read in pages, so that a long list does not delay other commands.
+A list is read in pages, so that a long list does not delay other Redis commands.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """Task in a list, with its newest run. Times are times of the store, in µs.
+    """Task in a list, with its newest run. All times are times of the store, in µs.
 
     Attributes:
-        since_us: time at which the task entered its state. Further updates in the same state do not change it.
-        runner: worker process, or "".
+        since_us: time at which the task entered its state. An update within the state does not change this time.
+        runner: worker process that has claimed the run, or "".
         cancel_requested_us: time of the first request to cancel the open run, or None.
         republish_count: number of times that the newest run was published again.
         begins_us: earliest time at which the client allows the run to begin, or 0.
         claimed_us: time of the last claim, or 0.
-        score: time of the task in the list, see ``keys``; inf for never.
+        score: score of the task in the list, see ``keys``. inf means never.
         now_us: time at which the list was read.
     """
 
@@ -55,7 +55,7 @@ class TaskSummary:
 
 @dataclass(frozen=True, slots=True)
 class TaskSummaryPage:
-    """Page of a list, with the cursor of the next page, or None after the last one."""
+    """Page of a list. `cursor` is the cursor of the next page, or None on the last page."""
 
     tasks: list[TaskSummary]
     cursor: int | None
@@ -74,14 +74,14 @@ def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummar
 def newest_tasks(
     keys: Keys, indexes: Sequence[str], *, limit: int, not_before_us: int | None, not_after_us: int | None
 ) -> Operation[TaskSummaryPage]:
-    """Read up to `limit` tasks of `indexes` (see ``keys.indexes``) with a status in this period, newest first."""
+    """Read up to `limit` tasks of `indexes` (see ``keys.indexes``) with a status in the period, newest first."""
     since = "-inf" if not_before_us is None else not_before_us
     until = "+inf" if not_after_us is None else not_after_us
     return Operation(script("newest_tasks"), indexes, [keys.prefix, limit, since, until], _page)
 
 
 def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
-    """Read the state of each task, None for a task that does not exist."""
+    """Read the states of tasks. The result contains None for a task that does not exist."""
 
     def parse(reply: Sequence[bytes]) -> list[TaskState | None]:
         return [state_of(state) if state else None for state in reply]
@@ -107,9 +107,9 @@ def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
 
 
 def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
-    """Yield each live task once: tasks with blocked runs first, then queued, interrupted, suspended and claimed ones.
+    """Yield each live task once, in the order blocked, queued, interrupted, suspended, delegated and claimed.
 
-    In this order, the end of one task unblocks no run of a task that follows.
+    In this order, a caller that ends each task does not unblock the run of a task that follows.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -133,12 +133,12 @@ def all_tasks(
 ) -> Iterator[TaskSummary]:
     """Yield the tasks of all owners in `states`, newest status first.
 
-    To find the indexes, the names of all keys are scanned in small steps. A task that changes during the scan may be
-    missed. Indexes are sorted by the newest status, which may be later than the start of the state, so indexes of live
-    states are read beyond `not_after_us`.
+    The names of all keys are scanned in small steps to find the indexes. A task that changes during the scan may be
+    missed. An index is sorted by the newest status, which may be later than the start of the state. Indexes of live
+    states are therefore read beyond `not_after_us`.
 
     Args:
-        pattern: a pattern of ``keys.indexes``.
+        pattern: pattern from ``keys.indexes``.
         not_before_us: earliest time at which a task entered its state.
         not_after_us: latest time at which a task entered its state.
 

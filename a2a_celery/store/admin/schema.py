@@ -1,11 +1,11 @@
 """Schema of a store: the version of its data format, which each process checks when it starts.
 
-Releases with the same schema run side by side, which permits rolling updates. A process that finds another schema
-refuses to start, and changes nothing; ``a2a migrate`` converts the store. An empty store receives the schema of the
-first process.
+Releases with the same schema can run at the same time, which permits rolling updates. A process that finds another
+schema refuses to start and changes nothing; ``a2a migrate`` converts the store. An empty store receives the schema of
+the first process.
 
-A migration step stays in the code, because it may meet a store that is years old. A step handles the keyspace in pages.
-It can be repeated after an interruption, and two processes may run it at once.
+All migration steps stay in the code, because a store may be years old. A step converts the keyspace in pages. It can be
+repeated after an interruption, and two processes may run it concurrently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Step that converts a store to schema `to`, one page per call of `script`. `does` describes it for operators."""
+    """Step that converts a store to schema `to`. `script` converts one page, and `does` describes the step to
+    operators."""
 
     to: int
     script: str
@@ -53,7 +54,7 @@ STEPS: Sequence[Migration] = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Schema of a store, or 0 if it has none, and whether ended tasks are archived."""
+    """Schema of a store, or 0 if the store has none. `archives` is True if ended tasks are archived."""
 
     schema: int
     archives: bool
@@ -62,13 +63,14 @@ class Opened:
 async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None = None) -> None:
     """Check that this process may work with the store.
 
-    If the store is unavailable, `store` makes the check before its first operation, which then may raise ConfigError.
+    If the store is unavailable, the check runs before the first operation of `store`, which may then raise ConfigError.
 
     Args:
-        archive: True if the process has an archive: ended tasks are archived from now on. None if it needs none.
+        archive: True if the process has an archive, which enables archiving. False if the process must not run without
+            the archive of the store. None to ignore the archive.
 
     Raises:
-        ConfigError: the store has another schema, or an archive that the process does not know. The text names the
+        ConfigError: the store has another schema, or has an archive and `archive` is False. The message names the
             remedy.
     """
 
@@ -106,20 +108,21 @@ def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
             return opened
 
 
-def require_compatible(found: Opened, archive: bool | None) -> None:
-    """Check that a process may work with such a store, see `require_schema`."""
-    if found.schema > SCHEMA:
+def require_compatible(opened: Opened, archive: bool | None) -> None:
+    """Check that a process may work with the opened store, see `require_schema`."""
+    if opened.schema > SCHEMA:
         raise ConfigError(
-            f"the store has schema {found.schema}, which a newer release wrote; this one knows {SCHEMA}: "
+            f"the store has schema {opened.schema}, which a newer release wrote; this one knows {SCHEMA}: "
             "install the newer release here too; a migration cannot be undone"
         )
-    if found.schema < SCHEMA:
-        what = "; ".join(step.does for step in pending(found.schema))
+    if opened.schema < SCHEMA:
+        changes = "; ".join(step.does for step in pending(opened.schema))
+        found = f"schema {opened.schema}" if opened.schema else "no schema yet"
         raise ConfigError(
-            f"the store has {'schema ' + str(found.schema) if found.schema else 'no schema yet'}, this release needs "
-            f"{SCHEMA}: stop all other processes that use the store, then run `celery -A … a2a migrate` once. It {what}"
+            f"the store has {found}, this release needs {SCHEMA}: stop all other processes that use the store, then "
+            f"run `celery -A … a2a migrate` once. It {changes}"
         )
-    if found.archives and archive is False:
+    if opened.archives and archive is False:
         raise ConfigError(
             "a2a_archive_url is not set, and the store's ended tasks go to an archive: set A2A_ARCHIVE_URL as in the "
             "other processes, or give the archive up with `celery -A … a2a migrate --without-archive`"
@@ -127,12 +130,12 @@ def require_compatible(found: Opened, archive: bool | None) -> None:
 
 
 def pending(schema: int) -> list[Migration]:
-    """Return the steps from `schema` to the schema of this release."""
+    """Return the migration steps from `schema` to the schema of this release."""
     return [step for step in STEPS if schema < step.to <= SCHEMA]
 
 
 def migrate(store: SyncStore, keys: Keys, step: Migration, schema: int, *, dry_run: bool = False) -> int:
-    """Run one step from `schema`, also a step that was interrupted. Return the number of changed records.
+    """Run one migration step from `schema`, or repeat an interrupted step. Return the number of changed records.
 
     Raises:
         StoreUnavailable: the store cannot be reached. Pages that were converted stay converted.
@@ -149,17 +152,17 @@ def migrate(store: SyncStore, keys: Keys, step: Migration, schema: int, *, dry_r
 
 
 def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool) -> Operation[tuple[str, int]]:
-    """Run one page of a step.
+    """Convert one page of the keyspace with a migration step.
 
     Returns:
-        The cursor of the next page, "0" after the last one, and the number of changed records.
+        The cursor of the next page, or "0" after the last page, and the number of changed records.
     """
     args: list[Argument] = [keys.prefix, cursor, PAGE, int(dry_run)]
     return Operation(script(step.script), [keys.installation], args, _page)
 
 
 def _opening(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Operation[Any], Any, Opened]:
-    """Yield the operations that open a store, and receive their results. A store with a schema takes one operation."""
+    """Yield the operations that open a store, and receive their results. A store with a schema needs one operation."""
     read_schema = Operation(script("open_store"), [keys.installation], [SCHEMA, int(archive)], _text_and_bool)
     schema, archives = yield read_schema
     if schema != "":

@@ -1,6 +1,6 @@
-"""State of a deployment apart from its tasks, and the checks of the store when a process starts.
+"""Start checks of the store, the description of its server, heartbeats, and the clock of the store.
 
-The checks: the store is reachable, readable by this release, and safe to keep tasks in.
+At its start, a process checks that the store is reachable, has the schema of this release and does not evict tasks.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ async def check_store(
     """Check that this process may work with the store.
 
     Args:
-        store: The store. An unavailable one checks its schema before its first operation.
+        store: The store. If the store is unavailable, its schema is checked before the first operation.
         keys: The keys of this deployment.
         settings: The settings of this process.
         sealer: The secret keys of this process.
-        report: Log one line if the store is unavailable, and one if it may evict tasks.
+        report: True to log that the store is unavailable, or that it may evict tasks.
 
     Returns:
         True if the store is available.
@@ -64,7 +64,7 @@ async def check_store(
 
 
 def warn_of_eviction(info: Any) -> None:
-    """Log a warning if the section ``memory`` of INFO names an eviction policy that deletes tasks."""
+    """Log a warning if `info`, the section ``memory`` of INFO, names an eviction policy that deletes tasks."""
     policy = info.get("maxmemory_policy", SAFE_POLICY)
     if policy != SAFE_POLICY:
         logger.warning(
@@ -75,14 +75,14 @@ def warn_of_eviction(info: Any) -> None:
 
 
 def unavailable(store: AsyncStore | SyncStore, error: BaseException) -> str:
-    """Return a sentence with the address of the store and the reason why it is unavailable."""
+    """Return a message with the address of the store and the reason why the store is unavailable."""
     options = store.redis.connection_pool.connection_kwargs
     address = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
     return f"the store at {address}, database {options.get('db') or 0}, is unavailable: {_reason(error)}"
 
 
 def _reason(error: BaseException) -> str:
-    """Return the operating system's text of the error, or else the text of redis-py."""
+    """Return the operating system's message for the error, or redis-py's message if there is none."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno:
@@ -96,7 +96,7 @@ async def require_reachable(store: AsyncStore) -> None:
     """Check that the store replies.
 
     Raises:
-        StoreUnavailable: The store does not reply. The text names the address and the reason.
+        StoreUnavailable: The store does not reply. The message names the address and the reason.
     """
     try:
         await store.ping()
@@ -113,10 +113,10 @@ async def _unavailable(store: AsyncStore) -> str:
 
 
 ANNOUNCEMENT_TTL_US = 20_000_000
-"""µs after which a watcher or an announced worker without a heartbeat counts as stopped."""
+"""µs without a heartbeat after which a watcher or an announced worker counts as stopped."""
 
 SAVING = {"the append-only file": "aof_last_write_status", "a snapshot": "rdb_last_bgsave_status"}
-"""Fields of INFO with the result of the last save, by kind of persistence."""
+"""Fields of INFO that contain the result of the last save, by kind of persistence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,13 @@ class Server:
     """Redis or Valkey server of a store.
 
     Attributes:
-        identity: equal for two clients exactly if they use the same database of the same server process.
-        evicts: the ``maxmemory-policy``.
-        max_memory: bytes, or 0 for no limit.
-        clock_offset: seconds by which the clock of this process is ahead of the server's.
+        identity: identity of the database. Two clients have the same identity only if they use the same database of the
+            same server process.
+        evicts: ``maxmemory-policy`` of the server.
+        max_memory: memory limit in bytes, or 0 if there is no limit.
+        clock_offset: seconds by which the clock of this process is ahead of the server's clock.
         answered_in: seconds until the server replied.
-        used_memory: bytes.
+        used_memory: used memory in bytes.
         replicas: number of connected replicas.
         unsaved: kind of persistence whose last save failed, or "".
     """
@@ -183,12 +184,12 @@ def server_of(store: SyncStore) -> Server:
 
 
 def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bool) -> Operation[list[str]]:
-    """Record the heartbeat of a watcher, and return the announcements of all watchers.
+    """Record the heartbeat of a watcher. The result contains the announcements of all watchers.
 
-    A store that was emptied receives its `schema` again, and archives ended tasks again if `archives`.
+    If the store was emptied, the heartbeat restores `schema` and, with `archives`, enables archiving again.
 
     Args:
-        announcement: description of the watcher, equal in each call.
+        announcement: description of the watcher, which is the same in each call.
     """
     arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives)]
     return Operation(script("record_heartbeat"), [keys.watchers, keys.installation], arguments, _texts)
@@ -203,16 +204,16 @@ class ClockReading:
 
 
 def read_clock(keys: Keys) -> Operation[ClockReading]:
-    """Return the store's time."""
+    """Read the store's time."""
     return correct_due_times(keys, 0, corrections=0, lease_us=0)
 
 
 def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
-    """Correct the times that were stored before the store's clock jumped by `jump_us`, negative for backward.
+    """Correct the times that were stored before the store's clock jumped by `jump_us`.
 
-    Each lease begins anew. After a jump forward, pauses and suspensions end later by the jump. After a jump backward,
-    runs, suspensions, deliveries and canvases are due earlier by the jump. Nothing changes if the store's number of
-    corrections differs from `corrections`.
+    A backward jump is negative. All leases are renewed. After a forward jump, pauses and suspensions are
+    extended by the jump. After a backward jump, runs, suspensions, deliveries and canvases become due earlier by the
+    jump. Nothing changes if the store's number of corrections differs from `corrections`.
     """
 
     def parse(reply: Sequence[bytes]) -> ClockReading:
@@ -224,17 +225,17 @@ def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: i
 
 
 def watchers(keys: Keys) -> Operation[list[str]]:
-    """Return the announcements of the watchers with a recent heartbeat."""
+    """Read the announcements of the watchers with a recent heartbeat."""
     return record_heartbeat(keys, "", schema=0, archives=False)
 
 
 def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[list[str]]:
-    """Announce a worker that Celery's remote control does not reach.
+    """Announce a worker that Celery's remote control cannot reach.
 
-    The `announcement` expires after `ANNOUNCEMENT_TTL_US`.
+    The announcement expires after `ANNOUNCEMENT_TTL_US`.
 
     Returns:
-        The announcements of all such workers.
+        The announcements of all workers that remote control cannot reach.
     """
     return Operation(
         script("record_heartbeat"),
@@ -245,7 +246,7 @@ def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[
 
 
 def announced_workers(keys: Keys) -> Operation[list[str]]:
-    """Return the announcements of `announce_worker` that have not expired."""
+    """Read the announcements of `announce_worker` that have not expired."""
     return announce_worker(keys, "", schema=0)
 
 

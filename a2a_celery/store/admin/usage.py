@@ -1,4 +1,4 @@
-"""Memory of a store and its watermark, its number of tasks, and the size of a task."""
+"""Memory usage of a store, its memory watermark, and the number and size of its tasks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..keys import Keys
 from ..operation import Operation, script
 
 SAMPLED = 2000
-"""Number of keys from which the share of tasks is estimated. SCAN returns keys in random order. A store with fewer keys
-is counted."""
+"""Number of keys from which the number of tasks is estimated. SCAN returns keys in random order. In a store with fewer
+keys, all keys are counted."""
 
 WEIGHED = 500
-"""Number of keys of tasks whose size is measured."""
+"""Number of task keys whose size is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Usage:
 
     Attributes:
         used: bytes of memory that the server uses.
-        max_memory: bytes, or 0 for no limit.
+        max_memory: memory limit in bytes, or 0 if there is no limit.
         tasks: estimated number of stored tasks, including ended tasks.
-        bytes_per_task: estimated mean size of all keys of a task.
-        followed: tasks that streams and blocking calls follow, as of the last second.
+        bytes_per_task: estimated mean size of a task with all its keys, in bytes.
+        followed: number of tasks that streams and blocking calls follow, up to a second old.
     """
 
     used: int | None
@@ -43,7 +43,7 @@ class Usage:
 
 
 def usage(store: SyncStore, keys: Keys) -> Usage:
-    """Measure the store. The cost does not depend on the number of tasks.
+    """Measure memory and tasks of the store. The cost does not depend on the number of tasks.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -62,7 +62,7 @@ def usage(store: SyncStore, keys: Keys) -> Usage:
 
 
 def _tasks(store: SyncStore, keys: Keys) -> tuple[int | None, int | None]:
-    """Return the number of tasks and the size of one."""
+    """Return the number of tasks and the mean size of a task."""
     beginning = f"{keys.prefix}:{{".encode()
     names: set[bytes] = set()
     try:
@@ -97,12 +97,12 @@ def _followed(store: SyncStore, keys: Keys) -> int | None:
 logger = logging.getLogger(__name__)
 
 FRESH = 1.0
-"""Seconds for which a reading of the memory is used."""
+"""Seconds for which a memory reading is reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of a Redis server, in bytes. `limit` is its maxmemory, 0 for none."""
+    """Memory of a Redis server, in bytes. `limit` is maxmemory, or 0 if there is no limit."""
 
     used: int
     limit: int
@@ -120,9 +120,15 @@ def read_memory() -> Operation[Memory | None]:
 
 
 class MemoryWatermark:
-    """Share of the server's maxmemory, 0 to 1, above which the store counts as nearly full; None or 0 for none.
+    """Memory usage above which the store counts as nearly full.
 
-    A server without maxmemory is never nearly full, and neither is a server that evicts keys, which stays at its limit.
+    A server without maxmemory is never nearly full. A server that evicts keys is never nearly full either, because it
+    normally stays at its limit.
+
+    Args:
+        store: Store whose memory is read.
+        share: Share of the server's maxmemory, from 0 to 1. None or 0 disables the watermark.
+        clock: Clock for the age of a reading.
     """
 
     def __init__(self, store: AsyncStore, share: float | None, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -133,10 +139,9 @@ class MemoryWatermark:
         self._read_at = float("-inf")
 
     async def is_reached(self) -> bool:
-        """Return whether the server uses more than the share, as of at most `FRESH` seconds ago.
+        """Return True if the server uses more memory than the watermark.
 
-        One call in `FRESH` seconds reads the memory; the others return its last result. A store that is unavailable
-        leaves the last result unchanged.
+        The memory is read at most once in `FRESH` seconds. If the store is unavailable, the last result is returned.
         """
         if not self._share or self._clock.monotonic() - self._read_at <= FRESH:
             return self._is_reached

@@ -1,1 +1,1 @@
-"""Large parts of messages, kept in an object store."""
+"""Large parts of messages, stored in an object store."""

@@ -1,8 +1,9 @@
 """Blobs: large parts of messages in an object store, with one folder for each task.
 
-A writer first registers the task in the store, then writes the blob, then the reference. The task is therefore known
-wherever the writer dies, and a watcher removes the folder of a task that does not exist. Scripts decide whether a task
-exists, and refuse a new task whose blobs may have been removed, so a blob with a reference is never removed.
+A writer registers the task in the store, then writes the blob, and then writes the reference. The task is therefore
+registered even if the writer dies before the reference is written. A watcher removes the folder of a registered task
+that does not exist. A script refuses to create a task whose blobs may have been removed, so a blob with a reference is
+never removed.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, extrac
 T = TypeVar("T")
 
 ORPHAN_AFTER_US = 600_000_000
-"""µs for which blobs of a task that does not exist yet are not removed."""
+"""µs that a registered task has to be created before its blobs may be removed."""
 
 DIGEST_BESIDE = 64 * 1024
-"""Size in bytes above which a digest is computed in a thread."""
+"""Size in bytes above which the digest of a blob is computed in a thread."""
 
 
 class Blobs:
-    """The blobs of one deployment, for one process. Its coroutines belong to one event loop."""
+    """Reads and writes the blobs of one deployment. The coroutines of an instance must run on one event loop."""
 
     def __init__(self, objects: ObjectStore, keys: Keys, threshold: int) -> None:
         self.threshold = threshold
@@ -44,14 +45,16 @@ class Blobs:
     def is_for(self, operation: Operation[Any]) -> bool:
         """Return True if an argument of the operation may have large parts."""
         threshold = self.threshold
-        return any(isinstance(one, Encoded) and len(one) > threshold for one in operation.args)
+        return any(isinstance(argument, Encoded) and len(argument) > threshold for argument in operation.args)
 
     async def put(
         self, operation: Operation[T], register: Callable[[Operation[bool]], Awaitable[bool]]
     ) -> Operation[T]:
-        """Write the large parts of an operation as blobs. Return the operation with references.
+        """Write the large parts of an operation as blobs, and return the operation with references to them.
 
-        `register` runs the operation that registers the task, before the first blob is written.
+        Args:
+            operation: operation with large parts.
+            register: runs the operation that registers the task. It is called before the first blob is written.
 
         Raises:
             BlobsUnavailable: a blob was not written.
@@ -65,7 +68,7 @@ class Blobs:
         return _packed(operation, arguments)
 
     def put_now(self, operation: Operation[T], register: Callable[[Operation[bool]], bool]) -> Operation[T]:
-        """Like `put`, for code without an event loop."""
+        """Write the large parts of an operation as `put` does, without an event loop."""
         arguments, blobs = self._extracted(operation)
         if arguments is operation.args:
             return operation
@@ -76,14 +79,14 @@ class Blobs:
         return _packed(operation, arguments)
 
     async def get(self, refs: Collection[BlobRef]) -> Mapping[str, bytes]:
-        """Read blobs. Return their contents by name.
+        """Return the contents of blobs by name.
 
         Raises:
             BlobMissing: a blob does not exist.
             BlobsUnavailable: a blob cannot be read, or differs from what was written.
         """
 
-        async def one(ref: BlobRef) -> tuple[str, bytes]:
+        async def read_blob(ref: BlobRef) -> tuple[str, bytes]:
             content = await self._objects.get(ref.name)
             if len(content) > DIGEST_BESIDE:
                 await self._threads.call(lambda: _require_intact(ref, content))
@@ -94,44 +97,44 @@ class Blobs:
         amount = sum(ref.size for ref in refs)
         await self._budget.acquire(amount)
         try:
-            found = dict(await asyncio.gather(*map(one, refs)))
+            contents = dict(await asyncio.gather(*map(read_blob, refs)))
         except BaseException:
             self._budget.release(amount)
             raise
         self._budget.hold(amount)
-        return found
+        return contents
 
     def get_now(self, refs: Collection[BlobRef]) -> Mapping[str, bytes]:
-        """Like `get`, for code without an event loop."""
-        found = {ref.name: self._objects.get_now(ref.name) for ref in refs}
+        """Return the contents of blobs as `get` does, without an event loop."""
+        contents = {ref.name: self._objects.get_now(ref.name) for ref in refs}
         for ref in refs:
-            _require_intact(ref, found[ref.name])
-        return found
+            _require_intact(ref, contents[ref.name])
+        return contents
 
     async def remove(self, tag: str) -> None:
-        """Remove all blobs of the task with that tag."""
+        """Remove all blobs of the task with the tag `tag`."""
         await self._objects.remove(tag)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the object store."""
         await self._objects.aclose()
 
     def _extracted(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
         tag, arguments = tag_in(operation.keys), list(operation.args)
         blobs: dict[str, bytes] = {}
-        for n, one in enumerate(arguments):
-            if isinstance(one, Encoded) and len(one) > self.threshold:
-                if one.packed is None:
-                    arguments[n], parts = extract_blobs(one, tag, self.threshold)
+        for n, argument in enumerate(arguments):
+            if isinstance(argument, Encoded) and len(argument) > self.threshold:
+                if argument.packed is None:
+                    arguments[n], parts = extract_blobs(argument, tag, self.threshold)
                     blobs |= parts
                 else:
-                    arguments[n] = one.packed
+                    arguments[n] = argument.packed
         changed = any(new is not old for new, old in zip(arguments, operation.args, strict=True))
         return arguments if changed else operation.args, blobs
 
 
 def blobs_of(settings: Settings) -> Blobs | None:
-    """Return the blob store of a deployment, or None if none is configured.
+    """Return the blobs of a deployment, or None if no object store is configured.
 
     Raises:
         ConfigError: `blob_url` cannot be used.
@@ -143,7 +146,7 @@ def blobs_of(settings: Settings) -> Blobs | None:
 
 
 def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
-    """Parse a reply. Return the result, and the blobs that are missing to complete it."""
+    """Parse a reply. Return the result, and the blobs that are still needed to complete the result."""
     reading = Reading(available)
     before = READING.set(reading if operation.resolve_blobs else None)
     try:
@@ -153,7 +156,7 @@ def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) ->
 
 
 def require(blobs: Blobs | None) -> Blobs:
-    """Return `blobs`, the blob store that a reply refers to.
+    """Return `blobs`, to which a reply refers.
 
     Raises:
         BlobsUnavailable: this process has no object store.
@@ -167,8 +170,9 @@ def require(blobs: Blobs | None) -> Blobs:
 
 
 def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
-    """Register a task with blobs. The result is True if it was not registered: earlier blobs may have been removed.
+    """Register a task with blobs.
 
+    The result is True if the task was not registered. Blobs that were written earlier may then have been removed.
     `parse` raises BlobsExpired while the folder of an earlier task with the same tag is being removed.
     """
 
@@ -181,9 +185,9 @@ def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
 
 
 def _packed(operation: Operation[T], arguments: Sequence[Argument]) -> Operation[T]:
-    for one, packed in zip(operation.args, arguments, strict=True):
-        if isinstance(one, Encoded) and isinstance(packed, bytes) and packed is not one:
-            one.packed = packed
+    for argument, packed in zip(operation.args, arguments, strict=True):
+        if isinstance(argument, Encoded) and isinstance(packed, bytes) and packed is not argument:
+            argument.packed = packed
     return replace(operation, args=arguments)
 
 

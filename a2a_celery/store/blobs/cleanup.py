@@ -1,4 +1,4 @@
-"""Search for blobs of tasks that no longer exist."""
+"""Detection of blobs whose task no longer exists, and the start check for an object store."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..operation import Argument, Operation, script
 logger = logging.getLogger(__name__)
 
 RECHECK_AFTER_US = 3_600_000_000
-"""µs between two checks whether a live task still exists."""
+"""µs between two checks that a live task with blobs still exists."""
 
 REMOVE_FOR_US = 300_000_000
-"""µs that a watcher has to remove a folder before another watcher tries."""
+"""µs that a watcher has to remove a folder before another watcher may remove it."""
 
 
 def blobs_in_use(keys: Keys) -> Operation[int]:
-    """Count the tasks that have blobs, or folders to be removed."""
+    """Count the tasks that have blobs, or a folder that is yet to be removed."""
     return Operation(script("blobs_in_use"), [keys.blobs, keys.orphaned_blobs], [], int)
 
 
 def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
-    """Return the tags of up to `limit` tasks that no longer exist. The caller removes their folders."""
+    """Acquire the tags of up to `limit` tasks that no longer exist. The caller removes their folders."""
 
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [tag.decode() for tag in reply]
@@ -41,7 +41,15 @@ def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Operation[None]:
 
 
 def require_blobs_in(settings: Settings, in_use: int) -> None:
-    """Raise ConfigError if `in_use` tasks have blobs and no object store is configured."""
+    """Check that an object store is configured if tasks have blobs.
+
+    Args:
+        settings: settings of this process.
+        in_use: number of tasks with blobs.
+
+    Raises:
+        ConfigError: no object store is configured.
+    """
     if in_use and settings.blob_url is None:
         raise ConfigError(
             f"a2a_blob_url is not set, and {in_use} tasks have parts in an object store: set A2A_BLOB_URL as for the "
@@ -50,7 +58,7 @@ def require_blobs_in(settings: Settings, in_use: int) -> None:
 
 
 async def require_blobs_known(store: AsyncStore, keys: Keys, settings: Settings) -> None:
-    """Check `require_blobs_in`, unless the store is unavailable."""
+    """Count the tasks with blobs and call `require_blobs_in`, unless the store is unavailable."""
     try:
         in_use = await store.run(blobs_in_use(keys))
     except StoreUnavailable as e:

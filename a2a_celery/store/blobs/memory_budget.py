@@ -1,4 +1,4 @@
-"""Memory budget for the blobs that one process reads: readers wait until enough of it is released."""
+"""Memory budget for the blobs that a process reads. Readers wait until enough memory is released."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextvars import ContextVar
 from ...errors import BlobsUnavailable
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of blobs that a process holds in memory at once. A single reply may exceed it if no other reply is held."""
+"""Bytes of blobs that a process may have in memory. A reply may exceed the limit if no other reply is in memory."""
 
 BUDGET_TIMEOUT = 30.0
-"""Seconds that a reader waits for memory."""
+"""Seconds that a reader waits for memory before it fails."""
 
 
 class MemoryBudget:
-    """Budget of `size` bytes on one event loop."""
+    """Budget of `size` bytes for the readers of one event loop."""
 
     def __init__(self, size: int = MAX_BYTES) -> None:
         self._size = size
@@ -26,7 +26,7 @@ class MemoryBudget:
         self._notifications: set[asyncio.Task[None]] = set()
 
     async def acquire(self, amount: int) -> None:
-        """Acquire `amount` bytes, after releasing those of the current reservation.
+        """Release the bytes of the current reservation, then acquire `amount` bytes.
 
         Raises:
             BlobsUnavailable: the bytes were not free within `BUDGET_TIMEOUT` seconds.
@@ -42,7 +42,7 @@ class MemoryBudget:
             raise BlobsUnavailable("too many large parts are being read at once") from None
 
     def hold(self, amount: int) -> None:
-        """Keep `amount` acquired bytes until the current reservation ends, or release them if there is none."""
+        """Assign `amount` acquired bytes to the current reservation, or release them if there is no reservation."""
         reservation = _RESERVATION.get()
         if reservation is None:
             self.release(amount)
@@ -50,7 +50,7 @@ class MemoryBudget:
             reservation.budget, reservation.amount = self, amount
 
     def release(self, amount: int) -> None:
-        """Release `amount` bytes and wake the readers that wait."""
+        """Release `amount` bytes and wake the waiting readers."""
         self._acquired -= amount
         task = asyncio.get_running_loop().create_task(self._notify())
         self._notifications.add(task)
@@ -80,7 +80,8 @@ _RESERVATION: ContextVar[Reservation | None] = ContextVar("a2a_celery_blob_reser
 
 @contextmanager
 def reserve_memory() -> Iterator[Reservation]:
-    """Hold the blobs that the block reads until the reservation is released, or the block ends."""
+    """Reserve the memory of the blobs that the ``with`` block reads, until the reservation is released or the block
+    ends."""
     reservation = Reservation()
     token = _RESERVATION.set(reservation)
     try:

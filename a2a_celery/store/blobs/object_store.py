@@ -1,6 +1,6 @@
-"""Folder of an object store, through fsspec: put, get and remove, with and without an event loop.
+"""Folder of an object store, accessed through fsspec with or without an event loop.
 
-fsspec's asyncio file systems (S3, GCS, Azure) are called on the event loop, all others in threads.
+fsspec's asyncio file systems (S3, GCS, Azure) are called on the event loop, and all others in threads.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable, ConfigError
 
 CALLS_AT_ONCE = 8
-"""Concurrent calls of one process, and threads for calls that block."""
+"""Maximum number of concurrent calls of a process, and of threads for blocking calls."""
 
 CALL_TIMEOUT = 30.0
-"""Seconds that a call may take. A call in a thread is abandoned after that."""
+"""Seconds that a call may take. A call in a thread is then abandoned."""
 
 
 class BlobMissing(BlobsUnavailable):
-    """The object store has no blob of that name."""
+    """The object store has no blob with the requested name."""
 
 
 class ObjectStore:
-    """Folder at `url`, any URL that fsspec supports. The coroutines belong to one event loop.
+    """Folder of an object store. The coroutines of an instance must run on one event loop.
+
+    Args:
+        url: any URL that fsspec supports.
 
     Raises:
         ConfigError: fsspec or its driver for the URL is not installed, or the URL is invalid.
@@ -48,24 +51,25 @@ class ObjectStore:
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def put(self, name: str, content: bytes) -> None:
-        """Write a blob atomically, replacing one of the same name."""
+        """Write a blob atomically. An existing blob with the same name is replaced."""
         if self._native:
             await self._bounded("put", lambda: self._fs._pipe_file(self._path(name), content))
         else:
             await self._threaded("put", lambda: self._put(name, content))
 
     async def get(self, name: str) -> bytes:
-        """Return the contents of a blob.
+        """Return the content of a blob.
 
         Raises:
-            Missing: nothing.
+            BlobMissing: the blob does not exist.
+            BlobsUnavailable: the object store cannot be reached.
         """
         if self._native:
             return bytes(await self._bounded("get", lambda: self._fs._cat_file(self._path(name))))
         return bytes(await self._threaded("get", lambda: self._fs.cat_file(self._path(name))))
 
     async def remove(self, folder: str) -> None:
-        """Remove a folder with its contents, if it exists."""
+        """Remove a folder with its contents, if the folder exists."""
         try:
             if self._native:
                 await self._bounded("remove", lambda: self._fs._rm(self._path(folder), recursive=True))
@@ -75,37 +79,38 @@ class ObjectStore:
             pass
 
     async def aclose(self) -> None:
-        """Close the connections, if there are any."""
+        """Close the connections to the object store."""
         if self._native and self._used and hasattr(self._fs, "set_session"):
             session = await self._fs.set_session()
             await session.close()
 
     def put_now(self, name: str, content: bytes) -> None:
-        """`put`, for code without a loop."""
+        """Write a blob as `put` does, without an event loop."""
         try:
             self._put(name, content)
         except Exception as e:
             raise _translated(e, "put") from e
 
     def get_now(self, name: str) -> bytes:
-        """`get`, for code without a loop."""
+        """Return the content of a blob as `get` does, without an event loop."""
         try:
             return bytes(self._blocking.cat_file(self._path(name)))
         except Exception as e:
             raise _translated(e, "get") from e
 
     def _path(self, name: str) -> str:
+        # without the prefix, a folder called ".." would be outside the root
         folder, slash, rest = name.partition("/")
-        return f"{self._root}/task-{folder}{slash}{rest}"  # a folder called ".." would be another
+        return f"{self._root}/task-{folder}{slash}{rest}"
 
     @cached_property
     def _blocking(self) -> Any:
-        """The file system for code without a loop."""
+        """File system for code without an event loop."""
         return self._open()[0] if self._native else self._fs
 
     def _put(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        if self._native:  # an object store: there is no folder to make, and nobody sees half an object
+        if self._native:  # an object store needs no folder, and a reader never sees half an object
             self._blocking.pipe_file(path, content)
             return
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -113,19 +118,19 @@ class ObjectStore:
         self._fs.pipe_file(beside, content)
         self._fs.mv(beside, path)
 
-    async def _threaded(self, what: str, call: Any) -> Any:
-        return await self._bounded(what, lambda: self._threads.call(call))
+    async def _threaded(self, action: str, call: Any) -> Any:
+        return await self._bounded(action, lambda: self._threads.call(call))
 
-    async def _bounded(self, what: str, call: Any) -> Any:
+    async def _bounded(self, action: str, call: Any) -> Any:
         self._used = True
         try:
             async with asyncio.timeout(CALL_TIMEOUT), self._calls:
                 return await call()
-        except Exception as e:  # each file system has errors of its own
-            raise _translated(e, what) from e
+        except Exception as e:  # each file system raises its own exceptions
+            raise _translated(e, action) from e
 
 
-def _translated(error: Exception, what: str) -> BlobsUnavailable:
+def _translated(error: Exception, action: str) -> BlobsUnavailable:
     if isinstance(error, FileNotFoundError):
-        return BlobMissing(f"the object store has nothing to {what}")
-    return BlobsUnavailable(f"the object store did not {what}: {type(error).__name__}: {error}")
+        return BlobMissing(f"the object store has nothing to {action}")
+    return BlobsUnavailable(f"the object store did not {action}: {type(error).__name__}: {error}")

@@ -1,11 +1,11 @@
 """Blob references, which replace large parts in stored messages.
 
 A stored message with references begins with a table of the missing parts: their positions, the names of their blobs and
-their sizes. A table begins with a byte with which no protobuf message begins. Neither a client nor an agent can
-therefore forge one, and a release without references refuses such a message.
+their sizes. The first byte of a table cannot be the first byte of a protobuf message. A client or an agent therefore
+cannot forge a table, and a release without support for references refuses the message.
 
-While a process handles a task without its contents, a reference is a part whose URL is a mark that only this process
-knows.
+While a process handles a task without the contents of its blobs, a reference is a part whose URL begins with a mark
+that only this process knows.
 """
 
 from __future__ import annotations
@@ -39,45 +39,50 @@ from ..operation import Operation
 P = TypeVar("P", bound=Proto)
 
 TABLE = b"\x00"
-"""First byte of a stored message with references. The length of the table follows, in four bytes."""
+"""First byte of a stored message with references. The length of the table follows in four bytes."""
 
 MARK = f"a2a-celery-blob:{token_hex(16)}:"
-"""Prefix of the URL of a part that is not resolved. It is secret to this process and never sent."""
+"""Prefix of the URL of an unresolved part. The prefix is secret to this process and is never sent."""
 
 
 class BlobRef(NamedTuple):
-    """Blob. Its name is the tag of its task and its digest, separated by a slash. The size is in bytes."""
+    """Reference to a blob.
+
+    Attributes:
+        name: tag of the task and digest of the blob, separated by a slash.
+        size: size in bytes.
+    """
 
     name: str
     size: int
 
 
 class BlobsExpired(BlobsUnavailable):
-    """A task was not created, because its blobs may have been removed."""
+    """The task was not created, because its blobs may have been removed."""
 
 
 class Encoded(bytes):
-    """Message of the protocol in its stored form, from which large parts can be extracted."""
+    """Stored form of a protocol message, from which large parts can be extracted."""
 
     content: ClassVar[type[Proto]] = StreamResponse
     packed: bytes | None = None
-    """Form without large parts, set by the first call, so that a repeated call writes no blob again."""
+    """Form without large parts. The first call sets it, so that a repeated call does not write the blobs again."""
 
 
 class EncodedRequest(Encoded):
-    """Request of a run in its stored form."""
+    """Stored form of the request of a run."""
 
     content = SendMessageRequest
 
 
 @dataclass(slots=True)
 class Reading:
-    """State of parsing a reply: available blobs by name, and the blobs that are missing."""
+    """State of parsing a reply: the available blobs, and the missing blobs, by name."""
 
     available: Mapping[str, bytes] = field(default_factory=dict)
     missing: dict[str, BlobRef] = field(default_factory=dict)
     referenced_bytes: int = 0
-    """Bytes of all blobs that the parsed part of the reply refers to."""
+    """Size in bytes of all blobs to which the parsed part of the reply refers."""
 
 
 READING: ContextVar[Reading | None] = ContextVar("a2a_celery_reading", default=None)
@@ -94,19 +99,19 @@ def encode_request(request: SendMessageRequest) -> EncodedRequest:
 
 
 def encode_again(event: Event) -> bytes:
-    """Return the stored form of an event that may have unresolved references. The references do not change."""
+    """Return the stored form of an event whose references may be unresolved. The references are preserved."""
     encoded = encode(event)
     return _without(encoded, {}, threshold=None) if MARK.encode() in bytes(encoded) else encoded
 
 
 def extract_blobs(encoded: Encoded, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
-    """Return `encoded` without the parts of more than `threshold` bytes, and these parts as blobs by name."""
+    """Return `encoded` without parts larger than `threshold` bytes, and the contents of these parts by blob name."""
     blobs: dict[str, bytes] = {}
     return _without(encoded, blobs, threshold=threshold, tag=tag), blobs
 
 
 def forget_packed(operation: Operation[Any]) -> bool:
-    """Let a repeated call write its blobs again. Return False if it would have written them anyway."""
+    """Make a repeated call of `operation` write its blobs again. Return False if the call would write them anyway."""
     arguments = [
         argument for argument in operation.args if isinstance(argument, Encoded) and argument.packed is not None
     ]
@@ -116,12 +121,12 @@ def forget_packed(operation: Operation[Any]) -> bool:
 
 
 def decode_as(content: type[P], stored: bytes) -> P:
-    """Parse a stored message. Parts whose blobs are not available become marks."""
+    """Parse a stored message. The URL of a part whose blob is not available becomes a mark."""
     if not stored.startswith(TABLE):
         return content.FromString(stored)
     (length,) = unpack_from(">I", stored, 1)
-    found = content.FromString(stored[5 + length :])
-    parts = list(_parts_of(found))
+    message = content.FromString(stored[5 + length :])
+    parts = list(_parts_of(message))
     reading = READING.get()
     for place, name, size in json.loads(stored[5 : 5 + length]):
         blob = None
@@ -134,11 +139,11 @@ def decode_as(content: type[P], stored: bytes) -> P:
             parts[place].url = f"{MARK}{size}:{name}"
         else:
             parts[place].ParseFromString(blob)
-    return found
+    return message
 
 
 def insert_blobs(message: Proto) -> None:
-    """Replace the marks in `message` whose blobs are available, see `decode_as`."""
+    """Replace the marked parts of `message` whose blobs are available; see `decode_as`."""
     reading = READING.get()
     if reading is None:
         return
@@ -159,18 +164,18 @@ def has_references(stored: bytes) -> bool:
 
 
 def referenced_bytes() -> int:
-    """Return the bytes of the blobs that the parsed part of the reply refers to, or 0 if blobs are not resolved."""
+    """Return the total size of the blobs to which the parsed reply refers, or 0 if blobs are not resolved."""
     reading = READING.get()
     return 0 if reading is None else reading.referenced_bytes
 
 
 def is_resolved(*messages: Proto) -> bool:
-    """Return True if none of the `messages` has a mark."""
+    """Return True if no part of `messages` is an unresolved reference."""
     return not any(part.url.startswith(MARK) for message in messages for part in _parts_of(message))
 
 
 def full_size(message: Proto) -> int:
-    """Return the bytes of `message`, including the parts behind marks."""
+    """Return the size of `message` in bytes, including the blobs of unresolved parts."""
     marks = [part.url for part in _parts_of(message) if part.url.startswith(MARK)]
     return message.ByteSize() + sum(int(mark.removeprefix(MARK).partition(":")[0]) for mark in marks)
 
@@ -200,7 +205,7 @@ def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None
 
 
 def _parts_of(message: Any) -> Iterator[Part]:
-    """Yield the parts of a message of the protocol. The order of a part does not depend on the contents of others."""
+    """Yield the parts of a protocol message. The position of a part does not depend on the contents of other parts."""
     match message:
         case Message():
             yield from message.parts

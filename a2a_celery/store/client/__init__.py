@@ -1,1 +1,1 @@
-"""Redis connections: run operations on an event loop or without one."""
+"""Redis connections, which run operations with or without an event loop."""

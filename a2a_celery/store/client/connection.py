@@ -1,4 +1,4 @@
-"""Execution of store operations through redis-py: `AsyncStore` on an event loop, `SyncStore` without one."""
+"""Execution of store operations through redis-py: `AsyncStore` runs on an event loop, `SyncStore` without one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .round_trips import Command, RoundTrips
 T = TypeVar("T")
 
 SOCKET_TIMEOUT = 5.0
-"""Seconds that a reply may take. Scripts take microseconds."""
+"""Seconds that Redis may take to reply. A script takes microseconds."""
 
 RETRY_TIMEOUT = 30.0
 """Seconds for which `run_with_retry` retries while the store is unavailable."""
@@ -36,12 +36,12 @@ RETRY_TIMEOUT = 30.0
 RETRY_INTERVAL = 0.5
 
 MAX_SENDERS = 4
-"""Concurrent pipelines: a large read in one of them does not delay the others."""
+"""Maximum number of concurrent pipelines. A large read in one pipeline does not delay the others."""
 
 MAX_BATCH = 64
 
 SEND_TIMEOUT = 17.0
-"""Seconds that a pipeline may take, retries included."""
+"""Seconds that a pipeline may take, including retries."""
 
 SCANNED = 1000
 """COUNT of one SCAN call, which blocks Redis for about a millisecond."""
@@ -70,14 +70,15 @@ class _Lane:
 
 
 class AsyncStore:
-    """Store on one event loop, for gateways, watchers and the runs of a worker.
+    """Store client on one event loop, for gateways, watchers and the runs of a worker.
 
     Concurrent operations share a pipeline, which saves round trips. Background tasks send the pipelines, so a caller
-    that is cancelled leaves every connection usable.
+    that is cancelled does not break a connection.
     """
 
     first: Callable[[], Awaitable[None]] | None = None
-    """Check to run, with `run_raw`, before the first operation; None if there is none or it has passed."""
+    """Check that runs before the first operation and uses `run_raw`. None if there is no check, or the check has
+    passed."""
 
     def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
         self._blobs = blobs
@@ -91,11 +92,14 @@ class AsyncStore:
         self._turn = asyncio.Lock()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation. Large parts are written to the object store before it, and read from there after it.
+        """Run an operation.
+
+        Large parts are written to the object store before the operation, and read from the object store after it.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command (out of memory, read-only, loading).
-            BlobsUnavailable: the object store cannot be reached. If a part could not be written, nothing was written.
+            BlobsUnavailable: the object store cannot be reached. If a part could not be written, the operation did not
+                run.
         """
         if self.first is not None:
             await self.first()
@@ -119,7 +123,7 @@ class AsyncStore:
         return result
 
     async def _fold_log(self, snapshot: list[Any]) -> None:
-        """Read the contents of a long task, one page or slice per turn of the event loop."""
+        """Read the contents of a long task. Other tasks of the event loop run after each page and each slice."""
         steps = fold_log(snapshot)
         reply = None
         with suppress(StopIteration):
@@ -129,10 +133,10 @@ class AsyncStore:
                     reply = await (asyncio.sleep(0) if request is None else self.run_raw(request))
 
     async def run_raw(self, operation: Operation[T]) -> T:
-        """Run an operation without large parts and without the check of `first`.
+        """Run an operation that has no large parts, without the check of `first`.
 
         Raises:
-            StoreUnavailable: as `run`.
+            StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
         return operation.parse(await self._ask(operation))
 
@@ -203,19 +207,19 @@ class AsyncStore:
                 reply.set_result(result)
 
     async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
-        """Return the replies, an error in place of each write that too few replicas confirmed."""
+        """Return the replies. The reply of a write that too few replicas confirmed is an error."""
         commands: list[Command] = []
         for operation in operations:
             call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
             commands.append((*call, len(operation.keys), *operation.keys, *operation.args))
-        if not self._replicas.confirm(operations[0]):  # of one lane
+        if not self._replicas.confirm(operations[0]):  # all operations belong to one lane
             return await self._round_trips.make(commands)
         *replies, confirmed = await self._round_trips.make([*commands, self._replicas.command])
         return self._replicas.checked(operations, replies, confirmed)
 
 
 async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
-    """Run an operation, and retry while the store is unavailable.
+    """Run an operation, and retry it while the store is unavailable.
 
     Raises:
         StoreUnavailable: the store was unavailable for `RETRY_TIMEOUT` seconds.
@@ -231,7 +235,7 @@ async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
 
 
 class SyncStore:
-    """Store for code without an event loop, such as signal handlers and commands."""
+    """Store client for code without an event loop, such as signal handlers and commands."""
 
     def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
         self._blobs = blobs
@@ -301,7 +305,7 @@ class SyncStore:
             raise translated(e, "ping") from e
 
     def names(self, pattern: str) -> list[str]:
-        """Return the names of all sorted sets that match the SCAN `pattern`.
+        """Return the names of all sorted sets that match `pattern`, a pattern for SCAN.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.

@@ -1,8 +1,8 @@
-"""redis-py clients for the URL of a store: one server, or the primary that Sentinels report; and the mapping of their
-errors to errors of the store.
+"""redis-py clients for the URL of a store, and the translation of their errors to errors of the store.
 
-redis-py asks the Sentinels for the primary when it opens a connection, and closes a connection to a server that became
-a replica. A client that reconnects therefore follows a failover.
+A URL names a server, or Sentinels that report the primary. redis-py asks the Sentinels for the primary when it opens a
+connection, and closes a connection to a server that has become a replica. A client that reconnects therefore follows a
+failover.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ CONNECT_TIMEOUT = 2.0
 """Seconds that a server may take to accept a connection."""
 
 SENTINEL_TIMEOUT = 1.0
-"""Seconds that a Sentinel may take to accept a connection, and to reply, before the next one is asked."""
+"""Seconds that a Sentinel may take to accept a connection, and to reply, before the next Sentinel is asked."""
 
 
 def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
-    """Return a client for an event loop; `options` are redis-py's. `aclose_client` closes it."""
+    """Return a client for an event loop, with the redis-py options `options`. `aclose_client` closes the client."""
     if not is_sentinel_url(url):
         return redis.asyncio.Redis.from_url(redis_url(url), **_fitting(url, options))
     address = SentinelAddress.of(url)
@@ -58,7 +58,7 @@ def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
 
 
 def sync_client(url: str, **options: Any) -> redis.Redis:
-    """Return a client for code without an event loop; `options` are redis-py's. `close_client` closes it."""
+    """Return a client for code without an event loop, with the redis-py options `options`. `close_client` closes it."""
     if not is_sentinel_url(url):
         return redis.Redis.from_url(redis_url(url), **_fitting(url, options))
     address = SentinelAddress.of(url)
@@ -71,56 +71,56 @@ def sync_client(url: str, **options: Any) -> redis.Redis:
 
 
 async def aclose_client(client: redis.asyncio.Redis) -> None:
-    """Close the connections of `client`, those to Sentinels too."""
+    """Close the connections of `client`, including its connections to Sentinels."""
     await client.aclose()
     if isinstance(client.connection_pool, redis.asyncio.SentinelConnectionPool):
         await client.connection_pool.sentinel_manager.aclose()
 
 
 def close_client(client: redis.Redis) -> None:
-    """Close the connections of `client`, those to Sentinels too."""
+    """Close the connections of `client`, including its connections to Sentinels."""
     client.close()
     if isinstance(client.connection_pool, redis.sentinel.SentinelConnectionPool):
         client.connection_pool.sentinel_manager.close()
 
 
 class _Connection(redis.sentinel.SentinelManagedConnection):
-    """Connection that asks the Sentinels each time that it connects.
+    """Connection that asks the Sentinels for the primary each time it connects.
 
-    redis-py 8.1 asks them when a connection leaves its pool. When it sends on a connection that broke, as it does when
-    it tries a command again, it connects to the previous primary.
+    redis-py 8.1 asks the Sentinels when a connection leaves its pool. When redis-py retries a command on a broken
+    connection, it reconnects to the previous primary.
     """
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Connect if need be, and send."""
+        """Connect if necessary, and send the command."""
         if not self.is_connected:
             self.connect()  # type: ignore[no-untyped-call]
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
 
 class _TLSConnection(_Connection, redis.sentinel.SentinelManagedSSLConnection):
-    """`_Connection` with TLS."""
+    """Connection like `_Connection`, with TLS."""
 
 
 class _AsyncConnection(redis.asyncio.sentinel.SentinelManagedConnection):
-    """`_Connection` for an event loop."""
+    """Connection like `_Connection`, for an event loop."""
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Connect if need be, and send."""
+        """Connect if necessary, and send the command."""
         if not self.is_connected:
             await self.connect()  # type: ignore[no-untyped-call]
         await super().send_packed_command(command, check_health)
 
 
 class _AsyncTLSConnection(_AsyncConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection):
-    """`_Connection` with TLS, for an event loop."""
+    """Connection like `_Connection`, with TLS and for an event loop."""
 
 
 class _SentinelClient(redis.asyncio.Redis):
-    """A client of one Sentinel, bounded by a timeout around the query.
+    """Client of one Sentinel, with a timeout for each query.
 
-    With a ``socket_timeout`` redis-py writes inside ``wait_for``, which on Python 3.11 swallows a cancellation: a task
-    that is cancelled while it asks a Sentinel would go on for ever.
+    A ``socket_timeout`` would make redis-py write inside ``wait_for``, which may swallow a cancellation on Python 3.11.
+    A task that is cancelled while it asks a Sentinel would then run forever.
     """
 
     async def sentinel_masters(self) -> Any:
@@ -133,7 +133,7 @@ class _SentinelClient(redis.asyncio.Redis):
 
 
 def _fitting(url: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options` without those that a unix socket connection does not support."""
+    """Return `options` without the options that a Unix socket connection does not support."""
     is_socket = redis_url(url).startswith("unix://")
     return {
         n: v for n, v in options.items() if not is_socket or n not in ("socket_keepalive", "socket_connect_timeout")
@@ -141,7 +141,7 @@ def _fitting(url: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(url: str) -> dict[str, Any]:
-    """Return redis-py's options for a URL, without its host."""
+    """Return redis-py's options for a URL, without the host."""
     options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
     options.pop("host")
     if options.pop("connection_class", None) is not None:
@@ -167,41 +167,45 @@ UNAVAILABLE_CODES = (
     "NOAUTH",
     "WRONGPASS",
 )
-"""Error codes that describe the state of the server."""
+"""Error codes that report a state of the server, not a mistake in the command."""
 
 _CODES_WITH_CLASS: dict[type[RedisError], str] = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
     MasterDownError: "MASTERDOWN",
 }
-"""redis-py removes the code from an error that has its own class."""
+"""Codes of the errors that have their own class in redis-py, which removes the code from the text of these errors."""
 
 _UNAVAILABLE = re.compile(
     r"(?:Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script: ?\d+: )*-?"
     rf"({'|'.join(UNAVAILABLE_CODES)})\b"
 )
-"""Error reply that starts with a code.
+"""Error reply that begins with one of `UNAVAILABLE_CODES`.
 
-Redis 7 replies ``OOM …`` when a command in a script fails. Redis 6.2 replies ``ERR Error running script (call to
-f_<sha>): @user_script:1: @user_script: 1: -OOM …``. redis-py removes ``ERR``. An error that a script raises itself
-starts with ``user_script:1:``, without the at sign.
+If a command in a script fails, Redis 7 replies ``OOM …``, and Redis 6.2 replies ``ERR Error running script (call to
+f_<sha>): @user_script:1: @user_script: 1: -OOM …``. redis-py removes ``ERR``. An error that the script itself raises
+begins with ``user_script:1:``, without the at sign.
 """
 
 
 _CLUSTER_ERRORS = (AskError, ClusterCrossSlotError, ClusterDownError, TryAgainError)
-"""Replies of a node of a cluster. redis-py derives MasterDownError of a replica from one; its code is checked first."""
+"""Errors of a cluster node. MasterDownError of a replica is a subclass of one, so its code is checked first."""
 
 _UNKNOWN_TO_SENTINEL = re.compile(r"unknown command [`'](evalsha|eval|select)['`]", re.IGNORECASE)
-"""Reply of a Sentinel to a command that all other servers support."""
+"""Reply of a Sentinel to a command that every Redis server supports."""
 
 
 def translated(error: Exception, operation: str) -> Exception:
-    """Return the error that the store raises for `error`.
+    """Return the exception that the store raises for `error`.
+
+    Args:
+        error: exception of redis-py, or any other exception.
+        operation: name of the operation, for the message of the exception.
 
     Returns:
-        StoreUnavailable for an error of the connection or of the server's state; `operation` names the call in it.
-        ConfigError if the server is a Sentinel or a node of a cluster, or lacks the database.
-        `error` itself for all others: a script that is wrong must not look like an unavailable store.
+        StoreUnavailable for an error of the connection or of the server's state. ConfigError if the server is a
+        Sentinel or a cluster node, or does not have the database. All other errors are returned unchanged, so that a
+        faulty script does not look like an unavailable store.
     """
     if not isinstance(error, RedisError):
         return error
@@ -225,5 +229,5 @@ def _code(error: RedisError) -> str:
     for error_type, code in _CODES_WITH_CLASS.items():
         if isinstance(error, error_type):
             return code
-    found = _UNAVAILABLE.match(str(error))
-    return found[1] if found else ""
+    match = _UNAVAILABLE.match(str(error))
+    return match[1] if match else ""

@@ -1,7 +1,7 @@
 """Confirmation of writes by replicas (`store_wait_replicas`, the WAIT command of Redis).
 
-WAIT follows the write on the same connection. If the connection breaks before the reply, write and WAIT are sent again.
-A failover therefore loses no confirmed write, and the new primary receives an unconfirmed one.
+WAIT follows the write on the same connection. If the connection breaks before the reply, both are sent again. A
+failover therefore loses no confirmed write, and an unconfirmed write is sent to the new primary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPLICA_TIMEOUT_MS = 1000
 """Milliseconds that replicas may take to confirm a write."""
 
 ACCEPTING = frozenset({"create_task", "continue_task"})
-"""Scripts that accept a message. Without confirmation the message is refused."""
+"""Scripts that accept a message. If the write is not confirmed, the message is refused."""
 
 ENDING = frozenset(
     {
@@ -30,34 +30,35 @@ ENDING = frozenset(
         *("end_pauses", "return_run", "release_run", "retry_run"),
     }
 )
-"""Scripts that may end tasks. Without confirmation the write stands and a warning is logged: clients have seen the end.
+"""Scripts that may end a task. If the write is not confirmed, it remains valid, because clients may have seen the end.
+A warning is logged.
 
-Each call waits for the confirmation, also if it ends no task.
+Each call waits for the confirmation, even if it does not end a task.
 """
 
 
 class Replicas:
-    """Number of replicas that confirm a write which accepts a message or ends a task; 0: no write waits."""
+    """Confirmation of accepting and ending writes by `count` replicas. With 0, no write is confirmed."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
     @property
     def command(self) -> Command:
-        """Command that follows the writes on a connection."""
+        """WAIT command that follows the writes on a connection."""
         return ("WAIT", self._count, REPLICA_TIMEOUT_MS)
 
     def confirm(self, operation: Operation[Any]) -> bool:
-        """Return whether `operation` is a write that replicas confirm."""
+        """Return True if replicas must confirm `operation`."""
         return self._count > 0 and operation.script.name in ACCEPTING | ENDING
 
     def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmed: Any) -> list[Any]:
-        """Return the replies to writes, with an error for each write that is refused without confirmation.
+        """Return the replies of writes. The reply of a refused write is an error.
 
         Args:
-            operations: The writes of one connection.
-            replies: Their replies, or errors.
-            confirmed: The reply to `command`: how many replicas have the writes, or an error.
+            operations: The writes on one connection.
+            replies: The reply or error of each write.
+            confirmed: The reply of `command`: the number of replicas that have the writes, or an error.
         """
         if isinstance(confirmed, int) and confirmed >= self._count:
             return list(replies)

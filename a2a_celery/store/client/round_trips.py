@@ -1,7 +1,7 @@
-"""Round trips to Redis: send commands in one write, read their replies in order.
+"""Round trips to Redis: several commands are sent in one write, and their replies are read in order.
 
-A lean replacement of redis-py's pipeline: a round trip of one command takes a third of the CPU time. redis-py still
-provides connections, handshakes, health checks and the protocol.
+This module replaces redis-py's pipeline. A round trip with one command takes a third of the CPU time. redis-py still
+provides the connections, handshakes, health checks and the protocol.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def packed(commands: Sequence[Command]) -> bytes:
 
 
 class RoundTrips:
-    """Connections of `pool`, one for each concurrent round trip. A reply may take `timeout` seconds.
+    """Round trips over the connections of `pool`. A reply may take `timeout` seconds.
 
-    The pool's own timeouts must be off, because they create an asyncio task for each write.
+    Each concurrent round trip uses one connection. The timeouts of the pool must be disabled, because they create an
+    asyncio task for each write.
     """
 
     def __init__(self, pool: ConnectionPool, timeout: float) -> None:
@@ -49,17 +50,17 @@ class RoundTrips:
         self._idle: list[Any] = []
 
     async def make(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands, and return their replies; an error reply is a ResponseError.
+        """Send commands and return their replies. An error reply is returned as a ResponseError.
 
-        If the connection breaks, the commands are sent again, as often as the pool's `retry` permits. They may take
-        effect twice.
+        If the connection breaks, the commands are sent again, as often as the pool's `retry` permits. The commands may
+        therefore take effect twice.
 
         Raises:
             redis.ConnectionError: Redis cannot be reached.
             redis.TimeoutError: Redis does not reply.
         """
         connection = self._idle.pop() if self._idle else await self._pool.get_connection()
-        primary = getattr(self._pool, "master_address", None)  # as the Sentinels reported it to another connection
+        primary = getattr(self._pool, "master_address", None)  # as the Sentinels reported to another connection
         if primary is not None and (connection.host, connection.port) != primary:
             await connection.disconnect()
         try:
@@ -72,13 +73,13 @@ class RoundTrips:
 
     async def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
         replies: list[Any] = []
-        later = asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(self._timeout) as timeout:
                 await connection.send_packed_command([packed(commands)])
                 while len(replies) < len(commands):
                     if replies:
-                        timeout.reschedule(later() + self._timeout)
+                        timeout.reschedule(clock() + self._timeout)
                     try:
                         replies.append(await connection.read_response())
                     except ResponseError as e:
@@ -88,7 +89,7 @@ class RoundTrips:
         return replies
 
     async def aclose(self) -> None:
-        """Release the connections to their pool."""
+        """Return the connections to their pool."""
         idle, self._idle = self._idle, []
         for connection in idle:
             await self._pool.release(connection)

@@ -1,6 +1,7 @@
-"""Trace the writes of a store.
+"""Tracing of the writes of a store.
 
-Reads have no span. An append, of which a long stream makes thousands, adds an event to the current span.
+A read has no span. An append adds an event to the current span instead, because a long stream makes thousands of
+appends.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from .connection import AsyncStore
 T = TypeVar("T")
 
 SHOWN = frozenset({"create_task", "continue_task", "request_cancel", "claim_run", "settle_run", "release_run"})
-"""Scripts that have a span."""
+"""Scripts whose calls have a span."""
 
 RECORDED = "append"
 
 
 class TracedStore(AsyncStore):
-    """`AsyncStore` whose writes have spans if tracing is on."""
+    """Store client whose writes have spans if tracing is enabled."""
 
     async def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""

@@ -1,1 +1,1 @@
-"""A task's log: read it, follow it, receive its notifications."""
+"""Log of a task: reads, followers and notifications."""

@@ -14,10 +14,10 @@ from ..keys import Keys
 from ..operation import Operation, script
 
 PAGE = 256
-"""Entries per page."""
+"""Maximum number of entries in a page."""
 
 PAGE_BYTES = 1024 * 1024
-"""Bytes after which a page ends. A page has at least one entry, so it may exceed this by one entry."""
+"""Bytes after which a page ends. A page has at least one entry, and may exceed the limit by one entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,11 @@ class LogPage:
 
     Attributes:
         entries: entries in order.
-        version: newest version of the log; 0 if the task does not exist.
+        version: newest version of the log, or 0 if the task does not exist.
         state: current state of the task.
         running: True if a run of the task is queued or claimed.
-        restored: True if the log does not continue the entries read before, because the store lost its newest writes.
+        restored: True if the log does not continue the entries that were read before, because the store lost its newest
+            writes.
     """
 
     entries: list[LogEntry]
@@ -48,10 +49,15 @@ def read_log(
     max_bytes: int = PAGE_BYTES,
     resolve_blobs: bool = True,
 ) -> Operation[LogPage]:
-    """Read up to `limit` entries after the event or version `after`.
+    """Read a page of the log.
 
-    The page ends after about `max_bytes`, and has at least one entry if there is one. It is `restored` if the log does
-    not have the event `after`. Without `resolve_blobs`, blob references stay unresolved.
+    Args:
+        keys: keys of the deployment.
+        task_id: id of the task.
+        after: event or version that precedes the page. The page is `restored` if the log does not have this event.
+        limit: maximum number of entries.
+        max_bytes: bytes after which the page ends. The page has at least one entry if the log continues.
+        resolve_blobs: False to leave blob references unresolved.
     """
     event = EventId(after) if isinstance(after, int) else after
 

@@ -1,9 +1,8 @@
-"""Pub/sub listener: one Redis connection per process for the notifications of any number of tasks, and followers of
-logs.
+"""Pub/sub listener and followers of logs.
 
-A notification says that a log has grown, and may carry the new entries. The log is authoritative: every signal is
-notified after a reconnect, and a waiter polls every `POLL_INTERVAL` seconds, so a lost notification delays an event
-and never loses it.
+A process receives the notifications of all its tasks over one Redis connection. A notification says that a log has
+grown, and may carry the new entries. The log is authoritative: after a reconnect, every signal is notified, and a
+waiter polls every `POLL_INTERVAL` seconds. A lost notification therefore delays an event, but never loses it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,19 @@ from ..tasks.commands import ReplyChannel, read_task
 from .pages import LogPage, read_log
 
 BUFFER_BYTES = 64 * 1024
-"""Bytes buffered for a slow reader. A reader with more pending bytes reads the log."""
+"""Bytes that are buffered for a slow reader. A reader with more pending bytes reads the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlineEntries:
-    """Stored entries up to `version`, which leave the task in `state`.
+    """Log entries that a notification carries.
 
-    The entry before the first one was recorded at `before_us`, or 0 if unknown.
+    Attributes:
+        version: version of the last entry.
+        state: state of the task after the last entry, in stored form.
+        running: True if a run of the task is queued or claimed.
+        entries: entries in stored form.
+        before_us: time at which the entry before the first entry was recorded, in µs, or 0 if unknown.
     """
 
     version: int
@@ -53,7 +57,7 @@ class InlineEntries:
 
     @classmethod
     def of(cls, version: int, content: bytes) -> InlineEntries:
-        """Parse the entries in a notification of ``notify`` in scripts/lib."""
+        """Parse the entries of a notification; see ``scripts/lib/notifications.lua``."""
         state, running, before_us, packed = content.split(b" ", 3)
         entries, at = [], 0
         while at < len(packed):
@@ -64,11 +68,15 @@ class InlineEntries:
 
     @property
     def base_version(self) -> int:
-        """Version of the entry before the first one."""
+        """Version of the entry before the first entry."""
         return self.version - len(self.entries)
 
     def joined_with(self, later: InlineEntries) -> InlineEntries | None:
-        """Return both if `later` continues these entries, else `later`, or None if both exceed the buffer."""
+        """Return these entries followed by `later`.
+
+        Returns:
+            `later` alone if it does not continue these entries, or None if the joined entries exceed the buffer.
+        """
         if later._id_of(later.base_version).differs_from(self._id_of(self.version)):
             return later
         entries = [*self.entries, *later.entries]
@@ -77,14 +85,14 @@ class InlineEntries:
         return InlineEntries(later.version, later.state, later.running, entries, self.before_us)
 
     def page(self, after: EventId) -> LogPage | None:
-        """Return the page after the event `after`, or None if the log must be read."""
+        """Return the page that follows the event `after`, or None if the log must be read."""
         if not self.base_version <= after.version < self.version or self._id_of(after.version).differs_from(after):
             return None
         entries = log_entries(self.entries[after.version - self.base_version :], after.version)
         return LogPage(entries, self.version, state_of(self.state), self.running)
 
     def _id_of(self, version: int) -> EventId:
-        """Return the id of an entry, or of the one before the first."""
+        """Return the id of an entry, or of the entry before the first entry."""
         if version == self.base_version:
             return EventId(version, self.before_us)
         return EventId(version, int(self.entries[version - self.base_version - 1].partition(b" ")[0]))
@@ -93,28 +101,29 @@ class InlineEntries:
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 15.0
-"""Seconds after which a waiter reads the log without a notification."""
+"""Seconds without a notification after which a waiter reads the log."""
 
 PING_EVERY = 3.0
 """Seconds without a message after which the listener sends a PING."""
 
 SILENCE = 10.0
-"""Seconds without a message after which the connection counts as broken: NAT or a failover can drop it silently."""
+"""Seconds without a message after which the connection counts as broken. NAT or a failover can drop a connection
+silently."""
 
 RECONNECT_EVERY = 0.2
 """Seconds between two attempts to reconnect."""
 
 COUNT_EVERY = 1.0
-"""Seconds between two updates of the number of signals on each channel of this process."""
+"""Seconds between two updates of the number of signals on each reply channel of this process."""
 
 
 class LogSignal:
-    """Wake-up signal of one waiter; repeated notifications coalesce.
+    """Wake-up signal of one waiter. Repeated notifications coalesce.
 
-    With `final_only`, only final states notify it.
+    With `final_only`, only final states wake the waiter.
     """
 
-    __slots__ = ("_final_only", "_flag", "_inline", "_version")  # each stream that is open has one
+    __slots__ = ("_final_only", "_flag", "_inline", "_version")  # each open stream has a signal
 
     def __init__(self, *, final_only: bool = False) -> None:
         self._flag = LeanEvent()
@@ -123,9 +132,9 @@ class LogSignal:
         self._inline: InlineEntries | None = None
 
     def notify(self, version: float = math.inf) -> None:
-        """Wake the waiter, now or at its next wait, unless it waits for a version after `version`.
+        """Wake the waiter, now or at its next wait, unless the waiter waits for a version after `version`.
 
-        Inline entries that end before `version` are incomplete and are dropped.
+        Inline entries that end before `version` are incomplete, and are dropped.
         """
         if self._inline is not None and version > self._inline.version:
             self._inline = None
@@ -133,7 +142,7 @@ class LogSignal:
         self._flag.set()
 
     def receive(self, notification: bytes) -> None:
-        """Receive a notification of ``notify`` in scripts/lib. Any other message also wakes the waiter."""
+        """Receive a notification; see ``scripts/lib/notifications.lua``. Any other message also wakes the waiter."""
         head, _, entries = notification.partition(b"\n")
         version, _, kind = head.partition(b" ")
         if entries:
@@ -143,14 +152,14 @@ class LogSignal:
             self.notify(int(version) if version.isdigit() else math.inf)
 
     def page(self, after: EventId) -> LogPage | None:
-        """Return the inline entries after the event `after`, once, or None if the log must be read."""
+        """Return and forget the inline entries after the event `after`. Return None if the log must be read."""
         entries, self._inline = self._inline, None
         return None if entries is None else entries.page(after)
 
     async def wait(self, timeout: float | None = POLL_INTERVAL, after: int = 0) -> None:
-        """Wait until notified of a version after `after`, or for `timeout` seconds.
+        """Wait for a notification of a version after `after`, or for `timeout` seconds.
 
-        A notification since the last wait counts. A `timeout` of None waits indefinitely.
+        A notification that arrived since the last wait counts. With a `timeout` of None, the wait has no limit.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -161,9 +170,9 @@ class LogSignal:
 
 
 class PubSubListener:
-    """Pub/sub subscriptions of this process. The first signal starts the connection, `stop` closes it.
+    """Pub/sub subscriptions of this process. The first signal opens the connection, and `stop` closes it.
 
-    One background task talks to Redis, so a waiter that is cancelled leaves the connection intact.
+    One background task uses the connection, so a waiter that is cancelled does not break it.
     """
 
     def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -195,7 +204,7 @@ class PubSubListener:
             self._task = asyncio.create_task(self._stay_connected(), name="a2a-pubsub")
 
     async def stop(self) -> None:
-        """Close the connection, and notify every signal a last time."""
+        """Close the connection, and notify every signal one last time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -211,11 +220,16 @@ class PubSubListener:
     def listen(
         self, channel: str, *, through: str = "", final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a signal that is notified by each message of `channel`, and by each reconnect of the listener.
+        """Return a signal that each message of `channel`, and each reconnect of the listener, notifies.
 
-        A reply channel of this process carries the messages of many channels, each preceded by the name of its
-        channel. A signal that listens `through` a reply channel costs no round trip, because the reply channel stays
-        subscribed. One signal per channel may listen through it.
+        A reply channel of this process carries the messages of many channels, each preceded by the name of its channel.
+        A reply channel stays subscribed, so a signal that listens through it needs no round trip.
+
+        Args:
+            channel: name of the channel.
+            through: reply channel that carries the messages, or "" to subscribe to `channel` itself. Only one signal
+                for each channel may listen through a reply channel.
+            final_only: True if only final states notify the signal.
         """
         signal = LogSignal(final_only=final_only)
         return self._listen_through(through, channel, signal) if through else self._listen(channel, signal)
@@ -246,12 +260,12 @@ class PubSubListener:
                 self._changed.set()
 
     async def on_message(self, channel: str, handler: Callable[[bytes], None]) -> None:
-        """Call `handler` with each message of `channel` until `stop`. Messages can be missed."""
+        """Call `handler` with each message of `channel` until `stop` is called. Messages may be missed."""
         self._handlers[channel] = handler
         await self._confirmed(channel)
 
     async def _confirmed(self, channel: str) -> None:
-        """Wait until the subscription to `channel` is confirmed, or the connection is down."""
+        """Wait until the subscription to `channel` is confirmed or the connection is down."""
         if not self._up or (channel in self._subscribed and channel not in self._unconfirmed):
             return  # the reconnect notifies signals that were added while the connection was down
         self._changed.set()
@@ -290,7 +304,7 @@ class PubSubListener:
             await self._update(pubsub)
 
     async def _keep_count(self) -> None:
-        """Publish the number of followed tasks as a channel name, which operators read with PUBSUB CHANNELS."""
+        """Expose the number of followed tasks as the name of a channel, which PUBSUB CHANNELS reports to operators."""
         while True:
             counted = {f"{through}:{len(signals)}" for through, signals in self._multiplexed.items() if signals}
             if counted != self._counted:
@@ -341,7 +355,7 @@ class PubSubListener:
             self._handlers[channel](message)
 
     def _confirm(self, channel: str) -> None:
-        """Release the waiters of `channel` when its last pending request is confirmed."""
+        """Release the waiters of `channel` when the last pending subscription is confirmed."""
         left = self._unconfirmed.pop(channel, 1) - 1
         if left > 0:
             self._unconfirmed[channel] = left
@@ -378,19 +392,23 @@ async def follow(
     resolve_blobs: bool = True,
     seen: Callable[[LogPage], None] | None = None,
 ) -> AsyncGenerator[LogPage, None]:
-    """Yield the pages of a log after the event `after`, without gaps and repeats, until the task does not exist.
+    """Yield the pages of a log after the event `after`, without gaps or repeats, until the task no longer exists.
 
-    A page is empty if a poll finds no new entry; polls are at most `POLL_INTERVAL` seconds apart. A slow reader holds
-    one page in memory and does not delay other readers.
+    A page is empty if a poll finds no new entry. Polls are at most `POLL_INTERVAL` seconds apart. A slow reader has one
+    page in memory and does not delay other readers.
 
-    If a restored store has lost entries that were read, a page with `restored` has the complete task and its status.
-    Both have the id of the task's newest event, whose version may be lower than that of `after`.
+    If a restored store has lost entries that were already read, a page with `restored` contains the complete task and
+    its status. Both have the id of the task's newest event, whose version may be lower than the version of `after`.
 
     Args:
-        signal: signal that listens already.
+        store: store that contains the log.
+        keys: keys of the deployment.
+        signal: signal that already listens to the task.
+        task_id: id of the task.
+        after: last event that the caller has received.
         new: True if `after` was written while `signal` listened, so that the log need not be read first.
         resolve_blobs: False to leave blob references unresolved.
-        seen: called with each page before it is yielded.
+        seen: function that is called with each page before the page is yielded.
     """
     if new:
         await signal.wait(after=after.version)
@@ -414,18 +432,18 @@ async def follow(
 
 
 async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogPage, *, resolve_blobs: bool) -> LogPage:
-    """Return a page with the complete task and its status, from which a reader starts over."""
-    found = await run_with_retry(store, read_task(keys, None, task_id, resolve_blobs=resolve_blobs))
-    if found is None:
+    """Return a page with the complete task and its status, from which the reader restarts."""
+    stored = await run_with_retry(store, read_task(keys, None, task_id, resolve_blobs=resolve_blobs))
+    if stored is None:
         return LogPage([], 0, page.state, running=False)
-    task, newest = found
+    task, newest = stored
     status = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
     entries = [LogEntry(*newest, task), LogEntry(*newest, status)]
     return LogPage(entries, newest.version, task.status.state, page.running, restored=True)
 
 
 class LogFollower:
-    """Log reader of one process: a store, its keys and its pub/sub listener."""
+    """Follower of the logs of a store, which uses the pub/sub listener of the process."""
 
     def __init__(self, store: AsyncStore, keys: Keys, listener: PubSubListener) -> None:
         self.store = store
@@ -434,15 +452,18 @@ class LogFollower:
         self._reply_channel = keys.reply_channel(uuid4().hex)
 
     def reply_channel(self, *, final_only: bool) -> ReplyChannel:
-        """Return the reply channel of this process. With `final_only`, it receives final states only."""
+        """Return the reply channel of this process. With `final_only`, the channel receives final states only."""
         return ReplyChannel(self._reply_channel, final_only)
 
     def listen(
         self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a signal that new log entries of `task_id` notify, or final states only with `final_only`.
+        """Return a signal that new log entries of a task notify. Enter the signal before reading the log.
 
-        Listen before reading the log. A task created with the reply channel `reply_channel` needs no round trip.
+        Args:
+            task_id: id of the task.
+            reply_channel: reply channel with which the task was created, which saves a round trip, or None.
+            final_only: True if only final states notify the signal.
         """
         return self.listener.listen(
             self.keys.task(task_id).notifications,
@@ -451,7 +472,7 @@ class LogFollower:
         )
 
     async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:
-        """Yield the pages of `follow` that have entries, with a separate signal."""
+        """Yield the pages of `follow` that have entries, with a new signal."""
         async with self.listen(task_id) as signal:
             async for page in follow(self.store, self.keys, signal, task_id, after):
                 if page.entries:

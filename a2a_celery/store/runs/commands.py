@@ -1,4 +1,4 @@
-"""Commands on runs: publish, claim, append, checkpoint, settle, end, revoke, renew leases."""
+"""Commands on runs: publish, claim, append, checkpoint, settle, end and revoke runs, and renew their leases."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..tasks.results import CancelRequested
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """Session as a run reads it.
+    """Session that a run reads.
 
     Attributes:
-        version: number of saves; 0 if the session was never saved.
+        version: number of times that the session was saved.
         state: saved state, or b"".
-        resumed: True if an earlier run of the same turn saved it, also if that was a run of the dead letter from which
-            the task was requeued.
+        resumed: True if an earlier run of the same turn saved the session. This includes a run of the dead letter from
+            which the task was requeued.
     """
 
     version: int = 0
@@ -45,12 +45,12 @@ class SavedSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """State to save.
+    """Session state to save.
 
     Attributes:
-        version: version of the session that the state was derived from.
-        state: new state, or b"" to only extend the life of the saved one.
-        fingerprint: fingerprint of the secret that the state is sealed with, or "".
+        version: version of the session from which the state was derived.
+        state: new state, or b"" to only extend the lifetime of the saved state.
+        fingerprint: fingerprint of the secret that seals the state, or "" if the state is not sealed.
     """
 
     scope: Scope
@@ -62,13 +62,13 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class SavedSince:
-    """Another run has saved the session, which is at `version`. Nothing was written."""
+    """Another run has saved the session, which is now at `version`. Nothing was written."""
 
     version: int
 
 
 def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument]:
-    """Return the arguments of ``save_session`` in scripts/lib."""
+    """Return the arguments of ``save_session`` in ``scripts/lib``."""
     if session is None:
         return ["", 0, "", "", "", ""]
     return [
@@ -82,7 +82,7 @@ def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument
 
 
 MAX_LOST_BEFORE_CLAIM = 3
-"""Number of processes that may be lost with a run before one has claimed it."""
+"""Number of processes that may be lost before they claim a run. The task of the run then ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class RunRef:
 
     @classmethod
     def of(cls, name: str) -> RunRef | None:
-        """Return the run with that Celery task id, or None if it is not the id of a run."""
+        """Return the run whose Celery task has the id `name`, or None if no run has such an id."""
         task_id, _, run = name.rpartition(".")
         return cls(task_id, int(run)) if task_id and run.isascii() and run.isdecimal() else None
 
@@ -109,16 +109,19 @@ class Claim:
 
     Attributes:
         token: token of the claim, which each write of the run carries.
-        ask_count: number of the newest client messages that answer the agent's `ask`.
+        ask_count: number of newest client messages that answer the agent's `ask`.
         interrupted_state: state before the message of the turn, or None in the first turn.
         options: stored options of the run, see ``dispatch.RunOptions``.
         task: snapshot at `version`, including the changes of the claim.
-        session: None unless requested.
-        is_resolved: False if request and task have unresolved blob references. An agent must not receive such a claim.
+        session: session of the context, or None if the caller did not request it.
+        is_resolved: False if the request or the task has unresolved blob references. An agent must not receive such a
+            claim.
         execution: newest steps of the task, oldest first. The first run of a task, before any retry, receives the steps
             of the session.
-        journal: entries by key, or None if they are too large for the claim. `read_journal` then returns them in pages.
-        journal_origin: id of the first task of the turn: of a dead letter, if the task was requeued with its journal.
+        journal: entries by key, or None if the entries are too large for the claim. `read_journal` then returns them in
+            pages.
+        journal_origin: id of the first dead letter if the task was requeued with its journal, otherwise the id of the
+            task.
     """
 
     ref: RunRef
@@ -149,14 +152,14 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class RetryUnrecorded:
-    """The run is a retry whose previous attempt has not recorded it: repeat the claim with the event of the retry."""
+    """The run is a retry that its previous attempt has not recorded. Repeat the claim with the event of the retry."""
 
     context_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The events were written: the log is at `version`, and the task in `state`."""
+    """The events were written. The log is at `version`, and the task is in `state`."""
 
     version: int
     state: TaskState
@@ -179,7 +182,7 @@ class RunLost:
 
 @dataclass(frozen=True, slots=True)
 class Illegal:
-    """Event `number`, from 1, is illegal for a task in `state`. Nothing was written."""
+    """Event `number`, counted from 1, is illegal for a task in `state`. Nothing was written."""
 
     number: int
     state: TaskState
@@ -189,7 +192,7 @@ class Illegal:
 class Settled:
     """The run has ended.
 
-    The caller publishes `next_run` of the task, or the run `other` of another task in the context, with `next_options`.
+    The caller publishes `next_run` of the task, or the run `other` of another task of the context, with `next_options`.
     Both are None if no run follows.
     """
 
@@ -209,7 +212,7 @@ class LeftOpen:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The run has ended, by this call or before. Its task is at `version`, in `state`."""
+    """The run has ended, by this call or before it. The task is at `version` and in `state`."""
 
     version: int
     state: TaskState
@@ -238,9 +241,10 @@ def claim_run(
     """Claim a queued run. Only one caller receives a run.
 
     Args:
+        token: token of the claim. A repeated call with the same token returns the same claim.
         runner: id of the worker process.
-        max_attempts: largest number of runs of the turn; 1 is at most once.
-        retried: event of the retry, which ends the previous attempt.
+        max_attempts: maximum number of runs of the turn. With 1, the agent runs at most once.
+        retried: event of the retry, which ends the previous attempt, or None.
         resolve_blobs: False to leave blob references unresolved. The call can be repeated with True.
         worker: Celery node name of the worker, or "" if events are off.
     """
@@ -292,7 +296,7 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
 def append(
     keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[RunRecord]
 ) -> Operation[Written | RunLost | Illegal]:
-    """Append `events` of a claimed run, all or none. `before` is the number of earlier events and steps of the run."""
+    """Append all `events` of a claimed run, or none. `before` is the number of records that the run wrote earlier."""
     return Operation(
         script("append"),
         keys.task(ref.task_id),
@@ -318,13 +322,13 @@ def settle_run(
     """End a claimed run with its last `events`. A waiting message begins the next run.
 
     Args:
-        before: number of earlier events and steps of the run.
+        before: number of records that the run wrote earlier.
         ask_count: number of answers that the agent's `ask` has received, including the next message.
-        pause_us: µs after which a watcher ends a pause, or 0 for never.
-        pause_timeout: event that ends the pause.
-        dead_letter: True if the task, should it be FAILED, leaves a dead letter.
-        answer_schema: JSON Schema of the answer to the question, or "" if any message answers it.
-        session: saved if the task is then COMPLETED or interrupted.
+        pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
+        pause_timeout: event with which the watcher ends the pause.
+        dead_letter: True to leave a dead letter if the task is FAILED.
+        answer_schema: JSON Schema of the answer to the question, or "" if any message answers the question.
+        session: state to save if the task is then COMPLETED or interrupted.
     """
 
     def parse(reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
@@ -372,17 +376,17 @@ def end_run(
     lost: bool = False,
     retries: int | None = None,
 ) -> Operation[Over | Unchanged]:
-    """End a run without its worker, and its task, with the terminal `event`.
+    """End a run and its task with the terminal `event`, on behalf of the worker.
 
-    A run that has ended does not change. A run whose cancel a client requested ends CANCELED.
+    A run that has ended does not change. If a client requested a cancel, the task ends CANCELED.
 
     Args:
-        runner: beginning of the id of the runner that has claimed the run. None to end an unclaimed run only.
+        runner: prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
         lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
-            turn may have no other. An unclaimed run is published again, until `MAX_LOST_BEFORE_CLAIM` processes were
-            lost with it; the agent's code then probably ended them.
-        retries: retry count of the message that the call is about. A message from before the last retry ends no run.
-            None if the call is about no message.
+            turn may not have another attempt. An unclaimed run is published again, until `MAX_LOST_BEFORE_CLAIM`
+            processes were lost with it.
+        retries: retry count of the Celery message that caused the call, or None if no message did. A message that is
+            older than the last retry does not end the run.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
@@ -412,14 +416,14 @@ def _written(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Names of the runs whose claims are no longer valid, and of the runs to cancel."""
+    """Result of a renewal: the names of the runs whose claims are no longer valid, and of the runs to cancel."""
 
     lost: frozenset[str]
     cancel: frozenset[str]
 
 
 def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
-    """Renew the leases of `claims`, pairs of a run and the token of its claim."""
+    """Renew the leases of `claims`, which are pairs of a run and the token of its claim."""
     arguments: list[Argument] = [lease_us]
     for ref, token in claims:
         arguments += [ref.task_id, ref.run, token]
@@ -435,10 +439,10 @@ def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: in
 def checkpoint(
     keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionState
 ) -> Operation[SessionState | RunLost | SavedSince]:
-    """Save the session of a claimed run, and return the saved state. The task does not change.
+    """Save the session of a claimed run. The task does not change. The result is the saved state.
 
-    `confirmed` is the number of events of the run that the store has confirmed. A store that has lost any of them
-    refuses the call.
+    `confirmed` is the number of events of the run that the store has confirmed. If the store has lost any of these
+    events, the call fails with `RunLost`.
     """
 
     def parse(reply: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
@@ -457,10 +461,10 @@ def checkpoint(
 def revoke_run(
     keys: Keys, ref: RunRef, *, event: TaskStatusUpdateEvent, terminate: bool
 ) -> Operation[Over | CancelRequested | Unchanged]:
-    """End a run that an operator revoked, and so its task, with the CANCELED `event`.
+    """End a run that an operator revoked, and its task, with the CANCELED `event`.
 
-    A queued run, or one that Celery retries, ends at once. A claimed run continues, unless the operator terminates it:
-    with `terminate`, its worker is asked to cancel it, and the message of `event` becomes the message of its end.
+    A queued run ends at once, including a run that waits for a retry. A claimed run continues unless `terminate` is
+    True. The worker is then asked to cancel the run, and the task ends with the message of `event`.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | CancelRequested | Unchanged:
@@ -481,9 +485,9 @@ def revoke_run(
 
 
 MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
-"""The longest time between two publishes of a run that no worker claims."""
+"""Maximum time between two publishes of a run that no worker claims."""
 MAX_CLAIMED_OPTIONS = 1024
-"""Largest size in bytes of the options that `claimed_runs` returns; arguments of a plain Celery task can be large."""
+"""Maximum size, in bytes, of the options that `claimed_runs` returns. Arguments of a plain Celery task can be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,10 +495,10 @@ class DueRun:
     """Run to publish.
 
     Attributes:
-        agent: name of its agent.
-        options: its stored options.
-        published_us: time of its last publish, if its queue may still hold the message.
-        acquired_us: time at which it was acquired.
+        agent: name of the agent.
+        options: stored options of the run.
+        published_us: time of the last publish, or None if the queue cannot contain the message any more.
+        acquired_us: time at which the run was acquired.
     """
 
     ref: RunRef
@@ -505,13 +509,13 @@ class DueRun:
 
     @property
     def queued_us(self) -> int:
-        """µs since its last publish."""
+        """µs since the last publish, or 0 if `published_us` is None."""
         return self.acquired_us - (self.published_us or self.acquired_us)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """Claimed run that was published once, at `published_us` (time of the store, in µs)."""
+    """Claimed run that was published once. `published_us` is the time of the publish by the store's clock."""
 
     agent: str
     options: bytes
@@ -519,12 +523,12 @@ class ClaimedRun:
 
 
 def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """Record that the broker has the run. A watcher publishes it again if no worker claims it within `again_us`."""
+    """Record that the broker has the message of a run. The run is due again if no worker claims it in `again_us`."""
     return mark_all_published(keys, {ref: again_us})
 
 
 def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
-    """Call `mark_published` for several `runs`, each with its own time in µs."""
+    """Record that the broker has the messages of several runs. `runs` maps each run to its `again_us`."""
     records = [keys.task(ref.task_id).record for ref in runs]
     arguments: list[Argument] = []
     for ref, again_us in runs.items():
@@ -533,7 +537,8 @@ def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None
 
 
 def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
-    """Undo `acquire_due_runs` for runs that were not published. Each is due again after its time in µs."""
+    """Undo `acquire_due_runs` for runs that were not published. `runs` maps each run to the µs until it is due
+    again."""
     records = [keys.task(run.ref.task_id).record for run in runs]
     arguments: list[Argument] = []
     for run, again_us in runs.items():
@@ -545,8 +550,8 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, aga
     """Record that a worker has prefetched these runs.
 
     Args:
-        silent_us: µs after the last report until the runs are published again.
-        again_us: µs after the first report until the runs are published again in any case.
+        silent_us: µs without a report after which the runs are published again.
+        again_us: µs after the first report after which the runs are published again in any case.
     """
     arguments: list[Argument] = [silent_us, again_us]
     for ref in refs:
@@ -558,8 +563,8 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, aga
 def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:
     """Acquire up to `limit` runs to publish.
 
-    A run is due again after `again_us`, then after twice that, and so on. If the client delays the start of a run,
-    these times count from that start.
+    An acquired run is due again after `again_us`. Each further publish doubles this time, up to
+    `MAX_REDISPATCH_WAIT_US`. If the client delays the start of a run, the time counts from the start.
     """
 
     def parse(reply: Sequence[bytes]) -> list[DueRun]:
@@ -581,7 +586,7 @@ def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list
 
 
 def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
-    """Return the runs of the `limit` newest leases. Runs that were published again are left out."""
+    """Read the runs of the `limit` newest leases. The result omits runs that were published more than once."""
 
     def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
         runs = zip(*[iter(reply)] * 3, strict=True)

@@ -1,4 +1,4 @@
-"""Reading of a journal that is too large for the reply to a claim."""
+"""Paged reads of a journal that is too large for the reply to a claim."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOURNAL_PAGE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class JournalPage:
-    """Entries of a journal by key. `cursor` is for the next page, or "0" after the last."""
+    """Page of a journal. `cursor` is the cursor of the next page, or "0" on the last page."""
 
     entries: Mapping[str, JournalEntry]
     cursor: str

@@ -29,7 +29,7 @@ class Lapsed:
 
     Attributes:
         attempt: number of the run in its turn.
-        max_attempts: largest number of attempts of the turn.
+        max_attempts: maximum number of attempts of the turn.
         returned: True if the worker returned the run at its shutdown.
         worker: Celery node name of the worker, or "" if unknown.
         call: name of the plain Celery task that the run calls, or "".
@@ -49,8 +49,9 @@ class Lapse:
     """Outcome of a lapsed run.
 
     Attributes:
-        outcome: "failed", "canceled", "again" (`next_run` is queued with `next_options`), "changed" (the task was
-            written since it was read: repeat the call) or "over" (the lease has not expired, or the run has ended).
+        outcome: "failed", "canceled", "again", "changed" or "over". "again" means that `next_run` is queued with
+            `next_options`. "changed" means that the task was written after it was read, and the call must be repeated.
+            "over" means that the lease has not expired or the run has ended.
     """
 
     outcome: Literal["failed", "canceled", "again", "changed", "over"]
@@ -60,7 +61,7 @@ class Lapse:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The run was not claimed. It is queued again as run `run`; the caller publishes it with `options`."""
+    """The run was not claimed, and is queued again as run `run`. The caller publishes the new run with `options`."""
 
     agent: str
     run: int
@@ -69,7 +70,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The run was claimed. Its writes are refused, and the turn may have another attempt, see `begin_next_attempt`."""
+    """The run was claimed. The store refuses its further writes. `begin_next_attempt` starts the next attempt."""
 
     agent: str
     attempt: int
@@ -78,23 +79,23 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run has ended and no other follows. Its task is in `state`."""
+    """The run has ended, and no other run follows. The task is in `state`."""
 
     state: TaskState
 
 
 RunReturn = Requeued | GivenUp | RunEnded | Unchanged
-"""Outcome of `return_run`. Unchanged: the run belongs to another worker."""
+"""Result of `return_run`. `Unchanged` means that the run belongs to another worker."""
 
 
 def lapsed_runs(
     keys: Keys, *, limit: int, latest_us: int | None = None, longest_lease_us: int | None = None
 ) -> Operation[list[Lapsed]]:
-    """Return up to `limit` runs whose lease has expired.
+    """Read up to `limit` runs whose lease has expired.
 
     Args:
-        latest_us: latest time that the store's clock can show, in µs, unless it jumped. None for any time.
-        longest_lease_us: leases that last longer are shortened to this. None leaves leases unchanged.
+        latest_us: latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
+        longest_lease_us: duration, in µs, to which longer leases are shortened. None leaves all leases unchanged.
     """
 
     def parse(reply: Sequence[bytes]) -> list[Lapsed]:
@@ -114,9 +115,11 @@ def lapse_run(
     """End a lapsed run, or queue the next run of its turn. A run that fails leaves a dead letter.
 
     Args:
-        task: snapshot at `version`.
+        lapsed: run whose lease has expired.
+        task: snapshot of the task at `version`.
+        version: version of the log from which the call was made.
         again_us: µs until a watcher publishes the next run.
-        without: ids of incomplete artifacts, which the next run begins anew.
+        without: ids of incomplete artifacts to remove, because the next run writes them again.
     """
 
     def event(state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
@@ -149,9 +152,9 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
     """Return the run of a worker that shuts down.
 
     Args:
-        runner: beginning of the id of the runner that has claimed the run. None to return an unclaimed run only.
-        lost: event that ends the task of a claimed run if the turn may have no other run. A task whose cancel a client
-            requested ends CANCELED instead.
+        runner: prefix of the id of the runner that has claimed the run. None to return only an unclaimed run.
+        lost: event that ends the task of a claimed run if the turn may not have another run. If a client requested a
+            cancel, the task ends CANCELED instead.
     """
 
     def parse(reply: Sequence[bytes]) -> RunReturn:
@@ -170,26 +173,26 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
 
 
 async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, again_us: int) -> Lapse:
-    """Read the task of a lapsed run and call `lapse_run`, without the artifacts that the run left incomplete.
+    """Read the task of a lapsed run and call `lapse_run`, removing the artifacts that the run left incomplete.
 
     Raises:
         StoreUnavailable: the store is unavailable.
     """
     read_contents = partial(read_task, keys, None, lapsed.ref.task_id, resolve_blobs=False)
-    found = await store.run(read_contents(history_length=0, artifacts=False))
+    stored = await store.run(read_contents(history_length=0, artifacts=False))
     without: frozenset[str] = frozenset()
-    if found is not None and lapsed.attempt < lapsed.max_attempts:
-        without = await _incomplete_artifacts(store, keys, lapsed.ref.task_id, found[1].version)
+    if stored is not None and lapsed.attempt < lapsed.max_attempts:
+        without = await _incomplete_artifacts(store, keys, lapsed.ref.task_id, stored[1].version)
         if without:
-            found = await store.run(read_contents())
-    if found is None:
+            stored = await store.run(read_contents())
+    if stored is None:
         return Lapse("over")
-    task, (version, _) = found
+    task, (version, _) = stored
     return await store.run(lapse_run(keys, lapsed, task, version, again_us=again_us, without=without))
 
 
 async def _incomplete_artifacts(store: AsyncStore, keys: Keys, task_id: str, version: int) -> frozenset[str]:
-    """Return `left_open` of the log up to `version` or a little further, with one page in memory at a time."""
+    """Return the incomplete artifacts of the log up to `version` or a later entry; see `left_open`."""
     opened: set[str] = set()
     after = 0
     while after < version:
@@ -202,7 +205,7 @@ async def _incomplete_artifacts(store: AsyncStore, keys: Keys, task_id: str, ver
 
 
 def without_artifacts(task: Task, artifact_ids: frozenset[str]) -> Task:
-    """Return a copy of `task` without the artifacts that have one of these ids."""
+    """Return a copy of `task` without the artifacts with the ids `artifact_ids`."""
     copy = Task()
     copy.CopyFrom(task)
     del copy.artifacts[:]
@@ -211,7 +214,7 @@ def without_artifacts(task: Task, artifact_ids: frozenset[str]) -> Task:
 
 
 def left_open(log: Sequence[LogEntry]) -> frozenset[str]:
-    """Return the ids of artifacts without a last chunk that began after the newest attempt and client message."""
+    """Return the ids of incomplete artifacts: those that began in the newest attempt or turn and have no last chunk."""
     opened: set[str] = set()
     _update_left_open(opened, log)
     return frozenset(opened)

@@ -1,5 +1,5 @@
-"""Commands on runs that continue without a worker of this package: retries, canvases, workers without the package; and
-the stored execution steps.
+"""Commands on retried runs, on runs delegated to a canvas, on runs of workers without this package, and on stored
+execution steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST_POLL_AFTER_US = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The run was released: it waits for a worker or a canvas, or was canceled."""
+    """The run was released. It waits for a worker or a canvas, or its task was canceled."""
 
     version: int
     state: TaskState
@@ -32,7 +32,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class DueCanvas:
-    """Run that ends with its `canvas` (JSON, see `delegate_to_canvas`)."""
+    """Run that ends when its `canvas` ends. `canvas` is the JSON that `delegate_to_canvas` stored."""
 
     ref: RunRef
     canvas: bytes
@@ -40,7 +40,7 @@ class DueCanvas:
 
 @dataclass(frozen=True, slots=True)
 class RetriedByCelery:
-    """Claimed run that Celery retries and whose worker has not recorded the retry. `options` are those of the run."""
+    """Claimed run that Celery retries, and whose worker has not recorded the retry. `options` are stored options."""
 
     context_id: str
     options: bytes
@@ -48,7 +48,10 @@ class RetriedByCelery:
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """Run of a plain task that no worker with this package has claimed. `recorded` is its recorded state, or ""."""
+    """Run of a plain task that no worker with this package has claimed.
+
+    `recorded` is the state that was recorded from the result backend, or "".
+    """
 
     context_id: str
     recorded: str
@@ -69,15 +72,19 @@ def release_run(
     """Queue a claimed run for retry number `retries`, with the last `events` of the attempt.
 
     Args:
-        options: options of the publish.
-        again_us: µs until a watcher publishes the run, unless a worker has claimed it by then.
-        replacement: replaces the task before `events`. None leaves the task unchanged.
+        before: number of records that the run wrote earlier.
+        options: options with which the run is published.
+        again_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
+        replacement: task that replaces the stored task before `events` are written, or None.
     """
     return _release(keys, ref, token, before, events, ["queued", options, retries, "", again_us], replacement)
 
 
 def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operation[RetriedByCelery | None]:
-    """Return the run if a runner whose id begins with `runner` has claimed it and has not recorded retry `retries`."""
+    """Read a claimed run whose retry number `retries` was not recorded.
+
+    The result is None if the retry was recorded, or if the id of the run's worker process does not begin with `runner`.
+    """
 
     def parse(reply: Sequence[bytes]) -> RetriedByCelery | None:
         return RetriedByCelery(reply[1].decode(), reply[2]) if reply[0] == b"claimed" else None
@@ -88,7 +95,7 @@ def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operati
 def retry_run(
     keys: Keys, ref: RunRef, *, runner: str, event: Event, options: bytes, retries: int, again_us: int
 ) -> Operation[Released | Unchanged]:
-    """Queue a claimed run for retry number `retries`, like `release_run`, without its worker."""
+    """Queue a claimed run for retry number `retries`, like `release_run`, on behalf of its worker."""
 
     def parse(reply: Sequence[bytes]) -> Released | Unchanged:
         return Released(int(reply[1]), state_of(reply[2])) if reply[0] == b"released" else Unchanged()
@@ -106,7 +113,10 @@ def delegate_to_canvas(
     events: Sequence[RunRecord],
     canvas: str,
 ) -> Operation[Released | RunLost | Illegal]:
-    """Delegate a claimed run to a `canvas` (JSON, which `due_canvases` returns), with the last `events` of the run."""
+    """Delegate a claimed run to a canvas, with the last `events` of the run.
+
+    `canvas` is JSON that `due_canvases` returns.
+    """
     return _release(keys, ref, token, before, events, ["delegated", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US])
 
 
@@ -135,7 +145,7 @@ def _release(
 
 
 def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueCanvas]]:
-    """Return up to `limit` canvases to poll. Each is due again in `again_us`."""
+    """Acquire up to `limit` canvases to poll. Each canvas is due again after `again_us`."""
 
     def parse(reply: Sequence[bytes]) -> list[DueCanvas]:
         runs = zip(*[iter(reply)] * 3, strict=True)
@@ -147,10 +157,10 @@ def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[Due
 def end_by_result(
     keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False
 ) -> Operation[Over | Unchanged]:
-    """End a run that no worker with this package has claimed, and its task, with `events`, the last of them terminal.
+    """End a run that no worker with this package has claimed, and its task, with `events`.
 
-    With `lost`, the reason is a lost worker. A run that was lost with a worker of this package before its claim does
-    not change, because it is published again.
+    The last event must be terminal. With `lost`, the run ends because a worker was lost. If this worker has the package
+    and was lost before it claimed the run, the run does not change, because it is published again.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
@@ -161,7 +171,7 @@ def end_by_result(
 
 
 def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
-    """Return the run if a worker without this package may have it, or None."""
+    """Read a run that a worker without this package may execute. The result is None for any other run."""
 
     def parse(reply: Sequence[bytes]) -> Unclaimed | None:
         result = _recorded(reply)
@@ -173,10 +183,10 @@ def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
 def record_result(
     keys: Keys, ref: RunRef, *, before: str, state: str, event: Event
 ) -> Operation[Written | Unclaimed | Unchanged]:
-    """Record the `state` that the result backend has of an unclaimed run, and write its `event`.
+    """Record the `state` of an unclaimed run in the result backend, and write its `event`.
 
-    `before` is the state that was recorded when the result backend was read. If another state was recorded since,
-    nothing is written, because the state that was read may be older.
+    `before` is the state that was recorded when the result backend was read. If another state was recorded since then,
+    nothing is written, because `state` may be outdated.
     """
     arguments: list[Argument] = [ref.run, before, state, *event_arguments([event])]
     return Operation(script("record_result"), keys.task(ref.task_id), arguments, _recorded)
@@ -197,8 +207,9 @@ class Steps:
     """Newest steps of a task, oldest first.
 
     Attributes:
-        run: number of the newest run. While it is `running`, its steps are incomplete.
-        now_us: time of the store at which the steps were read.
+        run: number of the newest run.
+        running: True if the run is claimed, so that its steps may be incomplete.
+        now_us: time at which the steps were read, by the store's clock.
     """
 
     steps: list[Step]
@@ -211,7 +222,7 @@ class Steps:
 
 
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
-    """Read the steps of a task of any owner, or None if the task does not exist."""
+    """Read the steps of a task of any owner. The result is None if the task does not exist."""
 
     def parse(reply: Sequence[Any]) -> Steps | None:
         if not reply:

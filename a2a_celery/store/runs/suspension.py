@@ -1,4 +1,4 @@
-"""Commands on suspended runs, which continue at a time or by a signal."""
+"""Commands on suspended runs, which continue at a time or with a signal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Wait:
     """Wait of a run for a signal, a time or both.
 
     Attributes:
-        received: Entry of the journal that a signal completes with its payload as the content.
-        timeout: Entry of the journal if the time comes first.
+        received: Journal entry for a received signal. The payload of the signal becomes its content.
+        timeout: Journal entry for a wait that times out.
         signal: Name of the signal, or "" to wait for a time only.
         wait_us: µs until the run continues without a signal, or None for no limit.
-        until_us: µs since 1970 at which the run continues without a signal, instead of `wait_us`, or None.
+        until_us: Time at which the run continues without a signal, in µs since 1970. It replaces `wait_us` unless it is
+            None.
     """
 
     received: JournalEntry
@@ -39,7 +40,7 @@ class Wait:
 class SuspendedRun:
     """The run was suspended, or its task was canceled.
 
-    The caller publishes `next_run`, or None if the next run waits.
+    The caller publishes `next_run`. It is None if the next run waits.
     """
 
     version: int
@@ -60,11 +61,13 @@ def suspend_run(
 ) -> Operation[SuspendedRun | RunLost | Illegal]:
     """Suspend a claimed run with its last `events`.
 
-    The next run of the turn waits. It is queued at once if the signal has arrived, or if the time has passed.
+    The next run of the turn waits. It is queued immediately if the signal has arrived or the time has passed.
 
     Args:
+        before: number of records that the run wrote earlier.
+        wait: signal or time that ends the wait.
         options: options of the next run.
-        replacement: replaces the task before `events`. None leaves the task unchanged.
+        replacement: task that replaces the stored task before `events` are written, or None.
     """
 
     def parse(reply: Sequence[bytes]) -> SuspendedRun | RunLost | Illegal:
@@ -88,9 +91,9 @@ def suspend_run(
 
 
 def resume_due_runs(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
-    """Queue up to `limit` suspended runs whose time has come. Return the number of due runs.
+    """Queue up to `limit` suspended runs that are due. The result is the number of due runs.
 
-    `latest_us` is the latest time that the store's clock can show, in µs, unless it jumped; None for any time.
+    `latest_us` is the latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
     """
     latest = "" if latest_us is None else latest_us
     return Operation(script("resume_due_runs"), [keys.suspended], [keys.prefix, limit, latest], int)
@@ -106,12 +109,14 @@ def take_signal(
     received: JournalEntry,
     timeout: JournalEntry | None = None,
 ) -> Operation[JournalEntry | RunLost | None]:
-    """Move the oldest stored signal with a name to the journal of a claimed run, and return its entry.
+    """Move the oldest stored signal with the name `signal` to the journal of a claimed run.
+
+    The result is the journal entry. It is None if there is no such signal and `timeout` is None.
 
     Args:
         confirmed: number of events of the run that the store has confirmed.
-        received: entry of the journal that the payload of the signal completes.
-        timeout: entry of the journal if there is no signal. With None, nothing is written, and the result is None.
+        received: journal entry for the signal. The payload of the signal becomes its content.
+        timeout: journal entry to write if there is no such signal, or None to write nothing.
     """
 
     def parse(reply: Sequence[Any]) -> JournalEntry | RunLost | None:

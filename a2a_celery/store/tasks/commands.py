@@ -1,4 +1,4 @@
-"""Commands on tasks: create, continue, cancel, read, list; and the limits that the scripts check."""
+"""Commands that create, continue, cancel, read and list tasks, and the limits that their scripts check."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from .results import (
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Limits that apply when a run begins. None is no limit.
+    """Limits that apply when a run begins. None means no limit.
 
     Attributes:
         agents: agents whose tasks count for the owner.
-        concurrent: the owner's tasks in SUBMITTED or WORKING.
-        waiting: the owner's tasks in SUBMITTED.
-        paused: the owner's interrupted tasks. This limit refuses new tasks only.
-        queued: runs of the agent that no worker has claimed.
-        owner_bytes: stored bytes of the owner's tasks, including the new message.
-        store_bytes: stored bytes of all tasks, including the new message.
-        memory: True if the server's memory is nearly full: no message is accepted.
+        concurrent: maximum number of the owner's tasks in SUBMITTED or WORKING.
+        waiting: maximum number of the owner's tasks in SUBMITTED.
+        paused: maximum number of the owner's interrupted tasks. This limit applies to new tasks only.
+        queued: maximum number of runs of the agent that no worker has claimed.
+        owner_bytes: maximum stored bytes of the owner's tasks, including the new message.
+        store_bytes: maximum stored bytes of all tasks, including the new message.
+        memory: True to refuse the message because the server's memory is nearly full.
     """
 
     agents: tuple[str, ...]
@@ -65,7 +65,7 @@ class TaskLimits:
 
 
 def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
-    """Return the argument of ``check_limits`` in scripts/lib, "" for no limits."""
+    """Return the argument of ``check_limits`` in ``scripts/lib``, or "" if there are no limits."""
     if limits is None:
         return ""
     of_tasks = {"concurrent": limits.concurrent, "waiting": limits.waiting, "paused": limits.paused}
@@ -88,18 +88,21 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
 def acquire_request(
     keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0
 ) -> Operation[float]:
-    """Take tokens for a request of the owner of `scope`, to any agent.
+    """Take tokens for a request from the token bucket of the owner of `scope`.
 
-    A call that is repeated because its connection broke takes the tokens twice.
+    The bucket is shared by the requests to all agents. If the connection breaks, the call is repeated and may take the
+    tokens twice.
 
     Args:
-        per_second: Tokens that come back in a second.
-        burst: Tokens that the bucket holds.
-        cost: Tokens of the request.
-        spare: Tokens that must be left for a request that follows. With `cost`, at most `burst`.
+        keys: keys of the deployment.
+        scope: scope of the request.
+        per_second: tokens that are added to the bucket in a second.
+        burst: capacity of the bucket in tokens.
+        cost: tokens that the request takes.
+        spare: tokens that must remain for a following request. `cost` and `spare` together must not exceed `burst`.
 
     Returns:
-        0, or the seconds until there are enough tokens.
+        0 if the tokens were taken, or the seconds until the bucket has enough tokens.
     """
     return Operation(
         script("acquire_request"),
@@ -121,17 +124,17 @@ FIRST_PUBLISH_GRACE_US = 5_000_000
 """µs that the creator of a run has to publish it before a watcher does."""
 
 MAX_WAITING_TURNS = 100
-"""Largest number of messages that wait for the end of a run."""
+"""Maximum number of messages that wait for the end of a run."""
 
 TASK_ENDED_FIRST = "taskEndedFirst"
-"""Metadata key, with the value true, of a waiting message whose task ended before its turn."""
+"""Metadata key, with the value true, of a message whose task ended before the message was processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyChannel:
     """Notification channel of the gateway that creates a task.
 
-    With `final_only`, it receives final states only.
+    With `final_only`, the channel receives final states only.
     """
 
     channel: str
@@ -142,7 +145,8 @@ class ReplyChannel:
 class IdempotencyKey:
     """Idempotency key of a message, valid for `window_ms` milliseconds.
 
-    A message with the same id and `digest` is a repeat. One with another digest is a conflict.
+    A message with the same id and `digest` is a repeated message. A message with the same id and another digest is a
+    conflict.
     """
 
     message_id: str
@@ -169,13 +173,15 @@ def create_task(
 ) -> Operation[Created | Known | Conflict | Limited | TooDeep]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
-    The limits do not apply to a message that was accepted before, and its `push` config is not saved.
+    If the message was accepted before, the limits do not apply and the config `push` is not saved.
 
     Args:
+        caller: stored form of the caller.
         retention: seconds for which the ended task is stored.
-        idempotency_key: None to accept each message as a new one.
+        options: stored options of the first run.
+        idempotency_key: key that detects a repeated message, or None to accept every message as new.
         serialize_context: True to execute the runs of the context one after the other.
-        parent: parent of the task. It is ignored if it is not a task of the same tenant and owner.
+        parent: parent of the task, or None. A parent of another tenant or owner is ignored.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
 
@@ -237,17 +243,19 @@ def continue_task(
     max_bytes: int | None = None,
     answered_run: int | None = None,
 ) -> Operation[Continued]:
-    """Accept a further message to a task. It begins the next run, or waits for the end of the open run.
+    """Accept a further message to a task. The message begins the next run, or waits for the end of the open run.
 
     Args:
-        request: request whose message carries the ids of the task and the context.
+        request: request whose message contains the ids of the task and the context.
         context_id: context id that the client sent, or "".
-        nonce: identifies repeats of this call.
-        idempotency_key: identifies repeats of the message by the client.
-        push: config that receives the events from now on.
-        limits: limits for a message that begins a run.
-        max_bytes: largest size of the task with the message, or None for no limit.
-        answered_run: run whose question the message answers, as the caller has validated, or None.
+        caller: stored form of the caller.
+        nonce: token that detects a repeated call.
+        options: stored options of the run.
+        idempotency_key: key that detects a repeated message of the client, or None.
+        push: push-notification config that receives the events that follow, or None.
+        limits: limits for a message that begins a run, or None.
+        max_bytes: maximum size of the task including the message, or None for no limit.
+        answered_run: run whose question the message answers, after the caller has validated the answer, or None.
     """
     message = request.message
     return Operation(
@@ -279,9 +287,9 @@ def continue_task(
 def request_cancel(
     keys: Keys, scope: Scope, task_id: str, context_id: str, *, text: str = CANCELED_BY_CLIENT
 ) -> Operation[Missing | Ended | CanceledNow | CancelRequested]:
-    """Cancel a task without a claimed run, or ask the worker to cancel the run. A repeated request changes nothing.
+    """Cancel a task without a claimed run, or ask the worker to cancel the run. A repeated request has no effect.
 
-    `text` is the message of the CANCELED status, unless the agent ends with another message.
+    `text` is the message of the CANCELED status, unless the agent sends its own message.
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
 
@@ -313,10 +321,14 @@ def read_task(
     artifacts: bool = True,
     resolve_blobs: bool = True,
 ) -> Operation[tuple[Task, EventId] | None]:
-    """Read a task and the id of its newest event, or None if `scope` has no such task; a scope of None has all tasks.
+    """Read a task and the id of its newest event. The result is None if `scope` has no such task.
 
     Args:
-        history_length: number of the newest messages, or None for all.
+        keys: keys of the deployment.
+        scope: scope of the task, or None for any scope.
+        task_id: id of the task.
+        history_length: number of newest messages to read, or None for all messages.
+        artifacts: False to omit the artifacts.
         resolve_blobs: False to leave blob references unresolved. A client must not receive such a task.
     """
 
@@ -333,9 +345,9 @@ def read_task(
 
 
 def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
-    """Remove an ended task from the indexes. Return False if no such task has ended.
+    """Remove an ended task from the indexes. The result is False if the task does not exist or has not ended.
 
-    The client of such a task received the agent's message alone, and does not know the task.
+    The caller does so if the client received only the agent's message, and therefore does not know the task.
     """
     return Operation(script("unlist_task"), keys.task(task_id), [], bool)
 
@@ -343,7 +355,7 @@ def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
 def read_final_task(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
 ) -> Operation[FinalTask | None]:
-    """Read a task in a final state. The result is None in any other state, and if `scope` has no such task."""
+    """Read a task in a final state. The result is None if the task is in another state or is not in `scope`."""
     return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], final_task)
 
 
@@ -366,10 +378,16 @@ def list_tasks(
     """Read a page of the tasks of a scope, newest status first. A page has at least one task.
 
     Args:
-        cursor: µs of the status, and the id, of the last task of the previous page.
+        retention: seconds for which ended tasks are stored.
+        context_id: context of the tasks, or "" for all contexts.
+        state: state of the tasks, or None for all states.
+        not_before_us: earliest time of the status in µs, or None for no limit.
+        cursor: time of the status in µs, and quoted id, of the last task on the previous page, or None.
+        history_length: number of newest messages of each task, or None for all messages.
+        artifacts: True to read the artifacts.
         blob_bytes: bytes of large parts after which the page ends, or None for no limit.
-        max_bytes: largest size of the tasks of a page, or None for no limit.
-        archived: True if ended tasks leave the indexes when they are archived, instead of by their age.
+        max_bytes: maximum total size of the tasks on a page, or None for no limit.
+        archived: True if ended tasks are removed from the indexes when they are archived, instead of when they expire.
     """
 
     def parse(reply: Sequence[Any]) -> Page:
@@ -412,9 +430,9 @@ def _length(history_length: int | None) -> int:
 
 
 def end_pauses(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
-    """Fail up to `limit` tasks whose pause has timed out. Return the number of due pauses.
+    """Fail up to `limit` tasks whose pause has timed out. The result is the number of due pauses.
 
-    `latest_us` is the latest time that the store's clock can show, in µs, unless it jumped; None for any time.
+    `latest_us` is the latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
     """
     latest = "" if latest_us is None else latest_us
     return Operation(script("end_pauses"), [keys.pauses], [keys.prefix, limit, latest], int)

@@ -1,7 +1,7 @@
 """Commands on dead letters: FAILED tasks whose worker was lost.
 
-FAILED is terminal, so a dead letter is resubmitted as a new task with the same context, caller and message. The new
-task refers to the dead letter.
+FAILED is a terminal state, so a dead letter is resubmitted as a new task with the same context, caller and message. The
+new task refers to the dead letter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ REQUEUED_FROM = "requeuedFrom"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Dead letter. `task` is its snapshot without artifacts; `request` and `options` belong to its last run."""
+    """Dead letter. `task` is the snapshot of the task without artifacts. `request` and `options` belong to the last
+    run."""
 
     agent: str
     scope: Scope
@@ -38,7 +39,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyRequeued:
-    """The dead letter was requeued before, as the task `task_id`."""
+    """The dead letter was already requeued, as the task `task_id`."""
 
     task_id: str
 
@@ -51,7 +52,7 @@ class Alive:
 
 
 def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
-    """Read the dead letter of the task `task_id`, or `Ended` if the task ended without the loss of its worker."""
+    """Read the dead letter of a task. The result is `Ended` if the task ended without a dead letter."""
 
     def parse(reply: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
         match reply[0]:
@@ -78,12 +79,16 @@ def requeue_task(
     """Create the task `task_id` from a dead letter, and remove the dead letter from the list.
 
     Args:
-        retention: seconds for which the ended task is stored.
+        keys: keys of the deployment.
+        dead_letter: dead letter to requeue.
+        task_id: id of the new task.
+        retention: seconds for which the new task is stored after it has ended.
         options: options with which the caller publishes run 1, unless the run is blocked.
-        from_start: True to delete the journal. Otherwise the new task continues with it.
+        from_start: True to delete the journal. With False, the new task continues with the journal.
 
     Returns:
-        "blocked" if another run of the context precedes it. "gone" if the dead letter was requeued or has expired.
+        "requeued"; "blocked" if the task was created, but another run of the context must end first; or "gone" if the
+        dead letter was already requeued or has expired.
     """
     request, task = resubmission(dead_letter, task_id)
 
@@ -112,8 +117,8 @@ def requeue_task(
 def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequest, Task]:
     """Return the request and the new task for a dead letter.
 
-    The history contains the messages before the client's last one, because that may answer a question of the agent. It
-    does not contain the messages of the lost run.
+    The history contains the messages before the client's last message, because the last message may answer a question
+    in them. The history does not contain the messages of the lost run.
     """
     request = SendMessageRequest()
     request.CopyFrom(dead_letter.request)
@@ -130,6 +135,10 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
 
 
 def _before_the_last(history: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages before the client's last message that had a turn."""
-    turns = [n for n, one in enumerate(history) if one.role == Role.ROLE_USER and TASK_ENDED_FIRST not in one.metadata]
+    """Return the messages before the last client message that was processed."""
+    turns = [
+        number
+        for number, message in enumerate(history)
+        if message.role == Role.ROLE_USER and TASK_ENDED_FIRST not in message.metadata
+    ]
     return history[: turns[-1]] if turns else []

@@ -1,7 +1,7 @@
-"""Families of tasks: the parent and the children of a task, and the cancel of children with their parent.
+"""Parent and child tasks, and the cancellation of children with their parent.
 
-A task that the agent of another task starts is its child. The store records the relation if both tasks have the same
-tenant and owner. When the parent is CANCELED, a watcher cancels the children.
+If the agent of a task starts another task, the new task is a child of the agent's task. The store records the relation
+if both tasks have the same tenant and owner. When the parent is CANCELED, a watcher cancels the children.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 
 MAX_DEPTH = 16
-"""Largest number of ancestors of a task, so that agents that call each other in a cycle end."""
+"""Maximum number of ancestors of a task. The limit ends agents that call each other in a cycle."""
 
 MAX_CHILDREN = 1000
-"""Largest number of live children of a task. Ended children are removed from a list that is full."""
+"""Maximum number of live children of a task. When the list of children is full, ended children are removed from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Parent of a new task. With `cancels`, the task is canceled with it."""
+    """Parent of a new task. With `cancels`, the new task is canceled with its parent."""
 
     task_id: str
     cancels: bool = True
 
     def metadata(self) -> Struct:
-        """Return the metadata that a child has."""
+        """Return the metadata of the child task, which names the parent."""
         metadata = Struct()
         metadata[NAMESPACE + PARENT_TASK_ID] = self.task_id
         return metadata
@@ -42,11 +42,13 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """Task of a family.
+    """Parent or child of a task, or the task itself.
 
     Attributes:
-        agent: name of its agent, or "" if the task is not in the store.
-        state: None if the task is not in the store.
+        task_id: id of the task.
+        agent: name of the agent, or "" if the task is not in the store.
+        state: state of the task, or None if the task is not in the store.
+        at_us: time of the status in µs, or 0 if the task is not in the store.
         cancels: True if the task is canceled with its parent.
     """
 
@@ -71,7 +73,7 @@ class Relative:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A task, its parent or None, and its children in the order of their creation."""
+    """Task with its parent, or None, and with its children in the order of their creation."""
 
     task: Relative
     parent: Relative | None
@@ -93,7 +95,7 @@ NO_PARENT: tuple[Argument, ...] = ("", "", 0, 0, "", "")
 
 
 def parent_arguments(parent: Parent, task_id: str, context_id: str) -> list[Argument]:
-    """Return the arguments of ``create_task`` about the parent of a new task."""
+    """Return the arguments of ``create_task`` that describe the parent of the new task."""
     metadata = parent.metadata()
     suffix = encode(Task(id=task_id, context_id=context_id, metadata=metadata))
     cancels = int(parent.cancels)
@@ -103,7 +105,7 @@ def parent_arguments(parent: Parent, task_id: str, context_id: str) -> list[Argu
 def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Family | None]:
     """Read a task with its parent and children. The result is None if `scope` has no such task.
 
-    A scope of None has all tasks.
+    A scope of None includes all tasks.
     """
 
     def parse(reply: Any) -> Family | None:
@@ -118,7 +120,7 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
 
 
 def acquire_canceled_parents(keys: Keys, *, limit: int, again_us: int) -> Operation[list[CanceledChild]]:
-    """Acquire the live children of up to `limit` canceled tasks. They are due again after `again_us`."""
+    """Acquire the live children of up to `limit` canceled tasks. The canceled tasks are due again after `again_us`."""
 
     def parse(reply: Sequence[bytes]) -> list[CanceledChild]:
         fields = zip(*[(value.decode() for value in reply)] * 4, strict=True)

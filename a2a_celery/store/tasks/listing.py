@@ -1,6 +1,6 @@
 """ListTasks: conversion of a protocol request to a store query, and of the query's result to a response.
 
-A page token is a position in the list. It does not freeze the list.
+A page token is a position in the list. Tasks can still change between two pages.
 
 Source: A2A specification 3.1.4.
 """
@@ -24,12 +24,13 @@ PAGE_BLOB_BYTES = 32 * 1024 * 1024
 """Bytes of large parts after which a page ends."""
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""Largest size of the tasks of a page in the store. A larger task has a page without other tasks."""
+"""Maximum total size, in bytes, of the stored tasks on a page. A larger task is returned on its own page."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Parsed request. `cursor` is the µs of the status, and the quoted id, of the last task of the previous page."""
+    """Parsed request. `cursor` is the time of the status in µs, and the quoted id, of the last task on the previous
+    page."""
 
     size: int
     context_id: str
@@ -59,8 +60,8 @@ async def list_page(
 ) -> ListTasksResponse:
     """Read the page that `params` requests.
 
-    A task that changes while a client reads pages moves to the front, and pages after the change do not show it. Each
-    task that does not change appears exactly once.
+    A task that changes while a client reads pages moves to the front of the list, so later pages do not contain it.
+    Each task that does not change appears exactly once.
 
     Raises:
         InvalidParamsError: the page token is invalid.
@@ -70,7 +71,7 @@ async def list_page(
 
 
 def asked(params: ListTasksRequest) -> ListQuery:
-    """Parse the request.
+    """Parse a ListTasks request.
 
     Raises:
         InvalidParamsError: the page token is invalid.
@@ -80,7 +81,7 @@ def asked(params: ListTasksRequest) -> ListQuery:
         size=params.page_size if params.HasField("page_size") else DEFAULT_LIST_TASKS_PAGE_SIZE,
         context_id=params.context_id,
         state=params.status or None,
-        # rounded up: a status at least as new as the given nanosecond
+        # rounded up, so that no status is older than the requested nanosecond
         not_before_us=-(-after.ToNanoseconds() // 1000) if params.HasField("status_timestamp_after") else None,
         cursor=_position(params.page_token),
         history_length=params.history_length if params.HasField("history_length") else None,
@@ -89,7 +90,7 @@ def asked(params: ListTasksRequest) -> ListQuery:
 
 
 def response(wanted: ListQuery, page: Page) -> ListTasksResponse:
-    """Convert a page to the response of the protocol."""
+    """Return the ListTasks response for a page."""
     token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]

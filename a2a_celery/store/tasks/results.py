@@ -1,4 +1,4 @@
-"""Results of the commands on tasks, one class per outcome, and the parsers of their replies."""
+"""Results of the commands on tasks, with one class for each outcome, and the parsers of the replies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..codec import direct_answer, snapshot_is_resolved, state_of, task_from_sna
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The task was created; `task` is its snapshot at the event `newest`.
+    """The task was created. `task` is its snapshot at the event `newest`.
 
-    The caller publishes the run unless it is blocked.
+    The caller publishes the run unless the run is blocked.
     """
 
     task: Task
@@ -26,7 +26,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The message was accepted before, by task `task_id`. Nothing was written.
+    """The message was already accepted, by the task `task_id`. Nothing was written.
 
     The turn of the message begins after `version` of the log and after `preceding_turns` other turns.
     """
@@ -67,9 +67,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """The message answers the question of run `run`, and must fit the JSON Schema `schema`. Nothing was written.
+    """The message answers the question of run `run`, whose answers must match the JSON Schema `schema`.
 
-    The caller validates the message and calls again with this run.
+    Nothing was written. The caller validates the message, and repeats the call with `run`.
     """
 
     run: int
@@ -78,7 +78,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Too many messages wait. Nothing was written."""
+    """Too many messages wait for the end of the run. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Limited:
     """A limit is reached. Nothing was written.
 
     Attributes:
-        limit: field of `TaskLimits`, or "children".
+        limit: name of the limit: a field of `TaskLimits`, "children" or "webhooks".
         maximum: value of the limit.
         retry_in: estimated seconds until the message can be accepted, or 0.0 if unknown.
     """
@@ -107,17 +107,17 @@ class Limited:
 
     @classmethod
     def parse(cls, reply: Sequence[bytes]) -> Limited:
-        """Parse the reply of ``check_limits`` in scripts/lib."""
+        """Parse the reply of ``check_limits`` in ``scripts/lib``."""
         _, limit, maximum, us = reply
         return cls(limit.decode(), int(maximum), int(us) / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The message began run `run`; `task` is the snapshot at the event `newest`.
+    """The message began run `run`. `task` is the snapshot of the task at the event `newest`.
 
-    The caller publishes the run unless it is blocked. A client must not receive a task that is not `is_resolved`,
-    because it has blob references.
+    The caller publishes the run unless the run is blocked. If `is_resolved` is False, `task` has unresolved blob
+    references, and a client must not receive it.
     """
 
     run: int
@@ -129,9 +129,10 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The message waits at `place`, from 1; `task` is the snapshot without it, at the event `newest`.
+    """The message waits at position `place`, counted from 1.
 
-    A client must not receive a task that is not `is_resolved`, because it has blob references.
+    `task` is the snapshot of the task without the message, at the event `newest`. If `is_resolved` is False, `task` has
+    unresolved blob references, and a client must not receive it.
     """
 
     place: int
@@ -143,7 +144,7 @@ class Waiting:
 Answered = (
     Missing | WrongContext | Ended | Full | TooLarge | TooManyConfigs | Known | Conflict | Limited | Begun | Waiting
 )
-"""Result of `continue_task` for a message that needs no validation, or was validated."""
+"""Result of `continue_task` for a message that needs no validation or was validated."""
 
 Continued = Answered | OpenQuestion
 """Result of `continue_task`."""
@@ -151,7 +152,8 @@ Continued = Answered | OpenQuestion
 
 @dataclass(frozen=True, slots=True)
 class FinalTask:
-    """Task in a final state at `version`. `answer` is the agent's message if that is the complete answer, or None."""
+    """Task in a final state, at `version`. `answer` is the agent's message if it is the only event of the agent, or
+    None."""
 
     task: Task
     version: int
@@ -162,7 +164,10 @@ class FinalTask:
 class CanceledNow:
     """The task was canceled.
 
-    The caller can revoke the Celery task of the queued `run`, or None, and the tasks of the `canvas`, or b"".
+    Attributes:
+        run: queued run whose Celery task the caller can revoke, or None.
+        version: version of the log after the cancel.
+        canvas: canvas whose Celery tasks the caller can revoke, or b"".
     """
 
     run: int | None
@@ -172,7 +177,7 @@ class CanceledNow:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The worker of the run was asked to cancel it. The log was at `version`."""
+    """The worker was asked to cancel the run. The log was at `version`."""
 
     version: int
 
@@ -184,8 +189,8 @@ class Page:
     Attributes:
         total: number of matching tasks in all pages.
         more: True if another page follows.
-        border_us: border of the archive, or None if it has no task. Archived tasks have a status up to the border, and
-            stored tasks have a newer one.
+        border_us: time of the newest archived status in µs, or None if no task is archived. The archive is read up to
+            this time.
     """
 
     tasks: list[Task]
@@ -225,7 +230,7 @@ def continued(reply: Sequence[Any]) -> Continued:
 
 
 def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited | TooDeep:
-    """Parse a reply of ``create_task`` that created no task."""
+    """Parse a reply of ``create_task`` that did not create a task."""
     match reply[0]:
         case b"known":
             return _known(reply)

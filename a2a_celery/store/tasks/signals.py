@@ -16,17 +16,18 @@ MAX_STORED_SIGNALS = 100
 """Maximum number of signals of a task that no run has received."""
 
 REMEMBERED_SIGNALS = 200
-"""Number of the newest signals of a task whose ids are remembered."""
+"""Number of newest signals of a task whose ids are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalStored:
-    """The signal was stored until a run waits for it, or was sent before by a call with the same id."""
+    """The signal was stored until a run waits for it, or a signal with the same id was already sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalResumed:
-    """The signal was given to the suspended run `ref`. The caller publishes it with `options`, unless it is blocked."""
+    """The suspended run `ref` received the signal. The caller publishes the run with `options`, unless it is
+    blocked."""
 
     ref: RunRef
     agent: str
@@ -49,13 +50,14 @@ def send_signal(
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
 ) -> Operation[SentSignal]:
-    """Send a signal to a task of `scope`, or of any owner if `scope` is None.
+    """Send a signal to a task in `scope`. A scope of None includes all tasks.
 
     Args:
-        payload: JSON.
-        signal_id: identifies the signal. A repeated call with it has no effect.
-        limits: limits of stored bytes.
-        max_bytes: largest size of the task with the signal, or None for no limit.
+        name: name of the signal.
+        payload: payload as JSON.
+        signal_id: id of the signal. A repeated call with the same id has no effect.
+        limits: limits of stored bytes, or None.
+        max_bytes: maximum size of the task including the signal, or None for no limit.
     """
 
     def parse(reply: Sequence[bytes]) -> SentSignal:

@@ -1,8 +1,9 @@
 """Commands on webhook deliveries, for deliverers and for operators.
 
-A delivery cursor is the position of a push-notification config in the log of its task; the log itself is the queue.
+A delivery cursor is the position of a push-notification config in the log of its task. The log itself is the queue.
 Each script that writes an event schedules the cursors of the task. A deliverer leases due cursors, reads the log after
-`delivered` and records the outcome of each post. The store ignores what a deliverer records after its lease has ended.
+`delivered` and records the outcome of each post. The store ignores an outcome that is recorded after the lease has
+ended.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ PAGE = 200
 HOUR_US = 3_600_000_000
 
 MAX_REQUESTED_POSTS = 10
-"""Largest number of requested posts of one config that wait."""
+"""Maximum number of waiting requested posts of a config."""
 
 MAX_REASON_LENGTH = 200
-"""Characters of an attempt's reason that are stored."""
+"""Maximum length of the stored reason of an attempt, in characters."""
 
 FailureDetails = Mapping[str, str | int]
-"""Details of a failure for operators: the reason, and the receiver's status and response if there was one."""
+"""Details of a failure for operators: the reason and, if the receiver responded, the status and the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Attempt to post to a webhook, as shown to the owner of the config.
+    """Attempt to post to a webhook, in the form that the owner of the config receives.
 
-    It contains no part of a body, an address or a secret. The store sets the two times.
+    An attempt contains no part of a body, an address or a secret. The store sets `at_us` and `next_us`.
 
     Attributes:
         post: Id of the event or of the ping (`PING`); "" if the log could not be read.
         outcome: "delivered", "failed", "gone" or "refused".
         status: HTTP status of the response, or None if there was none.
-        latency_ms: Duration of the post, or None if nothing was posted or if the duration would reveal network details.
+        latency_ms: Duration of the post in ms, or None if nothing was posted or the duration would reveal network
+            details.
         reason: Sentence that describes the failure, or "".
         at_us: End of the attempt, in µs since 1970.
         next_us: Time of the next attempt, in µs since 1970, or 0 if none follows.
@@ -63,7 +65,7 @@ class Attempt:
 
     @classmethod
     def parse(cls, stored: bytes) -> Attempt:
-        """Return the attempt that ``record_attempt`` in scripts/lib wrote."""
+        """Parse an attempt that ``record_attempt`` in ``scripts/lib`` stored."""
         at_us, next_us, text = stored.decode().split(" ", 2)
         post, outcome, status, latency_ms, reason = json.loads(text)
         return cls(post, outcome, status, latency_ms, reason, int(at_us), int(next_us))
@@ -83,9 +85,9 @@ class DeliveryCursor:
         failures: number of failures since the last delivered event.
         failing_for: seconds since the first of these failures.
         trace: W3C traceparent of the task's newest turn, or "".
-        leased_at: time of the store at the start of the lease, in seconds since 1970.
-        largest: bytes of the largest entry of the log.
-        size: bytes of the task.
+        leased_at: start of the lease by the store's clock, in seconds since 1970.
+        largest: size of the largest log entry in bytes.
+        size: size of the task in bytes.
         owner: account of the task's owner, see `Scope.account`.
     """
 
@@ -110,20 +112,22 @@ class DeliveryCursor:
 class Delivery:
     """State of a delivery.
 
-    Times are times of the store, in µs; 0 for none. The attempts and the requested posts are read by `read_delivery`
-    only.
+    All times are times of the store, in µs. A time of 0 means that the event did not occur. Only `read_delivery` reads
+    the attempts and the requested posts.
 
     Attributes:
         delivered: version of the last delivered event.
         version: newest version of the log.
-        is_leased: True if a deliverer has leased the cursor, until `due_us`.
+        is_leased: True if a deliverer has leased the cursor until `due_us`.
         failures: number of failures since the last delivered event.
-        failure: newest of these failures.
-        failure_us: time of that failure.
+        first_failed_us: time of the first of these failures.
+        due_us: time at which the cursor is due.
+        failure: details of the newest failure.
+        failure_us: time of the newest failure.
         died_us: time at which the delivery was given up.
         now_us: time at which the delivery was read.
         attempts: newest attempts, newest first.
-        requested: ids of the posts that the owner requested and that are not made yet.
+        requested: ids of the requested posts that were not sent yet.
     """
 
     task_id: str
@@ -155,7 +159,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPage:
-    """Page of deliveries, with the cursor of the next page, or None after the last one."""
+    """Page of deliveries. `cursor` is the cursor of the next page, or None on the last page."""
 
     deliveries: list[Delivery]
     cursor: int | None
@@ -163,12 +167,12 @@ class DeliveryPage:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryMetrics:
-    """Numbers of deliveries and of posts.
+    """Number of deliveries by state, and number of posts by outcome.
 
     Attributes:
-        waiting: deliveries with undelivered events.
-        dead: deliveries that were given up.
-        delivered, failed, given_up: posts with that outcome since the store was created.
+        waiting: number of deliveries with undelivered events.
+        dead: number of deliveries that were given up.
+        delivered, failed, given_up: number of posts with this outcome since the store was created.
     """
 
     waiting: int
@@ -191,9 +195,9 @@ def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
 
 
 def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operation[list[DeliveryCursor]]:
-    """Lease up to `limit` due cursors for `lease_us` each.
+    """Lease up to `limit` due cursors, each for `lease_us`.
 
-    If the reply is lost, the cursors are due again after the lease.
+    If the reply is lost, the cursors are due again when the lease ends.
     """
     token = uuid4().hex
 
@@ -206,11 +210,11 @@ def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operatio
 def acquire_bytes(keys: Keys, owner: str, host: str, size: int, *, per_hour: int) -> Operation[float]:
     """Take `size` bytes for a post to `host` from the byte budget of `owner`.
 
-    The last post may exceed the budget; the next post then waits longer. A call that is repeated after a broken
-    connection takes the bytes twice.
+    A post may exceed the budget. The next post then waits longer. If the connection breaks, the call is repeated and
+    may take the bytes twice.
 
     Returns:
-        0, or the seconds until the budget has bytes again.
+        0 if the bytes were taken, or the seconds until the budget has bytes again.
     """
     return Operation(
         script("acquire_bytes"),
@@ -234,14 +238,18 @@ def record_delivery(
     If the cursor is already at `event_id` and `posted` is False, the call only renews the lease.
 
     Args:
-        event_id: last event that was delivered, or that the config does not subscribe to.
+        keys: keys of the deployment.
+        cursor: leased cursor.
+        event_id: last event that was delivered, or to which the config does not subscribe.
+        lease_us: duration of the renewed lease in µs.
         posted: True if the event was posted. A delivered event resets the failures.
+        attempt: attempt to record, or None.
 
     Returns:
-        "more" if events are undelivered and the cursor stays leased for `lease_us`. "done" if all events are delivered
-        and the lease has ended. "lost" if the lease had ended before, the config was deleted or replaced, the task is
-        missing, or the store has lost the event; a cursor whose event was lost is due at once, from its stored
-        position.
+        "more" if further events are undelivered, and the cursor stays leased for `lease_us`. "done" if all events are
+        delivered, and the lease has ended. "lost" if the lease had already ended, the config was deleted or replaced,
+        the task is missing, or the store has lost the event. If the store has lost the event, the cursor is due
+        immediately, at its stored position.
     """
     version, recorded_us = event_id
     arguments: list[Argument] = [version, lease_us, int(posted), recorded_us or "", _stored(attempt)]
@@ -257,15 +265,19 @@ def postpone_delivery(
     failure: FailureDetails | None = None,
     attempt: Attempt | None = None,
 ) -> Operation[bool]:
-    """Release a leased cursor, which is due again in `after_us`.
+    """Release a leased cursor, which is due again after `after_us`.
 
     Args:
-        after_us: 0 for a deliverer that shuts down.
-        counts: True for a failure. "age" if nothing was posted, but `failing_for` starts now unless it has started.
-        failure: details for operators.
+        keys: keys of the deployment.
+        cursor: leased cursor.
+        after_us: µs until the cursor is due, or 0 if the deliverer shuts down.
+        counts: True to count a failure. "age" to start the time `failing_for` without counting a failure. False to
+            change neither.
+        failure: details of the failure for operators, or None.
+        attempt: attempt to record, or None.
 
     Returns:
-        False if the lease had ended.
+        False if the lease had already ended.
     """
     as_failure = counts if counts == "age" else int(counts)
     arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _stored(attempt)]
@@ -275,10 +287,10 @@ def postpone_delivery(
 def abandon_delivery(
     keys: Keys, cursor: DeliveryCursor, *, failure: FailureDetails, attempt: Attempt | None = None
 ) -> Operation[bool]:
-    """Give up a delivery until it is replayed or its config is replaced. The cursor keeps its position.
+    """Give up a delivery until it is replayed or its config is replaced. The position of the cursor does not change.
 
     Returns:
-        False if the lease had ended.
+        False if the lease had already ended.
     """
     return _settle("abandon_delivery", keys, cursor, [json.dumps(failure), _stored(attempt)], bool)
 
@@ -286,11 +298,13 @@ def abandon_delivery(
 def replay_delivery(
     keys: Keys, task_id: str, config_id: str, scope: Scope | None = None
 ) -> Operation[Literal["missing", "replayed", "alive"]]:
-    """Schedule undelivered events at once, also after the delivery was given up.
+    """Schedule the undelivered events of a config immediately, even if the delivery was given up.
+
+    A `scope` of None includes all configs.
 
     Returns:
-        "alive" if no delivery failed or a deliverer has leased the cursor. "missing" if `scope` has no such config;
-        a scope of None has all configs.
+        "replayed" if the events were scheduled. "alive" if no delivery failed, or a deliverer has leased the cursor.
+        "missing" if `scope` has no such config.
     """
     arguments = [_scope(scope), quoted(config_id), uuid4().hex]
     return Operation(script("replay_delivery"), keys.task(task_id), arguments, _word)
@@ -299,13 +313,21 @@ def replay_delivery(
 def request_post(
     keys: Keys, scope: Scope | None, task_id: str, config_id: str, post: EventId | str
 ) -> Operation[Literal["missing", "gone", "full", "requested"]]:
-    """Request a post to a webhook: of an event that was delivered before, or of the ping with the id `post`.
+    """Request the post of an event or a ping to a webhook.
 
-    An undelivered event is scheduled at once instead, after the events before it.
+    An event that was not delivered yet is scheduled for delivery instead, after the events that precede it. A `scope`
+    of None includes all configs.
+
+    Args:
+        keys: keys of the deployment.
+        scope: scope of the config, or None for any scope.
+        task_id: id of the task.
+        config_id: id of the config.
+        post: id of an event in the log, or of a ping.
 
     Returns:
-        "gone" if the log does not have the event. "full" if `MAX_REQUESTED_POSTS` wait. "missing" if `scope` has no
-        such config; a scope of None has all configs.
+        "requested" if the post was requested. "gone" if the log does not have the event. "full" if
+        `MAX_REQUESTED_POSTS` posts wait. "missing" if `scope` has no such config.
     """
     version, recorded_us = post if isinstance(post, EventId) else EventId(0)
     arguments: list[Argument] = [_scope(scope), quoted(config_id), str(post), MAX_REQUESTED_POSTS]
@@ -316,7 +338,7 @@ def request_post(
 def acquire_requested_posts(
     keys: Keys, *, limit: int, lease_us: int
 ) -> Operation[list[tuple[DeliveryCursor, list[str]]]]:
-    """Lease up to `limit` cursors with requested posts for `lease_us` each. Return them with the ids of the posts."""
+    """Lease up to `limit` cursors with requested posts, each for `lease_us`. The result includes the post ids."""
 
     def parse(reply: Sequence[Sequence[bytes]]) -> list[tuple[DeliveryCursor, list[str]]]:
         return [(_cursor(fields, ""), posts.decode().split()) for posts, *fields in reply]
@@ -327,16 +349,19 @@ def acquire_requested_posts(
 def settle_requested_post(
     keys: Keys, cursor: DeliveryCursor, post: str, attempt: Attempt | None, *, after_us: int
 ) -> Operation[None]:
-    """Record the attempt of a requested post, or postpone the post by `after_us` without an attempt.
+    """Record the attempt of a requested post. If `attempt` is None, postpone the post by `after_us`.
 
-    Further requested posts are due in `after_us`. Nothing changes if the post was made already.
+    Further requested posts of the cursor are due after `after_us`. Nothing changes if the post is no longer requested.
     """
     arguments: list[Argument] = [quoted(cursor.config_id), post, _stored(attempt), after_us]
     return Operation(script("settle_requested_post"), keys.task(cursor.task_id), arguments, lambda _: None)
 
 
 def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None = None) -> Operation[Delivery | None]:
-    """Read a delivery with its attempts. The result is None if `scope` has no such config; None has all configs."""
+    """Read a delivery with its attempts. The result is None if `scope` has no such config.
+
+    A `scope` of None includes all configs.
+    """
 
     def parse(reply: Sequence[Any] | None) -> Delivery | None:
         if reply is None:
@@ -352,7 +377,7 @@ def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None 
 
 
 def scan_deliveries(keys: Keys, *, dead: bool = False, cursor: int = 0) -> Operation[DeliveryPage]:
-    """Read a page of the deliveries with undelivered events, or of the `dead` ones. A delivery may appear twice."""
+    """Read a page of the deliveries with undelivered events, or of the dead deliveries. A delivery may appear twice."""
 
     def parse(reply: Sequence[Any]) -> DeliveryPage:
         following, now_us, *summaries = reply

@@ -1,6 +1,6 @@
-"""Commands on push-notification configs: save, read, list, delete, and find the secrets that they are sealed with.
+"""Commands that save, read, list and delete push-notification configs, and the check of their secrets.
 
-The content of a config is opaque to the store: ``a2a_celery/crypto/sealing.py`` seals it.
+The content of a config is opaque to the store, because ``a2a_celery/crypto/sealing.py`` seals the content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..tasks.results import Limited, Missing, TooManyConfigs
 logger = logging.getLogger(__name__)
 
 MAX_PUSH_CONFIGS = 10
-"""Largest number of configs of a task."""
+"""Maximum number of configs of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class NewPushConfig:
     """Config to save.
 
     Attributes:
-        config_id: id of the config in its task, not empty.
+        config_id: id of the config, which is unique in its task and not empty.
         sealed: sealed content.
-        fingerprint: fingerprint of the secret that the content is sealed with.
+        fingerprint: fingerprint of the secret that seals the content.
         account: account of the owner, see `Scope.account`.
-        account_limit: largest number of configs of the account, or None for no limit.
+        account_limit: maximum number of configs of the account, or None for no limit.
     """
 
     config_id: str
@@ -46,10 +46,11 @@ class NewPushConfig:
 def save_push_config(
     keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig
 ) -> Operation[Missing | TooManyConfigs | Limited | None]:
-    """Save a config of a task in `scope`; a scope of None has all tasks. The result is None if the config was saved.
+    """Save a config of a task in `scope`. The result is None if the config was saved.
 
-    A new config receives the events that follow. A config that replaces another receives the undelivered events of the
-    replaced one at once, also if their delivery was given up. A deliverer of the replaced config loses its lease.
+    A scope of None includes all tasks. A new config receives the events that follow. A config that replaces another
+    config receives the undelivered events of that config immediately, even if their delivery was given up. A deliverer
+    of the replaced config loses its lease.
     """
 
     def parse(reply: bytes | Sequence[bytes]) -> Missing | TooManyConfigs | Limited | None:
@@ -64,7 +65,7 @@ def save_push_config(
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:
-    """Read a sealed config. The result is None if `scope` has no such task or the task no such config."""
+    """Read the sealed content of a config. The result is None if `scope` has no such task or config."""
 
     def parse(reply: Sequence[bytes] | None) -> bytes | None:
         return reply[1] if reply else None
@@ -73,7 +74,10 @@ def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: s
 
 
 def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operation[list[tuple[str, bytes]] | None]:
-    """Read all configs of a task as pairs of id and sealed content, by id, or None if `scope` has no such task."""
+    """Read all configs of a task as pairs of id and sealed content, sorted by id.
+
+    The result is None if `scope` has no such task.
+    """
 
     def parse(reply: Sequence[bytes] | None) -> list[tuple[str, bytes]] | None:
         if reply is None:
@@ -84,13 +88,13 @@ def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operatio
 
 
 def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bool]:
-    """Delete a config, if it exists. The result is False if `scope` has no such task."""
+    """Delete a config, if the config exists. The result is False if `scope` has no such task."""
     arguments = [_scope(scope), quoted(config_id)]
     return Operation(script("delete_push_config"), keys.task(task_id), arguments, bool)
 
 
 def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
-    """Read the fingerprints of the secrets that configs or sessions are sealed with."""
+    """Read the fingerprints of the secrets that seal configs or sessions."""
 
     def parse(reply: Sequence[bytes]) -> frozenset[str]:
         return frozenset(fingerprint.decode() for fingerprint in reply)
@@ -99,10 +103,10 @@ def secrets_in_use(keys: Keys) -> Operation[frozenset[str]]:
 
 
 async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer | None) -> None:
-    """Check that `sealer` opens all stored configs, unless the store is unavailable.
+    """Check that `sealer` has the secrets of all stored configs and sessions, unless the store is unavailable.
 
     Raises:
-        ConfigError: `sealer` lacks a secret. The text names the remedy.
+        ConfigError: `sealer` lacks a secret. The message names the remedy.
     """
     try:
         in_use = await store.run(secrets_in_use(keys))
@@ -113,7 +117,7 @@ async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer |
 
 
 def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]:
-    """Return the arguments of ``save_config`` in scripts/lib.
+    """Return the arguments of ``save_config`` in ``scripts/lib``.
 
     Raises:
         ValueError: the id is empty.
