@@ -1,9 +1,8 @@
-"""Archive of ended tasks: it copies tasks whose retention in the store ended, deletes expired copies, and removes
-blobs.
+"""Roles that archive ended tasks, delete expired copies from the archive, and remove the blobs of deleted tasks.
 
 One watcher archives at a time, under a lease in the store. If two watchers archive concurrently, they write identical
-rows. A task is deleted from the store only after it was copied, so an unavailable database loses no task. Ended tasks
-then stay in the store, and the log and the metrics show how far the archive lags.
+rows. A task is deleted from the store only after it was copied. While the database is unavailable, ended tasks stay in
+the store, and the log and the metrics show the backlog.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ logger = logging.getLogger(__name__)
 
 ARCHIVE_BATCH = 50
 PORTION_BYTES = 32 * 1024 * 1024
-"""Maximum size of the tasks, with their large parts, that are copied at once. A single task may be larger."""
+"""Maximum total size of the tasks, with their large parts, that are copied at once. A single task may be larger."""
 
 LEASE_MS = 60_000
-"""Lease of the watcher that archives, longer than the copy of a batch."""
+"""Lease of the archiving watcher in milliseconds. It is longer than the copy of a batch takes."""
 
 FIRST_RETRY_DELAY = 1.0
 MAX_RETRY_DELAY = 10.0
-"""Seconds between two attempts while the database is unavailable. The delay doubles up to this maximum."""
+"""Maximum delay, in seconds, between two attempts while the database is unavailable. The delay doubles up to this."""
 
 REFUSED_RETRY_INTERVAL = 600.0
-"""Seconds after which tasks that the database refused are retried."""
+"""Seconds after which the tasks that the database refused are retried."""
 
 DELETION_INTERVAL = 60.0
 DELETION_BATCH = 500
-"""Rows that one statement deletes. A larger statement would block readers and replicas."""
+"""Number of rows that one statement deletes. A larger statement would block readers and replicas."""
 
 
 class Archiver:
-    """Role that archives ended tasks. `retention` is the maximum age in the archive in seconds, or None."""
+    """Role that archives ended tasks. `retention` is the maximum age of an archived task in seconds, or None."""
 
     name = "archiver"
     every = 1.0
@@ -85,8 +84,8 @@ class Archiver:
         """Archive all due tasks, a batch at a time.
 
         Raises:
-            ArchiveUnavailable: The database is unavailable. The text says how many tasks wait. The next attempt follows
-                after a delay.
+            ArchiveUnavailable: The database is unavailable. The message contains the number of due tasks. The next
+                attempt follows after a delay.
         """
         if self._clock.monotonic() < self._not_before:
             return
@@ -151,7 +150,7 @@ class Archiver:
             yield portion
 
     async def _resolve_blobs(self, archived: Archived) -> Archived | None:
-        """Return the task with its large parts, or None if it is gone or its large parts are unavailable."""
+        """Return the task with its large parts, or None if the task or its large parts are unavailable."""
         if is_resolved(archived.task):
             return archived
         try:
@@ -174,7 +173,8 @@ class Archiver:
         await self._store.run(remove_archived(self._keys, [archived.task.id for archived in tasks]))
 
     async def _put_individually(self, tasks: list[Archived]) -> list[Archived]:
-        """Return the tasks that the database accepts. Tasks that it refuses are set aside."""
+        """Archive the tasks one by one, and return the archived tasks. Tasks that the database refuses are set
+        aside."""
         accepted: list[Archived] = []
         for archived in tasks:
             try:
@@ -196,7 +196,7 @@ class Archiver:
 
 
 REMOVAL_BATCH = 20
-"""Folders that one watcher removes concurrently."""
+"""Maximum number of folders that a watcher removes concurrently."""
 
 
 class BlobRemover:
@@ -212,10 +212,12 @@ class BlobRemover:
         self._metrics = metrics or WatcherMetrics()
 
     async def tick(self) -> None:
-        """Remove all folders that are due. A removal that fails is retried in five minutes."""
+        """Remove all folders that are due. A failed removal is retried after five minutes."""
         folders = [""]
         removed = folders
-        while folders and len(removed) == len(folders):  # an object store that fails is left alone until the next tick
+        while folders and len(removed) == len(
+            folders
+        ):  # a failing object store is not called again before the next tick
             self._metrics.record_progress(self.name)
             folders = await self._store.run(acquire_orphaned_blobs(self._keys, limit=REMOVAL_BATCH))
             results = await asyncio.gather(*map(self._remove, folders))

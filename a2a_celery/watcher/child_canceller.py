@@ -1,7 +1,7 @@
-"""Cancellation of child tasks whose parent is CANCELED, also if the parent's worker died or had no run.
+"""Cancellation of child tasks whose parent is CANCELED, even if the parent's worker died or the parent had no run.
 
-The script that writes CANCELED adds the parent to a list. A parent leaves the list when all children that are cancelled
-with it have ended.
+The script that writes CANCELED adds the parent to a list. A parent is removed from the list when all children that are
+cancelled with their parent have ended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ChildCanceller:
         self._publisher = publisher
 
     async def tick(self) -> None:
-        """Cancel the children of all due parents. The children of a child that is canceled now are due too."""
+        """Cancel the children of all due parents, including the children of children that this tick cancels."""
         acquire = acquire_canceled_parents(self._keys, limit=PARENT_BATCH, again_us=REPEAT_US)
         while children := await self._store.run(acquire):
             for child in children:

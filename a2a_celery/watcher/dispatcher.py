@@ -1,7 +1,7 @@
-"""Republication of runs that no worker claimed, because their first publish failed or their message was lost.
+"""Republication of runs that no worker claimed, because the first publish failed or the message was lost.
 
-A run is due a few seconds after its creation unless its publish succeeded. After each further attempt, its delay grows.
-A run is not published while its queue may still hold its message, so that a long queue is not filled with copies. A
+A run is due a few seconds after its creation, unless its publish succeeded. The delay grows with each further attempt.
+A run is not published while its queue may still contain its message. Otherwise, a long queue would fill with copies. A
 copy is harmless, because a run is claimed only once.
 """
 
@@ -36,24 +36,25 @@ logger = logging.getLogger(__name__)
 
 DISPATCH_BATCH = 100
 MIN_QUEUE_RECHECK_US = 1_000_000
-"""Minimum time before a run that may be in its queue is checked again. The time doubles with each check."""
+"""Minimum µs before a run that may be in its queue is checked again. The time doubles with each check."""
 MAX_QUEUES = 1000
-"""Maximum number of remembered queues, since routes may name any number of them."""
+"""Maximum number of remembered queues. The limit is needed because routes may name any number of queues."""
 MAX_CLAIMS = 200
-"""Maximum number of leases that a tick reads, the newest first."""
+"""Maximum number of leases that a tick reads, beginning with the newest."""
 BROKER_RETRY_US = 2_000_000
-"""Delay after a failed publish."""
+"""Delay after a failed publish, in µs."""
 MAX_CLOCK_ERROR = timedelta(seconds=MAX_ERROR)
-"""Maximum lag of this machine's clock behind the store's clock that still allows to reject an expired run."""
+"""Maximum lag of this machine's clock with which a watcher still rejects a run that has expired by the store's
+clock."""
 RESULTS_TIMEOUT = 5.0
-"""Seconds for the replies of the result backend and of the worker that it names."""
+"""Seconds in which the result backend, and the worker that the backend names, must reply."""
 
 
 class Backlog:
-    """Messages that the broker's queues may still hold.
+    """Knowledge about the messages that may still be in the broker's queues.
 
-    A queue that was seen empty holds no message that was published before. A queue is first in, first out: it holds no
-    message that was published well before the message of a run that a worker has claimed.
+    An empty queue contains no message that was published before the check. A queue is first in, first out. It therefore
+    contains no message that was published `overtaken_after` seconds before the message of a claimed run.
     """
 
     def __init__(self, store: AsyncStore, keys: Keys, queues: BrokerQueues, overtaken_after: float) -> None:
@@ -61,36 +62,36 @@ class Backlog:
         self._keys = keys
         self._queues = queues
         self._overtaken_us = int(overtaken_after * 1_000_000)
-        self._asked_at: dict[str, int] = {}
+        self._queried_at: dict[str, int] = {}
         self._empty_at: dict[str, int] = {}
         self._claimed_us: dict[tuple[str, int | None], int] = {}
         self._claims_are_read = False
-        self._taken_us = 0
+        self._acquired_us = 0
 
     def start_tick(self) -> None:
-        """Invalidate the claimed runs; they are read again when a run of this tick needs them."""
+        """Invalidate the claimed runs. They are read again when a run of this tick needs them."""
         self._claims_are_read = False
 
     async def may_hold(self, run: DueRun, options: RunOptions) -> bool:
-        """Return True if the queue of `run` may still hold its message. A batch queries each queue once.
+        """Return True if the queue of `run` may still contain the message. Each queue is queried once per batch.
 
         Raises:
             BrokerUnavailable: The broker did not reply.
         """
-        if run.acquired_us < self._taken_us:  # the store's clock was set back, so earlier times are invalid
-            for times in (self._asked_at, self._empty_at, self._claimed_us):
+        if run.acquired_us < self._acquired_us:  # the store's clock was set back, so earlier times are invalid
+            for times in (self._queried_at, self._empty_at, self._claimed_us):
                 times.clear()
-        self._taken_us = run.acquired_us
+        self._acquired_us = run.acquired_us
         if run.published_us is None:
             return False
         queue = self._queue_of(run.agent, options)
         if queue is None:
             return False
-        if self._asked_at.get(queue) != run.acquired_us and run.published_us >= self._empty_at.get(queue, 0):
-            if len(self._asked_at) >= MAX_QUEUES:
-                self._asked_at.clear()
+        if self._queried_at.get(queue) != run.acquired_us and run.published_us >= self._empty_at.get(queue, 0):
+            if len(self._queried_at) >= MAX_QUEUES:
+                self._queried_at.clear()
                 self._empty_at.clear()
-            self._asked_at[queue] = run.acquired_us
+            self._queried_at[queue] = run.acquired_us
             if await self._queues.is_empty(queue):
                 self._empty_at[queue] = run.acquired_us
         if run.published_us < self._empty_at.get(queue, 0):
@@ -108,7 +109,7 @@ class Backlog:
             return None
 
     async def _read_claims(self) -> None:
-        """Remember, for each queue and priority, the newest publish of a run that a worker has claimed."""
+        """Record the time of the newest publish of a claimed run, for each queue and priority."""
         self._claims_are_read = True
         newest: dict[tuple[str, bytes], int] = {}
         for run in await self._store.run(claimed_runs(self._keys, limit=MAX_CLAIMS)):
@@ -124,7 +125,7 @@ class Backlog:
 
 
 class Dispatcher:
-    """Role that publishes the due runs. Concurrent watchers publish each run once."""
+    """Role that publishes the due runs. Each run is published once, by one of the watchers."""
 
     name = "dispatcher"
     every = 0.5
@@ -151,17 +152,18 @@ class Dispatcher:
         self._backlog = Backlog(store, keys, publisher.queues, overtaken_after)
 
     async def tick(self) -> None:
-        """Publish the due runs and reject the expired ones.
+        """Publish the due runs, and reject the expired runs.
 
-        A run that the broker refuses, or still has in its queue, is postponed. A run with a later start time is
-        postponed until shortly before that time.
+        A run is postponed if the broker refuses it or still has its message. A run with a later start time is postponed
+        until shortly before that time.
         """
         self._backlog.start_tick()
         while await self._publish_due():
             pass  # due runs may follow many runs that wait in a long queue
 
     async def _publish_due(self) -> bool:
-        """Publish a batch of due runs. Return whether it was full and all its runs still wait in their queues."""
+        """Publish a batch of due runs. Return True if the batch was full and all its runs still wait in their
+        queues."""
         postponed: dict[DueRun, int] = {}
         queued = 0
         due = await self._store.run(
@@ -204,10 +206,10 @@ class Dispatcher:
         return queued == DISPATCH_BATCH
 
     async def _is_on_plain_worker(self, ref: RunRef) -> bool:
-        """Return True if a worker without this package has the run, which is a plain Celery task.
+        """Return True if a worker without this package has the run of a plain Celery task.
 
-        A run that such a worker has ended is ended here. A result backend that does not reply is queried once a tick,
-        so that other runs are published.
+        If that worker has ended the Celery task, the run is ended too. A result backend that does not reply is queried
+        only once per tick, so that other runs are published.
         """
         if not self._results_reply:
             return False
@@ -221,8 +223,8 @@ class Dispatcher:
 
     async def _reject(self, ref: RunRef) -> None:
         head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
-        found = await self._store.run(head)
-        event = found and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, found[0].context_id)
+        stored = await self._store.run(head)
+        event = stored and final_event(Refused(NOT_BEGUN_IN_TIME), ref.task_id, stored[0].context_id)
         if event:
             reply = await self._store.run(end_run(self._keys, ref, runner=None, event=event))
             log_fields = about(Action.RUN_EXPIRED, ref.name)

@@ -1,6 +1,7 @@
-"""Metrics and health of one watcher, and the HTTP server for them: ``a2a watcher --metrics-port``.
+"""Metrics and health of a watcher, and the HTTP server for both (``a2a watcher --metrics-port``).
 
-``/health/live`` returns 200 as long as every role has ticked lately, so that a watcher that hangs is restarted.
+``/health/live`` returns 200 while all roles tick, and 503 if a role has not ticked for `MAX_TICK_AGE` seconds. An
+orchestrator can therefore restart a watcher that hangs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from ..telemetry.names import ours
 
 POST_TIME_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 MAX_TICK_AGE = 60.0
-"""Seconds without a tick after which a role hangs. The slowest role waits for the store and for posts of 15 s."""
+"""Seconds without a tick after which a role counts as hanging. The slowest role waits for the store and for posts,
+which take up to 15 s."""
 
 
 class WatcherMetrics:
@@ -47,7 +49,7 @@ class WatcherMetrics:
         self._posts.labels(outcome).observe(seconds)
 
     def count_deferral_for_bytes(self) -> None:
-        """Count a post that was deferred because its byte budget is exhausted."""
+        """Count a post that was deferred because the byte budget is exhausted."""
         self._deferrals.inc()
 
     def count_redispatch(self) -> None:
@@ -73,14 +75,14 @@ class WatcherMetrics:
         return {role: now - at for role, at in tuple(self._ticked_at.items())}
 
     def serve(self, host: str, port: int) -> int:
-        """Serve the metrics and the health from a daemon thread.
+        """Serve metrics and health from a daemon thread.
 
         Args:
             host: Address to listen on.
-            port: Port to listen on, or 0 for a free one.
+            port: Port to listen on, or 0 to choose a free port.
 
         Returns:
-            The port.
+            The port on which the server listens.
 
         Raises:
             ConfigError: The port is in use, or this machine does not have the address.
@@ -110,7 +112,7 @@ class WatcherMetrics:
 
 
 class _TickAgeCollector(Collector):
-    """Collector of the tick ages at the time of a scrape."""
+    """Prometheus collector that reports the tick ages at the time of a scrape."""
 
     def __init__(self, metrics: WatcherMetrics) -> None:
         self._metrics = metrics
@@ -123,13 +125,13 @@ class _TickAgeCollector(Collector):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Server with a thread for each client, so that a silent client delays no probe."""
+    """HTTP server with a thread for each client, so that a silent client does not delay a probe."""
 
     daemon_threads = True
 
 
 class _RequestHandler(WSGIRequestHandler):
-    """Handler that logs no requests and disconnects silent clients."""
+    """Request handler that does not log requests and disconnects silent clients."""
 
     timeout = 10
 

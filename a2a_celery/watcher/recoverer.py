@@ -1,10 +1,10 @@
 """Recovery of runs whose lease expired, and of tasks whose pause expired.
 
 A worker that dies stops renewing its leases. When a lease expires, the worker loses the run. By default, an agent runs
-at most once, so the task becomes FAILED. An agent with `max_attempts` gets another run, on any worker. A worker that
-was only suspended notices the loss, can write nothing more, and cancels its agent.
+at most once, so the task becomes FAILED. With `max_attempts`, the task gets another run on any worker. If the worker
+was only suspended, it learns that it lost the run. It can no longer write, and cancels its agent.
 
-Runs that a worker returned at its shutdown but could not publish are recovered too. For all other lost runs, the
+A run that a worker returned at its shutdown but could not publish is recovered too. For all other lost runs, the
 watcher sends Celery's task events on behalf of the lost worker, so that monitors such as Flower see the end of the run.
 """
 
@@ -28,19 +28,20 @@ logger = logging.getLogger(__name__)
 LEASE_BATCH = 100
 PAUSE_BATCH = 100
 FIRST_DELAY_US = 500_000
-"""Delay of the second attempt. It doubles with each attempt, since the agent itself may kill its workers."""
+"""Delay of the second attempt, in µs. The delay doubles with each attempt, because the agent may kill its workers."""
 
 MAX_DELAY_US = 60_000_000
 
 MAX_LEASE_FACTOR = 4
-"""Maximum lease of a worker as a multiple of the watcher's `lease_ttl`. They differ while the setting is changed."""
+"""Maximum lease of a worker, as a multiple of the watcher's `lease_ttl`. The two may differ while the setting
+changes."""
 
 RETRY_AFTER = 30.0
-"""Seconds before the recovery of a run is retried if only its own task could not be read or written."""
+"""Seconds before the recovery of a run is retried, if the store is available but the task cannot be read or written."""
 
 
 class Recoverer:
-    """Role that recovers runs whose lease expired. Concurrent watchers recover each run once."""
+    """Role that recovers runs whose lease expired. Each run is recovered once, by one of the watchers."""
 
     name = "recoverer"
     every = 0.5
@@ -67,9 +68,8 @@ class Recoverer:
     async def tick(self) -> None:
         """Recover all runs whose lease expired.
 
-        After the watcher starts and after the store was unavailable or slow, no run is recovered for `grace` seconds,
-        so that workers can renew expired leases. The same applies after the watcher's host was suspended, perhaps with
-        workers on it.
+        No run is recovered for `grace` seconds after the watcher started, after the store was unavailable or slow, or
+        after the host of the watcher was suspended. In this time, workers can renew expired leases.
         """
         try:
             lapsed = await self._store.run(self._lapsed_runs())
@@ -78,10 +78,10 @@ class Recoverer:
             self._last_tick_at = self._clock.boottime()
             if self._clock.boottime() < self._not_before:
                 return
-            for one in lapsed:
-                if self._retry_at.get(one.ref.name, -inf) <= self._clock.boottime():
-                    await self._recover(one)
-            names = {one.ref.name for one in lapsed}
+            for run in lapsed:
+                if self._retry_at.get(run.ref.name, -inf) <= self._clock.boottime():
+                    await self._recover(run)
+            names = {run.ref.name for run in lapsed}
             self._retry_at = {name: at for name, at in self._retry_at.items() if name in names}
         except StoreUnavailable:
             self._not_before = self._clock.boottime() + self._grace
@@ -95,7 +95,7 @@ class Recoverer:
         return lapsed_runs(self._keys, limit=limit, latest_us=self._store_clock.latest_us, longest_lease_us=longest_us)
 
     async def _recover(self, lapsed: Lapsed) -> None:
-        """Recover a run. A failure stops the others only if the store is unavailable or refuses writes."""
+        """Recover a run. A failure is raised only if the store is unavailable or refuses writes."""
         name = lapsed.ref.name
         try:
             await self._start_next_attempt(lapsed)
@@ -129,7 +129,7 @@ class Recoverer:
 
 
 class PauseExpirer:
-    """Role that fails tasks that waited too long for their clients. Concurrent watchers fail each task once."""
+    """Role that fails tasks that waited too long for their clients. Each task fails once, by one of the watchers."""
 
     name = "pause expirer"
     every = 1.0

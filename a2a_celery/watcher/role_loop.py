@@ -1,4 +1,4 @@
-"""Loop that ticks one role of a watcher, the watcher's heartbeat, and the store's clock as a watcher expects it.
+"""Loop that runs a role of a watcher, and two roles: the heartbeat, and the detection of jumps of the store's clock.
 
 A failed tick is logged, and the next tick follows as usual.
 """
@@ -31,7 +31,7 @@ from .metrics import WatcherMetrics
 logger = logging.getLogger(__name__)
 
 MIN_TICK_INTERVAL = 0.02
-"""Minimum seconds between two ticks, however often the role is notified."""
+"""Minimum number of seconds between two ticks, even if the role is notified more often."""
 
 
 class Role(Protocol):
@@ -47,7 +47,7 @@ class Role(Protocol):
 
 
 class RoleLoop:
-    """Loop that ticks `role` until it is stopped. A notification from `subscription` starts the next tick at once."""
+    """Loop that calls `role.tick` periodically. A notification from `subscription` starts the next tick immediately."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class RoleLoop:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the loop in the running event loop."""
+        """Start the loop on the running event loop."""
         self._task = asyncio.create_task(self._run(), name=f"a2a-{self.role.name}")
 
     async def stop(self) -> None:
-        """Stop the loop. A tick in progress is cancelled, which is safe at any point."""
+        """Stop the loop. A tick in progress is cancelled, which is safe at any time."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -90,7 +90,7 @@ class RoleLoop:
 
 
 class Heartbeat:
-    """Role that writes a heartbeat to the store, and touches `alive_file` after each successful write."""
+    """Role that writes a heartbeat to the store. After each successful write, `alive_file` is touched."""
 
     name = "heartbeat"
     every = 5.0
@@ -121,11 +121,11 @@ class Heartbeat:
 
 
 MAX_ERROR = 1.0
-"""Seconds by which two clocks may drift between two readings. A greater difference counts as a jump."""
+"""Seconds by which two clocks may drift apart between two readings. A greater difference counts as a jump."""
 
 
 class StoreClock:
-    """A comparison of the store's clock with this process's. Of the watchers that notice a jump, one corrects it."""
+    """Role that detects and corrects jumps of the store's clock. One of the watchers that notice a jump corrects it."""
 
     name = "store clock"
     every = 0.5
@@ -140,13 +140,13 @@ class StoreClock:
 
     @property
     def latest_us(self) -> int:
-        """The latest time in µs that the store's clock can show now, unless it jumped; 0 before the first tick."""
+        """Latest time, in µs, that the store's clock can show now if it has not jumped, or 0 before the first tick."""
         if self._reading is None:
             return 0
         return self._reading.time_us + int((self._clock.boottime() - self._asked_at + MAX_ERROR) * 1_000_000)
 
     async def tick(self) -> None:
-        """Read the store's clock, and correct a jump."""
+        """Read the store's clock. If the clock has jumped, correct the stored times."""
         asked_at = self._clock.boottime()
         reading = await self._store.run(read_clock(self._keys))
         answered_at = self._clock.boottime()

@@ -1,4 +1,4 @@
-"""The watcher process: it starts the loops of its roles in order, and stops them in reverse order."""
+"""Watcher process, which starts the loops of its roles in order and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from .webhooks.replayer import Replayer
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 1.0
-"""Seconds between two attempts to reach a store that is unavailable at the start."""
+"""Seconds between two attempts to reach a store that is unavailable when the watcher starts."""
 
 
 class Watcher:
-    """All roles of a watcher in one process.
+    """Watcher with all its roles in one process.
 
     Raises:
         ConfigError: Public keys for webhooks are set without a private key.
@@ -68,7 +68,7 @@ class Watcher:
 
         Raises:
             ConfigError: The store has another schema, the secret key cannot decrypt the stored webhooks, or the
-                location of large parts is not configured.
+                object store of large parts is not configured.
         """
         blobs = blobs_of(self._settings)
         store = AsyncStore(self._settings.store_url, blobs, wait_replicas=self._settings.store_wait_replicas)
@@ -151,7 +151,8 @@ class Watcher:
         ]
 
     def _webhook_roles(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> list[Deliverer | Replayer]:
-        """Return the roles that post to webhooks: none without `secret_key`, since clients can then set no webhook."""
+        """Return the roles that post to webhooks. Without `secret_key` there are none, because clients cannot set
+        webhooks."""
         if sealer is None:
             return []
         per_hour = self._settings.webhook_bytes_per_hour
@@ -165,7 +166,7 @@ class Watcher:
         return [deliverer, Replayer(store, keys, sealer, deliverer, lease_ttl)]
 
     def run_until_signalled(self, alive_file: Path | None = None) -> None:
-        """Run until SIGTERM or SIGINT. See `run`."""
+        """Run all roles until the process receives SIGTERM or SIGINT; see `run`."""
 
         async def main() -> None:
             stop = asyncio.Event()

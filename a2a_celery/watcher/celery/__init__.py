@@ -1,1 +1,1 @@
-"""Runs and canvases as Celery knows them: its result backend and its revokes."""
+"""Roles and listeners that read Celery's result backend and revokes."""

@@ -1,8 +1,8 @@
 """Subscription to the result backend, for runs on workers without this package.
 
-Celery's Redis backend publishes each state that it stores on a channel with the name of its key. The pattern of the
-subscription excludes the results of Celery tasks that are not runs. A notification can get lost and reaches all
-watchers, so it only triggers a read of the run's state (`Results.observe`). The dispatcher polls runs without a
+Celery's Redis backend publishes each stored state on a channel with the name of its key. The pattern of the
+subscription excludes the results of Celery tasks that are not runs. A notification may be lost, and reaches all
+watchers. It therefore only triggers a read of the run's state (`Results.observe`). The dispatcher polls runs without a
 notification.
 """
 
@@ -34,17 +34,17 @@ MAX_SILENCE = 10.0
 """Seconds without any reply after which the connection counts as broken."""
 
 RECONNECT_INTERVAL = 1.0
-"""Seconds between two attempts to subscribe, or to read a run while the store or the result backend is unavailable."""
+"""Seconds between two attempts to subscribe, or to read a run, while the store or the result backend is unavailable."""
 
 UNAVAILABLE = (StoreUnavailable, *get_redis_error_classes().connection_errors)  # type: ignore[no-untyped-call]
-"""Errors that are raised while the store or the result backend is unavailable."""
+"""Exceptions that are raised while the store or the result backend is unavailable."""
 
 MAX_RUNS = 10_000
-"""Maximum number of remembered runs that changed or have not ended. The dispatcher polls the others."""
+"""Maximum number of remembered runs that changed or have not ended. The dispatcher polls all other runs."""
 
 
 class ResultListener:
-    """Listener that reads a run when a worker without this package stores a state of it in a Redis backend."""
+    """Listener that reads a run when a worker without this package stores a state of the run in a Redis backend."""
 
     def __init__(self, results: Results, app: Celery, clock: Clock = SYSTEM_CLOCK) -> None:
         self._results = results
@@ -57,7 +57,7 @@ class ResultListener:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start listening, in the running event loop."""
+        """Start to listen, on the running event loop."""
         loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._read_changed(), name="a2a-result-listener")
         Thread(target=self._stay_subscribed, args=(loop,), name="a2a-result-listener", daemon=True).start()
@@ -71,13 +71,13 @@ class ResultListener:
                 await self._task
 
     def notify(self, name: str) -> None:
-        """Schedule a read of the run `name`, since a state of it was stored."""
+        """Schedule a read of the run `name`, because a state of the run was stored."""
         if len(self._changed) < MAX_RUNS:
             self._changed[name] = None
             self._has_changed.set()
 
     def resubscribed(self) -> None:
-        """Schedule a read of all runs that have not ended, since notifications may have been lost."""
+        """Schedule a read of all runs that have not ended, because notifications may have been lost."""
         for name in self._open:
             self.notify(name)
 
@@ -154,5 +154,5 @@ class ResultListener:
 
 
 def pattern_of(prefix: bytes) -> bytes:
-    """Return the pattern of the channels of runs: `prefix` and the name of a run, "<task id>.<run>"."""
+    """Return a pattern that matches the channels of runs: `prefix`, followed by "<task id>.<run>"."""
     return re.sub(rb"([\[\]*?\\])", rb"\\\1", prefix) + b"*.[0-9]*"

@@ -1,7 +1,8 @@
 """Results of Celery tasks on workers without this package, read from the result backend.
 
-These are the links of a canvas, and runs of plain Celery tasks. `ResultListener` notices when such a run changes, and
-the dispatcher checks a run before it publishes the run again. `CanvasFinalizer` ends tasks whose canvas has ended.
+Such Celery tasks are the links of a canvas, and the runs of plain Celery tasks. `ResultListener` reads a run when its
+state changes. The dispatcher reads a run before it publishes the run again. `CanvasFinalizer` ends the tasks whose
+canvas has ended.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ...store.tasks.commands import read_task
 logger = logging.getLogger(__name__)
 
 INSPECT_TIMEOUT = 2.0
-"""Seconds for the reply of a worker to the question whether it has a run."""
+"""Seconds in which a worker must reply to the query for a run."""
 
 
 CANVAS_BATCH = 100
@@ -47,7 +48,8 @@ CANVAS_POLL_INTERVAL_US = 1_000_000
 
 
 class Results:
-    """Reader of the result backend of `app`. It uses a thread, so that an unavailable backend blocks nothing else."""
+    """Reader of the result backend of `app`. A thread reads, so an unavailable backend does not block the event
+    loop."""
 
     def __init__(self, store: AsyncStore, keys: Keys, app: Celery) -> None:
         self._store = store
@@ -56,7 +58,7 @@ class Results:
         self._thread = DaemonThreads(1, "a2a-results")
 
     async def end(self, ref: RunRef, canvas: Canvas) -> bool:
-        """End the run of `canvas` if the canvas has ended. Return True if the run is over."""
+        """End the run `ref` if its `canvas` has ended. Return True if the run has ended."""
         ended = await self._look(canvas)
         return ended is not None and await self._end(ref, ended)
 
@@ -75,10 +77,10 @@ class Results:
         return isinstance(reply, Over)
 
     async def has(self, ref: RunRef) -> bool:
-        """Return True if a worker without this package has started run `ref` and still has it, or has ended it.
+        """Return True if a worker without this package has started the run `ref`, or has ended it.
 
-        A run that such a worker has ended is ended here, with its task. Such a worker has no lease. If it does not
-        reply for a run that it has started, the worker and the run are lost.
+        If the worker has ended the Celery task, the run and its A2A task are ended. Such a worker has no lease. If it
+        has started the run and does not reply to a query, the run counts as lost and is ended.
         """
         own, known = _result_of(ref), False
         ended = await self._look(own)
@@ -90,29 +92,29 @@ class Results:
             ended = await self._look(own) or CanvasResult(
                 Failure(WORKER_LOST), error=WorkerLostError()
             )  # the run may have ended since the first read
-        # an A2A worker leaves StoreUnavailable if it could not claim the run, which then waits for another worker
+        # a worker with this package stores StoreUnavailable if it could not claim the run, which then waits
         return not isinstance(ended.error, StoreUnavailable) and await self._end(ref, ended)
 
     async def observe(self, ref: RunRef) -> bool:
-        """Write the state of run `ref` in the result backend to its task, or end the task.
+        """Read the state of the run `ref` from the result backend, and write it to the task or end the task.
 
-        Any number of watchers may do so concurrently. Each state is written once, and no older state after a newer one.
+        Any number of watchers may call this concurrently. Each state is written once, and never after a newer state.
 
         Returns:
-            True if a worker without this package has the run and has not ended it.
+            True if a worker without this package is executing the run.
         """
         state = await self._write_state(ref)
         if state not in states.READY_STATES:
             return state is not None
         ended = await self._look(_result_of(ref))
-        # an A2A worker that does not know the task, or could not claim the run, leaves such an error too: then the
-        # dispatcher decides when it polls the run
+        # A worker with this package also stores such an error if it does not know the task or could not claim the run.
+        # The dispatcher then decides when it polls the run.
         if ended is not None and not isinstance(ended.error, NotRegistered | StoreUnavailable):
             await self._end(ref, ended)
         return False
 
     async def _write_state(self, ref: RunRef) -> str | None:
-        """Write the event of a state that is not final, unless it was written before.
+        """Write the event of a state that is not final, unless the event was already written.
 
         Returns:
             The state, or None if no worker without this package has stored a state of the run.
@@ -143,7 +145,7 @@ class Results:
         return meta
 
     def _ask(self, name: str) -> tuple[bool, bool]:
-        """Return whether a worker has started `name`, and whether it still has the run or will retry it."""
+        """Return two booleans: a worker has started the run `name`; the worker still has the run or will retry it."""
         meta = self._meta(name)
         if meta["status"] != states.STARTED:
             return meta["status"] == states.RETRY, meta["status"] == states.RETRY
@@ -178,7 +180,7 @@ class Results:
                 event = TaskArtifactUpdateEvent(artifact=artifact, last_chunk=True)
                 event.task_id, event.context_id = task.id, task.context_id
                 events.append(event)
-            except Exception as e:  # no part can hold the value, and the task must end
+            except Exception as e:  # no part can represent the value, and the task must end
                 outcome = Failure(INVALID_ANSWER, reference=uuid4().hex[:12])
                 logger.error("run %s: %r [reference %s]", ref.name, e, outcome.reference)
         final = final_event(outcome, task.id, task.context_id)
@@ -186,7 +188,7 @@ class Results:
 
 
 class CanvasFinalizer:
-    """Role that ends the tasks of canvases that have ended. Concurrent watchers end each task once."""
+    """Role that ends the tasks of ended canvases. Each task is ended once, by one of the watchers."""
 
     name = "canvas finalizer"
     every = 0.5
@@ -214,8 +216,10 @@ def _result_of(ref: RunRef) -> Canvas:
 
 
 def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the metadata of a nonfinal state, or None if a worker with this package stored it or if the state is
-    final."""
+    """Return the metadata for a state in the result backend.
+
+    The result is None if the state is final, or if a worker with this package stored it.
+    """
     state, result = meta["status"], meta["result"]
     if state in (states.STARTED, states.RETRY):
         has_run_header = isinstance(result, Mapping) and RUN_HEADER in result
@@ -232,9 +236,10 @@ def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], before: str) -> str:
-    """Return the record of the state `meta` of run `ref` after the record `before`.
+    """Return the record for the state `meta` of the run `ref`. `before` is the previous record.
 
-    Only a result backend with ``result_extended`` knows the number of retries. Otherwise, recorded retries count.
+    Only a result backend with ``result_extended`` contains the number of retries. Otherwise, each recorded RETRY
+    increments the number.
     """
     observed = (meta["status"], metadata, meta.get("traceback"), meta.get("retries"))
     digest = blake2b(json.dumps(observed, sort_keys=True).encode(), digest_size=8).hexdigest()

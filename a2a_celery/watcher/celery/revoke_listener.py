@@ -1,9 +1,9 @@
 """Cancellation of runs that operators revoke with ``app.control.revoke``, for example in Flower.
 
 A worker applies a revoke when it receives the message of the run, which may be hours later. A worker of the solo pool
-reads no broadcast while it runs a task, and a revoke without a receiver is lost. The watcher therefore receives the
-broadcasts too, and cancels the runs in the store. It replies to no broadcast, so ``inspect`` and ``ping`` do not list
-it.
+does not read broadcasts while it executes a task, and a revoke without a receiver is lost. The watcher therefore also
+receives the broadcasts, and cancels the runs in the store. The watcher does not reply, so ``inspect`` and ``ping`` do
+not list it.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from ...telemetry.names import Action
 logger = logging.getLogger(__name__)
 
 TERMINATE_AFTER = 1.0
-"""Seconds for a worker to terminate a run through its pool, before the run is cancelled in the store."""
+"""Seconds in which a worker may terminate a run through its pool, before the run is cancelled in the store."""
 
 RECONNECT_POLICY = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 
 RETRY_INTERVAL = 10.0
-"""Seconds between two attempts to connect to a misconfigured broker."""
+"""Seconds between two attempts to listen, if the broker is misconfigured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Celery ids that a broadcast revokes. With `terminate`, running tasks are terminated too."""
+    """Revoke of Celery tasks by id. With `terminate`, running tasks are terminated too."""
 
     celery_ids: tuple[str, ...]
     terminate: bool
 
     @classmethod
     def of(cls, broadcast: Any) -> Revoke | None:
-        """Parse a remote-control command. Return None if it is not a revoke, or addresses named workers only."""
+        """Parse a remote-control command. Return None if the command is not a revoke, or addresses specific workers."""
         match broadcast:
             case {"destination": [_, *_]} | {"pattern": str()}:
                 return None
@@ -67,7 +67,7 @@ class Revoke:
 
 
 class RevokeListener:
-    """Listener that cancels the runs that operators revoke. A running one is only cancelled by a terminate."""
+    """Listener that cancels the runs that operators revoke. A running run is cancelled only if it is terminated."""
 
     def __init__(self, store: AsyncStore, keys: Keys, app: Celery, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
@@ -78,7 +78,7 @@ class RevokeListener:
         self._revoking: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to listen, in the running event loop."""
+        """Start to listen, on the running event loop."""
         if not self._app.conf.worker_enable_remote_control:
             return
         loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ class RevokeListener:
         await asyncio.gather(*self._revoking, return_exceptions=True)
 
     def receive(self, broadcast: Any) -> None:
-        """Take the body of a remote-control command."""
+        """Handle the body of a remote-control command."""
         revoke = Revoke.of(broadcast)
         refs = [ref for ref in map(RunRef.of, revoke.celery_ids) if ref is not None] if revoke else []
         if revoke is not None and refs:
@@ -110,7 +110,11 @@ class RevokeListener:
                 await self._revoke(ref, terminate, stop_agent=True)
 
     async def _revoke(self, ref: RunRef, terminate: bool, *, stop_agent: bool = False) -> bool:
-        """Cancel a run that no worker has claimed, or stop its agent. Return True if a worker has the run."""
+        """Cancel an unclaimed run. With `stop_agent`, also cancel a claimed run.
+
+        Returns:
+            True if a worker has the run and was not asked to cancel it.
+        """
         try:
             head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
             stored = await run_with_retry(self._store, head)
@@ -130,9 +134,9 @@ class RevokeListener:
 
 
 class BroadcastConsumer(ConsumerMixin):
-    """Consumer of the remote-control commands that go to the workers of `app`, in a thread.
+    """Consumer of the remote-control commands for the workers of `app`, which runs in a thread.
 
-    `receive` is called in that thread with the body of each command whose content type the app accepts.
+    The thread calls `receive` with the body of each command whose content type the app accepts.
     """
 
     def __init__(self, app: Celery, receive: Callable[[Any], object]) -> None:
@@ -143,30 +147,30 @@ class BroadcastConsumer(ConsumerMixin):
         self.connection: Connection
 
     def start(self) -> None:
-        """Start consuming."""
+        """Start to consume in a daemon thread."""
         Thread(target=self._consume_until_stopped, name="a2a-revokes", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop consuming. Return at once."""
+        """Stop consuming. The call does not wait for the thread."""
         self.should_stop = True
         self._stopped.set()
 
     def get_consumers(self, Consumer: Any, channel: Any) -> list[Any]:
-        """Return the consumer of a node of the workers' mailbox."""
+        """Return a consumer of the workers' mailbox."""
         node = self._app.control.mailbox(channel.connection.client).Node(self._name, channel=channel)
         return [node.Consumer(callbacks=[self._take], on_decode_error=node.on_decode_error)]
 
     def on_consume_ready(self, connection: Any, channel: Any, consumers: Any, **_: Any) -> None:
-        """Log the start, as kombu's mixin calls it."""
+        """Log that the consumer has started. kombu calls this method."""
         logger.info("listening for revokes")
 
     def on_connection_error(self, exc: Exception, interval: float) -> None:
-        """Log that the broker is unavailable. kombu retries in `interval` seconds."""
+        """Log that the broker is unavailable. kombu reconnects after `interval` seconds."""
         logger.warning("revokes are not received while the broker is unavailable: %s", exc)
 
     @contextmanager
     def establish_connection(self) -> Iterator[Connection]:
-        """Connect, and retry until the broker is available."""
+        """Connect to the broker, and retry until the broker is available."""
         with self.connection.clone() as connection:  # type: ignore[no-untyped-call]
             connection.ensure_connection(self.on_connection_error, **RECONNECT_POLICY)
             yield connection

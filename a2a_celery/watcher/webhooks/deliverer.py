@@ -1,11 +1,11 @@
 """Delivery of events to webhooks: each event at least once, and the events of a config in order.
 
-Each config has a delivery cursor in the log of its task. A watcher leases a cursor, posts the events after it one by
-one, and advances it after each delivered event. Any number of watchers share the cursors. The cursors of a watcher that
-dies are due again when their leases expire. An event that was posted but not recorded is posted again under the same
-id.
+Each config has a delivery cursor in the log of its task. A watcher leases a cursor, posts the events after the cursor
+one by one, and advances the cursor after each delivered event. Any number of watchers share the cursors. If a watcher
+dies, its cursors are due again when their leases expire. An event that was posted but not recorded is posted again with
+the same id.
 
-A budget of bytes for each owner and host, kept in the store, delays the posts above it.
+The store has a byte budget for each owner and host. Posts that exceed the budget are delayed.
 """
 
 from __future__ import annotations
@@ -66,36 +66,37 @@ logger = logging.getLogger(__name__)
 
 LEASE_BATCH = 100
 MAX_CURSORS = 400
-"""Cursors that are leased at once, which is also the maximum number of posts in progress."""
+"""Maximum number of leased cursors, and therefore of posts in progress."""
 LOG_PAGE_ENTRIES = 32
-"""Entries per read of a log. An entry that is read and not delivered is read again."""
+"""Maximum number of entries per read of a log. An entry that is read but not delivered is read again."""
 
 LOG_PAGE_BYTES = 64 * 1024
 """Bytes after which a read of a log ends. A read returns at least one entry."""
 
 MAX_RESERVED_BYTES = 32 * 1024 * 1024
-"""Bytes that all deliveries with large entries together hold in memory. A delivery that exceeds the limit alone runs
-while no other delivery has a reservation."""
+"""Maximum memory, in bytes, of all deliveries with large entries. A delivery that exceeds the limit alone runs while no
+other delivery has a reservation."""
 
 NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol version of the subscriber"
 
 UNREADABLE = Attempt("", "failed", reason="this service cannot read the event or the configuration")
-"""Attempt that fails before a post, as the owner of the webhook reads it. Operators see the cause."""
+"""Attempt that fails before the post, in the form for the owner of the webhook. Operators see the cause."""
 
 RESERVATION_RETRY_INTERVAL = 1.0
-"""Seconds before a delivery without a reservation is retried, or one that ended to free its reservation."""
+"""Seconds before a delivery is retried that got no reservation, or that ended early to free its reservation."""
 
 
 def max_lease(lease_ttl: float) -> float:
-    """Return the maximum seconds until another watcher repeats the post of a watcher that was killed.
+    """Return the duration of a cursor's lease in seconds.
 
-    The lease of a cursor is renewed with each event. It includes the wait for a permit and the post itself.
+    If a watcher is killed, another watcher repeats its posts after this time. The lease covers the wait for a permit
+    and the post itself, and is renewed with each event.
     """
     return PERMIT_TIMEOUT + POST_TIMEOUT + lease_ttl
 
 
 class Deliverer:
-    """Role that leases the due cursors, and delivers the events of each in a separate task."""
+    """Role that leases the due cursors, and delivers the events of each cursor in a separate asyncio task."""
 
     name = "deliverer"
     every = 0.2
@@ -132,7 +133,7 @@ class Deliverer:
     async def tick(self) -> None:
         """Start all due deliveries, up to the maximum number of cursors.
 
-        Cursors of hosts that do not respond are deferred at once, so one tick may lease any number of cursors.
+        The cursors of a host that does not respond are deferred immediately, so a tick may lease any number of cursors.
         """
         while True:
             self._metrics.record_progress(self.name)
@@ -147,7 +148,8 @@ class Deliverer:
     async def _lease(self, limit: int) -> int:
         """Lease up to `limit` cursors and start their deliveries. Return the number of cursors.
 
-        The call is shielded from cancellation, since the cursors of a lost reply would wait for the end of their lease.
+        The caller shields the call from cancellation. Otherwise, the cursors of a lost reply would not be due before
+        their leases end.
         """
         cursors = await self._store.run(acquire_due_deliveries(self._keys, limit=limit, lease_us=self._lease_us))
         if cursors:
@@ -247,7 +249,7 @@ class Deliverer:
                 return
 
     def synchronize(self, cursor: DeliveryCursor) -> None:
-        """Update the offset of the store's clock from a cursor that was leased just now."""
+        """Update the offset of the store's clock from a cursor that was just leased."""
         self._store_clock_offset = cursor.leased_at - self._clock.monotonic()
 
     async def post_ping(self, cursor: DeliveryCursor, subscription: Subscription, ping_id: str) -> PostReport:
@@ -264,7 +266,7 @@ class Deliverer:
     async def post_event(
         self, cursor: DeliveryCursor, subscription: Subscription, entry: LogEntry
     ) -> PostReport | None:
-        """Post `entry`. Return None if the subscription does not include its event.
+        """Post the event of `entry`. Return None if the subscription does not include the event.
 
         Raises:
             ValueError: The event is not expressible in JSON or in the protocol version of the subscriber.
@@ -302,8 +304,8 @@ class Deliverer:
     async def _defer(self, cursor: DeliveryCursor, deferred: Deferred) -> None:
         """Release the cursor until the post may be retried.
 
-        Time that a cursor waits for an unavailable host counts as failing, since most cursors never get to probe the
-        host. So the delivery is given up in the end.
+        The time that a cursor waits for an unavailable host counts as failing, because most cursors never probe the
+        host themselves. Their deliveries are therefore given up eventually.
         """
         if deferred.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
             await self._give_up(cursor, deferred.reason, None)
@@ -350,14 +352,14 @@ class Deliverer:
 
 
 def _bytes_to_read(cursor: DeliveryCursor, subscription: Subscription) -> int:
-    """Return the maximum bytes that a delivery holds in memory, or 0 if they need no reservation."""
+    """Return the maximum memory of a delivery in bytes, or 0 if the delivery needs no reservation."""
     page = min(LOG_PAGE_ENTRIES * cursor.largest, LOG_PAGE_BYTES + cursor.largest)
     task = 0 if subscription.protocol == "1.0" else cursor.size
     return page + task if page + task > LOG_PAGE_BYTES else 0
 
 
 def _failure_fields(reason: str, response: WebhookResponse | None) -> FailureDetails:
-    """Return the fields of a failure that are stored for operators."""
+    """Return the details of a failure that are stored for operators."""
     return {"reason": reason} | ({"status": response.status, "answer": response.text} if response is not None else {})
 
 
@@ -374,14 +376,14 @@ def _micros(seconds: float) -> int:
 
 
 MAX_EXHAUSTED_BUDGETS = 10_000
-"""Exhausted budgets that a watcher remembers. For all other budgets it queries the store."""
+"""Maximum number of exhausted budgets that a watcher remembers. For all other budgets, it queries the store."""
 REASON = "the byte budget of its owner for this host is exhausted"
 MIN_DEFERRAL = 1.0
-"""Minimum seconds before a deferred delivery is retried. The maximum is twice the known wait."""
+"""Minimum number of seconds before a deferred delivery is retried. The maximum is twice the known wait."""
 
 
 class ByteBudget:
-    """Budget of each owner and host. A post that exceeds the budget is deferred and stays due."""
+    """Byte budget of each owner and host. A post that exceeds the budget is deferred and stays due."""
 
     def __init__(
         self, store: AsyncStore, keys: Keys, per_hour: int, metrics: WatcherMetrics, clock: Clock = SYSTEM_CLOCK
@@ -394,15 +396,17 @@ class ByteBudget:
         self._exhausted_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if this watcher knows that the budget is exhausted. Send no request."""
+        """Return a Deferred if this watcher knows that the budget is exhausted, without a query to the store."""
         wait = self._exhausted_until.get((owner, host), 0.0) - self._clock.monotonic()
         return self._defer(wait) if wait > 0 else None
 
     async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
-        """Take the bytes of one post from the budget, or return a Deferred. The last post may overdraw the budget.
+        """Take the bytes of a post from the budget, or return a Deferred if the budget is exhausted.
+
+        A post may exceed the remaining budget. The next post then waits longer.
 
         Raises:
-            StoreUnavailable: The store is unavailable, so nothing may be posted.
+            StoreUnavailable: The store is unavailable. The caller must not post.
         """
         wait = await self._store.run(acquire_bytes(self._keys, owner, host, size, per_hour=self._per_hour))
         if wait <= 0:

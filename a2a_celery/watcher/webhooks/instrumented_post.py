@@ -1,7 +1,7 @@
-"""Posts to webhooks with metrics and, if this process traces, a span in the trace of the task.
+"""Posts to webhooks with metrics and, if tracing is enabled, a span in the trace of the task.
 
-The receiver gets the span as ``traceparent``, so its own work belongs to the trace. The header contains random numbers
-only. ``tracestate``, which is for vendors, and baggage are not sent.
+The receiver gets the span as ``traceparent``, so its spans belong to the same trace. The header contains only random
+numbers. Baggage and the vendor-specific ``tracestate`` are not sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUTCOMES: dict[type[PostResult], str] = {
     PostRefused: "refused",
     Deferred: "deferred",
 }
-"""Outcomes in spans and metrics by type of result."""
+"""Outcomes in spans and metrics, by type of result."""
 
 
 HOST_REFUSED = "its host was not found or is forbidden for webhooks"
@@ -30,7 +30,7 @@ HOST_REFUSED = "its host was not found or is forbidden for webhooks"
 
 @dataclass(frozen=True, slots=True)
 class PostReport:
-    """Result of the post of one event or ping.
+    """Report of the post of an event or a ping.
 
     Attributes:
         post_id: Id of the event or ping.
@@ -44,10 +44,10 @@ class PostReport:
 
     @property
     def attempt(self) -> Attempt | None:
-        """Attempt as the owner of the webhook reads it, or None if nothing was posted.
+        """Attempt in the form for the owner of the webhook, or None if the post was deferred.
 
-        A name that is not found and a name with a forbidden address look the same. Otherwise, owners could find out
-        which names exist in the network of this watcher.
+        A host name that does not exist and a host name with a forbidden address result in the same attempt. Otherwise,
+        owners could find out which names exist in the network of this watcher.
         """
         match self.result:
             case Deferred():
@@ -67,7 +67,7 @@ class PostReport:
 async def make_instrumented_post(
     poster: Poster, request: PostRequest, cursor: DeliveryCursor, metrics: WatcherMetrics, post_id: str
 ) -> PostReport:
-    """Post `request` for `cursor`. The wait for a permit does not count as time of the post."""
+    """Post `request` for `cursor`. The measured duration does not include the wait for a permit."""
     route = await poster.acquire_route(request.url, owner=cursor.owner)
     spans = tracing()
     if spans is None:

@@ -1,8 +1,8 @@
 """Posts that owners of webhooks request: replays of an event, and test pings.
 
-Requested posts are separate from due deliveries: neither waits for the other. Each is one signed post, and its result
-is recorded as an attempt. Until then, the request stays in the store. If a watcher dies, another watcher makes its
-requested posts under the same ids.
+Requested posts and due deliveries do not wait for each other. Each request causes one signed post, and its result is
+recorded as an attempt. Until then, the request stays in the store. If a watcher dies, another watcher sends its
+requested posts with the same ids.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .instrumented_post import PostReport
 logger = logging.getLogger(__name__)
 
 MAX_CURSORS = 16
-"""Cursors that are leased at once, each with one post in progress. Logs with large events are read one at a time."""
+"""Maximum number of leased cursors, each with one post in progress. Logs with large events are read one at a time."""
 
 
 class Replayer:
-    """Role that leases the cursors with requested posts, and makes the posts of each in a separate task."""
+    """Role that leases cursors with requested posts, and sends the posts of each cursor in a separate asyncio task."""
 
     name = "replayer"
     every = 1.0
@@ -55,7 +55,7 @@ class Replayer:
             task.add_done_callback(self._tasks.discard)
 
     async def aclose(self) -> None:
-        """Cancel the posts in progress. Another watcher makes them again."""
+        """Cancel the posts in progress. Another watcher sends them again."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -81,7 +81,7 @@ class Replayer:
             logger.exception("task %s: a requested post failed; it is retried when its lease expires", cursor.task_id)
 
     async def _attempt(self, cursor: DeliveryCursor, post_id: str) -> tuple[Attempt | None, float]:
-        """Make a post. Return the attempt, or None and the seconds until the post may be retried."""
+        """Send a post. Return the attempt, or None and the seconds until the post may be retried."""
         try:
             config = self._sealer.open(cursor.sealed, cursor.task_id, cursor.config_id)
             report = await self._post(cursor, Subscription.from_bytes(config), post_id)
