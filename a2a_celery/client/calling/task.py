@@ -61,8 +61,8 @@ class CallTask(Task):  # type: ignore[misc]
     * `context_id`: Id of the conversation of a new task, or "" to let the agent choose the id.
     * `timeout`: Seconds for the remote task, or None for no limit.
     * `unreachable_for`: Seconds for which the agent may be unreachable without interruption.
-    * `on_interrupt`: "raise" to raise CallInterrupted when the agent asks a question, or "return" to return the question
-      as the result.
+    * `on_interrupt`: "raise" to raise CallInterrupted when the agent asks a question, or "return" to return the
+      question as the result.
     """
 
     name = NAME
