@@ -33,7 +33,7 @@ TEXT = " ".join(PAGE.split())
 def test_its_numbers_are_the_codes() -> None:
     backoff = Backoff()
 
-    assert f"no status within {POST_TIMEOUT:g} s" in TEXT
+    assert f"no status arrives within {POST_TIMEOUT:g} s" in TEXT
     assert f"begins at {backoff.first:g} s" in TEXT
     assert f"ends at {backoff.longest / HOUR:g} hours" in TEXT
     assert backoff.give_up_after == DAY
@@ -41,12 +41,14 @@ def test_its_numbers_are_the_codes() -> None:
     assert (MAX_PUSH_CONFIGS, "A task has at most ten configs" in TEXT) == (10, True)
     assert (MAX_POSTS_PER_HOST, "eight posts at a time to each host" in TEXT) == (8, True)
     assert f"A watcher makes at most {MAX_POSTS} posts at a time" in TEXT
-    assert f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} are reserved for hosts that responded last time" in TEXT
+    assert (
+        f"{MAX_POSTS // RESERVED_DIVISOR} of the {MAX_POSTS} posts are reserved for hosts whose last response" in TEXT
+    )
     assert f"within {POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL:g} s" in TEXT
     assert f"the state of {MAX_HOSTS:,} idle hosts" in TEXT
-    assert (2 * MAX_POSTS_PER_HOST, "two watchers post to a host sixteen at a time" in TEXT) == (16, True)
+    assert (2 * MAX_POSTS_PER_HOST, "two watchers make up to sixteen posts at a time to a host" in TEXT) == (16, True)
     assert f"addresses are cached for {CACHE_TTL:g} s" in TEXT
-    assert f"found within {LOOKUP_TIMEOUT:g} s" in TEXT
+    assert f"A lookup may take at most {LOOKUP_TIMEOUT:g} s" in TEXT
     assert A2A_JSON in TEXT
     assert f"more than {LARGE_TASK // 1024} KiB (as protobuf)" in TEXT
     assert f"redis-cli del {Keys().secrets}" in TEXT

@@ -94,7 +94,7 @@ def test_every_outcome_leaves_a_state_of_the_table() -> None:
 
 
 def test_the_errors_that_refuse_a_message_are_named() -> None:
-    sentence = TEXT.partition("An agent refuses a message with one of these errors")[2].partition(". Any other")[0]
+    sentence = TEXT.partition("To refuse a message, an agent raises one of these errors")[2].partition(". Any other")[0]
 
     assert re.findall(r"`(\w+Error)`", sentence) == [error.__name__ for error in REFUSALS]
 

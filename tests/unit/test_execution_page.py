@@ -68,7 +68,7 @@ def test_all_named_objects_exist() -> None:
 def test_numbers_are_those_of_the_code() -> None:
     lua = (ROOT / "a2a_celery" / "store" / "scripts" / "lib" / "events.lua").read_text(encoding="utf-8")
 
-    assert f"cut after {MAX_NAME} characters" in PAGE
+    assert f"truncated to {MAX_NAME} characters" in PAGE
     assert "the newest 1,000 transitions" in PAGE
     assert "local MAX_STEPS = 1000 " in lua
     assert STEPS_WAIT == 0.5

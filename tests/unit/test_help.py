@@ -33,7 +33,7 @@ def test_each_operator_command_with_json_output_is_documented() -> None:
     commands |= {f"deliveries {name}": command for name, command in deliveries.commands.items()}
 
     assert "deliveries" in names
-    assert "With `--json` each command prints JSON lines" in " ".join(page.split())
+    assert "With `--json`, each command prints JSON lines" in " ".join(page.split())
     assert {
         name for name, command in commands.items() if not any("--json" in option.opts for option in command.params)
     } == set()

@@ -60,7 +60,7 @@ def test_its_example_response_is_valid() -> None:
 
 def test_its_numbers_are_the_codes() -> None:
     assert f"from 1 to {MAX_WAIT} seconds" in PAGE
-    assert f"at most {MAX_WAITING_TURNS} wait" in " ".join(PAGE.split())
+    assert f"At most {MAX_WAITING_TURNS} messages can wait" in " ".join(PAGE.split())
     cells = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## Size of a request")[2], re.MULTILINE))
     found = [value for row, value in cells.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
     expected = [f"{MAX_JSON_VALUES:,}", str(MAX_JSON_DEPTH), f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}"]

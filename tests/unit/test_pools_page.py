@@ -45,6 +45,6 @@ def test_an_app_may_select_the_pool() -> None:
 
 
 def test_its_numbers_and_names_are_those_of_the_code() -> None:
-    assert f"{THREADS} at most" in PAGE
+    assert f"at most {THREADS} at a time" in PAGE
     for name in re.findall(r"`(task_\w+)`", PAGE):
         assert hasattr(signals, name)

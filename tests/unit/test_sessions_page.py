@@ -23,7 +23,7 @@ ATTRIBUTES = {"state", "version", "resumed"}
 def test_its_numbers_are_the_codes() -> None:
     assert f"`a2a_session_max_bytes` ({default_of('session_max_bytes')})" in TEXT
     assert f"history(limit={HISTORY_MESSAGES}, artifacts=True)" in TEXT
-    assert f"goes back {HISTORY_TASKS} tasks" in TEXT
+    assert f"goes back up to {HISTORY_TASKS} tasks" in TEXT
     assert inspect.signature(ContextSession.history).parameters["limit"].default == HISTORY_MESSAGES
 
 
