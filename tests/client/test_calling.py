@@ -85,8 +85,8 @@ class TestSteps:
         ("options", "wanted"),
         [
             ({"timeout": 0}, "timeout=0: must be a number of seconds above 0"),
-            ({"unreachable_for": "1"}, "unreachable_for='1': seconds"),
-            ({"on_interrupt": "ask"}, "on_interrupt='ask': one of 'raise', 'return'"),
+            ({"unreachable_for": "1"}, "unreachable_for='1': must be"),
+            ({"on_interrupt": "ask"}, "on_interrupt='ask': must be 'raise' or 'return'"),
             ({"headers": {}}, "a2a.call has no headers; it has context_id, on_interrupt"),
             ({"progress": {}}, "a2a.call has no progress"),
         ],
@@ -105,7 +105,7 @@ class TestSteps:
 
     def test_an_app_has_one(self, app: Celery, call: CallTask) -> None:
         assert call.name == "a2a.call"
-        with pytest.raises(ConfigError, match=r"has an a2a\.call already"):
+        with pytest.raises(ConfigError, match=r"already has the task a2a\.call"):
             call_task(app)
 
     def test_who_has_no_webhook_has_no_receiver(self, call: CallTask) -> None:
