@@ -72,7 +72,7 @@ def test_data_can_be_sent() -> None:
 
 
 def test_a_message_that_cannot_be_sent_is_an_error() -> None:
-    with pytest.raises(TypeError, match="cannot carry this object: give text"):
+    with pytest.raises(TypeError, match="cannot carry this object: pass text"):
         Session().message(object())  # type: ignore[arg-type]
 
 
