@@ -253,7 +253,7 @@ async def test_an_outage_of_the_issuer_has_no_effect(matrix: Matrix, binding: st
         assert (await matrix.ask(binding, "ListTasks", {}, "alice", "")).is_success
     finally:
         matrix.issuer.away = False
-    assert 1 <= matrix.issuer.asked < 10, "its keys are stored"
+    assert 1 <= matrix.issuer.asked < 10, "its keys are cached"
 
 
 def task_of(answer: Answer) -> dict[str, Any]:

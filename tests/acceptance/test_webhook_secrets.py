@@ -82,7 +82,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         running_fleet(tmp_path_factory.mktemp("fleet"), **env) as fleet,
         receiver() as hooks,
         celery_events(fleet.broker_url) as events,
-        commands(fleet.redis.store_url.removeprefix("unix://")) as text,
+        commands(fleet.redis.store_url.removeprefix("unix://")) as recorded,
     ):
         hooks.plan(FINE, [], then=echo(200))
         hooks.plan(FAILING, [], then=echo(500))
@@ -99,7 +99,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         traces = Traces(fleet, gateway, events, hooks)
         use_all_features(traces)
         look_at_flower(traces, flower)
-        traces.heard = text()
+        traces.heard = recorded()
         yield traces
 
 
@@ -244,10 +244,10 @@ def test_the_scan_finds_what_is_planted(fleet: Fleet, form: str) -> None:
             lambda: client.zadd("planted", {within: 1}),
             lambda: client.set(within, "value"),
         ):
-            with commands(fleet.redis.store_url.removeprefix("unix://")) as text:
+            with commands(fleet.redis.store_url.removeprefix("unix://")) as recorded:
                 plant()
-                eventually(lambda: b"planted" in text() or b"before" in text(), what="it is told")
-            places = {"values": values(client), "file": saved(client), "told": text(), "log": within.encode()}
+                eventually(lambda: b"planted" in recorded() or b"before" in recorded(), what="the command is recorded")
+            places = {"values": values(client), "file": saved(client), "told": recorded(), "log": within.encode()}
             found = " ".join(finds(places, SECRETS))
             assert all(f"secret 1 is in {place}, as {form}" in found for place in places), found
             client.flushall()

@@ -1,4 +1,4 @@
-"""Dead dead_letters: the ends that leave one, their requeueing once by any number of operators, and their expiry."""
+"""Dead letters: the ends that leave one, their requeueing once by any number of operators, and their expiry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUTE = b'{"celery":{"queue":"gpu"}}'
 
 
 class Graveyard:
-    """Creates and requeues dead dead_letters."""
+    """Creates and requeues dead letters."""
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
         self._store, self._keys, self._seeds = store, keys, seeds

@@ -101,7 +101,7 @@ async def test_a_step_is_no_first_event(seeds: Seeds, fleet_metrics: ReadMetrics
     claim = await seeds.claimed()
     await seeds.appended(claim, step())
     await seeds.appended(claim, step(2), before=1)
-    assert await counted() == 0, "its agent has fleet_metrics nothing"
+    assert await counted() == 0, "its agent has sent nothing"
     await seeds.appended(claim, step(3), chunk("a"), before=2)
     assert await counted() == 1
     await seeds.appended(claim, chunk("b"), before=4)

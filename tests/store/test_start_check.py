@@ -115,7 +115,7 @@ async def test_a_watcher_begins_when_the_store_is_available(tmp_path: Path, capl
         async def is_logged(text: str) -> bool:
             return text in caplog.text
 
-        await eventually_async(lambda: is_logged("is unavailable"), what="it is_logged that there is no store")
+        await eventually_async(lambda: is_logged("is unavailable"), what="the missing store is logged")
         server.start()
         await eventually_async(lambda: is_logged("watcher started with the roles: "), what="it watches")
         stop.set()
