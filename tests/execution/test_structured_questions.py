@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from a2a.helpers import new_data_part
-from a2a.types import Part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Part, TaskStatus, TaskStatusUpdateEvent
 from celery import Celery
 from pydantic import BaseModel, field_validator
 
 from a2a_celery import A2A, InputRequired, Question, Turn, current_turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.answers import AnswerType
-from a2a_celery.lifecycle.questions import schema_in
+from a2a_celery.lifecycle.questions import checked_schema, schema_in, schema_part
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
+from tests.support.agents import card
 from tests.support.seeds import Seeds
 
 from .scene import TurnByTurn
@@ -96,6 +101,25 @@ def plain(text: str) -> str:
 
 a2a.expose(plain)
 
+
+class AsksEarly(AgentExecutor):
+    """Executor of the SDK that asks, and returns long after its question is written."""
+
+    schema = checked_schema({"type": "integer"})
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        if context.get_user_input():
+            status = TaskStatus(state=INPUT_REQUIRED)
+            status.message.parts.extend([Part(text="How many?"), schema_part(self.schema)])
+            await event_queue.enqueue_event(TaskStatusUpdateEvent(status=status))
+            await asyncio.sleep(0.5)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise NotImplementedError
+
+
+a2a.add_agent(card("early"), AsksEarly)
+
 TABLE = "Table(people=2, smoking=False)"
 
 
@@ -173,6 +197,15 @@ async def test_a_question_in_other_words_has_no_schema_for_the_gateway(
     assert await open_schema(store, keys) is None
     assert await turns.say("in-other-words", 2, Part(text="big")) == (INPUT_REQUIRED, "Which table?")
     assert (await turns.say("in-other-words", 3, Part(text='{"people": 2}')))[0] == COMPLETED
+
+
+async def test_an_executor_asks_with_a_schema(turns: TurnByTurn, store: AsyncStore, keys: Keys) -> None:
+    assert await turns.begin("early") == (INPUT_REQUIRED, "How many?")
+
+    assert json.loads(await open_schema(store, keys) or "") == AsksEarly.schema
+    AsksEarly.schema = {"$ref": "https://example.com/schema"}
+    assert (await turns.say("early", 2, Part(text="3")))[0] == INPUT_REQUIRED
+    assert await open_schema(store, keys) is None, "clients could give no answer"
 
 
 async def test_a_schema_that_a_question_cannot_have_fails_the_run(

@@ -25,7 +25,7 @@ from ...lifecycle.execution import ENDS, ExecutionState, Step
 from ...lifecycle.journal import JournalEntry, RunRecord
 from ...lifecycle.outcomes import agent_message, status_event
 from ...lifecycle.questions import checked_schema, schema_in
-from ...lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from ...lifecycle.states import COMPLETED, FAILED
 from ...store import AsyncStore, Keys, Operation
 from ...store.client.connection import RETRY_INTERVAL
 from ...store.runs.commands import (
@@ -219,7 +219,7 @@ class Settlement:
                 ask_count=self.asked,
                 pause_us=self._pause_us,
                 pause_timeout=unanswered(self._claim) if self._pause_us else None,
-                answer_schema=answer_schema(events, self._claim),
+                answer_schema=answer_schema(self._translator.question, self._claim),
                 dead_letter=dead_letter,
                 session=session,
             )
@@ -295,13 +295,12 @@ def drop(events: MutableSequence[RunRecord], illegal: Illegal, claim: Claim) -> 
     del events[illegal.number - 1]
 
 
-def answer_schema(events: Sequence[RunRecord], claim: Claim) -> str:
-    """Return the JSON Schema of the question in the last status of `events`, or "" if the question has none.
+def answer_schema(question: Sequence[Part], claim: Claim) -> str:
+    """Return the JSON Schema that the parts of a question carry, or "" if they carry none.
 
     A schema that is invalid is not enforced: clients could give no answer.
     """
-    status = next((event for event in reversed(events) if isinstance(event, TaskStatusUpdateEvent)), None)
-    schema = schema_in(status.status.message.parts) if status and status.status.state == INPUT_REQUIRED else None
+    schema = schema_in(question)
     if schema is None:
         return ""
     try:

@@ -27,25 +27,31 @@ no end                                     COMPLETED when it returns, unless it 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from uuid import uuid4
 
-from a2a.types import Message, Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import InvalidAgentResponseError
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
 from ...lifecycle import Event, is_terminal
 from ...lifecycle.events import has_content
 from ...lifecycle.outcomes import agent_message, fallback_text
-from ...lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
+from ...lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 
 logger = logging.getLogger(__name__)
 
 
 class Translator:
-    """Translator for the events of one run. `state` is the task's state after the translated events."""
+    """Translator for the events of one run.
+
+    `state` is the task's state after the translated events. `question` has the parts of the message with which an event
+    of the run set INPUT_REQUIRED, and is empty in any other state.
+    """
 
     def __init__(self, task: Task, *, answer_allowed: bool) -> None:
         self.state: TaskState = task.status.state
+        self.question: Sequence[Part] = ()
         self.spoken = False
         self._cancel_asked = self._canceled_by_other = False
         self._task_id = task.id
@@ -129,6 +135,7 @@ class Translator:
             message.role, message.task_id, message.context_id = Role.ROLE_AGENT, self._task_id, self._context_id
             message.message_id = message.message_id or str(uuid4())
         self.state = state
+        self.question = status.status.message.parts if state == INPUT_REQUIRED else ()
         return [status]
 
     def _fallback_text(self, state: TaskState) -> str:
