@@ -72,7 +72,7 @@ def test_a_refused_answer_stays_with_the_reason_at_its_field(asked: Page) -> Non
     asked.open()
 
 
-def test_what_is_not_json_is_said_at_its_field(asked: Page) -> None:
+def test_invalid_json_is_refused_at_its_field(asked: Page) -> None:
     asked.tab_to("People")
     asked.press("2")
     asked.tab_to("Your name")

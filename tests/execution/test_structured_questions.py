@@ -182,7 +182,7 @@ async def test_several_questions_have_one_answer(turns: TurnByTurn, seeds: Seeds
     assert (await seeds.task("t")).artifacts[0].parts[0].text == f"{TABLE} for Ada"
 
 
-async def test_a_caught_question_keeps_its_schema(turns: TurnByTurn, store: AsyncStore, keys: Keys) -> None:
+async def test_a_caught_question_has_its_schema(turns: TurnByTurn, store: AsyncStore, keys: Keys) -> None:
     assert await turns.begin("catches") == (INPUT_REQUIRED, "Which table?")
 
     assert await open_schema(store, keys)
