@@ -1,4 +1,5 @@
-"""The Celery app of a command: load it, its agents and its settings, and name its location for other processes."""
+"""Loading of the Celery app of a command, its agents and its settings, and the location of the app for other
+processes."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from ..errors import ConfigError
 
 
 def app_location(context: click.Context) -> str:
-    """Return the command's ``-A``, or else "module:attribute" of a module that has the app.
+    """Return the value of the command's ``-A``, or "module:attribute" of an imported module that contains the app.
 
-    ``-A`` takes precedence, because its module may add agents, or sign messages, for an app of another module.
+    ``-A`` takes precedence, because its module may add agents to an app of another module, or sign messages for it.
 
     Raises:
-        ConfigError: There is no ``-A``, and no imported module has the app.
+        ConfigError: ``-A`` is not set, and no imported module contains the app.
     """
     named = context.find_root().params.get("app")
     return named if isinstance(named, str) else _holder(context.obj.app)
@@ -55,7 +56,7 @@ def load_configured_a2a(context: click.Context) -> A2A:
     """
     found = load_a2a(context)
     try:
-        _ = found.settings  # reads and checks them
+        _ = found.settings  # loads and validates them
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
     return found

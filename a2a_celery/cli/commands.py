@@ -1,4 +1,4 @@
-"""``celery -A … a2a``: the commands that belong to an app."""
+"""``celery -A … a2a``: the commands that need an app."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def a2a() -> None:
 @dev_options
 @click.pass_context
 def dev(context: click.Context, /, **chosen: Any) -> None:
-    """Run Redis, a worker, a watcher and a gateway here.
+    """Run Redis, a worker, a watcher and a gateway on this machine.
 
     Starts an embedded Redis (redis-server from PATH, or from a2a-celery[embedded]), unless A2A_STORE_URL or --redis-url
-    names one. The embedded Redis is also the broker, unless CELERY_BROKER_URL is set. The broker in the app's own
-    configuration is not used: it is for production. Ctrl-C stops everything.
+    is set. The embedded Redis is also the broker, unless CELERY_BROKER_URL is set. The broker in the app's
+    configuration is not used, because it is meant for production. Ctrl-C stops all processes.
     """
     found = load_a2a(context)
     context.exit(run_dev(AppLocation(found.celery, app_location(context)), DevOptions(**chosen)))

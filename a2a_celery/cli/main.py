@@ -15,7 +15,7 @@ from .dev.command import dev_options, run_dev
 from .dev.supervisor import AppLocation, DevOptions
 
 SAMPLES = "a2a_celery.samples"
-"""The sample agents in an installed package (see pyproject.toml); in a checkout they are ``workers``, beside it."""
+"""Module of the sample agents in an installed package (see pyproject.toml). In a checkout, they are in ``workers``."""
 
 
 @click.group()
@@ -30,7 +30,7 @@ def main() -> None:
 def demo(context: click.Context, /, **chosen: Any) -> None:
     """Run sample agents with Redis, a worker, a watcher and a gateway.
 
-    Prints commands to try. ``celery -A … a2a dev`` does the same with your app. Ctrl-C stops everything.
+    Prints commands to try. ``celery -A … a2a dev`` does the same with your app. Ctrl-C stops all processes.
     """
     context.exit(run_dev(sample_agents(), DevOptions(**chosen)))
 
@@ -39,10 +39,10 @@ main.add_command(call)
 
 
 def sample_agents() -> AppLocation:
-    """Return the sample app of this package, independent of the current folder.
+    """Return the location of the sample app, whatever the current folder is.
 
-    Its processes run in the folder of the package. Python and Celery search the current folder first, which may be a
-    checkout of this project without its dependencies.
+    Its processes run in the folder that contains the package. Python and Celery search the current folder first, which
+    may be a checkout of this project without its dependencies.
     """
     folder = Path(__file__).resolve().parents[2]
     sys.path.insert(0, str(folder))

@@ -1,6 +1,6 @@
 """Output of the commands: readable lines, or one line of ProtoJSON per event.
 
-Text of agents is untrusted: control characters never reach the terminal.
+Text from agents is untrusted, so control characters are never written to the terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ STATE_PREFIX = "TASK_STATE_"
 
 
 def error_line(error: A2AError) -> str:
-    """Return an error of the protocol in one line, with its reference and, unless its text names them, its fields."""
+    """Return an error of the protocol on one line, with its reference, and with its fields unless the text names
+    them."""
     data = error.data if isinstance(error.data, Mapping) else {}
     text = " ".join(error.message.split())
     for wrong in data.get("errors") or ():
@@ -73,7 +74,7 @@ def task_lines(task: Task) -> str:
 
 
 def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
-    """Yield a heading and a line for each (agent, task)."""
+    """Yield a heading and a line for each (agent, task) pair."""
     cells = []
     for agent, task in tasks:
         updated = task.status.timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S")
@@ -82,7 +83,7 @@ def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
 
 
 def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterable[str]:
-    """Yield a heading and lines in aligned columns. On a terminal, lines are cut to its width."""
+    """Yield a heading and lines in aligned columns. On a terminal, lines are truncated to its width."""
     cells = [heading, *lines]
     widths = [max(len(line[i]) for line in cells) for i in range(len(heading))]
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -92,12 +93,12 @@ def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterable[st
 
 
 def with_reference(text: str, reference: object) -> str:
-    """Append the reference of a failure, which finds the failure in the server's log."""
+    """Return `text` with the reference of a failure, which identifies the failure in the server's log."""
     return f"{text} [reference {_printable(reference)}]" if isinstance(reference, str) and reference else text
 
 
 def field_prompt(field: AnswerField) -> str:
-    """Return the prompt for a field of an answer, with its description, what to enter, and its default."""
+    """Return the prompt for a field of an answer, with its description, the expected input and the default."""
     hints = {"integer": "a whole number", "number": "a number", "boolean": "yes or no", "json": "JSON"}
     wanted = " or ".join(map(choice_text, field.choices)) or hints.get(field.kind, "")
     about = "; ".join(one for one in (field.description.rstrip("."), wanted) if one)
@@ -115,7 +116,7 @@ def _status(status: TaskStatus) -> str:
 
 
 def _artifact(artifact: Artifact) -> str:
-    # chunks of streamed text are shown as one text
+    # chunks of streamed text are shown as a single text
     return _labelled(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
 
 
@@ -124,7 +125,7 @@ def _labelled(what: str, parts: Iterable[Part], between_texts: str = " ") -> str
     for is_text, some in groupby(parts, key=lambda part: part.HasField("text")):
         content = (between_texts if is_text else " ").join(map(_part, some))
         text = f"{text} {content}" if text else content
-    # further lines of a text stay visibly within it
+    # continuation lines are indented, so that they visibly belong to the text
     shown = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
     return f"{_printable(what)}: {shown}" if shown else _printable(what)
 

@@ -1,4 +1,5 @@
-"""Sessions of google-adk stored with their A2A context, so that ADK's A2A executor runs unmodified on any worker."""
+"""Session service that stores google-adk sessions with their A2A context, so that ADK's A2A executor runs unmodified on
+any worker."""
 
 from __future__ import annotations
 
@@ -34,18 +35,18 @@ KEY = "adk"
 """Key of the ADK session in the run's session state."""
 
 EARLY = frozenset(reason.name.lower() for reason in FinishReason) - {"finish_reason_unspecified", "stop"}
-"""ADK finish reasons of a model that stopped early."""
+"""ADK finish reasons of models that stopped early."""
 
 OF_MORE = (State.APP_PREFIX, State.USER_PREFIX)
-"""Prefixes of state that ADK shares between conversations."""
+"""Prefixes of state that ADK shares among conversations."""
 
 
 class ContextSessionService(BaseSessionService):
-    """ADK session service that stores the session of the run's A2A context in the session of the run.
+    """ADK session service that stores the session of an A2A context in the session of the run.
 
-    It requires ``session=True``. The changes of a turn are stored when the turn pauses or completes. A turn that fails,
-    is cancelled or is lost leaves the ADK session unchanged. A context has one ADK session. State named ``app:…`` or
-    ``user:…`` is refused, because other contexts would share it.
+    The service requires an agent with ``session=True``. The changes of a turn are stored when the turn pauses or
+    completes. A turn that fails, is cancelled or is lost leaves the ADK session unchanged. A context has one ADK
+    session. State named ``app:…`` or ``user:…`` is refused, because other contexts would share it.
     """
 
     async def create_session(
@@ -55,7 +56,7 @@ class ContextSessionService(BaseSessionService):
 
         Raises:
             AlreadyExistsError: The context already has a session.
-            ValueError: `state` has a key that other contexts would share.
+            ValueError: `state` has a key that is shared with other contexts.
         """
         memory = _memory()
         if KEY in memory:
@@ -90,7 +91,7 @@ class ContextSessionService(BaseSessionService):
 
         Raises:
             SessionNotFoundError: The context has no such session.
-            ValueError: The event changes state that other contexts would share.
+            ValueError: The event changes state that is shared with other contexts.
         """
         saved = _memory().get(KEY)
         if saved is None or saved["id"] != session.id:
@@ -105,7 +106,7 @@ class ContextSessionService(BaseSessionService):
         return event
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """Return the session of this context; sessions of other contexts are not visible."""
+        """Return the session of this context. Sessions of other contexts are not visible."""
         saved = _memory().get(KEY)
         if saved is None or saved["app_name"] != app_name or user_id not in (None, saved["user_id"]):
             return ListSessionsResponse()
@@ -155,11 +156,11 @@ class ExecutionSteps(BasePlugin):
 def stop_reasons(*, fail_on: Collection[str] = ()) -> ExecuteInterceptor:
     """Return an interceptor for ADK's `A2aAgentExecutorConfig` that reports why a model stopped early.
 
-    The task ends in COMPLETED with ``stopReason`` in its metadata, which is ADK's finish reason in lower case
-    ("max_tokens", "safety"), or in FAILED for the reasons in `fail_on`.
+    The task ends in COMPLETED with ADK's finish reason in lower case ("max_tokens", "safety") as ``stopReason`` in its
+    metadata. For the reasons in `fail_on`, the task ends in FAILED.
 
     Raises:
-        ConfigError: `fail_on` has a reason that ADK does not have.
+        ConfigError: `fail_on` contains a reason that ADK does not define.
     """
     early_stops = EarlyStops(fail_on, EARLY)
     finished: WeakKeyDictionary[ExecutorContext, FinishReason | None] = WeakKeyDictionary()
@@ -193,7 +194,7 @@ def _memory() -> dict[str, Any]:
 
 
 def _own(state: dict[str, Any]) -> dict[str, Any]:
-    """Return `state` as JSON, without keys of a single invocation."""
+    """Return `state` as JSON, without keys that belong to a single invocation."""
     foreign = [name for name in state if name.startswith(OF_MORE)]
     if foreign:
         raise ValueError(

@@ -1,8 +1,9 @@
-"""Agents of Microsoft's agent-framework. A tool approval becomes a question to the client, answered on any worker.
+"""Adapter for agents of Microsoft's agent-framework. A tool approval becomes a question to the client, which can be
+answered on any worker.
 
-The status message has a data part ``{"userInputRequests": […]}`` with each request as agent-framework writes it. The
-answer has one data part ``{"type": "function_approval_response", "id": …, "approved": true}`` for each approval. The
-text "yes" or "no" answers a single approval.
+The status message has a data part ``{"userInputRequests": […]}`` with each request in agent-framework's format. The
+answer has one data part ``{"type": "function_approval_response", "id": …, "approved": true}`` for each approval. A
+single approval can also be answered with the text "yes" or "no".
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"
 WORDS = {"yes": True, "no": False}
 DONE = ("stop", "tool_calls")
-"""Finish reasons of a model that is done. Providers may have any other reason."""
+"""Finish reasons of a model that is done. Providers may define any other reasons."""
 
 NOTHING_WAITS = "The question is no longer open."
 
@@ -43,16 +44,16 @@ NOTHING_WAITS = "The question is no longer open."
 def framework_agent(
     make: Callable[[Turn], Agent[Any]], *, fail_on: Collection[str] = ()
 ) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
-    """Return a function agent, for an agent with ``session=True``, that runs an agent of agent-framework.
+    """Return a function agent that runs an agent of agent-framework. Register it with ``session=True``.
 
-    The agent's text is streamed. Its AgentSession and open requests are stored in the session. A cancel takes effect
-    where the agent awaits.
+    The agent's text is streamed. The agent's AgentSession and open requests are stored in the session. A cancel takes
+    effect at the agent's next await.
 
-    A turn whose model stopped early ("length", "content_filter", or another reason of a provider) ends in COMPLETED
-    with ``stopReason`` in its metadata, or in FAILED for the reasons in `fail_on`.
+    If the model stops early ("length", "content_filter", or another reason of a provider), the turn ends in COMPLETED
+    with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
-        make: Returns the agent; called for every run. It may return the same agent each time.
+        make: Function that returns the agent, called for every run. The function may return the same agent each time.
         fail_on: Stop reasons that fail the task.
 
     Raises:
@@ -66,7 +67,7 @@ def framework_agent(
         memory = conversation.memory
         session = AgentSession.from_dict(memory) if memory else agent.create_session(session_id=turn.context_id)
         contents = _answers(turn, conversation.questions)
-        # without an id the framework drops a message that equals the last one as a replay
+        # without an id, the framework drops a message that equals the previous one
         message = Message("user", contents, message_id=str(uuid4()))
         async with agent.run(
             message, session=session, stream=True, middleware=[_ModelSteps(), _ToolSteps()]
@@ -124,7 +125,7 @@ def _asking(requests: list[dict[str, Any]], why: str = "") -> InputRequired:
 
 
 def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
-    """Return the message's answers if approvals are open, otherwise the complete message.
+    """Return the answers in the message if approvals are open. Otherwise, return the complete message.
 
     Raises:
         InputRequired: The message does not answer every open approval.

@@ -1,4 +1,4 @@
-"""Shared parts of the frameworks' adapters: conversation state, open questions, execution steps and stop reasons."""
+"""Common parts of the adapters: conversation state, open questions, execution steps and stop reasons."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ..lifecycle.outcomes import agent_message
 from ..lifecycle.states import COMPLETED, FAILED
 
 MAX_PAUSED = 16
-"""Maximum interrupted tasks of a context. Beyond it the oldest is dropped, and an answer to it fails."""
+"""Maximum number of interrupted tasks of a context. If there are more, the oldest is dropped, and an answer to it
+fails."""
 
 
 class Conversation:
-    """State of a framework's agent in the session of a run, as a JSON object of the framework.
+    """State of a framework's agent, stored in the session of a run as a JSON object of the framework.
 
-    Each interrupted task has separate state, so that turns of other tasks do not come between a question and its
-    answer. The context continues from the turn that ends last.
+    Each interrupted task has its own state, so that turns of other tasks do not come between a question and its answer.
+    The context continues from the turn that ends last.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -33,10 +34,10 @@ class Conversation:
         self.questions: list[dict[str, Any]] = paused.get("questions", [])
         """Open questions of the task."""
         self.memory: dict[str, Any] | None = paused.get("memory") or self._state.get("memory")
-        """State that was saved last, or None."""
+        """State that was last saved, or None."""
 
     def go_on(self, memory: dict[str, Any]) -> None:
-        """Store `memory` as the state from which the context's next turn begins."""
+        """Store `memory` as the state from which the next turn of the context starts."""
         self._state["memory"] = memory
         self._state.get("paused", {}).pop(self._task_id, None)
 
@@ -59,7 +60,8 @@ def data_of(message: Message) -> Iterator[dict[str, Any]]:
 
 
 class OpenSteps:
-    """Steps that have begun and not ended, by a key of the framework. The methods have no effect outside of a run."""
+    """Steps that have begun but not ended, by a key that the framework provides. Outside a run, the methods have no
+    effect."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, tuple[Execution, OpenStep]] = {}
@@ -77,7 +79,7 @@ class OpenSteps:
             self._begin(key, execution, execution.tool_call(name))
 
     def end(self, key: Hashable) -> None:
-        """End the step with `key`, if it is open."""
+        """End the step with `key` if the step is open."""
         if key in self._open:
             _, step = self._open.pop(key)
             step.__exit__(None, None, None)
@@ -85,20 +87,20 @@ class OpenSteps:
     def _begin(self, key: Hashable, execution: Execution, step: OpenStep) -> None:
         over = [one for one, (of, _) in self._open.items() if of.state in ENDS]
         for one in (key, *over):
-            self.end(one)  # a cancelled agent reports no end
+            self.end(one)  # a cancelled agent does not report the end of its steps
         self._open[key] = execution, step
         step.__enter__()
 
 
 STOP_REASON = "stopReason"
-"""Metadata key of the framework's reason for an early stop."""
+"""Metadata key of the framework's reason for stopping early."""
 
 
 class EarlyStops:
-    """Ends of turns that stopped early: COMPLETED, or FAILED for the reasons in `fail_on`.
+    """Final status of turns that stopped early: COMPLETED, or FAILED for the reasons in `fail_on`.
 
     Raises:
-        ConfigError: `fail_on` has a reason that is not in `known`. If `known` is None, any string is allowed.
+        ConfigError: `fail_on` contains a reason that is not in `known`. If `known` is None, any string is allowed.
     """
 
     def __init__(self, fail_on: Collection[str], known: Collection[str] | None) -> None:

@@ -1,8 +1,10 @@
-"""Agents of strands-agents. An interrupt becomes a question to the client, answered on any worker.
+"""Adapter for agents of strands-agents. An interrupt becomes a question to the client, which can be answered on any
+worker.
 
-Questions and answers have the format of strands' own A2A executor, which needs an a2a-sdk before 0.4. The status
-message has a data part ``{"interrupts": [{"interruptId", "name", "reason"}, …]}``. The answer has one data part
-``{"interruptResponse": {"interruptId", "response"}}`` for each. A text answers a single open interrupt.
+Questions and answers have the format of strands' own A2A executor, which needs a version of a2a-sdk before 0.4. The
+status message has a data part ``{"interrupts": [{"interruptId", "name", "reason"}, …]}``. The answer has one data part
+``{"interruptResponse": {"interruptId", "response"}}`` for each. A single open interrupt can also be answered with a
+text.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ EARLY = frozenset(get_args(StopReason)) - {
     "stop_sequence",
     "tool_use",
 }
-"""Strands stop reasons of an agent that stopped early: limits of tokens and turns, content filters."""
+"""Stop reasons of strands for agents that stopped early: limits on tokens and turns, and content filters."""
 
 ANSWER = "interruptResponse"
 NOTHING_WAITS = "The question is no longer open."
@@ -57,21 +59,21 @@ UNREADABLE = "This agent reads text and data parts."
 def strands_agent(
     make: Callable[[Turn], Agent], *, fail_on: Collection[str] = ()
 ) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
-    """Return a function agent, for an agent with ``session=True``, that runs a strands agent.
+    """Return a function agent that runs a strands agent. Register it with ``session=True``.
 
     The model's text is streamed. Messages, state and open interrupts are stored in the session. A cancel stops the
-    agent where it awaits; tools in threads see it by their ``cancel_signal``.
+    agent at its next await. Tools in threads are notified through their ``cancel_signal``.
 
-    A turn that stops early (`EARLY`) ends in COMPLETED with ``stopReason`` in its metadata, or in FAILED for the
-    reasons in `fail_on`. An agent that was cancelled in strands ends in CANCELED.
+    If the agent stops early (`EARLY`), the turn ends in COMPLETED with ``stopReason`` in its metadata. For the reasons
+    in `fail_on`, it ends in FAILED. If the agent was cancelled within strands, the turn ends in CANCELED.
 
     Args:
-        make: Returns a new agent without a session manager; called for every run, because a strands agent has one
-            conversation and one invocation at a time.
+        make: Function that returns a new agent without a session manager. The function is called for every run, because
+            a strands agent has only one conversation and one invocation at a time.
         fail_on: Stop reasons that fail the task.
 
     Raises:
-        ConfigError: `fail_on` has a reason that strands does not know.
+        ConfigError: `fail_on` contains a reason that strands does not define.
     """
     early_stops = EarlyStops(fail_on, EARLY)
 
@@ -93,7 +95,7 @@ def strands_agent(
         except MaxTokensReachedException:
             stop_reason = "max_tokens"
         finally:
-            agent.cancel()  # a tool's thread may still run
+            agent.cancel()  # the thread of a tool may still be running
         turn.stop_if_asking()
         stop_reason = result.stop_reason if result is not None else stop_reason
         if stop_reason == "cancelled":
@@ -115,7 +117,7 @@ def strands_agent(
 
 
 class _Steps(HookProvider):
-    """Hooks that report the agent's calls, and end the run when a tool has asked the client."""
+    """Hooks that report the agent's calls, and that end the run when a tool has asked the client a question."""
 
     def __init__(self, turn: Turn) -> None:
         self._steps = OpenSteps()
@@ -128,7 +130,7 @@ class _Steps(HookProvider):
         registry.add_callback(AfterToolCallEvent, lambda event: self._steps.end(event.tool_use["toolUseId"]))
 
     def _model(self, event: BeforeModelCallEvent) -> None:
-        self._turn.stop_if_asking()  # strands drops a BaseException and calls the model without a result
+        self._turn.stop_if_asking()  # strands drops a BaseException and would call the model without a result
         config = event.agent.model.get_config()
         self._steps.model_call("model", str((isinstance(config, dict) and config.get("model_id")) or ""))
 
@@ -146,10 +148,10 @@ def _asking(questions: list[dict[str, Any]], why: str = "") -> InputRequired:
 
 
 def _answers(turn: Turn, questions: list[dict[str, Any]]) -> list[InterruptResponseContent]:
-    """Return the client's answers to `questions`. Strands repeats the questions that remain open.
+    """Return the client's answers to `questions`. Strands asks the questions that remain open again.
 
     Raises:
-        InputRequired: The message answers no question, or an unknown one.
+        InputRequired: The message answers no question, or answers an unknown question.
     """
     open_ones = [one["interruptId"] for one in questions]
     given = [data[ANSWER] for data in data_of(turn.message) if isinstance(data.get(ANSWER), dict)]

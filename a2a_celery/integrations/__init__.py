@@ -1,6 +1,6 @@
-"""Uses of private names of other libraries: one module per library, with the version it was checked against.
+"""Uses of private names of other libraries, in one module per library, with the version that was checked.
 
-A test in ``tests/architecture`` finds private names of other libraries that are used anywhere else.
+A test in ``tests/architecture`` finds private names of other libraries in all other modules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True)
 class Library:
-    """A library whose private names are used.
+    """Library whose private names are used.
 
     Attributes:
         requirement: Versions that are supported, as in pyproject.toml: "celery>=5.7.0,<6".
@@ -27,15 +27,15 @@ class Library:
 
     @property
     def name(self) -> str:
-        """Name of the distribution: "celery"."""
+        """Name of the distribution, such as "celery"."""
         return self.requirement.partition(">")[0].partition("[")[0]
 
     def require(self, owner: object, *names: str) -> None:
         """Check that a class or module still has some private names.
 
         Args:
-            owner: Class or module of the library. Attributes that only its methods set count too.
-            names: Private names that are used.
+            owner: Class or module of the library. Attributes that only its methods set also count.
+            names: Private names that this package uses.
 
         Raises:
             ConfigError: A name is missing.
@@ -50,7 +50,7 @@ class Library:
 
 
 def base_in(cls: type, package: str) -> type:
-    """Return the first base class of `cls`, or `cls`, that belongs to `package`."""
+    """Return the first class in the bases of `cls`, including `cls` itself, that belongs to `package`."""
     return next(base for base in getmro(cls) if base.__module__.partition(".")[0] == package)
 
 

@@ -1,6 +1,6 @@
 """Private names of a2a-sdk that the gateway, the archive and the SDK's store interfaces use.
 
-This module imports nothing of the SDK, because each part of the SDK is heavy and few processes need all of them.
+This module imports nothing from the SDK, because each part of the SDK is large and few processes need all of them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ A2A_SDK = Library("a2a-sdk[http-server]>=1.3.0,<2", checked="1.3.0")
 
 
 def version_reader(version_type: type[TaskVersion]) -> Callable[[TaskVersion], int]:
-    """Return a function that returns the number of a version: 0 if the version is missing."""
+    """Return a function that returns the number of a version, or 0 if the version is missing."""
     A2A_SDK.require(version_type, "_value")
     return lambda version: int(version._value)
 
 
 class RowConversion:
-    """Mixin for a subclass of ``DatabaseTaskStore``: the store's conversion between tasks and rows."""
+    """Mixin for a subclass of ``DatabaseTaskStore`` that exposes the store's conversion between tasks and rows."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -41,7 +41,7 @@ class RowConversion:
 
 
 class AdaptedErrors:
-    """Mixin for a subclass of ``JSONRPC03Adapter``: `adapt_error` adapts each error before it is sent."""
+    """Mixin for a subclass of ``JSONRPC03Adapter`` that passes each error to `adapt_error` before it is sent."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

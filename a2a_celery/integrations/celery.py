@@ -20,21 +20,22 @@ CELERY.require(Celery, "_fixups", "_tasks")
 CELERY.require(Task, "_get_exec_options", "_backend")
 
 task_stack = _state._task_stack
-"""Celery's stack of the tasks that the current thread executes."""
+"""Celery's stack of the tasks that are executing in the current thread."""
 
 
 def resolve_proxy(value: Any) -> Any:
-    """Return the object that one of Celery's proxies stands for; any other object unchanged."""
+    """Return the object that a Celery proxy refers to, or `value` itself if it is not a proxy."""
     return value._get_current_object() if isinstance(value, Proxy) else value
 
 
 def fixups(app: Celery) -> list[Any]:
-    """Return the fixups of `app`, such as the one for Django; none before the app is configured."""
+    """Return the fixups of `app`, such as the Django fixup, or an empty list if the app is not configured yet."""
     return list(getattr(app, "_fixups", None) or ())
 
 
 def is_registered(app: Celery, task_name: str) -> bool:
-    """Return True if `app` has a task of that name. The app is not finalized, unlike by ``app.tasks``."""
+    """Return True if `app` has a task named `task_name`. Unlike ``app.tasks``, this function does not finalize the
+    app."""
     return task_name in app._tasks
 
 
@@ -44,28 +45,29 @@ def own_options(task: Task) -> dict[str, Any]:
 
 
 def own_backend(task: Task) -> Any:
-    """Return the result backend that `task` sets, or None if it uses the one of its app."""
+    """Return the result backend that `task` sets, or None if `task` uses the result backend of its app."""
     return task._backend
 
 
 def wrap_autoretry(task: Task, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap the function inside of Celery's autoretry, if `task` has one."""
+    """Wrap the function that Celery's autoretry encloses, if `task` uses autoretry."""
     if hasattr(task, "_orig_run"):
         task._orig_run = wrap(task._orig_run)
 
 
 def execute_before_eta(consumer: Any, request: Any) -> None:
-    """Execute a request that waits for its ETA. Call this function in the timer of `consumer`."""
+    """Execute a request that waits for its ETA. Call this function on the timer of `consumer`."""
     consumer.timer.cancel(request._eta_timer_entry)
     consumer.apply_eta_task(request)
 
 
 def correct_ended_children(pool: type) -> bool:
-    """Make a prefork pool skip a child that has ended when it registers its children with a new event loop.
+    """Make a prefork pool skip children that have ended when it registers its children with a new event loop.
 
-    celery 5.7.0: when a child ends and the broker connection breaks in the same moment, the pool still has the child
-    after the reconnect, without the file descriptor that tells its end. kombu raises ``ValueError: file descriptor is
-    None``, and the worker ends: "Unrecoverable error". The pool replaces the child at its next check.
+    celery 5.7.0: when a child ends and the broker connection breaks at the same moment, the pool still contains the
+    child after the reconnect, but without the file descriptor that signals its end. kombu raises ``ValueError: file
+    descriptor is None``, and the worker exits with "Unrecoverable error". The pool replaces the child at its next
+    check.
 
     Returns:
         True if the pool had the defect.
@@ -85,7 +87,7 @@ def correct_ended_children(pool: type) -> bool:
 
 
 def _has_ended(child: Any) -> bool:
-    return getattr(child, "_sentinel_poll", child) is None  # a child that is new has no such attribute
+    return getattr(child, "_sentinel_poll", child) is None  # a new child does not have this attribute
 
 
 def _tracks_ended_children(pool: Any) -> bool:
@@ -96,7 +98,8 @@ def _tracks_ended_children(pool: Any) -> bool:
 
 
 class RequestInternals:
-    """Mixin for a subclass of ``celery.worker.request.Request`` that reads and releases its private state."""
+    """Mixin for a subclass of ``celery.worker.request.Request`` that exposes and releases the request's private
+    state."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -137,7 +140,7 @@ class RequestInternals:
         self._announce_revoked("terminated", True, reason, False)
 
     def release_message(self: Any, headers: dict[str, Any]) -> None:
-        """Release the message and its body, about 5 KiB, and share `headers` with the caller.
+        """Release the message and its body, about 5 KiB, and use `headers` of the caller instead of a copy.
 
         The request must be acknowledged, and its arguments must have been read.
         """
@@ -175,14 +178,14 @@ RELEASED_OF_REQUEST = (
 
 
 class PoolInfo:
-    """Mixin for a pool: `further_info` adds to what ``celery inspect stats`` shows of the pool."""
+    """Mixin for a pool that adds `further_info` to the pool's entries in ``celery inspect stats``."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         CELERY.require(base_in(cls, "celery"), "_get_info")
 
     def further_info(self) -> dict[str, Any]:
-        """Return further entries."""
+        """Return additional entries."""
         return {}
 
     def _get_info(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Corrections of kombu's Redis transport.
 
-A Redis that restarts, hangs or refuses writes must not end a worker. Each correction applies only while kombu has the
-defect, and returns True if kombu had it. Delete a correction when its test says that kombu is fixed.
+A Redis that restarts, hangs or refuses writes must not end a worker. Each correction is applied only while kombu has
+the defect, and returns True if kombu has it. Delete a correction when its test reports that kombu is fixed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class WriteRefused(ResponseError):
-    """Redis refuses writes for one of `REFUSAL_CODES`; redis-py has classes for the other reasons."""
+    """Redis refuses writes for one of the reasons in `REFUSAL_CODES`. redis-py has classes for the other reasons."""
 
     def __init__(self, text: str = "", status_code: str | None = None) -> None:
         super().__init__(f"{status_code} {text}" if status_code else text, status_code=status_code)
@@ -34,11 +34,11 @@ WRITE_REFUSALS = (OutOfMemoryError, ReadOnlyError, WriteRefused)
 
 
 def reuse_clients(channel: type) -> bool:
-    """Make channels of a class reuse one Redis client.
+    """Make the channels of a class reuse one Redis client.
 
-    kombu 5.7.0 creates a client for each publish, and two for each message that a worker takes. redis-py fills a table
-    of about 170 callbacks for each client, which takes as long as two or three commands. A client is safe to share:
-    each command takes a connection from the pool.
+    kombu 5.7.0 creates a client for each publish, and two clients for each message that a worker takes. For each
+    client, redis-py fills a table of about 170 callbacks, which takes as long as two or three commands. A client can be
+    shared, because each command takes a connection from the pool.
     """
     KOMBU.require(channel, "_create_client")
     create = channel._create_client  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def reuse_clients(channel: type) -> bool:
 
     @wraps(create)
     def _create_client(self: Any, asynchronous: bool = False) -> Any:
-        if asynchronous:  # kombu reuses this client itself
+        if asynchronous:  # kombu itself reuses this client
             return create(self, asynchronous=True)
         client = vars(self).get("_a2a_client")
         if client is None or client.connection_pool is not self.pool:
@@ -63,12 +63,12 @@ def _creates_client_per_command(channel: type) -> bool:
     probe._pool, probe.Client = SimpleNamespace(connection_kwargs={}), SimpleNamespace
     try:
         return probe._create_client() is not probe._create_client()
-    except Exception:  # another implementation
+    except Exception:  # kombu's implementation has changed
         return False
 
 
 def correct_closed_channels(channel: type) -> bool:
-    """Make a channel whose connection was collected raise a connection error instead of ending the worker.
+    """Make a channel raise a connection error, instead of ending the worker, if its connection was garbage-collected.
 
     kombu 5.7.0 (celery/kombu#582): after a Redis restart the worker collects its connection and then closes it. If the
     close returns unacknowledged messages, ``Channel._connparams`` reads ``connection.client.hostname``, but the client
@@ -101,13 +101,14 @@ def _fails_on_a_closed_connection(channel: type) -> bool:
 
 
 def correct_refused_writes(transport: type) -> bool:
-    """Treat a Redis that refuses writes as unavailable: reconnect until it accepts them.
+    """Treat a Redis broker that refuses writes as unavailable, so that workers reconnect until it accepts writes.
 
-    kombu 5.7.0 counts the refusals MISCONF, OOM and READONLY as errors of a command, on which celery ends the worker:
-    "Unrecoverable error". A new channel checks that the broker accepts writes, so celery waits between its attempts.
+    kombu 5.7.0 treats the errors MISCONF, OOM and READONLY as errors of a command, on which the celery worker exits
+    with "Unrecoverable error". With the correction, a new channel checks that the broker accepts writes, so celery
+    waits between its attempts to connect.
 
     A full Redis delivers a message and then refuses to record it as unacknowledged. kombu raises, and the message is
-    lost. With the correction the worker runs the message; it is not redelivered if the worker is killed.
+    lost. With the correction, the worker executes the message. If the worker is killed, the message is not redelivered.
     """
     if issubclass(OutOfMemoryError, transport.connection_errors):  # type: ignore[attr-defined]
         return False

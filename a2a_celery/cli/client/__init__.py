@@ -1,1 +1,1 @@
-"""Commands for clients of an agent: they ask a gateway, as any other A2A client does."""
+"""Commands for clients of an agent, which call a gateway as any other A2A client does."""

@@ -29,10 +29,11 @@ EXIT_CODES: dict[int, int] = {
     TaskState.TASK_STATE_INPUT_REQUIRED: 5,
     TaskState.TASK_STATE_AUTH_REQUIRED: 6,
 }
-"""Exit codes by the task's final state. A direct message is 0, an error 1, a wrong command line 2."""
+"""Exit codes by the task's final state. In addition, 0 stands for a direct message, 1 for an error, and 2 for an
+invalid command line."""
 
 INTERRUPTED = 130
-"""Exit code when a task is left running: the code that shells give to a program ended by SIGINT."""
+"""Exit code if a task is left running, the same that shells report for a program ended by SIGINT."""
 
 
 @click.command()
@@ -57,9 +58,9 @@ def call(
 ) -> None:
     """Send TEXT to the agent at URL and show its events.
 
-    Asks you for input when the agent needs it; on a terminal, for each field of a question with a schema. Ctrl-C
-    cancels the task; a second Ctrl-C leaves it running. The exit code is 0 when the task is COMPLETED, 1 FAILED, 3
-    REJECTED, 4 CANCELED, 5 INPUT_REQUIRED, 6 AUTH_REQUIRED.
+    Prompts you when the agent needs input. On a terminal, prompts for each field of a question with a schema. Ctrl-C
+    cancels the task, and a second Ctrl-C leaves it running. The exit code is 0 for COMPLETED, 1 FAILED, 3 REJECTED, 4
+    CANCELED, 5 INPUT_REQUIRED, 6 AUTH_REQUIRED.
     """
     parts = parts_of(text, data)
     try:
@@ -77,7 +78,7 @@ def call(
 
 
 def filled_form(request: InputRequest) -> Message:
-    """Prompt for the fields of an answer until the answer fits its schema.
+    """Prompt for the fields of an answer until the answer fits the schema.
 
     Raises:
         EOFError: The input ends.
@@ -91,7 +92,7 @@ def filled_form(request: InputRequest) -> Message:
 
 
 def _field_value(field: AnswerField) -> Any:
-    """Return the value that the user enters for a field, or None for no value of an optional field."""
+    """Return the value that the user enters for a field, or None if an optional field is left empty."""
     while True:
         click.echo(field_prompt(field), nl=False, err=True)
         text = input()
@@ -105,7 +106,8 @@ def _field_value(field: AnswerField) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TerminalConversation:
-    """Conversation on a terminal. Each turn runs on `runner`; Ctrl-C raises KeyboardInterrupt after the turn."""
+    """Conversation on a terminal. Each turn runs on `runner`, which raises KeyboardInterrupt after the turn if the user
+    presses Ctrl-C."""
 
     runner: asyncio.Runner
     session: AgentSession
@@ -127,7 +129,7 @@ class TerminalConversation:
             return self._interrupted()
 
     def _take_turn(self, content: list[Part] | Message) -> None:
-        """Run a turn. A refused answer to a form leaves the question open, and the user reads the reason."""
+        """Run a turn. If the agent refuses an answer to a form, the question stays open and the reason is shown."""
         before = self.session.result
         try:
             self.runner.run(self._turn(content))
@@ -157,7 +159,7 @@ class TerminalConversation:
             return None
 
     def _interrupted(self) -> int:
-        """Cancel the task, if it is known. A second Ctrl-C leaves it running. Return the exit code."""
+        """Cancel the task if its id is known. A second Ctrl-C leaves it running. Return the exit code."""
         task_id = self.session.task_id
         if not task_id:
             click.echo("\nno task is known yet: nothing was cancelled", err=True)

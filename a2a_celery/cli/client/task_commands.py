@@ -1,7 +1,7 @@
 """``celery -A … a2a send | get | tail | cancel | list``: an A2A client that calls a gateway.
 
-The commands see what any client sees, under the same authentication, and need no access to Redis. Operators' options
-such as ``list --all``, ``get --execution`` and ``get --store`` read the store instead.
+The commands see what any client sees, subject to the same authentication, and need no access to Redis. Operators'
+options such as ``list --all``, ``get --execution`` and ``get --store`` read the store instead.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The gateway to call, and the agents that it should serve."""
+    """Gateway to call, and the agents that it should serve."""
 
     url: str
     agents: tuple[str, ...]
@@ -63,9 +63,9 @@ class Gateway:
 
     @asynccontextmanager
     async def agent(self, name: str, *, streaming: bool = True) -> AsyncIterator[Client]:
-        """Open a client of one agent. It calls this gateway, whatever public URL the card names."""
+        """Open a client of one agent. The client calls this gateway, whatever public URL the card names."""
         url = f"{self.url}/agents/{name}"
-        timeout = httpx.Timeout(CONNECT_TIMEOUT, read=None)  # an agent may be silent for long
+        timeout = httpx.Timeout(CONNECT_TIMEOUT, read=None)  # an agent may send nothing for a long time
         async with httpx.AsyncClient(timeout=timeout) as http:
             headers = await self.credentials.headers()
             card = await A2ACardResolver(http, url).get_agent_card(http_kwargs={"headers": headers})
@@ -79,10 +79,10 @@ class Gateway:
             yield ClientFactory(config).create(card, [CredentialsInterceptor(self.credentials)])
 
     async def find(self, task_id: str) -> tuple[str, Task]:
-        """Ask each agent for a task. Return the agent's name and the task.
+        """Find a task by asking each agent, and return the agent's name and the task.
 
         Raises:
-            TaskNotFoundError: No agent has the task, or these credentials may not see it.
+            TaskNotFoundError: No agent has the task, or the credentials do not allow access to it.
         """
         for name in self.agents:
             async with self.agent(name) as client:
@@ -94,7 +94,8 @@ class Gateway:
 
 
 def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a click callback of a coroutine that takes a `Gateway` first. An error is one line, with exit code 1."""
+    """Return a click callback for a coroutine function whose first argument is a `Gateway`. An error is shown on one
+    line, with exit code 1."""
 
     def run(
         context: click.Context,
@@ -110,7 +111,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         if agent is not None and agent not in found.agents:
             raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(found.agents) or 'none'}")
         if url is None:
-            # not `settings`, which require a store that this command does not need
+            # not `settings`, which requires a store that this command does not need
             url = os.environ.get("A2A_PUBLIC_URL") or found.celery.conf.get("a2a_public_url") or DEFAULT_URL
         names = tuple(found.agents) if agent is None else (agent,)
         gateway = Gateway(url.rstrip("/"), names, Credentials(**credentials_of(header, bearer_file, api_key_file)))
@@ -121,7 +122,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         except (A2AError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explain(e, gateway.url)) from e
 
-    # the coroutine's parameters are in its attributes
+    # the parameters of the coroutine function are stored in its attributes
     callback = click.pass_context(update_wrapper(run, command))
     for option in (
         click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event or task."),
@@ -172,7 +173,7 @@ async def send(
 @click.argument("task")
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
-    """Show TASK, the steps of its runs, or its family."""
+    """Show TASK, the steps of its runs, or its parent and child tasks."""
     _, found = await gateway.find(task)
     _show(found, as_lines)
 
@@ -192,7 +193,7 @@ async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
         except NotImplementedError as e:
             raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}") from e
         except UnsupportedOperationError:
-            # the task has ended, perhaps after it was read
+            # the task has ended, perhaps after `find` read it
             found = await client.get_task(GetTaskRequest(id=task))
             _show(found, as_lines)
 
@@ -206,7 +207,7 @@ async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Cancel TASK, or all open tasks with --all.
 
-    Shows TASK when its agent has stopped. Without --store, TASK must be a task of the caller.
+    TASK is shown when its agent has stopped. Without --store, TASK must be a task of the caller.
     """
     name, _ = await gateway.find(task)
     async with gateway.agent(name) as client:
@@ -222,7 +223,7 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 @click.option("--context", "context_id", help="Only tasks of this context.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The number of tasks.")
 async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
-    """List tasks, the last changed first.
+    """List tasks, most recently changed first.
 
     A gateway lists the caller's tasks. --all and --stuck list the tasks of all callers, from the store.
     """
@@ -243,7 +244,7 @@ async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, 
 
 
 async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limit: int) -> tuple[list[Task], bool]:
-    """Return the last changed tasks of one agent, at most `limit`, and whether there are more."""
+    """Return the `limit` most recently changed tasks of an agent, and True if there are more."""
     tasks: list[Task] = []
     token = ""
     async with gateway.agent(name) as client:
@@ -280,7 +281,7 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
 
 
 def _explain(error: Exception, url: str) -> str:
-    """Return an error in one line, with a remedy if there is one."""
+    """Return the text of an error on one line, with a remedy if there is one."""
     cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
     if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
         return f"no gateway at {url}: start one with celery -A … a2a gateway, or name yours with --url"

@@ -1,1 +1,1 @@
-"""A whole fleet on one machine: ``celery -A … a2a dev`` and ``a2a-celery demo``."""
+"""Complete fleet on one machine: ``celery -A … a2a dev`` and ``a2a-celery demo``."""

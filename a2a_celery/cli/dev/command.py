@@ -1,4 +1,4 @@
-"""A whole fleet in one command: ``celery -A … a2a dev``, or ``a2a-celery demo`` with the sample agents."""
+"""Complete fleet in one command: ``celery -A … a2a dev``, or ``a2a-celery demo`` with the sample agents."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str] = os.environ) -> int:
-    """Run the fleet until a signal stops it (exit code 0) or a child process dies (1). Leave no process behind.
+    """Run the fleet until a signal stops it (exit code 0) or a child process dies (exit code 1). No process is left
+    running.
 
     Raises:
-        click.ClickException: The fleet cannot start; nothing runs.
+        click.ClickException: The fleet cannot start. No process is left running.
     """
     try:
         environ = with_files(environ)
@@ -68,10 +69,10 @@ def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str]
 
 
 def available_port(host: str, port: int, option: str) -> int:
-    """Return `port` after a check that it is free, or a free port for 0.
+    """Return `port` if it is free, or any free port if `port` is 0.
 
     Raises:
-        ConfigError: The port is taken, or `host` is not an address of this machine. The text names `option`.
+        ConfigError: The port is in use, or `host` is not an address of this machine. The message names `option`.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

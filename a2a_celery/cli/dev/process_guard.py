@@ -1,8 +1,9 @@
-"""Guard against orphaned processes: a small guardian that cleans up if the supervisor is killed.
+"""Guard against orphaned processes: a small guardian process that cleans up if the supervisor is killed.
 
-`ProcessGuard` is the supervisor's end of a pipe. The guardian, in a separate session, remembers process groups and
-folders. When the pipe closes without "done", the guardian ends the groups and removes the folders. It needs no prctl
-and no polling, and works the same on Linux and macOS. This file runs by its path and imports only the standard library.
+`ProcessGuard` is the supervisor's end of a pipe. The guardian, in a separate session, keeps a list of process groups
+and folders. When the pipe closes without "done", the guardian ends the groups and removes the folders. This works
+without prctl and without polling, on Linux and macOS alike. This file is run by its path and imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 TERMINATE_TIMEOUT = 2.0
-"""Seconds between the guardian's SIGTERM and its SIGKILL."""
+"""Seconds from the guardian's SIGTERM to its SIGKILL."""
 
 KILL_TIMEOUT = 1.0
 """Seconds from SIGKILL to the removal of the folders."""
@@ -31,7 +32,7 @@ class ProcessGuard:
     """A guardian process that ends the registered process groups when this process dies."""
 
     def __init__(self) -> None:
-        # -I -S: no site, environment or current folder, so that only the standard library is imported
+        # -I -S: no site module, environment or current folder, so that only the standard library is imported
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).resolve())],
             stdin=subprocess.PIPE,
@@ -42,15 +43,15 @@ class ProcessGuard:
         )
 
     def add_group(self, pgid: int) -> None:
-        """Register a process group to end."""
+        """Register a process group that the guardian must end."""
         self._send(b"group %d\n" % pgid)
 
     def add_folder(self, folder: Path) -> None:
-        """Register a folder to remove."""
+        """Register a folder that the guardian must remove."""
         self._send(b"folder " + os.fsencode(folder) + b"\n")
 
     def release(self) -> None:
-        """End the guardian without a cleanup."""
+        """Stop the guardian without a cleanup."""
         self._send(b"done\n")
         assert self._guardian.stdin is not None
         self._guardian.stdin.close()
@@ -62,21 +63,21 @@ class ProcessGuard:
 
     def _send(self, line: bytes) -> None:
         assert self._guardian.stdin is not None
-        with suppress(BrokenPipeError):  # the guardian was killed: an orderly stop still works
+        with suppress(BrokenPipeError):  # the guardian was killed, but an orderly stop still works
             self._guardian.stdin.write(line)
 
 
 def signal_group(pgid: int, number: int) -> bool:
-    """Send a signal to a process group. Return False if the group has no process."""
+    """Send a signal to a process group. Return False if the group has no processes."""
     try:
         os.killpg(pgid, number)
-    except (ProcessLookupError, PermissionError):  # PermissionError: macOS, for a group of zombies
+    except (ProcessLookupError, PermissionError):  # macOS raises PermissionError for a group of zombies
         return False
     return True
 
 
 def run_guardian(lines: BinaryIO) -> None:
-    """Read registrations until "done", or until the supervisor dies; then clean up."""
+    """Read registrations until "done". If the supervisor dies first, clean up."""
     groups: list[int] = []
     folders: list[bytes] = []
     for line in lines:
@@ -101,7 +102,7 @@ def _end(groups: list[int]) -> None:
 
 
 def _wait(groups: Iterable[int], seconds: float) -> list[int]:
-    """Wait until the groups are empty. Return those that are not in time."""
+    """Wait until the groups are empty, and return the groups that are not empty in time."""
     deadline = time.monotonic() + seconds
     left = list(groups)
     while True:
@@ -112,7 +113,7 @@ def _wait(groups: Iterable[int], seconds: float) -> list[int]:
 
 
 if __name__ == "__main__":
-    # a signal to the supervisor's terminal must not end the guardian too
+    # a signal sent to the supervisor's terminal must not end the guardian
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     run_guardian(sys.stdin.buffer)

@@ -1,7 +1,7 @@
-"""The supervisor of a whole fleet on one machine: Redis, worker, watcher and gateway.
+"""Supervisor of a complete fleet on one machine: Redis, a worker, a watcher and a gateway.
 
-The supervisor stops its children in order on Ctrl-C, on SIGTERM and when a child dies. After a SIGKILL the
-`ProcessGuard` stops them.
+On Ctrl-C, on SIGTERM, and when a child dies, the supervisor stops its children in order. If the supervisor is killed by
+SIGKILL, the `ProcessGuard` stops them.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ NETWORKS = "A2A_ALLOW_NETWORKS"
 def with_embedded(
     app: Celery, environ: Mapping[str, str], store_url: str, broker_url: str, *, lasting: bool, loopback: bool
 ) -> dict[str, str]:
-    """Return the environment with the embedded Redis as store, as broker, and in place of a Redis result backend.
+    """Return the environment with the embedded Redis as store and broker, and as result backend if that is a Redis.
 
-    URLs in the environment stay. URLs in the app's configuration are replaced: they are for production. Without
-    `lasting` data there is a generated secret key. Without `lasting` data and with a `loopback` gateway, webhooks to
-    this machine are allowed, so that they can be tried out. A gateway that other machines reach must not allow them.
+    URLs in the environment are kept. URLs in the app's configuration are replaced, because they are meant for
+    production. Unless the data is `lasting`, a secret key is generated. If, in addition, the gateway listens only on
+    `loopback`, webhooks to this machine are allowed so that users can try them. A gateway that other machines can reach
+    must not allow such webhooks.
     """
     env = {BROKER: broker_url, **_common(environ), STORE: store_url}
     if is_redis_url(str(app.conf.result_backend or "")):
@@ -69,13 +70,14 @@ def with_embedded(
 
 
 def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return the environment with the Redis at `url` as store, and as broker unless one is configured.
+    """Return the environment with the Redis at `url` as store, and also as broker unless a broker is configured.
 
     Raises:
-        ConfigError: `url` names Sentinels and no broker is configured. kombu needs the primary's name from the app.
+        ConfigError: `url` names Sentinels, and no broker is configured. kombu needs the name of the primary from the
+            app.
     """
     env = {**_common(environ), STORE: url}
-    if not app.conf.broker_url:  # Celery reads its variable here too
+    if not app.conf.broker_url:  # includes Celery's environment variable
         if is_sentinel_url(url):
             raise ConfigError("the store uses Sentinels: set broker_url, and broker_transport_options, in the app")
         env[BROKER] = celery_url(url)
@@ -83,7 +85,7 @@ def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, s
 
 
 def celery_url(url: str) -> str:
-    """Return a store URL in Celery's form."""
+    """Return a store URL in Celery's format."""
     for ours, theirs in (("unix://", "redis+socket://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
         if url.startswith(ours):
             url = theirs + url[len(ours) :]
@@ -91,8 +93,8 @@ def celery_url(url: str) -> str:
 
 
 def _common(environ: Mapping[str, str]) -> dict[str, str]:
-    # Unbuffered, so that an agent's output appears at once. A public URL in the app's configuration is not that of this
-    # gateway. One in the environment may be a tunnel's, and stays.
+    # Output is unbuffered, so that the output of agents appears immediately. A public URL in the app's configuration
+    # does not belong to this gateway. A public URL in the environment may belong to a tunnel and is kept.
     return {PUBLIC: "", **environ, "PYTHONUNBUFFERED": "1"}
 
 
@@ -114,9 +116,10 @@ TEXT = "Hello"
 
 
 def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str, folder: Path | None) -> str:
-    """Return the text. `url` is the gateway's; `location` and `folder` name the app (see `AppLocation`)."""
+    """Return the commands to try. `url` is the gateway's, and `location` and `folder` describe the app; see
+    `AppLocation`."""
     first = next(iter(agents))
-    # the last one that streams, so that the second example uses another agent than the first
+    # a streaming agent, so that the second example uses a different agent from the first
     streaming = [name for name, agent in agents.items() if agent.card.capabilities.streaming and name != first]
     second = streaming[0] if streaming else first
     width = max(map(len, agents))
@@ -151,7 +154,7 @@ def _curl(command: str, url: str, message_id: str) -> str:
 
 
 def _celery(location: str, folder: Path | None) -> str:
-    """Return a ``celery -A location`` that works in the current folder."""
+    """Return a ``celery -A location`` command that works in the current folder."""
     beside = Path(sys.executable).parent / "celery"
     on_path = shutil.which("celery")
     command = "celery" if on_path and os.path.samefile(Path(on_path).parent, beside.parent) else str(beside)
@@ -163,17 +166,18 @@ def _celery(location: str, folder: Path | None) -> str:
 
 
 REMEMBERED = 20
-"""Lines of output that are repeated when a child ends unexpectedly."""
+"""Number of output lines that are repeated if a child ends unexpectedly."""
 
 OUTPUT_TIMEOUT = 0.5
-"""Seconds to read the output of an ended child. A grandchild may hold the pipe open."""
+"""Seconds to wait for the output of an ended child, whose pipe a grandchild may hold open."""
 
 NAME_WIDTH = 7
 COLOURS = {"dev": "cyan", "redis": "red", "worker": "green", "watcher": "yellow", "gateway": "magenta"}
 
 
 class Screen:
-    """Terminal shared by the supervisor and its children. Writes whole lines, prefixed with the writer's name."""
+    """Terminal shared by the supervisor and its children. Lines are written as a whole, prefixed with the name of their
+    process."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -181,12 +185,12 @@ class Screen:
             sys.stdout.reconfigure(errors="replace")  # an agent may print characters that this terminal cannot show
 
     def say(self, who: str, line: str) -> None:
-        """Write one line, coloured on a terminal only."""
+        """Write one line, in colour if the output is a terminal."""
         self.show(click.style(f"{who:{NAME_WIDTH}} | ", fg=COLOURS.get(who)) + line)
 
     def show(self, text: str) -> None:
         """Write lines unchanged."""
-        # a closed terminal must not prevent the stop of the children
+        # a closed terminal must not keep the supervisor from stopping its children
         with self._lock, suppress(OSError):
             click.echo(text)
 
@@ -195,7 +199,7 @@ class Child:
     """A running child process and its output.
 
     Attributes:
-        code: Exit code, or the negative number of the signal that ended the process. None while it runs.
+        code: Exit code, or the negative number of the signal that ended the process, or None while the process runs.
     """
 
     def __init__(
@@ -209,7 +213,8 @@ class Child:
         ended: Callable[[Child], None],
         hide: str | None = None,
     ) -> None:
-        """Start the process. `ended` is called from a thread. Lines that contain `hide` are not shown."""
+        """Start the process. When the process ends, `ended` is called from a thread. Lines that contain `hide` are not
+        shown."""
         self.name = name
         self.code: int | None = None
         self._screen = screen
@@ -234,7 +239,7 @@ class Child:
 
     @property
     def pgid(self) -> int:
-        """Id of the process group that the child leads."""
+        """Id of the process group whose leader is the child."""
         return self._popen.pid
 
     @property
@@ -247,13 +252,13 @@ class Child:
         return list(self._last)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process alone, not to its group."""
+        """Send a signal to the process itself, not to its group."""
         if self.running:
             with suppress(ProcessLookupError):
                 os.kill(self.pgid, number)
 
     def kill(self) -> None:
-        """Kill the process group. Return when the process has ended and its output is shown."""
+        """Kill the process group, and return when the process has ended and its output has been shown."""
         signal_group(self.pgid, signal.SIGKILL)
         self._ended_event.wait()
         self._reader.join(OUTPUT_TIMEOUT)
@@ -273,13 +278,13 @@ class Child:
 
 
 SIGTERM_GRACE = 2.3
-"""Seconds from SIGTERM to SIGQUIT, on which a busy worker stops at once."""
+"""Seconds from SIGTERM to SIGQUIT, which makes a busy worker stop immediately."""
 
 SIGQUIT_GRACE = 0.7
-"""Seconds from SIGQUIT to SIGKILL. With Redis' own `STOP_TIMEOUT`, a stop takes at most 5 seconds."""
+"""Seconds from SIGQUIT to SIGKILL. Including Redis' `STOP_TIMEOUT`, a stop takes at most 5 seconds."""
 
 PROGRESS_INTERVAL = 15.0
-"""Seconds between two messages about parts that are not ready."""
+"""Seconds between two messages about components that are not ready."""
 
 DEV = "dev"
 PROBE = "/health/ready"
@@ -287,7 +292,7 @@ PROBE = "/health/ready"
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """Options of ``dev`` and ``demo``, see `dev_options`."""
+    """Options of ``dev`` and ``demo``; see `dev_options`."""
 
     pool: str
     concurrency: int
@@ -300,9 +305,9 @@ class DevOptions:
 
 @dataclass(frozen=True, slots=True)
 class AppLocation:
-    """The app to run, its location for ``celery -A``, and the folder to run in.
+    """App to run, its location for ``celery -A``, and the folder to run it in.
 
-    The folder is None for the current one.
+    A folder of None means the current folder.
     """
 
     app: Celery
@@ -312,7 +317,7 @@ class AppLocation:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """The process of a child has ended."""
+    """Event: the process of a child has ended."""
 
     name: str
     code: int | None
@@ -321,14 +326,15 @@ class _Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Health:
-    """Readiness from the gateway: "ok" or a reason, per part."""
+    """Event: readiness reported by the gateway, with "ok" or a reason for each component."""
 
     found: dict[str, str]
     ready: bool
 
 
 class Supervisor:
-    """Starts the parts, waits, and stops them. Every event arrives through one queue, signals too."""
+    """Supervisor that starts the components, waits, and stops them. All events, including signals, arrive in one
+    queue."""
 
     def __init__(self, target: AppLocation, options: DevOptions, port: int, grpc_port: int | None) -> None:
         self._target = target
@@ -341,14 +347,15 @@ class Supervisor:
         self._children: list[Child] = []
         self._started_at = time.monotonic()
         self._healthy: set[str] = set()
-        # a SimpleQueue may be written to from a signal handler; a Queue or an Event may deadlock there
+        # a signal handler may write to a SimpleQueue, whereas a Queue or an Event could deadlock
         self._events: SimpleQueue[_Ended | _Health | signal.Signals] = SimpleQueue()
 
     def run(self, environ: Mapping[str, str], redis_url: str | None) -> int:
-        """Run until a signal (exit code 0) or the end of a child (1). Without `redis_url`, embed a Redis.
+        """Run until a signal arrives (exit code 0) or a child ends (exit code 1). Without `redis_url`, start an
+        embedded Redis.
 
         Raises:
-            click.ClickException: The fleet could not start, and nothing runs.
+            click.ClickException: The fleet could not start. No process is left running.
         """
         before = {number: signal.signal(number, self._signalled) for number in _stop_signals()}
         guard = ProcessGuard()
@@ -366,7 +373,7 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _store(self, environ: Mapping[str, str], redis_url: str | None, guard: ProcessGuard) -> dict[str, str]:
-        """Return the children's environment, after a check of its settings and its store."""
+        """Return the environment for the children, after checking its settings and its store."""
         app = self._target.app
         if redis_url is None:
             self._redis = EmbeddedRedis(self._options.data)
@@ -407,7 +414,7 @@ class Supervisor:
             self._children.append(child)
 
     def _until_over(self) -> int:
-        """Report events until it is time to stop. Return the exit code."""
+        """Report events until the fleet must stop. Return the exit code."""
         next_report = PROGRESS_INTERVAL
         while True:
             match self._events.get():
@@ -445,7 +452,8 @@ class Supervisor:
         return next_steps(A2A.of(target.app).agents, self._url, self._grpc_port, target.location, target.folder)
 
     def _stop(self) -> None:
-        """Stop the children, newest first, then Redis: SIGTERM, SIGQUIT, SIGKILL. A second signal kills at once."""
+        """Stop the children, newest first, and then Redis: with SIGTERM, then SIGQUIT, then SIGKILL. A second signal
+        kills all of them immediately."""
         for child in reversed(self._children):
             child.signal(signal.SIGTERM)
         if self._wait_for_ends(SIGTERM_GRACE):
@@ -454,14 +462,14 @@ class Supervisor:
                     child.signal(signal.SIGQUIT)
             self._wait_for_ends(SIGQUIT_GRACE)
         for child in reversed(self._children):
-            child.kill()  # including the rest of an ended child's group
+            child.kill()  # including the remaining processes in an ended child's group
         if self._redis is not None:
             self._redis.stop()
         if self._children:
             self._say("all stopped")
 
     def _wait_for_ends(self, seconds: float) -> bool:
-        """Wait for the children. Return True on a timeout, and False if all have ended or a signal arrived."""
+        """Wait for the children to end. Return True on a timeout, or False if all have ended or a signal arrived."""
         deadline = time.monotonic() + seconds
         while any(child.running for child in self._children):
             try:
@@ -473,7 +481,8 @@ class Supervisor:
         return False
 
     def _watch_health(self) -> None:
-        """Poll the gateway until it is ready. In a thread: its reply may wait for the broker."""
+        """Poll the gateway until it is ready. This method runs in a thread, because a response may wait for the
+        broker."""
         with httpx.Client(trust_env=False, timeout=10) as client:
             while True:
                 with suppress(httpx.HTTPError, ValueError):
@@ -501,16 +510,16 @@ class Supervisor:
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: outlive the terminal
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started with nohup: keep running without the terminal
         return signal.SIGINT, signal.SIGTERM
     return signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 async def _require_store(url: str) -> None:
-    """Return when the store answers.
+    """Return when the store responds.
 
     Raises:
-        StoreUnavailable: The store does not answer.
+        StoreUnavailable: The store does not respond.
     """
     store = AsyncStore(url)
     try:

@@ -1,1 +1,1 @@
-"""``celery -A … a2a doctor``: collect the state of an installation, then check it."""
+"""``celery -A … a2a doctor``: collection of the state of an installation, and checks of that state."""

@@ -16,14 +16,14 @@ from ...store.admin.archiving import ArchiveState, read_archive_state
 from ...store.admin.schema import SCHEMA, Opened, open_store, require_compatible
 
 MAX_DELAY = 60.0
-"""Seconds that a task may be due for the archive before it is reported."""
+"""Seconds that a task may be due for the archive before `a2a doctor` reports it."""
 
 Line = tuple[Literal["ok", "note", "wrong"], str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class StorageState:
-    """State of the store's schema, of archiving, and the error of the archive's database ("" if there is none)."""
+    """State of the store's schema and of archiving, and the error of the archive's database ("" if there is none)."""
 
     store: Opened
     archive: ArchiveState
@@ -31,7 +31,7 @@ class StorageState:
 
 
 def read_storage_state(store: SyncStore, keys: Keys, settings: Settings) -> StorageState:
-    """Read the state.
+    """Read the state of the schema and the archive.
 
     Raises:
         StoreUnavailable: Redis cannot be reached.
@@ -43,7 +43,7 @@ def read_storage_state(store: SyncStore, keys: Keys, settings: Settings) -> Stor
 def storage_lines(
     found: StorageState | None, settings: Settings, watchers: Sequence[Mapping[str, Any]]
 ) -> Iterator[Line]:
-    """Yield the findings, or none if `found` is None because the store is unavailable."""
+    """Yield the findings. If `found` is None because the store is unavailable, yield none."""
     if found is None:
         return
     try:

@@ -1,7 +1,7 @@
-"""``celery -A … a2a doctor``: check an installation and say what to change.
+"""``celery -A … a2a doctor``: checks an installation and suggests what to change.
 
-A further check is a function in one of the modules ``*_checks`` and an entry in `CHECKS`. Scripts know a check by the
-name of its function.
+To add a check, write a function in one of the modules ``*_checks`` and add it to `CHECKS`. In JSON output, the name of
+a check is the name of its function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def diagnosis(found: Survey) -> list[Finding]:
-    """Run all checks."""
+    """Run all checks and return their findings."""
     return [replace(finding, check=check.__name__) for check in CHECKS for finding in check(found)]
 
 
@@ -52,8 +52,8 @@ def diagnosis(found: Survey) -> list[Finding]:
 def doctor(context: click.Context, url: str | None, timeout: float, as_lines: bool) -> None:
     """Check this installation.
 
-    Prints findings about the store, the broker, workers, watchers, settings and the gateway. Exit code 1 if something
-    is wrong. The checks use this machine's settings: run the command where a worker or a gateway would run.
+    Prints findings about the store, the broker, workers, watchers, settings and the gateway. The exit code is 1 if
+    something is wrong. The checks use this machine's settings: run the command where a worker or a gateway would run.
     """
     findings = diagnosis(survey(load_configured_a2a(context), url, timeout))
     for finding in findings:

@@ -27,7 +27,7 @@ NOT_OF_WORKERS = {"allow_networks", "archive_retention", "webhook_public_keys"}
 
 
 def configuration(found: Survey) -> Iterator[Finding]:
-    """Name the store, the broker, the authentication and the source of each setting."""
+    """Report the store, the broker, the authentication and the source of each setting."""
     for about, line in found.lines.items():
         if line:
             yield ok("configuration", f"{about}: {line}")
@@ -75,7 +75,7 @@ def dead_letters(found: Survey) -> Iterator[Finding]:
 
 
 def secrets(found: Survey) -> Iterator[Finding]:
-    """Check that watchers can decrypt the webhook configs, present and future."""
+    """Check that watchers can decrypt existing and future webhook configs."""
     ours = sealer_of(found.settings.secret_keys)
     known = ours.fingerprints if ours is not None else frozenset()
     where = "it is set here as in the gateways" if ours is not None else "configs are sealed with one"

@@ -8,13 +8,14 @@ from .archive_check import storage_lines
 from .survey import Finding, Survey, note, ok, reporting, wrong
 
 OLDEST = (6, 2)
-"""Oldest Redis version that has the commands of the scripts."""
+"""Oldest Redis version that supports the commands used in the scripts."""
 
 FILLING, NEARLY_FULL = 0.75, 0.9
-"""Shares of maxmemory at which memory is short; the latter applies without a watermark."""
+"""Shares of maxmemory above which memory is reported as short. The second applies only without a watermark."""
 
 MAX_SKEW = 2.0
-"""Maximum seconds between clocks. Each machine compares expiry and scheduled times with its own clock."""
+"""Maximum difference between clocks, in seconds. Each machine compares expiry and scheduled times with its own
+clock."""
 
 
 def store(found: Survey) -> Iterator[Finding]:

@@ -27,35 +27,36 @@ from ..client.task_commands import DEFAULT_URL
 from .archive_check import StorageState, read_storage_state
 
 TIMEOUT = 3.0
-"""Seconds to connect."""
+"""Seconds to wait for a connection."""
 
 VISIBILITY_TIMEOUT = 3600.0
 """kombu's default for Redis: seconds until an unacknowledged message is redelivered."""
 
 CONSUMER_TIMEOUT = 1800.0
-"""RabbitMQ's default since 3.8.17: seconds until it closes the channel of a consumer that does not acknowledge. Clients
-cannot read the configured value."""
+"""RabbitMQ's default since 3.8.17: seconds until RabbitMQ closes the channel of a consumer that does not acknowledge.
+Clients cannot read the configured value."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerServer:
-    """The broker's server. Unknown values are "" or None."""
+    """Server of the broker. Unknown values are "" or None."""
 
     kind: str = ""
     """"Redis", "RabbitMQ" …"""
 
     version: str = ""
     identity: str = ""
-    """Identity of a Redis process."""
+    """Identity of the Redis process."""
 
     evicts: str = ""
-    """``maxmemory-policy`` of a Redis."""
+    """``maxmemory-policy`` of the Redis server."""
 
     max_memory: int = 0
-    """``maxmemory`` of a Redis in bytes, or 0 for no limit."""
+    """``maxmemory`` of the Redis server in bytes, or 0 for no limit."""
 
     ack_timeout: float | None = None
-    """Seconds that a message may stay unacknowledged. Redis then redelivers it; RabbitMQ closes the channel."""
+    """Seconds that a message may stay unacknowledged. After that time, Redis redelivers it, and RabbitMQ closes the
+    channel."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.version}".strip()
@@ -81,7 +82,7 @@ def _redis(connection: Any, options: dict[str, Any]) -> BrokerServer:
     ack_timeout = float(options.get("visibility_timeout", VISIBILITY_TIMEOUT))
     try:
         info = connection.default_channel.client.info()
-    except Exception:  # the user may lack the right to INFO
+    except Exception:  # the user may not have permission for INFO
         return BrokerServer("Redis", ack_timeout=ack_timeout)
     valkey = info.get("server_name") == "valkey"
     return BrokerServer(
@@ -112,22 +113,22 @@ class Webhooks:
     """Pending webhook deliveries."""
 
     secrets: frozenset[str] = frozenset()
-    """Fingerprints of the secrets that their configs are sealed with."""
+    """Fingerprints of the secrets that encrypt the push configs."""
 
     failing: int = 0
     dead: int = 0
-    """Number of webhooks whose delivery was given up."""
+    """Number of webhooks whose deliveries were given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Properties of an agent's runs."""
+    """Properties of the runs of an agent."""
 
     limit: float | None = None
     """Time limit in seconds, or None."""
 
     late: bool = False
-    """True if the message is acknowledged at the end of the run."""
+    """True if the message is acknowledged when the run ends."""
 
     plain: bool = False
     """True for an exposed Celery task."""
@@ -135,7 +136,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """State of an installation. A text instead of a value is an error."""
+    """State of an installation. If a value cannot be read, an error text replaces it."""
 
     settings: Settings
     store: Server | str
@@ -148,28 +149,28 @@ class Survey:
     broker: BrokerServer | str = field(default_factory=BrokerServer)
 
     lines: Mapping[str, str] = field(default_factory=dict)
-    """Start lines of a gateway about store, broker, authentication and settings."""
+    """Lines that a gateway logs when it starts, about store, broker, authentication and settings."""
 
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Report of each worker by its Celery node name, or "error" if the worker does not know the command."""
 
     announced: tuple[Mapping[str, Any], ...] = ()
-    """Announcements of the workers without Celery's remote control."""
+    """Announcements of the workers that Celery's remote control cannot reach."""
 
     queues: Mapping[str, str | None] = field(default_factory=dict)
-    """Queue of each agent's runs without a `route`, or None if its options name no queue."""
+    """Queue of each agent's runs that have no `route`, or None if the agent's options name no queue."""
 
     import_errors: Mapping[str, str] = field(default_factory=dict)
     """Import errors by agent."""
 
     work: Mapping[str, Work] = field(default_factory=dict)
-    """By agent."""
+    """Properties of runs by agent."""
 
     unreadable_results: str | None = None
-    """Reason why watchers cannot read results of Celery tasks, with a remedy, or None."""
+    """Reason why watchers cannot read the results of Celery tasks, with a remedy, or None if they can."""
 
     ignores_results: bool = False
-    """True if Celery tasks store no result by default (`task_ignore_result`)."""
+    """True if Celery tasks do not store their results by default (`task_ignore_result`)."""
 
     gateway: str = ""
     gateway_named: bool = False
@@ -179,7 +180,7 @@ class Survey:
 
 
 def survey(found: A2A, url: str | None, timeout: float) -> Survey:
-    """Collect the state. Workers have `timeout` seconds to reply."""
+    """Collect the state of the installation. Workers have `timeout` seconds to reply."""
     settings, app = found.settings, found.celery
     store = SyncStore(settings.store_url)
     server: Server | str
@@ -238,7 +239,7 @@ def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
 def reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
     """Return the reports of the workers that reply within `timeout` seconds, by node name.
 
-    With `nodes`, ask only these, and return once all have replied.
+    With `nodes`, ask only these workers, and return as soon as all of them have replied.
     """
     whom = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
     answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout, **whom) or []
@@ -246,7 +247,7 @@ def reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> dict[str,
 
 
 def reporting(found: Survey) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the workers with a complete report."""
+    """Return the workers that sent a complete report."""
     return [(node, report) for node, report in sorted(found.workers.items()) if "settings" in report]
 
 
@@ -273,7 +274,8 @@ Level = Literal["ok", "note", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Finding of a check. At the level "wrong", a feature does not work as documented; "note" is a recommendation."""
+    """Finding of a check. The level "wrong" means that a feature does not work as documented, and "note" is a
+    recommendation."""
 
     level: Level
     about: str
@@ -290,17 +292,17 @@ class Finding:
 
 
 def ok(about: str, text: str) -> Finding:
-    """Make a finding of the level "ok"."""
+    """Return a finding of the level "ok"."""
     return Finding("ok", about, text)
 
 
 def note(about: str, text: str) -> Finding:
-    """Make a finding of the level "note"."""
+    """Return a finding of the level "note"."""
     return Finding("note", about, text)
 
 
 def wrong(about: str, text: str) -> Finding:
-    """Make a finding of the level "wrong"."""
+    """Return a finding of the level "wrong"."""
     return Finding("wrong", about, text)
 
 

@@ -58,7 +58,7 @@ def agents(found: Survey) -> Iterator[Finding]:
         if queue is None:
             yield note(f"agent {agent}", "not checked, because its options name an exchange and no queue")
         elif not consuming and any(queue in worker["queues"] for worker in found.announced):
-            continue  # a worker without remote control cannot report its agents
+            continue  # a worker that remote control cannot reach does not report its agents
         elif not consuming:
             yield wrong(
                 f"agent {agent}", f"no worker that reports consumes its queue {queue}: celery -A … worker -Q {queue}"
@@ -77,7 +77,8 @@ def agents(found: Survey) -> Iterator[Finding]:
 
 
 def imports(found: Survey) -> Iterator[Finding]:
-    """Report agents whose code cannot be imported here. A worker that has an agent could import it at its start."""
+    """Report agents whose code cannot be imported here. A worker that has an agent could import its code when the
+    worker started."""
     for agent, error in found.import_errors.items():
         if any(agent in report["agents"] for _, report in reporting(found)):
             yield note(f"agent {agent}", f"{error}. Running workers have it; a worker could not start here.")
@@ -86,7 +87,7 @@ def imports(found: Survey) -> Iterator[Finding]:
 
 
 def cancelling(found: Survey) -> Iterator[Finding]:
-    """Report how a cancel works on each worker's pool."""
+    """Report how a cancel works on the pool of each worker."""
     grace = f"{found.settings.cancel_grace:g} s"
     for node, report in reporting(found):
         if report["pool"] == "prefork":
@@ -103,7 +104,7 @@ def cancelling(found: Survey) -> Iterator[Finding]:
 
 
 def versions(found: Survey) -> Iterator[Finding]:
-    """Check that workers and watchers have the versions that are installed here."""
+    """Check that workers and watchers run the versions that are installed here."""
     theirs = {node: report.get("versions") for node, report in reporting(found)}
     if not isinstance(found.watchers, str):
         theirs |= {f"watcher {other['watcher']}": other.get("versions") for other in found.watchers}
@@ -121,7 +122,7 @@ def versions(found: Survey) -> Iterator[Finding]:
 
 
 def results(found: Survey) -> Iterator[Finding]:
-    """Report a configuration that hides results of Celery tasks from watchers."""
+    """Report a configuration that hides the results of Celery tasks from watchers."""
     plain = ", ".join(agent for agent, work in found.work.items() if work.plain)
     if not plain:
         return

@@ -1,1 +1,1 @@
-"""Commands for operators: they ask the store and the workers, across all tenants and owners."""
+"""Commands for operators, which read the store and query the workers, across all tenants and owners."""

@@ -1,4 +1,4 @@
-"""``celery -A … a2a cancel --all``: open tasks of all callers, in the store."""
+"""``celery -A … a2a cancel --all``: cancels open tasks of all callers, in the store."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from .list_tasks import refuse_gateway_options, summary_lines, task_fields
 from .selection import Selection, operator_store, refuse_filters, selecting
 
 BATCH = 100
-"""Tasks whose runs are revoked in one message, and the largest number of agents that are stopped at a time."""
+"""Number of tasks whose runs are revoked in one message, and maximum number of agents that are stopped at a time."""
 
 BEYOND_GRACE = 5.0
-"""Seconds beyond `cancel_grace` that the stop of an agent may take. On prefork its process has been killed by then."""
+"""Seconds that the stop of an agent may take in addition to `cancel_grace`. On prefork its process has been killed by
+then."""
 
 POLL_INTERVAL = 0.2
 
@@ -39,7 +40,8 @@ ONLY_HERE = ("tenant", "owner", "context_id", "state", "since", "until", "begun"
 
 
 def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to ``cancel`` the option --all, which writes to the store instead of a gateway."""
+    """Add the option --all to ``cancel``. With this option, the command writes to the store instead of calling a
+    gateway."""
 
     def run(context: click.Context, /, everything: bool, **rest: Any) -> Any:
         own = {name: rest.pop(name) for name in ("yes", "dry_run", "most", "timeout")}
@@ -80,7 +82,7 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Canceller:
-    """Cancels tasks one by one, with the guarantees and the texts of CancelTask."""
+    """Cancels tasks one by one, with the same guarantees and texts as CancelTask."""
 
     def __init__(self, store: SyncStore, keys: Keys, publisher: Publisher, timeout: float) -> None:
         self._store = store
@@ -91,7 +93,8 @@ class Canceller:
         self._revoked: list[str] = []
         self._terminated: list[str] = []
         self.not_revoked = ""
-        """Reason why runs were not revoked, or "". Workers then drop the runs when they receive them."""
+        """Reason why runs were not revoked, or "" if they were. Workers drop runs that were not revoked when they
+        receive them."""
 
     def cancel(self, tasks: Sequence[TaskSummary]) -> Iterator[tuple[TaskSummary, str]]:
         """Cancel tasks and yield each with its outcome.

@@ -1,4 +1,4 @@
-"""``celery -A … a2a deliveries``: pending and abandoned webhook deliveries, in the store."""
+"""``celery -A … a2a deliveries``: pending and given-up webhook deliveries, in the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _list_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def deliveries(context: click.Context, /, **options: Any) -> None:
     """Show and replay webhook deliveries.
 
-    Without a sub-command, list them with the options of list.
+    Without a sub-command, lists them with the options of list.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_deliveries, **options)
@@ -44,10 +44,10 @@ def deliveries(context: click.Context, /, **options: Any) -> None:
 @_list_options
 @click.pass_context
 def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_lines: bool) -> None:
-    """List webhooks that wait for a delivery, or were given up.
+    """List webhooks that wait for a delivery or were given up.
 
-    A webhook receives its events in order, so an event that fails delays all later ones. After a day of attempts the
-    delivery is given up. replay posts the missed events.
+    A webhook receives its events in order, so an event that fails delays all later ones. After a day of attempts, the
+    delivery is given up. Use replay to post the missed events.
     """
     with operator_store(context, agent) as (_, store, keys):
         found = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
@@ -68,9 +68,9 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
 @click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON.")
 @click.pass_context
 def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> None:
-    """Show one WEBHOOK of TASK with its last attempts, as JSON.
+    """Show one WEBHOOK of TASK with its latest attempts, as JSON.
 
-    WEBHOOK is the id of its push notification config.
+    WEBHOOK is the id of the push notification config.
     """
     with operator_store(context, None) as (_, store, keys):
         delivery = store.run(read_delivery(keys, task, webhook))
@@ -92,7 +92,7 @@ def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> Non
 def replay(context: click.Context, task: str | None, webhook: str | None, everything: bool, as_lines: bool) -> None:
     """Retry deliveries that were given up.
 
-    WEBHOOK of TASK receives its events from the first missed one on.
+    WEBHOOK of TASK receives its events, starting with the first missed event.
     """
     if everything == (task is not None) or (task is not None and webhook is None):
         raise click.UsageError("pass a TASK and its WEBHOOK, or --all")
@@ -146,7 +146,7 @@ def _json(delivery: Delivery) -> str:
 
 
 def _fields(delivery: Delivery) -> dict[str, Any]:
-    """Return a delivery for scripts, without its unset times."""
+    """Return a delivery for scripts, without times that are not set."""
     times = {
         "failingSince": delivery.first_failed_us,
         "due": 0 if delivery.died_us else delivery.due_us,

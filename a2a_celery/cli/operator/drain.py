@@ -1,4 +1,4 @@
-"""``celery -A … a2a drain``: take workers out of service, by Celery's remote control."""
+"""``celery -A … a2a drain``: takes workers out of service through Celery's remote control."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHUTDOWN_TIMEOUT = 30.0
 
 @dataclass
 class Drained:
-    """Worker with its remaining work.
+    """Worker and its remaining work.
 
     `state` is "busy", "drained", "silent", "restarted", "shut_down" or "undone".
     """
@@ -106,7 +106,7 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
     broker = broker_server(found.celery)
     if isinstance(broker, str):
         raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
-    # ask all workers if the others matter, as matches or as further consumers of a queue
+    # ask all workers if other workers matter, as matches or as further consumers of a queue
     only_these = not (which["hosts"] or which["queues"] or which["agents"]) and (undo or as_lines)
     reply = reports(found.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
     with operator_store(context, None) as (_, store, _keys):
@@ -135,21 +135,21 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
 
 @dataclass(frozen=True)
 class Choice:
-    """Selected workers and queues. `queues` is None for all queues."""
+    """Selected workers and queues. `queues` is None if all queues are selected."""
 
     nodes: tuple[str, ...]
     queues: frozenset[str] | None
     named: frozenset[str]
-    """Agents named on the command line."""
+    """Agents that were named on the command line."""
 
     reports: Mapping[str, Mapping[str, Any]]
     """Reports of all workers that replied."""
 
     serves: Mapping[str, str | None]
-    """The queue of each agent."""
+    """Queue of each agent."""
 
     strangers: tuple[str, ...] = ()
-    """Workers that may belong to another deployment, because they report no store or no key prefix."""
+    """Workers that may belong to another deployment, because they report no store or key prefix."""
 
     @classmethod
     def of(
@@ -160,10 +160,10 @@ class Choice:
         store: str,
         prefix: str,
     ) -> Choice:
-        """Select workers by the options `which`, given all workers' reports.
+        """Select workers by the options `which` from the reports of all workers.
 
-        Workers with another `store` or key prefix belong to another deployment on the same broker. A worker that
-        reports no store is selected only by its name.
+        Workers with a different `store` or key prefix belong to another deployment on the same broker. A worker that
+        reports no store is selected only by name.
 
         Raises:
             click.ClickException: The options name a worker, queue or agent that does not exist.
@@ -240,7 +240,8 @@ class Drainer:
         """Let the workers consume again."""
         for node, reply in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
             worker = self.workers[node]
-            worker.queues, worker.state = reply["queues"] or worker.queues, "undone"  # none if it was restarted
+            # the list is empty if the worker was restarted
+            worker.queues, worker.state = reply["queues"] or worker.queues, "undone"
 
     def wait(self, timeout: float) -> None:
         """Return when no worker has work left, or after `timeout` seconds."""
@@ -258,7 +259,7 @@ class Drainer:
                     idle.discard(node)
                 elif node in idle:
                     worker.state = "drained"
-                else:  # a run that begins at this moment appears in a later report
+                else:  # a run that begins now appears in a later report
                     idle.add(node)
             for node in silent:
                 self.workers[node].state = "busy" if self.workers[node].runs else "silent"
@@ -267,7 +268,7 @@ class Drainer:
             Event().wait(POLL_INTERVAL)
 
     def shut_down(self) -> None:
-        """Shut down the drained workers. Return when they have ended, or when a process manager has restarted them."""
+        """Shut down the drained workers. Return when they have ended, or a process manager has restarted them."""
         stopping = self._in("drained")
         if not stopping:
             return
@@ -289,7 +290,7 @@ class Drainer:
     def _ask(
         self, command: str, nodes: Sequence[str], arguments: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """Yield each reply that arrives in time."""
+        """Yield each reply that arrives before the timeout."""
         answers = self._app.control.broadcast(
             command, arguments=arguments, destination=list(nodes), reply=True, timeout=REPLY_TIMEOUT, limit=len(nodes)
         )
@@ -300,5 +301,5 @@ class Drainer:
 
 
 def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:
-    """Return True if a worker with this reply to ``a2a_busy`` does not consume its drained queues."""
+    """Return True if, according to its reply to ``a2a_busy``, a worker does not consume its drained queues."""
     return {*worker.queues} <= {*reply["drained"], *reply["stopping"]}

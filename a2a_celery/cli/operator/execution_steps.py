@@ -18,17 +18,18 @@ from .selection import duration, operator_store
 
 HEADING = ("RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER")
 OF_A_GATEWAY = {"url": "--url", "header": "--header"}
-"""Options of ``get`` that have no meaning for the store."""
+"""Options of ``get`` that do not apply to the store."""
 
 UNKNOWN_DURATION = "lost"
-"""Text for the duration of a step whose next step was not recorded."""
+"""Text that is shown as the duration of a step if the next step was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepDuration:
-    """A step and the seconds that the run spent in its state.
+    """Step of a run, and the seconds that the run spent in its state.
 
-    `seconds` is None for a final step, or if unknown. `open` is True while the run is still in that state.
+    `seconds` is None for a final step or if the duration is unknown. `open` is True while the run is still in that
+    state.
     """
 
     step: Step
@@ -69,7 +70,8 @@ class StepDuration:
 
 
 def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to ``get`` the option --execution, which reads the store instead of a gateway."""
+    """Add the option --execution to ``get``. With this option, the command reads the store instead of calling a
+    gateway."""
 
     def run(context: click.Context, /, execution: bool, **rest: Any) -> Any:
         if not execution:

@@ -18,14 +18,14 @@ from .selection import Selection, operator_store, refuse_filters, selecting
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 OF_A_GATEWAY = {"url": "--url", "header": "--header"}
-"""Options of the client commands that have no meaning for the store."""
+"""Options of the client commands that do not apply to the store."""
 
 OF_AN_OPERATOR = ("tenant", "owner", "since", "until", "begun")
-"""Filters that a gateway does not have."""
+"""Filters that gateways do not support."""
 
 
 def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to ``list`` the option --all, which reads the store instead of a gateway."""
+    """Add the option --all to ``list``. With this option, the command reads the store instead of calling a gateway."""
 
     def run(context: click.Context, /, all_callers: bool, **rest: Any) -> Any:
         if all_callers:
@@ -44,10 +44,10 @@ def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_gateway_options(mode: str, options: dict[str, Any]) -> None:
-    """Refuse options that concern a gateway.
+    """Refuse options that apply only to a gateway.
 
     Raises:
-        click.UsageError: One of them is set.
+        click.UsageError: One of these options is set.
     """
     for name, option in OF_A_GATEWAY.items():
         if options[name]:
@@ -76,7 +76,7 @@ def _time(us: int) -> str:
 
 
 def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
-    """Yield a heading and a line for each task. Tenant and owner are columns if any task has one."""
+    """Yield a heading and a line for each task. Tenant and owner are shown if any task has one."""
     columns: list[tuple[str, Callable[[TaskSummary], str]]] = [
         ("TASK", lambda task: task.ref.task_id),
         ("STATE", lambda task: state_name(task.state)),

@@ -28,10 +28,10 @@ from ..doctor.survey import reports
 @click.option("--timeout", default=2.0, show_default=True, help="Seconds to wait for workers' replies.")
 @click.pass_context
 def migrate(context: click.Context, dry_run: bool, without_archive: bool, timeout: float) -> None:
-    """Migrate the store to this release's schema.
+    """Migrate the store to the schema of this release.
 
-    First stop the gateways, workers and watchers of the older release. Start the new ones afterwards. An interrupted
-    migration can be run again, and concurrent runs do no harm.
+    First stop the gateways, workers and watchers of the older release. Start the new release afterwards. An interrupted
+    migration can be run again, and concurrent migrations are harmless.
     """
     found = load_configured_a2a(context)
     store, keys = SyncStore(found.settings.store_url), Keys(found.settings.key_prefix)
@@ -68,7 +68,7 @@ def _to_this_release(found: A2A, store: SyncStore, keys: Keys, dry_run: bool, ti
 
 
 def _older(found: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
-    """Yield the running processes of other releases: those that report a different schema, or none."""
+    """Yield the running processes of other releases, which report a different schema or none."""
     for watcher in (json.loads(stored) for stored in store.run(watchers(keys))):
         if watcher.get("schema") != SCHEMA:
             yield f"watcher {watcher['watcher']}"

@@ -1,4 +1,4 @@
-"""``celery -A … a2a requeue``: list dead letters and requeue them, in the store."""
+"""``celery -A … a2a requeue``: lists and requeues dead letters, in the store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .selection import Selection, operator_store, selecting
 class RequeueResult:
     """Result of requeuing a dead letter as the task `new`.
 
-    `published` is True once the broker has the run, and None if the dead letter was requeued before. A `blocked` run
-    waits for earlier runs of its context.
+    `published` is True if the broker has accepted the run, and None if the dead letter was already requeued. A
+    `blocked` run waits for earlier runs of its context.
     """
 
     dead: str
@@ -57,7 +57,7 @@ class RequeueResult:
 
 
 class NotRequeued(Exception):
-    """A task cannot be requeued. The text is one line with a remedy."""
+    """A task cannot be requeued. The message is one line and includes a remedy."""
 
 
 @click.command()
@@ -128,10 +128,10 @@ class Requeuer:
         self._broker_unavailable = False
 
     def requeue(self, task_id: str) -> RequeueResult:
-        """Create a new task from the dead letter `task_id` and publish its run. Concurrent calls create one task.
+        """Create a new task from the dead letter `task_id` and publish its run. Concurrent calls create only one task.
 
         Raises:
-            NotRequeued: The task is not a dead letter, or its agent is unknown in this app.
+            NotRequeued: The task is not a dead letter, or this app does not have its agent.
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
         while True:
@@ -140,7 +140,7 @@ class Requeuer:
                     new = self._resubmit(dead_letter)
                     if new is not None:
                         return new
-                    # another operator was faster: read the dead letter again
+                    # another operator was faster, so read the dead letter again
                 case AlreadyRequeued(new_id):
                     return RequeueResult(task_id, new_id, None)
                 case Missing():
@@ -156,14 +156,14 @@ class Requeuer:
                     )
 
     def _resubmit(self, dead_letter: DeadLetter) -> RequeueResult | None:
-        """Return the new task, or None if another operator has created one."""
+        """Return the new task, or None if another operator has already created it."""
         dead = dead_letter.task.id
         if dead_letter.agent not in self._found.agents:
             here = ", ".join(self._found.agents)
             raise NotRequeued(
                 f"task {dead} is of the agent {dead_letter.agent!r}, this app has {here}: name its app with -A"
             )
-        # keep the route and the call; drop the client's times, which have passed, and the count of Celery's retries
+        # Keep the route and the call. Drop the client's times, which have passed, and Celery's retry count.
         options = replace(RunOptions.from_json(dead_letter.options), not_before=None, not_after=None, retries=0)
         new = str(uuid4())
         retention = self._found.settings.retention
@@ -178,7 +178,7 @@ class Requeuer:
         try:
             self._publisher.publish(dead_letter.agent, new, 1, stored)
         except BrokerUnavailable:
-            self._broker_unavailable = True  # do not wait for the broker again
+            self._broker_unavailable = True  # do not wait for the broker a second time
             return RequeueResult(dead, new, published=False)
         wait = timedelta(seconds=self._found.settings.redispatch_after)
         again_us = options.next_check_in(datetime.now(UTC), wait) // timedelta(microseconds=1)
@@ -187,7 +187,7 @@ class Requeuer:
 
 
 def dead_letters(store: SyncStore, keys: Keys, wanted: Selection) -> list[TaskSummary]:
-    """Return the dead letters that match `wanted`, the oldest first."""
+    """Return the dead letters that match `wanted`, oldest first."""
     found = (dead_letter for dead_letter in listed(store, keys, keys.dead_letters) if dead_letter in wanted)
     return sorted(found, key=lambda dead_letter: dead_letter.since_us)
 

@@ -1,5 +1,5 @@
-"""Tasks of all callers for operators' commands: store access without a gateway, and the filters of ``list``, ``cancel
---all`` and ``requeue``.
+"""Tasks of all callers, for operator commands: access to the store without a gateway, and the filters of ``list``,
+``cancel --all`` and ``requeue``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class When(click.ParamType[datetime]):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Filters on the tasks of all callers. None matches any value."""
+    """Filters on the tasks of all callers. A filter of None matches any value."""
 
     agent: str | None = None
     tenant: str | None = None
@@ -72,7 +72,7 @@ class Selection:
 
     @property
     def states(self) -> frozenset[TaskState]:
-        """Selected states."""
+        """States that match the filters."""
         named = STATES if self.state is None else [self.state]
         return frozenset(cast(TaskState, TaskState.Value(STATE_PREFIX + state.upper())) for state in named)
 
@@ -85,7 +85,7 @@ class Selection:
         return _microseconds(self.until)
 
     def has_begun(self, task: TaskSummary) -> bool:
-        """Return True if the task matches `begun`: a worker had begun its newest run by that time."""
+        """Return True if the task matches `begun`, that is, a worker had begun the task's newest run by that time."""
         begun_us = _microseconds(self.begun)
         return begun_us is None or 0 < task.claimed_us <= begun_us
 
@@ -118,11 +118,11 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
         {"type": When(), "help": "Only tasks whose newest run a worker began at this time or earlier."},
     ),
 }
-"""Options by the field of `Selection` that each fills."""
+"""Command-line options by the field of `Selection` that they set."""
 
 
 def selecting(*names: str) -> Callable[[F], F]:
-    """Add to a command the filters for these fields of `Selection`."""
+    """Return a decorator that adds the filters for these fields of `Selection` to a command."""
 
     def decorate(command: F) -> F:
         for name in reversed(names):
@@ -134,7 +134,7 @@ def selecting(*names: str) -> Callable[[F], F]:
 
 
 def refuse_filters(mode: str, options: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    """Refuse filters that need `mode`.
+    """Refuse filters that are valid only with `mode`.
 
     Raises:
         click.UsageError: One of `names` is set in `options`.
@@ -146,11 +146,11 @@ def refuse_filters(mode: str, options: Mapping[str, Any], names: tuple[str, ...]
 
 @contextmanager
 def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[A2A, SyncStore, Keys]]:
-    """Open the command's app, its store and its keys.
+    """Open the store, and yield the command's A2A, the store and its keys.
 
     Raises:
-        click.ClickException: The app has no agents, or none called `agent`; a setting cannot be used; Redis is
-            unavailable or has another schema.
+        click.ClickException: The app has no agents or no agent named `agent`, a setting is invalid, or Redis is
+            unavailable or has a different schema.
     """
     found = load_configured_a2a(context)
     if agent is not None and agent not in found.agents:
@@ -172,7 +172,7 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in their two largest units: "3 min 20 s" for 200."""
+    """Return a duration in its two largest units, such as "3 min 20 s" for 200 seconds."""
     whole = max(0, int(seconds))
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:

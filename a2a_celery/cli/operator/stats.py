@@ -27,26 +27,27 @@ EVERY = 2.0
 """Seconds between two readings."""
 
 CLEAR = "\x1b[H\x1b[2J"
-"""Escape sequence that clears a terminal."""
+"""Escape sequence that clears the terminal."""
 
 HEADING = ("AGENT", "WAITING", "OLDEST", "WORKING", "PAUSED", "COMPLETED", "FAILED", "CANCELED", "REJECTED", "LOST")
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Metrics of a deployment at one moment."""
+    """Metrics of a deployment at one point in time."""
 
     counted: FleetMetrics
     posts: DeliveryMetrics
     usage: Usage
     open: Mapping[tuple[str, TaskState], int]
-    """Tasks that have not ended, by agent and state."""
+    """Number of tasks that have not ended, by agent and state."""
 
     agents: tuple[str, ...]
 
     @classmethod
     def of(cls, store: SyncStore, keys: Keys, named: Mapping[str, Any], agent: str | None) -> Stats:
-        """Read the metrics of `agent`, or if it is None, of the agents in `named` and all other agents with metrics.
+        """Read the metrics of `agent` or, if `agent` is None, of the agents in `named` and all other agents that have
+        metrics.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -145,7 +146,8 @@ class Stats:
 def stats(context: click.Context, agent: str | None, watch: float | None, as_lines: bool) -> None:
     """Show metrics of tasks, runs and memory.
 
-    Open tasks are current values. Ended tasks and lost runs are totals since the store was created.
+    The number of open tasks is a current value. The numbers of ended tasks and lost runs are totals since the store was
+    created.
     """
     with operator_store(context, agent) as (found, store, keys):
         try:

@@ -1,6 +1,6 @@
-"""``a2a get | tail | cancel TASK --store``: one task of any caller, from the store.
+"""``a2a get | tail | cancel TASK --store``: access to a single task of any caller, in the store.
 
-A gateway with authentication shows a task to its owner only, and an operator lacks the owner's credentials.
+A gateway with authentication shows a task only to its owner, and an operator does not have the owner's credentials.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from .list_tasks import refuse_gateway_options
 from .selection import operator_store
 
 POLL_INTERVAL = 0.5
-"""Seconds between two reads of the log of a task that `tail` follows."""
+"""Seconds between two reads of the log while `tail` follows a task."""
 
 StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
 
 
 def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add to a command about one task the option --store, which calls `through_store` instead of a gateway."""
+    """Return a decorator that adds the option --store to a command. With this option, the command calls `through_store`
+    instead of a gateway."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def run(context: click.Context, /, store: bool, **rest: Any) -> Any:
@@ -54,13 +55,13 @@ def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..
 
 
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Show the stored task."""
+    """Show a stored task."""
     with operator_store(context, agent) as (_, store, keys):
         _show(_read(store, keys, task_id, agent)[0], as_lines)
 
 
 def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Show a task and each new event of its log, until the task ends or pauses."""
+    """Show a task and each new event in its log until the task ends or pauses."""
     with operator_store(context, agent) as (_, store, keys):
         task, newest = _read(store, keys, task_id, agent)
         _show(task, as_lines)
@@ -104,7 +105,7 @@ def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tupl
     """Return a task and the id of its newest event.
 
     Raises:
-        click.ClickException: There is no such task, or `agent` does not have it.
+        click.ClickException: There is no such task, or it does not belong to `agent`.
     """
     found, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
     if found is None or steps is None or agent not in (None, steps.agent):

@@ -1,6 +1,6 @@
-"""``celery -A … a2a list --stuck``: tasks that wait or hang, from the store.
+"""``celery -A … a2a list --stuck``: lists tasks that wait or hang, from the store.
 
-The command pages through the lists of open runs and of pauses. Ended tasks cost nothing.
+The command pages through the lists of open runs and of pauses. Ended tasks are not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .selection import Selection, duration, operator_store
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0
-"""Seconds after which a watcher should have recovered an expired lease. A watcher that has just started needs more."""
+"""Seconds after which a watcher should have recovered an expired lease. A watcher that has just started may need
+longer."""
 
 
 class Why(Enum):
@@ -47,7 +48,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A task that has waited for `seconds`."""
+    """Task that has waited for `seconds`."""
 
     task: TaskSummary
     why: Why
@@ -82,7 +83,8 @@ HEADING = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
 
 
 def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to ``list`` the option --stuck, which reads the store instead of a gateway."""
+    """Add the option --stuck to ``list``. With this option, the command reads the store instead of calling a
+    gateway."""
 
     def run(context: click.Context, /, stuck: bool, older_than: float | None, **rest: Any) -> Any:
         if not stuck:
@@ -114,7 +116,7 @@ def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stuck]:
-    """Yield the tasks that have waited for longer than `older_than` seconds, in no order.
+    """Yield the tasks that have waited for longer than `older_than` seconds, in no particular order.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.

@@ -1,4 +1,4 @@
-"""``celery -A … a2a get TASK --tree``: a task with its ancestors and descendants, from the store."""
+"""``celery -A … a2a get TASK --tree``: shows a task with its ancestors and descendants, from the store."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .execution_steps import OF_A_GATEWAY
 from .selection import operator_store
 
 MAX_TASKS = 1000
-"""Largest number of tasks that are shown."""
+"""Maximum number of tasks that are shown."""
 
 NOT_STORED = "not in the store"
 
 
 def with_tree_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to ``get`` the option --tree, which reads the store instead of a gateway."""
+    """Add the option --tree to ``get``. With this option, the command reads the store instead of calling a gateway."""
 
     def run(context: click.Context, /, tree: bool, **rest: Any) -> Any:
         if not tree:
@@ -44,7 +44,7 @@ def with_tree_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, str, Relative]]:
-    """Yield the tasks of a family from its first stored ancestor on: depth, id of the parent, and task."""
+    """Yield the tasks of a family, starting with the first stored ancestor, as (depth, id of the parent, task)."""
     root = family
     for _ in range(MAX_DEPTH):
         above = None if root.parent is None else store.run(read_family(keys, None, root.parent.task_id))

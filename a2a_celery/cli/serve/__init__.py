@@ -1,1 +1,1 @@
-"""Commands that run a process of the fleet: the gateway and the watcher."""
+"""Commands that run a process of the fleet: a gateway or a watcher."""

@@ -1,4 +1,4 @@
-"""``celery -A … a2a gateway``: serve the agents over A2A, with trusted proxies and early notice of shutdown signals."""
+"""``celery -A … a2a gateway``: serves the agents over A2A, behind trusted proxies and with graceful shutdown."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ LEVEL_VARIABLE = "A2A_CELERY_LOG_LEVEL"
 
 
 SWITCH_INTERVAL = 0.001
-"""Seconds for which a thread that parses a large body keeps the event loop waiting; Python's default is 0.005."""
+"""Seconds that a thread which parses a large body may delay the event loop (the switch interval; Python's default is
+0.005)."""
 
 
 def asgi() -> Starlette:
-    """Return the application of one of several gateway processes. Each imports the Celery app by its name."""
+    """Return the application of one of several gateway processes, each of which imports the Celery app by its name."""
     app = find_app(os.environ[APP_VARIABLE])
     import_modules(app)
     a2a = A2A.of(app)
@@ -58,29 +59,29 @@ def gateway_app(a2a: A2A) -> Starlette:
     """Return the application that uvicorn serves.
 
     Raises:
-        ConfigError: A setting cannot be used.
+        ConfigError: A setting is invalid.
     """
     sys.setswitchinterval(SWITCH_INTERVAL)
     return _trust_proxies(_begin_shutdown_on_signals(a2a.asgi(standalone=True)))
 
 
 def _trust_proxies(asgi: Starlette) -> Starlette:
-    """Take the scheme and the client of a request from the proxies in ``FORWARDED_ALLOW_IPS``.
+    """Return `asgi` with the scheme and client of each request taken from the proxies in ``FORWARDED_ALLOW_IPS``.
 
-    uvicorn's own ``proxy_headers`` are off, since they replace the connected peer before the application sees it. The
-    setting `auth_proxy_networks` needs that peer: only it may vouch for a client certificate, not an address in a
-    header.
+    uvicorn's own ``proxy_headers`` are disabled, because they replace the address of the connection before the
+    application sees it. The setting `auth_proxy_networks` needs that address: only the connected peer may vouch for a
+    client certificate, not an address in a header.
     """
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
     asgi.add_middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)
-    asgi.add_middleware(PeerAddressMiddleware)  # the middleware added last runs first
+    asgi.add_middleware(PeerAddressMiddleware)  # the middleware that is added last runs first
     return asgi
 
 
 def _begin_shutdown_on_signals(asgi: Starlette) -> Starlette:
-    """Begin the gateway's graceful shutdown on SIGTERM and SIGINT.
+    """Return `asgi` with a lifespan that begins the graceful shutdown on SIGTERM and SIGINT.
 
-    uvicorn would notify the application only after all requests have ended.
+    uvicorn itself notifies the application only after all requests have ended.
     """
     wrapped = asgi.router.lifespan_context
 
@@ -90,7 +91,7 @@ def _begin_shutdown_on_signals(asgi: Starlette) -> Starlette:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 _prepend_handler(number, lambda: loop.call_soon_threadsafe(app.state.shutdown.begin))
-            yield state  # uvicorn then restores the handlers from before its own
+            yield state  # uvicorn then restores the handlers that were installed before its own
 
     asgi.router.lifespan_context = lifespan
     return asgi
@@ -104,7 +105,7 @@ def _prepend_handler(number: signal.Signals, callback: Callable[[], object]) -> 
         if callable(server_handler):
             server_handler(received, frame)
 
-    # sse-starlette finds the server through this attribute
+    # sse-starlette finds the server by this attribute of the handler
     setattr(handle, "__self__", getattr(server_handler, "__self__", None))  # noqa: B010 - not declared for functions
     signal.signal(number, handle)
 
@@ -112,13 +113,13 @@ def _prepend_handler(number: signal.Signals, callback: Callable[[], object]) -> 
 logger = logging.getLogger(__name__)
 
 GRACEFUL = 8
-"""Seconds for open requests at shutdown: the gateway's own limit, plus time to write."""
+"""Seconds for open requests at shutdown: the gateway's own limit plus time to send the responses."""
 
 HTTPTOOLS = "a2a_celery.cli.serve.httptools_protocol:BoundedProtocol"
-"""uvicorn's protocol class with httptools, if that is installed."""
+"""uvicorn protocol class based on httptools, used if httptools is installed."""
 
 H11 = "a2a_celery.cli.serve.h11_protocol:BoundedH11Protocol"
-"""uvicorn's protocol class with h11."""
+"""uvicorn protocol class based on h11."""
 
 
 @click.command()
@@ -140,7 +141,8 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
     set_up(log_level, found.settings.log_format)
     _check_store(found.settings)
     _warn_of_open_gateway(host, found.settings)
-    # At shutdown, streams close at once and clients resume with Last-Event-ID. See `gateway_app` for other requests.
+    # At shutdown, streams close at once, and clients resume them with Last-Event-ID. For other requests, see
+    # `gateway_app`.
     options: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -151,7 +153,7 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
         "server_header": False,  # do not disclose the server
         "timeout_graceful_shutdown": GRACEFUL,
         "proxy_headers": False,  # see `gateway_app`
-        # longer than proxies keep connections: the proxy must be the one that closes an idle connection
+        # longer than proxies keep idle connections, so that the proxy is the side that closes them
         "timeout_keep_alive": 75,
     }
     if workers == 1:
@@ -167,7 +169,7 @@ def gateway(context: click.Context, host: str, port: int, grpc_port: int | None,
 
 
 def _warn_of_open_gateway(host: str, settings: Settings) -> None:
-    """Log a warning if a gateway without authentication listens beyond this machine."""
+    """Log a warning if a gateway without authentication listens on more than loopback addresses."""
     hosts = {host} if settings.grpc_port is None else {host, settings.grpc_host}
     beyond = sorted(address for address in hosts if not is_loopback(address))
     if beyond and authenticator_from_settings(settings) is None:
@@ -175,7 +177,7 @@ def _warn_of_open_gateway(host: str, settings: Settings) -> None:
 
 
 def _check_store(settings: Settings) -> None:
-    """Check the store before uvicorn starts, so that an error is one line."""
+    """Check the store before uvicorn starts, so that an error is printed as one line."""
 
     async def check() -> None:
         store, keys = AsyncStore(settings.store_url), Keys(settings.key_prefix)
@@ -183,7 +185,7 @@ def _check_store(settings: Settings) -> None:
             authenticator_from_settings(settings)
             await check_store(
                 store, keys, settings, sealer_of(settings.secret_keys), report=False
-            )  # the gateway itself reports
+            )  # the gateway logs its own report
         finally:
             await store.aclose()
 
@@ -195,8 +197,8 @@ def _check_store(settings: Settings) -> None:
 
 @contextmanager
 def shared_metrics_folder() -> Iterator[None]:
-    """Let child processes share a folder for metrics. They share a port, so any of them may be scraped."""
-    if FOLDER in os.environ:  # set from outside, and not removed here
+    """Share a metrics folder with child processes. The processes share a port, so a scrape may reach any of them."""
+    if FOLDER in os.environ:  # set by the environment, and therefore not removed here
         yield
         return
     with TemporaryDirectory(prefix="a2a-metrics-") as folder:

@@ -1,4 +1,4 @@
-"""Time limit for the head of a request, for uvicorn's protocol classes: uvicorn itself waits without one."""
+"""Time limit for the headers of a request, for uvicorn's protocol classes. uvicorn itself sets no limit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_TIMEOUT = 30.0
-"""Seconds from the opening of a connection, or from the first byte of a further request, to the end of a head."""
+"""Seconds from the opening of a connection, or from the first byte of a further request, to the end of the headers."""
 
 
 class HeadTimeout:
-    """Mixin for a protocol class of uvicorn that closes a connection whose next head does not end in `HEAD_TIMEOUT`.
+    """Mixin for a uvicorn protocol class that closes a connection if the next headers do not end within `HEAD_TIMEOUT`.
 
-    Between two requests uvicorn's own ``timeout_keep_alive`` holds.
+    Between two requests, uvicorn's own ``timeout_keep_alive`` applies.
     """
 
     transport: Any
@@ -23,7 +23,7 @@ class HeadTimeout:
     _last_cycle: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first head."""
+        """Start waiting for the first headers."""
         super().connection_made(transport)  # type: ignore[misc]
         self._start_timer()
 
@@ -51,4 +51,4 @@ class HeadTimeout:
 
 
 class BoundedH11Protocol(HeadTimeout, H11Protocol):
-    """uvicorn's protocol on h11, which bounds heads and trailers itself, with the time limit."""
+    """uvicorn's h11 protocol with the time limit. h11 itself limits the size of headers and trailers."""

@@ -1,7 +1,7 @@
-"""uvicorn's protocol on httptools (the extra ``fast``) with bounds for heads, chunk framing and trailers.
+"""uvicorn's httptools protocol (the extra ``fast``) with limits on headers, chunk framing and trailers.
 
-h11 reads about 64 KiB of a request's headers. httptools, as uvicorn uses it, reads any number of headers and trailers
-into memory. uvicorn imports this module by its name, and only where httptools is installed.
+h11 reads at most about 64 KiB of a request's headers. httptools, as uvicorn uses it, reads any number of headers and
+trailers into memory. uvicorn imports this module by name, and only if httptools is installed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from .h11_protocol import HeadTimeout
 
 MAX_FRAMING = 1 << 16
-"""Bytes of a message between its start, two pieces of its body, and its end, beyond the read that they begin in.
+"""Maximum bytes of a message before its body, between two pieces of the body, or after it, not counting the read in
+which they begin.
 
-One read is 256 KiB at most.
+One read is at most 256 KiB.
 """
 
 
 class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
-    """Close a connection whose headers, chunk extensions or trailers do not end. Headers get a 400 first."""
+    """Protocol that closes a connection whose headers, chunk extensions or trailers are too large. For headers, a 400
+    response is sent first."""
 
     _in_message = False
     _in_head = False
@@ -26,7 +28,7 @@ class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
     _framing = 0
 
     def data_received(self, data: bytes) -> None:
-        """Parse `data`, which belongs to one request or to several."""
+        """Parse `data`, which may belong to one or several requests."""
         self._has_progress = False
         super().data_received(data)
         if self._has_progress or not self._in_message or self.transport.is_closing():
@@ -36,31 +38,32 @@ class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
             if self._in_head:
                 self.send_400_response("The request's headers are too large.")
             else:
-                self.transport.close()  # the response may have begun
+                self.transport.close()  # the response may already have begun
 
     def on_message_begin(self) -> None:
-        """Start to count the head of a request."""
+        """Start counting the headers of a request."""
         self._in_message = self._in_head = True
         self._progress()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header. A trailer is dropped: uvicorn would add it to the headers that the application reads."""
+        """Store a header. Trailers are dropped, because uvicorn would add them to the headers that the application
+        reads."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """End the head."""
+        """Record the end of the headers."""
         self._in_head = False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Pass a piece of the body on."""
+        """Pass on a piece of the body."""
         self._progress()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the request."""
+        """Record the end of the request."""
         self._in_message = False
         super().on_message_complete()
 

@@ -31,8 +31,8 @@ def watcher(
 ) -> None:
     """Recover lost runs and deliver webhooks.
 
-    Run at least one, better two. A watcher recovers runs of lost workers, publishes runs that no worker has begun, and
-    delivers webhooks.
+    Run at least one watcher, and preferably two. A watcher recovers runs of lost workers, publishes runs that no worker
+    has begun, and delivers webhooks.
     """
     found = load_configured_a2a(context)
     set_up(log_level, found.settings.log_format)
