@@ -341,6 +341,38 @@ class A2A:
         require_readable(self.celery, self.agents.values())
         return Submissions(self.celery, self.agents, lambda: self.settings)
 
+    def signal(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
+        """Send a signal to a task, which an agent receives with `Turn.wait_for`.
+
+        A run that waits for the signal continues at once. Otherwise the signal is stored until a run waits for a signal
+        of that name. For operators and Celery tasks: the task may be of any caller.
+
+        Args:
+            task_id: Id of the A2A task.
+            name: Name of the signal: 1 to 64 ASCII letters, digits and ``_ . : -``.
+            payload: JSON value of up to 64 KiB.
+            signal_id: Id of the signal, by default a new one. A second signal with the same id has no effect, so a
+                caller may repeat a call that failed.
+
+        Returns:
+            True if a run waited for the signal, or False if the signal was stored.
+
+        Raises:
+            ValueError: The name, the payload or the id is invalid.
+            SignalRefused: The task is unknown or has ended, or stores too many signals.
+            StoreUnavailable: Redis is unreachable or refuses the signal.
+        """
+        from .acceptance.signals import Signal, SignalSender
+
+        return SignalSender(self.settings, self._publisher).send(Signal.of(task_id, name, payload, signal_id))
+
+    async def signal_async(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
+        """Send a signal as `signal` does, without blocking the event loop."""
+        from .acceptance.signals import Signal, SignalSender
+
+        signal = Signal.of(task_id, name, payload, signal_id)
+        return await SignalSender(self.settings, self._publisher).send_async(signal)
+
     def asgi(self, *, standalone: bool = False) -> Starlette:
         """Return the gateway as an ASGI app, with the agents of every module that the app includes or discovers.
 

@@ -28,6 +28,7 @@ __all__ = [
     "Rejected",
     "SessionConflict",
     "SessionError",
+    "SignalRefused",
     "StepError",
     "StepFailed",
     "StepsChanged",
@@ -113,6 +114,10 @@ class ChildInterrupted(ChildFailed):
         return parts
 
 
+class SignalRefused(A2ACeleryError):
+    """A signal cannot be received: its task is unknown or has ended, or stores too many signals."""
+
+
 class StepError(A2ACeleryError):
     """A durable step cannot be executed or its result cannot be recorded. The message states the remedy."""
 
@@ -168,6 +173,13 @@ class InputRequired(AgentSignal):
 
 class AuthRequired(AgentSignal):
     """Ends the run in AUTH_REQUIRED. The client's next message to the task begins the next run.
+
+    Not an `Exception`; see `InputRequired`.
+    """
+
+
+class SuspendRun(AgentSignal):
+    """Ends the run until a time or a signal. `Turn.sleep` and `Turn.wait_for` raise it; do not catch it.
 
     Not an `Exception`; see `InputRequired`.
     """

@@ -15,6 +15,7 @@ from .operator.deliveries import deliveries
 from .operator.drain import drain
 from .operator.migrate import migrate
 from .operator.requeue import requeue
+from .operator.signal_task import signal_task
 from .operator.stats import stats
 from .serve.gateway import gateway
 from .serve.watcher import watcher
@@ -39,5 +40,7 @@ def dev(context: click.Context, /, **chosen: Any) -> None:
     context.exit(run_dev(AppLocation(found.celery, app_location(context)), DevOptions(**chosen)))
 
 
-for command in (gateway, watcher, send, get, tail, cancel, list_, requeue, deliveries, doctor, drain, stats, migrate):
+CLIENT = (send, get, tail, cancel, list_)
+OPERATOR = (signal_task, requeue, deliveries, doctor, drain, stats, migrate)
+for command in (gateway, watcher, *CLIENT, *OPERATOR):
     a2a.add_command(command)

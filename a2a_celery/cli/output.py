@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
@@ -18,6 +18,7 @@ from google.protobuf.message import Message as Proto
 from ..client import AnswerField, state_name
 from ..client.event_parser import to_json
 from ..client.input_request import choice_text, fields_of
+from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
 from ..lifecycle.questions import schema_in
 
 __all__ = [
@@ -69,7 +70,7 @@ def event_line(event: StreamResponse) -> str:
 
 def task_lines(task: Task) -> str:
     """Return a task with its status and its artifacts as readable text."""
-    lines = [f"task {task.id} (context {task.context_id})", _status(task.status)]
+    lines = [f"task {task.id} (context {task.context_id})", _status(task.status), *_suspension(task)]
     return "\n".join([*lines, *map(_artifact, task.artifacts)])
 
 
@@ -113,6 +114,19 @@ def _status(status: TaskStatus) -> str:
     line = _labelled(state_name(status.state), status.message.parts if status.HasField("message") else ())
     reference = status.message.metadata.fields.get("reference")
     return with_reference(line, reference and reference.string_value)
+
+
+def _suspension(task: Task) -> Iterator[str]:
+    """Yield lines that say until when the run of a task is suspended."""
+    shown = {
+        name: task.metadata.fields[NAMESPACE + name].string_value
+        for name in (WAITS_FOR, CONTINUES_AT)
+        if NAMESPACE + name in task.metadata.fields
+    }
+    if WAITS_FOR in shown:
+        yield f"waits for the signal {_printable(shown[WAITS_FOR])}"
+    if CONTINUES_AT in shown:
+        yield f"continues at {_printable(shown[CONTINUES_AT])}"
 
 
 def _artifact(artifact: Artifact) -> str:

@@ -34,6 +34,7 @@ from ..errors import (
     Rejected,
     StepFailed,
     StepsChanged,
+    SuspendRun,
 )
 from ..hooks import Hooks
 from ..lifecycle import (
@@ -47,6 +48,7 @@ from ..lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Suspended,
     as_left,
     final_event,
 )
@@ -74,7 +76,7 @@ from .agents.run_hooks import RunHooks, run_hooks
 from .agents.session import open_session
 from .events.observers import CeleryEventEmitter, begin_execution
 from .events.queue import RunEventQueue
-from .events.release import RetryRelease
+from .events.release import RunRelease
 from .events.run_telemetry import begun, ended, reported
 from .events.settlement import publishing
 from .events.steps import CURRENT_EXECUTION, Execution
@@ -87,35 +89,42 @@ logger = logging.getLogger(__name__)
 
 
 async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
-    """Run the agent. Return its outcome, or the question of `Turn.ask` if other code caught it.
+    """Run the agent. Return its outcome, or the question or wait of its `Turn` if other code caught it.
 
     Frameworks convert exceptions of tools to text, and a task group converts them to an exception group.
 
     Raises:
-        AgentSignal: The agent ended its run. Its signal takes precedence over a caught question.
-        BaseException: The agent failed without a question.
+        AgentSignal: The agent ended its run. Its signal takes precedence over a caught question or wait.
+        BaseException: The agent failed without a question or wait.
     """
     try:
         outcome = await adapter.run(claim, events)
+    except SuspendRun:
+        return Completed() if events.ended else _requested_end(claim, events) or Completed()
     except AgentSignal:
         raise
     except BaseException as error:
-        question = _question(claim, events) or _signal_in(error, claim)
-        if question is None or events.stopping:
+        requested = _requested_end(claim, events) or _signal_in(error, claim)
+        if requested is None or events.stopping:
             raise
-        logger.info("run %s ends with its question; its agent raised %r", claim.ref.name, error)
-        return question
+        logger.info("run %s ends with its question or wait; its agent raised %r", claim.ref.name, error)
+        return requested
     finally:
         if events.steps_changed is not None and not events.stopping:
             raise events.steps_changed  # also if the agent caught it
     if isinstance(outcome, Completed | Delegated):
-        return _question(claim, events) or outcome
+        return _requested_end(claim, events) or outcome
     return outcome
 
 
-def _question(claim: Claim, events: RunEventQueue) -> Outcome | None:
-    parts = events.settlement.question
-    return None if parts is None else outcome_of(InputRequired(parts=parts), claim)
+def _requested_end(claim: Claim, events: RunEventQueue) -> Outcome | None:
+    """Return the question of `Turn.ask`, or the wait of `Turn.sleep` or `Turn.wait_for`, or None."""
+    parts, pending = events.settlement.question, events.settlement.wait
+    if parts is not None:
+        return outcome_of(InputRequired(parts=parts), claim)
+    if pending is None or events.ended:
+        return None
+    return Suspended(pending.ends_at.isoformat() if pending.ends_at else "", pending.wait.signal)
 
 
 def _signal_in(error: BaseException, claim: Claim) -> Outcome | None:
@@ -523,6 +532,10 @@ class Run:
             logger.warning("run %s: its hooks added metadata after its end: %s", self.ref.name, sorted(metadata))
         return final
 
+    @property
+    def _release(self) -> RunRelease:
+        return RunRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
+
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
         """Write the end. Return the outcome if it differs, or None."""
         self._execution.finish(outcome, events.state)
@@ -537,8 +550,9 @@ class Run:
                 released = await events.release(final, make_release, drops_open_artifacts=True)
                 self._call.retry_is_written = isinstance(released, Released)
             case Retried() if self._retry_options is not None:
-                release = RetryRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
-                return await release.perform(events, final, self._retry_options)
+                return await self._release.retry(events, final, self._retry_options)
+            case Suspended():
+                return await self._release.suspend(events, final)
             case Delegated(canvas):
                 await events.release(final, canvas_release(self._host.keys, claim, canvas))
             case _:

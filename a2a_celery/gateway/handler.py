@@ -61,6 +61,7 @@ from .operations import validation as checks
 from .operations.limits import OwnerLimits
 from .operations.push_configs import REPLAYED, PushConfigs
 from .operations.send_message import BackgroundPublisher, MessageAcceptor
+from .operations.signals import SIGNAL, Signals
 from .operations.task_reader import TaskReader, already_ended_error
 from .operations.turns import EVENT_IDS, StreamEvent, TurnFollower, TurnWatch, events_of
 from .protocol_errors import LAST_EVENT_ID
@@ -97,6 +98,7 @@ class GatewayHandler(RequestHandler):
         self._publisher = publisher.publisher
         self._task_reader = task_reader
         self._acceptor = MessageAcceptor(agent, settings, follower, publisher, push_configs, limits, task_reader)
+        self._signals = Signals(agent, settings, self._store, self._keys, publisher, limits, task_reader)
         # function agents never reply with a message instead of a task
         self._turns = TurnFollower(
             follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics, clock
@@ -254,6 +256,12 @@ class GatewayHandler(RequestHandler):
                     within = self.agent.grace(self._settings) + CANCEL_MARGIN
                     await self._turns.wait_until_final(params.id, signal, version, within)
         return await self._read(params.id, context, None)
+
+    @operation("SendSignal")
+    async def on_send_signal(self, params: SubscribeToTaskRequest, context: ServerCallContext) -> dict[str, Any]:
+        """Send a signal to a task of the caller. This operation is not part of A2A."""
+        self._check(params, context)
+        return await self._signals.send(self._scope(context), params.id, context.state[SIGNAL])
 
     @operation("GetExtendedAgentCard", counted=False)
     async def on_get_extended_agent_card(

@@ -1,4 +1,5 @@
-"""Republication of runs that no worker claimed, because the first publish failed or the message was lost.
+"""Publication of suspended runs that continue, and of runs that no worker claimed, because the first publish failed
+or the message was lost.
 
 A run is due a few seconds after its creation, unless its publish succeeded. The delay grows with each further attempt.
 A run is not published while its queue may still contain its message. Otherwise, a long queue would fill with copies. A
@@ -25,16 +26,19 @@ from ..store.runs.commands import (
     end_run,
     postpone_runs,
 )
+from ..store.runs.suspension import resume_due_runs
 from ..store.tasks.commands import read_task
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .celery.results import Results
 from .metrics import WatcherMetrics
-from .role_loop import MAX_ERROR
+from .role_loop import MAX_ERROR, StoreClock
 
 logger = logging.getLogger(__name__)
 
 DISPATCH_BATCH = 100
+RESUME_BATCH = 100
+"""Maximum number of suspended runs that one call resumes."""
 MIN_QUEUE_RECHECK_US = 1_000_000
 """Minimum µs before a run that may be in its queue is checked again. The time doubles with each check."""
 MAX_QUEUES = 1000
@@ -140,8 +144,10 @@ class Dispatcher:
         metrics: WatcherMetrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
         overtaken_after: float = 5.0,
+        store_clock: StoreClock | None = None,
     ) -> None:
         self._clock = clock
+        self._store_clock = store_clock
         self._metrics = metrics or WatcherMetrics()
         self._store = store
         self._keys = keys
@@ -152,14 +158,24 @@ class Dispatcher:
         self._backlog = Backlog(store, keys, publisher.queues, overtaken_after)
 
     async def tick(self) -> None:
-        """Publish the due runs, and reject the expired runs.
+        """Resume the suspended runs whose time has come, publish the due runs, and reject the expired runs.
 
         A run is postponed if the broker refuses it or still has its message. A run with a later start time is postponed
         until shortly before that time.
         """
+        await self._resume_suspended()
         self._backlog.start_tick()
         while await self._publish_due():
             pass  # due runs may follow many runs that wait in a long queue
+
+    async def _resume_suspended(self) -> None:
+        """Queue the suspended runs whose time has come. They are due at once."""
+        latest_us = None if self._store_clock is None else self._store_clock.latest_us
+        resume = resume_due_runs(self._keys, limit=RESUME_BATCH, latest_us=latest_us)
+        while (resumed := await self._store.run(resume)) == RESUME_BATCH:
+            self._metrics.record_progress(self.name)
+        if resumed:
+            logger.debug("%d suspended runs continue", resumed)
 
     async def _publish_due(self) -> bool:
         """Publish a batch of due runs. Return True if the batch was full and all its runs still wait in their

@@ -140,6 +140,7 @@ class Watcher:
             results,
             self.metrics,
             overtaken_after=settings.lease_ttl / 3,
+            store_clock=store_clock,
         )
         return [
             store_clock,

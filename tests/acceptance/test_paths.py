@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -57,6 +58,24 @@ def test_a_question_waits_for_its_answer(served: Served) -> None:
     assert talk.state(asked) == "INPUT_REQUIRED"
     assert talk.state(answered) == "COMPLETED"
     assert answered["id"] == asked["id"]
+
+
+def read_metadata(served: Served, task: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a task of the agent "suspended"."""
+    return dict(talk.read(served.gateway, "suspended", task).get("metadata", {}))
+
+
+def test_a_suspended_run_continues_at_its_time_and_by_a_signal(served: Served) -> None:
+    task = talk.send(served.gateway, "suspended", returnImmediately=True)
+    eventually(lambda: read_metadata(served, task).get("a2a_celery/waitsFor") == "go")
+
+    body = {"name": "go", "payload": "now"}
+    reply = rest(served.gateway, "POST", f"/tasks/{task['id']}:signal", body, agent="suspended")
+
+    assert (reply.status_code, reply.json()["resumed"]) == (202, True)
+    eventually(lambda: talk.state(talk.read(served.gateway, "suspended", task)) == "COMPLETED")
+    parts = talk.read(served.gateway, "suspended", task)["artifacts"][0]["parts"]
+    assert parts == [{"text": "go now, without late"}]
 
 
 def test_a_failure_does_not_reveal_its_cause(served: Served) -> None:

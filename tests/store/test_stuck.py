@@ -14,6 +14,7 @@ from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.runs.commands import RunRef, claim_run
 from a2a_celery.store.runs.release import delegate_to_canvas
 from tests.support.seeds import Seeds
+from tests.support.suspensions import Suspensions, timer, wait_for
 
 
 @pytest.fixture
@@ -48,6 +49,22 @@ async def test_a_run_with_a_current_or_just_lapsed_lease_is_not_stuck(
     found = list(stuck_tasks(operator, keys, 60))
 
     assert [(one.task.ref.task_id, one.why) for one in found] == [("long", Why.LAPSED)]
+
+
+async def test_a_suspended_run_is_stuck_if_no_watcher_resumes_it(
+    store: AsyncStore, keys: Keys, seeds: Seeds, operator: SyncStore
+) -> None:
+    suspensions = Suspensions(seeds)
+    claims = [await seeds.claimed() for _ in range(3)]
+    for claim in claims[:2]:
+        await suspensions.suspended(claim, timer(wait_us=3_600_000_000))
+    await suspensions.suspended(claims[2], wait_for("go"))
+    late = RunRef(claims[0].ref.task_id, 2)
+    await suspensions.come(late)
+
+    found = {one.task.ref: one.why for one in stuck_tasks(operator, keys, 0)}
+
+    assert found == {late: Why.OVERDUE, RunRef(claims[2].ref.task_id, 2): Why.SIGNAL}
 
 
 async def test_a_canvas_that_does_not_end_is_stuck(

@@ -119,6 +119,16 @@ async def data(turn: Turn) -> dict[str, object]:
     }
 
 
+@a2a.agent("suspended", description="Waits for two signals, the first of which times out.")
+async def suspended(turn: Turn) -> str:
+    """Wait for the signals "late", for a moment, and "go"."""
+    try:
+        late = await turn.wait_for("late", timeout=0.2)
+    except TimeoutError:
+        late = "without late"
+    return f"go {await turn.wait_for('go')}, {late}"
+
+
 @a2a.agent("ask")
 async def ask(turn: Turn) -> str:
     """Ask until the answer is a number."""

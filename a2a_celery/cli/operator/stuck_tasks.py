@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import update_wrapper
+from math import inf
 from typing import Any
 
 import click
@@ -37,6 +38,8 @@ class Why(Enum):
         "its tasks must run, and the last must store a result that watchers can read: see a2a doctor",
     )
     LAPSED = "lapsed", "its worker is lost", "no watcher recovers it: start one with a2a watcher"
+    OVERDUE = "overdue", "its time to continue has passed", "no watcher resumes it: start one with a2a watcher"
+    SIGNAL = "signal", "waits for a signal", "a2a signal TASK NAME sends it, a2a cancel TASK ends it"
     PAUSED = "paused", "waits for its client", "a2a send AGENT TEXT --task TASK answers, a2a cancel TASK ends it"
     CANCELING = "canceling", "cancel requested, still running", "its agent or its worker hangs: see the worker's log"
 
@@ -135,6 +138,11 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
             yield Stuck(task, Why.LAPSED, lapsed)
         elif task.cancel_requested_us is not None and (asked := _seconds(task, task.cancel_requested_us)) > older_than:
             yield Stuck(task, Why.CANCELING, asked)
+    for task in listed(store, keys, keys.suspended):
+        if (overdue := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
+            yield Stuck(task, Why.OVERDUE, overdue)
+        elif task.score == inf and (waited := _seconds(task, task.since_us)) > older_than:
+            yield Stuck(task, Why.SIGNAL, waited)
     for task in listed(store, keys, keys.pauses):
         if (waited := _seconds(task, task.since_us)) > older_than:
             yield Stuck(task, Why.PAUSED, waited)

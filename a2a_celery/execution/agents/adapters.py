@@ -20,12 +20,13 @@ from ...agents import Agent
 from ...caller import Caller
 from ...concurrency import DaemonThreads
 from ...dispatch import RunOptions
-from ...errors import AgentSignal, ConfigError
+from ...errors import AgentSignal, ConfigError, SuspendRun
 from ...lifecycle import Completed, Failure, Outcome
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 from ..process.thread_cleanup import ThreadCleanup
-from .turn import Reply, Turn
+from .reply import Reply
+from .turn import Turn
 
 T = TypeVar("T")
 
@@ -184,6 +185,8 @@ async def _send_all(values: AsyncGenerator[Any, Any], reply: Reply) -> None:
         async with aclosing(values):  # cleanup code of the generator runs before the task ends
             async for value in values:
                 await reply.send_chunk(value)
+    except SuspendRun:  # the next run sends the chunks again
+        raise
     except AgentSignal:
         await reply.end()
         raise

@@ -1,4 +1,4 @@
-"""Turn object of a function agent, and conversion of the agent's results to events."""
+"""Turn object of a function agent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from celery.exceptions import Retry
 from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
-from ...errors import ConfigError, InputRequired
-from ...lifecycle import is_terminal
+from ...errors import ConfigError, InputRequired, SuspendRun
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.events import parts_of
 from ...lifecycle.outcomes import agent_message
@@ -34,6 +33,7 @@ from .durable_steps import DurableStep, perform, perform_blocking
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key
 from .session import HISTORY_MESSAGES, ContextSession
+from .waits import Waits
 
 T = TypeVar("T")
 
@@ -403,12 +403,63 @@ class Turn:
         self._events.settlement.asked, self._events.settlement.question = self._asked, signal.parts
         return signal
 
+    async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
+        """Sleep without a worker: for `seconds`, or until a time.
+
+        A sleep of more than five seconds ends the run and frees its slot. When the time has come, any worker calls the
+        function again from its beginning, and this call returns immediately. Write the function as for `ask`. A
+        shorter sleep waits here.
+
+        Args:
+            seconds: Seconds to sleep, up to 366 days.
+            until: Time until which to sleep, instead of `seconds`; UTC if it has no time zone. A time that has passed
+                returns immediately.
+
+        Raises:
+            SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
+            ValueError: If an argument is invalid.
+            ConfigError: If the agent is a plain Celery task, which can retry itself later with ``self.retry``.
+        """
+        waits = self._waits
+        await waits.sleep(waits.begin_sleep(seconds, until))
+
+    async def wait_for(self, name: str, timeout: float | None = None) -> Any:
+        """Wait for a signal that another system sends to this task, and return its payload.
+
+        The run ends and frees its slot, as in `sleep`, unless the signal has arrived before. Signals with the same name
+        are received in the order in which they were sent, each by one call.
+
+        Args:
+            name: Name of the signal: 1 to 64 ASCII letters, digits and ``_ . : -``.
+            timeout: Seconds to wait, up to 366 days, or None for no limit. 0 only checks for a signal.
+
+        Returns:
+            The payload, a JSON value.
+
+        Raises:
+            TimeoutError: If no signal arrived in time. A later run raises it again.
+            SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
+            ValueError: If an argument is invalid.
+            ConfigError: If the agent is a plain Celery task.
+        """
+        waits = self._waits
+        return await waits.wait_for(waits.begin_wait(name, timeout))
+
+    @property
+    def _waits(self) -> Waits:
+        self.stop_if_asking()
+        return Waits(self._claim, self._events, self.journal)
+
     def stop_if_asking(self) -> None:
-        """Raise the question of this run again if the code that called `ask` has caught it. Thread-safe.
+        """Raise the question or the wait of this run again if the code that called `ask` or a wait has caught it.
+        Thread-safe.
 
         Raises:
             InputRequired: If `ask` has asked a question that the client has not answered yet.
+            SuspendRun: If `sleep` or `wait_for` ends the run.
         """
+        if self._events.settlement.wait is not None:
+            raise SuspendRun
         if self._events.settlement.question is not None:
             raise InputRequired(parts=self._events.settlement.question)
 
@@ -434,7 +485,7 @@ class Turn:
 
     @property
     def blocking(self) -> BlockingTurn:
-        """The blocking variants of `say`, `ask`, `artifact` and the session's methods, for a synchronous agent.
+        """The blocking variants of the methods that wait, for a synchronous agent.
 
         Raises:
             RuntimeError: If an async agent reads it, because a blocking call would deadlock the event loop.
@@ -505,6 +556,16 @@ class BlockingTurn:
         """See `Turn.ask_all`."""
         return self._wait_for(self._turn.ask_all(questions, text))
 
+    def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
+        """See `Turn.sleep`."""
+        waits = self._turn._waits
+        self._wait_for(waits.sleep(waits.begin_sleep(seconds, until)))
+
+    def wait_for(self, name: str, timeout: float | None = None) -> Any:
+        """See `Turn.wait_for`."""
+        waits = self._turn._waits
+        return self._wait_for(waits.wait_for(waits.begin_wait(name, timeout)))
+
     def retry(self, **options: Any) -> Retry:
         """See `Turn.retry`."""
         return self._turn.retry(**options)
@@ -535,55 +596,3 @@ class BlockingTurn:
                 future.cancel()
                 raise asyncio.CancelledError
         return future.result()
-
-
-class Reply:
-    """Conversion of returned and yielded values to artifacts. Yielded text and parts become chunks of one artifact."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self._artifact_id: str | None = None
-
-    async def send_result(self, value: Any) -> None:
-        """Send the return value of the agent. None sends no event.
-
-        Raises:
-            InputRequired: If the run has asked a question, which replaces the result.
-        """
-        await self._send(value, last=True)
-
-    async def send_chunk(self, value: Any) -> None:
-        """Send a yielded value as the next chunk; raises as `send_result`."""
-        await self._send(value, last=False)
-
-    def require_all_steps(self) -> None:
-        """Check that the agent, which returns, has called all steps that an earlier run recorded.
-
-        Raises:
-            StepsChanged: Steps are missing.
-        """
-        self._turn.journal.require_all_called()
-
-    async def end(self) -> None:
-        """Complete the artifact of the yielded chunks, if there is one.
-
-        Each chunk is sent when it is yielded. A chunk must have a part, so the completing chunk has an empty text.
-        """
-        if self._artifact_id is not None:
-            await self._turn.artifact("", artifact_id=self._artifact_id, append=True, last=True)
-
-    async def _send(self, value: Any, *, last: bool) -> None:
-        self._turn.stop_if_asking()
-        if last:
-            self.require_all_steps()
-        if value is None:
-            return
-        if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):
-            event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
-            if isinstance(value, TaskStatusUpdateEvent) and is_terminal(value.status.state):
-                await self.end()  # no event follows the end of the task
-            await self._turn._events.enqueue_event(event)
-            return
-        chunks_id, send = self._artifact_id, self._turn.artifact
-        is_next = chunks_id is not None
-        self._artifact_id = await send(value, artifact_id=chunks_id, name="response", append=is_next, last=last)

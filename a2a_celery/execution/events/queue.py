@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from a2a.server.events import EventQueue
 from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
@@ -27,12 +27,16 @@ from ...store import AsyncStore, Keys, Operation
 from ...store.runs.commands import Claim, Illegal, RunLost, SavedSince, SessionState, Written, append, checkpoint
 from ...store.runs.recovery import without_artifacts
 from ...store.runs.release import Released
+from ...store.runs.suspension import SuspendedRun
 from ...store.tasks.commands import read_task
 from ..agent_caller import AgentCaller
 from ..limits import IdleClock, Retries
 from .settlement import PublishNext, RunStore, Settlement, drop
 from .steps import StepRecorder
 from .translator import Translator
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Released | SuspendedRun)
 
 TURNS_TO_RETURN = 5
 """Turns of the event loop between the last line of an agent and `settle`: through its task and `Run`."""
@@ -105,7 +109,7 @@ class Writer:
 
 logger = logging.getLogger(__name__)
 
-ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[Released | RunLost | Illegal]]
+ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[R | RunLost | Illegal]]
 """Builder of the store operation that releases a run.
 
 Its arguments are the number of written events, the events still to write, and the task that replaces the stored task
@@ -354,6 +358,18 @@ class RunEventQueue(EventQueue):
             raise asyncio.CancelledError
         return answer
 
+    async def run_fenced(self, make: Callable[[int], Operation[T | RunLost]]) -> T:
+        """Run the store operation that `make` builds from the number of written events. The run continues.
+
+        Raises:
+            CancelledError: The run is lost.
+        """
+        reply = await self.store.run(make(self._written))
+        if isinstance(reply, RunLost):
+            self._mark_lost()
+            raise asyncio.CancelledError
+        return reply
+
     async def settle(self, final: TaskStatusUpdateEvent | None, *, dead_letter: bool = False) -> Failure | None:
         """End the run: write the pending events, then `final`. With `dead_letter`, a FAILED task leaves a dead letter.
 
@@ -378,8 +394,12 @@ class RunEventQueue(EventQueue):
         return answer
 
     async def release(
-        self, final: TaskStatusUpdateEvent | None, make_release: ReleaseOperation, *, drops_open_artifacts: bool = False
-    ) -> Released | RunLost:
+        self,
+        final: TaskStatusUpdateEvent | None,
+        make_release: ReleaseOperation[R],
+        *,
+        drops_open_artifacts: bool = False,
+    ) -> R | RunLost:
         """Release the run, so that it continues without this worker.
 
         Args:

@@ -1,20 +1,24 @@
-"""Release of a retried run of an agent to its queue."""
+"""Release of a run of an agent that is retried or suspended."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import timedelta
 
-from a2a.types import TaskStatusUpdateEvent
+from a2a.types import Task, TaskStatusUpdateEvent
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...dispatch import Publisher, RunOptions
 from ...dispatch.options import MICROSECOND
 from ...lifecycle import Canceled, Lost, Outcome
+from ...lifecycle.journal import RunRecord
 from ...lifecycle.states import CANCELED
 from ...settings import Settings
-from ...store.runs.commands import mark_published
+from ...store import Operation
+from ...store.runs.commands import Illegal, RunLost, RunRef, mark_published
 from ...store.runs.release import Released
+from ...store.runs.suspension import SuspendedRun, suspend_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US
 from ...telemetry.logs import about
 from ...telemetry.names import Action
@@ -24,8 +28,8 @@ from .queue import RunEventQueue
 logger = logging.getLogger(__name__)
 
 
-class RetryRelease:
-    """Releases a run to its queue. Its next attempt begins at `options.not_before`."""
+class RunRelease:
+    """Releases a run from its worker: to its queue for a retry, or until a time or a signal."""
 
     def __init__(self, publisher: Publisher, agent: str, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._publisher = publisher
@@ -33,10 +37,10 @@ class RetryRelease:
         self._look_after = timedelta(seconds=min(settings.lease_ttl, settings.redispatch_after))
         self._clock = clock
 
-    async def perform(
+    async def retry(
         self, events: RunEventQueue, final: TaskStatusUpdateEvent | None, options: RunOptions
     ) -> Outcome | None:
-        """Release the run with the status `final`, then publish it.
+        """Release the run with the status `final`, then publish it. Its next attempt begins at `options.not_before`.
 
         A watcher publishes a run that begins much later, and one that the broker does not accept.
 
@@ -53,16 +57,50 @@ class RetryRelease:
         if released.state == CANCELED:
             return Canceled()
         if not delay:
-            await self._publish(events, options)
+            await self._publish(events, claim.ref, options)
         return None
 
-    async def _publish(self, events: RunEventQueue, options: RunOptions) -> None:
-        ref = events.store.claim.ref
+    async def suspend(self, events: RunEventQueue, final: TaskStatusUpdateEvent | None) -> Outcome | None:
+        """Suspend the run with the status `final`, until the wait of the run's settlement ends.
+
+        The next run of the turn is published at once if that wait has ended because its signal has arrived.
+
+        Returns:
+            The outcome if the run was not suspended, or None.
+        """
+        claim, keys, pending = events.store.claim, events.store.keys, events.settlement.wait
+        assert pending is not None
+        options = replace(RunOptions.from_json(claim.options), not_before=None, not_after=None)
+
+        def make_release(
+            before: int, rest: list[RunRecord], replacement: Task | None
+        ) -> Operation[SuspendedRun | RunLost | Illegal]:
+            return suspend_run(
+                keys,
+                claim.ref,
+                token=claim.token,
+                before=before,
+                events=rest,
+                wait=pending.remaining(self._clock.monotonic()),
+                options=options.to_json(),
+                replacement=replacement,
+            )
+
+        released = await events.release(final, make_release, drops_open_artifacts=True)
+        if not isinstance(released, SuspendedRun):
+            return Lost()
+        if released.state == CANCELED:
+            return Canceled()
+        if released.next_run is not None:
+            await self._publish(events, RunRef(claim.ref.task_id, released.next_run), options)
+        return None
+
+    async def _publish(self, events: RunEventQueue, ref: RunRef, options: RunOptions) -> None:
         try:
             await self._publisher.publish_async(self._agent, ref.task_id, ref.run, options.to_json())
         except Exception as error:
             extra = about(Action.RUN_NOT_PUBLISHED, ref.name, agent=self._agent)
-            logger.warning("run %s: a watcher publishes its retry: %s", ref.name, error, extra=extra)
+            logger.warning("run %s: a watcher publishes it: %s", ref.name, error, extra=extra)
             return
         again = options.next_check_in(self._clock.now(), self._look_after)
         await events.store.run(mark_published(events.store.keys, ref, again_us=again // MICROSECOND))

@@ -9,7 +9,8 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableSequence, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
@@ -42,6 +43,7 @@ from ...store.runs.commands import (
     settle_run,
 )
 from ...store.runs.journal import read_journal
+from ...store.runs.suspension import Wait
 from ...store.tasks.commands import read_task
 from .translator import Translator
 
@@ -160,6 +162,27 @@ class SavedAtEnd(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PendingWait:
+    """Wait that ends its run.
+
+    Attributes:
+        wait: The wait, without the time until a `deadline`.
+        deadline: Monotonic time at which the wait ends, or None if the wait has no limit or names a time.
+        ends_at: Time at which the wait ends by the clock of this machine, or None without a limit.
+    """
+
+    wait: Wait
+    deadline: float | None
+    ends_at: datetime | None
+
+    def remaining(self, now: float) -> Wait:
+        """Return the wait as of the monotonic time `now`."""
+        if self.deadline is None:
+            return self.wait
+        return replace(self.wait, wait_us=max(0, int((self.deadline - now) * 1_000_000)))
+
+
 class Settlement:
     """End of one run. `pause_us` is the maximum duration of a pause in µs, or 0 for no limit."""
 
@@ -170,6 +193,8 @@ class Settlement:
         """Number of the questions that `Turn.ask` has asked in the turn, if one of them ends the run."""
         self.question: list[Part] | None = None
         """Parts of the question that `Turn.ask` has asked in this run, or None."""
+        self.wait: PendingWait | None = None
+        """Wait that `Turn.sleep` or `Turn.wait_for` has begun in this run, or None."""
         self.session: SavedAtEnd | None = None
         self._store = store
         self._claim = claim

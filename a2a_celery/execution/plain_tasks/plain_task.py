@@ -37,9 +37,10 @@ from ...lifecycle.states import CANCELED, WORKING
 from ...store.runs.commands import Claim
 from ...telemetry.tracing import current_span_context
 from ..agents.journal import CURRENT as JOURNAL
+from ..agents.reply import Reply
 from ..agents.session import CURRENT as SESSION
 from ..agents.session import ContextSession
-from ..agents.turn import Reply, Turn
+from ..agents.turn import Turn
 from ..celery.request import RUN_IS_OVER, RunConcluded, RunFailed
 from ..events.queue import RunEventQueue
 from ..events.steps import CURRENT_EXECUTION

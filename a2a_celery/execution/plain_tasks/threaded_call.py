@@ -80,7 +80,7 @@ def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> Run
     return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
 
 
-def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> ReleaseOperation:
+def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> ReleaseOperation[Released]:
     """Return the builder of the operation that lets Celery's next message claim the run.
 
     A watcher publishes the run if that message is lost, or when the run is due if the message was not published.
@@ -91,7 +91,7 @@ def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) ->
     return released_for_retry(keys, claim, options, again // MICROSECOND)
 
 
-def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: int) -> ReleaseOperation:
+def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: int) -> ReleaseOperation[Released]:
     """Return the builder of the operation that releases the run with `options`. A watcher publishes it after `again_us`
     µs."""
 
@@ -111,7 +111,7 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: 
     return make_release
 
 
-def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation:
+def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation[Released]:
     """Return the builder of the operation that lets `canvas` end the run."""
 
     def make_release(before: int, rest: list[RunRecord], _: Task | None) -> Operation[Answer]:

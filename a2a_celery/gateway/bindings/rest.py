@@ -37,6 +37,7 @@ from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
 from ..middleware.extensions import Endpoint
 from ..operations.push_configs import REPLAYED
+from ..operations.signals import SIGNAL
 from ..protocol_errors import to_a2a
 from .endpoints import rest_error, rest_fault
 from .json_results import event_json_in_pieces, event_line, json_response, message_json, page_json, task_json
@@ -159,6 +160,14 @@ async def cancel_task(
     return _pieces(await task_json(await handler.on_cancel_task(params, context)))
 
 
+async def send_signal(
+    handler: GatewayHandler, params: SubscribeToTaskRequest, context: ServerCallContext, request: Request
+) -> Response:
+    """Send a signal to a task."""
+    context.state[SIGNAL] = await request.json() if await request.body() else {}
+    return JSONResponse(await handler.on_send_signal(params, context), status_code=202)
+
+
 async def create_push_config(
     handler: GatewayHandler, params: TaskPushNotificationConfig, context: ServerCallContext, _: Request
 ) -> Response:
@@ -229,6 +238,7 @@ OPERATIONS = (
     RestOperation(("POST",), "/message:stream", SendMessageRequest, send_streaming_message),
     RestOperation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, subscribe_to_task),
     RestOperation(("POST",), "/tasks/{id}:cancel", CancelTaskRequest, cancel_task),
+    RestOperation(("POST",), "/tasks/{id}:signal", SubscribeToTaskRequest, send_signal),
     RestOperation(("GET",), "/tasks/{id}", GetTaskRequest, get_task),
     RestOperation(("GET",), "/tasks", ListTasksRequest, list_tasks),
     RestOperation(("GET",), _CONFIGS + "/{id}", GetTaskPushNotificationConfigRequest, get_push_config),

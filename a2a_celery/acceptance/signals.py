@@ -1,0 +1,134 @@
+"""Signals of an operator to tasks: `A2A.signal`, and the publication of the runs that they resume."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from a2a.types import TaskState
+
+from ..clock import SYSTEM_CLOCK
+from ..dispatch import MICROSECOND, Publisher, RunOptions
+from ..errors import BrokerUnavailable, SignalRefused
+from ..lifecycle.signals import encode_payload, require_signal_id, require_signal_name
+from ..settings import Settings
+from ..store import AsyncStore, Keys, Operation, SyncStore
+from ..store.runs.commands import mark_published
+from ..store.tasks.results import Ended, Full, Missing, TooLarge
+from ..store.tasks.signals import MAX_STORED_SIGNALS, SentSignal, SignalResumed, send_signal
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Signal to a task.
+
+    Attributes:
+        payload: JSON.
+        signal_id: Id of the signal. A second signal with this id has no effect.
+    """
+
+    task_id: str
+    name: str
+    payload: bytes
+    signal_id: str
+
+    @classmethod
+    def of(cls, task_id: str, name: str, payload: Any, signal_id: str | None) -> Signal:
+        """Return a valid signal, with a new id if `signal_id` is None.
+
+        Raises:
+            ValueError: An argument is invalid. The message states the rule.
+        """
+        identity = str(uuid4()) if signal_id is None else require_signal_id(signal_id)
+        return cls(task_id, require_signal_name(name), encode_payload(payload), identity)
+
+    def operation(self, keys: Keys, max_bytes: int | None) -> Operation[SentSignal]:
+        """Return the operation that sends the signal to a task of any owner."""
+        return send_signal(
+            keys,
+            None,
+            self.task_id,
+            name=self.name,
+            payload=self.payload,
+            signal_id=self.signal_id,
+            max_bytes=max_bytes,
+        )
+
+
+class SignalSender:
+    """Sends signals to tasks of all owners, and publishes the runs that they resume."""
+
+    def __init__(self, settings: Settings, publisher: Callable[[], Publisher]) -> None:
+        self._settings = settings
+        self._keys = Keys(settings.key_prefix)
+        self._publisher = publisher
+
+    def send(self, signal: Signal) -> bool:
+        """Send `signal`. See `A2A.signal`."""
+        store = SyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
+        try:
+            resumed = _resumed(store.run(signal.operation(self._keys, self._settings.task_max_bytes)), signal)
+            if resumed is not None and not resumed.is_blocked:
+                try:
+                    self._publisher().publish(resumed.agent, signal.task_id, resumed.ref.run, resumed.options)
+                except BrokerUnavailable as e:
+                    logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
+                else:
+                    store.run(mark_published(self._keys, resumed.ref, again_us=self._again_us(resumed)))
+            return resumed is not None
+        finally:
+            store.close()
+
+    async def send_async(self, signal: Signal) -> bool:
+        """Send `signal` without blocking the event loop. See `A2A.signal`."""
+        store = AsyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
+        try:
+            resumed = _resumed(await store.run(signal.operation(self._keys, self._settings.task_max_bytes)), signal)
+            if resumed is not None and not resumed.is_blocked:
+                try:
+                    await self._publisher().publish_async(
+                        resumed.agent, signal.task_id, resumed.ref.run, resumed.options
+                    )
+                except BrokerUnavailable as e:
+                    logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
+                else:
+                    await store.run(mark_published(self._keys, resumed.ref, again_us=self._again_us(resumed)))
+            return resumed is not None
+        finally:
+            await store.aclose()
+
+    def _again_us(self, resumed: SignalResumed) -> int:
+        """Return the µs after which a watcher publishes the run again if no worker has claimed it."""
+        wait = timedelta(seconds=self._settings.redispatch_after)
+        return RunOptions.from_json(resumed.options).next_check_in(SYSTEM_CLOCK.now(), wait) // MICROSECOND
+
+
+def _resumed(sent: SentSignal, signal: Signal) -> SignalResumed | None:
+    """Return the run that a signal resumed, or None if the signal was stored.
+
+    Raises:
+        SignalRefused: The signal was not accepted.
+    """
+    match sent:
+        case SignalResumed():
+            return sent
+        case Missing():
+            raise SignalRefused(f"no task {signal.task_id}: its id is wrong, or a2a_retention has passed")
+        case Ended(state):
+            name = TaskState.Name(state).removeprefix("TASK_STATE_")
+            raise SignalRefused(f"task {signal.task_id} is {name}: it has ended and receives no signals")
+        case Full():
+            raise SignalRefused(
+                f"task {signal.task_id} has {MAX_STORED_SIGNALS} signals that no run has received: send this signal "
+                "when its agent has received some"
+            )
+        case TooLarge():
+            raise SignalRefused(f"task {signal.task_id} would be larger than a2a_task_max_bytes with this signal")
+        case _:
+            return None

@@ -1,0 +1,160 @@
+"""Waits of a function agent for a time or a signal: `Turn.sleep` and `Turn.wait_for`.
+
+A wait ends the run, except a short sleep. The next run of the turn calls the function again from its start, and the
+wait returns at once, because the journal of the turn has its result. The store writes that result when the wait ends.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from ...dispatch.options import EPOCH, MICROSECOND
+from ...errors import ConfigError, SuspendRun
+from ...lifecycle.journal import JournalEntry
+from ...lifecycle.signals import require_signal_name
+from ...retry_policy import MAX_DELAY, require_delay
+from ...store.runs.commands import Claim
+from ...store.runs.suspension import Wait, take_signal
+from ..events.queue import RunEventQueue
+from ..events.settlement import PendingWait
+from .journal import JournalCall, RunJournal
+
+SHORT_SLEEP = 5.0
+"""Seconds up to which `Turn.sleep` sleeps in the worker and keeps its slot. A longer sleep ends the run."""
+
+SLEEP, SIGNAL = "sleep", "signal"
+"""Kinds of the journal's entries."""
+
+PAYLOAD, TIMEOUT, UNTIL = "json", "timeout", "until"
+"""Forms of the journal's entries: the payload of a signal, the end of a wait at its time, and the µs since 1970 until
+which a short sleep lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunWait:
+    """Valid call of `Turn.sleep` or `Turn.wait_for`.
+
+    Attributes:
+        signal: Name of the signal, or "" for a sleep.
+        seconds: Seconds after which the wait ends, or None for no limit. Not positive for a time that has passed.
+        until: Time at which the wait ends, if the agent named a time.
+    """
+
+    call: JournalCall
+    signal: str
+    seconds: float | None
+    until: datetime | None = None
+
+    def entry(self, form: str, content: bytes = b"") -> JournalEntry:
+        """Return the entry of the journal for a result of the wait."""
+        return JournalEntry(self.call.key, self.call.kind, form, content, self.call.position)
+
+
+class Waits:
+    """Waits of one run. `begin_sleep` and `begin_wait` are thread-safe.
+
+    Raises:
+        ConfigError: The run is of a plain Celery task.
+    """
+
+    def __init__(self, claim: Claim, events: RunEventQueue, journal: RunJournal) -> None:
+        if events.retries is None:
+            raise ConfigError(
+                "a plain Celery task cannot wait for a time or a signal and be called again: make it a function agent"
+            )
+        self._claim = claim
+        self._events = events
+        self._journal = journal
+        self._clock = events.clock
+
+    def begin_sleep(self, seconds: float | None, until: datetime | None) -> BegunWait:
+        """Return the call of a sleep.
+
+        Raises:
+            ValueError: Both arguments are given or none is, or one is invalid.
+        """
+        if (seconds is None) == (until is None):
+            raise ValueError("turn.sleep(seconds) or turn.sleep(until=…): pass one of them")
+        if until is None:
+            require_delay("seconds", seconds)
+            return BegunWait(self._journal.begin(SLEEP, "turn.sleep"), "", seconds)
+        if not isinstance(until, datetime):
+            raise ValueError(f"until = {until!r}: a datetime")
+        until = until if until.tzinfo else until.replace(tzinfo=UTC)
+        remaining = (until - self._clock.now()).total_seconds()
+        if remaining > MAX_DELAY:
+            raise ValueError(f"until = {until!r}: at most {MAX_DELAY} seconds from now")
+        return BegunWait(self._journal.begin(SLEEP, "turn.sleep"), "", remaining, until)
+
+    def begin_wait(self, name: str, timeout: float | None) -> BegunWait:
+        """Return the call of a wait for a signal.
+
+        Raises:
+            ValueError: An argument is invalid.
+        """
+        require_signal_name(name)
+        if timeout is not None:
+            require_delay("timeout", timeout)
+        return BegunWait(self._journal.begin(SIGNAL, f"turn.wait_for.{name}", name), name, timeout)
+
+    async def sleep(self, wait: BegunWait) -> None:
+        """See `Turn.sleep`."""
+        entry, seconds = wait.call.entry, wait.seconds or 0
+        if entry is not None:
+            if entry.form == UNTIL:
+                await self._stay((EPOCH + int(entry.content) * MICROSECOND - self._clock.now()).total_seconds())
+        elif seconds > SHORT_SLEEP:
+            self._suspend(wait)
+        elif seconds > 0:
+            ends_at = self._clock.now() + timedelta(seconds=seconds)
+            await self._journal.record(wait.call, UNTIL, str((ends_at - EPOCH) // MICROSECOND).encode())
+            await self._stay(seconds)
+
+    async def wait_for(self, wait: BegunWait) -> Any:
+        """See `Turn.wait_for`."""
+        entry = wait.call.entry or await self._arrived(wait)
+        if entry is None:
+            self._suspend(wait)
+        if entry.form == TIMEOUT:
+            raise TimeoutError(f"no signal {wait.signal!r} arrived in time")
+        return json.loads(entry.content)
+
+    async def _arrived(self, wait: BegunWait) -> JournalEntry | None:
+        """Return the entry of a signal that has arrived, or of the timeout if the wait may not last; otherwise None."""
+        self._journal.flush()
+        return await self._events.run_fenced(
+            lambda confirmed: take_signal(
+                self._events.store.keys,
+                self._claim.ref,
+                token=self._claim.token,
+                confirmed=confirmed,
+                signal=wait.signal,
+                received=wait.entry(PAYLOAD),
+                timeout=wait.entry(TIMEOUT) if wait.seconds == 0 else None,
+            )
+        )
+
+    def _suspend(self, wait: BegunWait) -> NoReturn:
+        """End the run until `wait` ends.
+
+        Raises:
+            SuspendRun: Always.
+        """
+        self._journal.flush()
+        ends_at, deadline, until_us = wait.until, None, None
+        if wait.until is not None:
+            until_us = (wait.until - EPOCH) // MICROSECOND
+        elif wait.seconds is not None:
+            ends_at = self._clock.now() + timedelta(seconds=wait.seconds)
+            deadline = self._clock.monotonic() + wait.seconds
+        stored = Wait(wait.entry(PAYLOAD), wait.entry(TIMEOUT), wait.signal, until_us=until_us)
+        self._events.settlement.wait = PendingWait(stored, deadline, ends_at)
+        raise SuspendRun
+
+    async def _stay(self, seconds: float) -> None:
+        """Sleep in this process. The agent does not count as idle."""
+        with self._events.idle_clock:
+            await self._clock.sleep(max(0.0, min(seconds, SHORT_SLEEP)))

@@ -1,0 +1,388 @@
+"""`Turn.sleep` and `Turn.wait_for`: the run ends, and the next one continues after the wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from a2a.types import TaskStatus, TaskStatusUpdateEvent
+from celery import Celery
+
+from a2a_celery import A2A, Failed, Turn, current_turn
+from a2a_celery.caller import Caller
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.agents import waits
+from a2a_celery.execution.celery.request import RunConcluded
+from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.tasks.commands import continue_task, request_cancel
+from tests.support.seeds import ANN, CONTEXT, request
+from tests.support.suspensions import Suspensions
+from tests.support.waiting import eventually_async
+
+from .agents_here import AgentsHere
+from .scene import perform_run
+
+app = Celery("test", broker="memory://", set_as_current=False)
+a2a = A2A(app)
+calls: list[str] = []
+"""What the agents did outside of their turns."""
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+@a2a.agent("sleeps", description="Sleeps an hour.")
+async def sleeps(turn: Turn) -> str:
+    calls.append("before")
+    await turn.sleep(3600)
+    return "awake"
+
+
+@a2a.agent("sleeps-until", description="Sleeps until a time.")
+async def sleeps_until(turn: Turn) -> str:
+    await turn.sleep(until=datetime.fromisoformat(turn.text))
+    return "awake"
+
+
+@a2a.agent("naps", description="Sleeps for a moment.")
+async def naps(turn: Turn) -> str:
+    await turn.sleep(float(turn.text))
+    return "awake"
+
+
+@a2a.agent("threaded", description="Waits, in a thread.")
+def threaded(turn: Turn) -> str:
+    turn.blocking.sleep(3600)
+    turn.blocking.sleep(0.01)
+    return f"got {turn.blocking.wait_for('go', timeout=60)}"
+
+
+@a2a.agent("approval", description="Waits for an approval.")
+async def approval(turn: Turn) -> str:
+    try:
+        answer = await turn.wait_for("approval", timeout=60)
+    except TimeoutError as error:
+        return f"late: {error}"
+    return f"approved by {answer['by']}"
+
+
+@a2a.agent("polls", description="Checks for a signal.")
+async def polls(turn: Turn) -> str:
+    try:
+        return str(await turn.wait_for("go", timeout=0))
+    except TimeoutError:
+        await turn.sleep(3600)
+        return "none"
+
+
+@a2a.agent("collects", description="Waits for three signals.")
+async def collects(turn: Turn) -> str:
+    return "".join([await turn.wait_for("letter") for _ in range(3)])
+
+
+@a2a.agent("catches", description="Catches what a wait raises.")
+async def catches(turn: Turn) -> str:
+    with suppress(BaseException):
+        await turn.sleep(3600)
+        return "awake"
+    with suppress(BaseException):
+        await turn.wait_for("other")
+    return "not awake"
+
+
+@a2a.agent("raises", description="Raises an error about a wait.")
+async def raises(turn: Turn) -> str:
+    try:
+        await turn.sleep(3600)
+    except BaseException as error:
+        raise RuntimeError("a tool failed") from error
+    return "awake"
+
+
+@a2a.agent("group", description="Waits in a task group.")
+async def group(turn: Turn) -> str:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(turn.sleep(3600))
+        tasks.create_task(asyncio.sleep(0))
+    return "awake"
+
+
+@a2a.agent("refuses", description="Fails instead of waiting.")
+async def refuses(turn: Turn) -> str:
+    try:
+        await turn.sleep(3600)
+    except BaseException:
+        raise Failed("no time to wait") from None
+    return "awake"
+
+
+@a2a.agent("streams", description="Streams, sleeps, and streams on.")
+async def streams(turn: Turn) -> AsyncIterator[str]:
+    yield "one, "
+    await turn.sleep(3600)
+    yield "two"
+
+
+@a2a.agent("streams-threaded", description="Streams, sleeps, and streams on.")
+def streams_threaded(turn: Turn) -> Iterator[str]:
+    yield "one, "
+    turn.blocking.sleep(3600)
+    yield "two"
+
+
+@a2a.agent("asks", description="Sleeps, asks, and sleeps again.")
+async def asks(turn: Turn) -> str:
+    await turn.sleep(3600)
+    city = await turn.ask("Which city?")
+    await turn.sleep(3600)
+    return f"in {city}"
+
+
+@a2a.agent("ends", description="Sends its end, and waits.")
+async def ends(turn: Turn) -> None:
+    await turn._events.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED)))
+    await turn.sleep(3600)
+
+
+@a2a.agent("limited", description="Naps.", idle_limit=0.1)
+async def limited(turn: Turn) -> str:
+    await turn.sleep(0.5)
+    return "awake"
+
+
+@a2a.agent("misuses", description="Passes invalid arguments.")
+async def misuses(turn: Turn) -> str:
+    errors = []
+    attempts: list[Any] = [
+        turn.sleep,
+        lambda: turn.sleep(1, until=datetime.now(UTC)),
+        lambda: turn.sleep(-1),
+        lambda: turn.sleep(float("nan")),
+        lambda: turn.sleep(until="tomorrow"),  # type: ignore[arg-type]
+        lambda: turn.sleep(until=datetime.now(UTC) + timedelta(days=400)),
+        lambda: turn.wait_for("two words"),
+        lambda: turn.wait_for("go", timeout=-1),
+    ]
+    for attempt in attempts:
+        try:
+            await attempt()
+        except ValueError as error:
+            errors.append(str(error))
+    return f"{len(errors)} of {len(attempts)}"
+
+
+@app.task(shared=False)
+def plain(text: str) -> str:
+    turn = current_turn()
+    assert turn is not None
+    turn.blocking.sleep(3600)
+    return "awake"
+
+
+a2a.expose(plain, description="Sleeps.")
+
+
+class Here(AgentsHere):
+    """The agents of this module, with their suspended runs."""
+
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+        super().__init__(a2a, store, keys)
+        self.suspensions = Suspensions(self.seeds)
+
+    async def wake(self, agent: str, run: int) -> str:
+        """Let the time of run `run` come, and perform it. Return the text of the task's artifacts."""
+        await self.suspensions.come(RunRef("t", run))
+        assert await self.suspensions.resumed() == 1
+        return await self.go_on(agent, run)
+
+    async def go_on(self, agent: str, run: int) -> str:
+        """Perform run `run`. Return the text of the task's artifacts."""
+        await self.perform(agent, "t", run)
+        task = await self.seeds.task("t")
+        return "|".join("".join(part.text for part in artifact.parts) for artifact in task.artifacts)
+
+
+@pytest.fixture
+async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[Here]:
+    """The agents of this module in this process."""
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
+    worker = a2a.worker()
+    yield Here(store, keys)
+    process = worker.process()
+    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+
+
+async def test_a_long_sleep_ends_the_run_and_the_next_run_continues(here: Here) -> None:
+    before = datetime.now(UTC)
+    task = await here.play("sleeps")
+
+    assert task.status.state == WORKING
+    at = datetime.fromisoformat(task.metadata[NAMESPACE + CONTINUES_AT])
+    assert timedelta(seconds=3599) < at - before < timedelta(seconds=3660)
+    assert await here.wake("sleeps", 2) == "awake"
+    task = await here.seeds.task("t")
+    assert task.status.state == COMPLETED
+    assert NAMESPACE + CONTINUES_AT not in task.metadata
+    assert calls == ["before", "before"], "the function was called again from its start"
+
+
+async def test_a_sleep_until_a_time(here: Here) -> None:
+    at = (datetime.now(UTC) + timedelta(hours=2)).replace(microsecond=0)
+
+    task = await here.play("sleeps-until", at.isoformat())
+
+    assert datetime.fromisoformat(task.metadata[NAMESPACE + CONTINUES_AT]) == at
+    [(_, due)] = await here.store.redis.zrange(here.keys.suspended, 0, -1, withscores=True)
+    assert due == at.timestamp() * 1_000_000
+    assert await here.wake("sleeps-until", 2) == "awake"
+
+
+@pytest.mark.parametrize("text", ["2001-01-01T00:00:00", "2001-01-01T00:00:00+02:00"])
+async def test_a_time_that_has_passed_returns_immediately(here: Here, text: str) -> None:
+    assert (await here.play("sleeps-until", text)).status.state == COMPLETED
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.05"])
+async def test_a_short_sleep_stays_in_the_worker(here: Here, seconds: str) -> None:
+    assert (await here.play("naps", seconds)).status.state == COMPLETED
+
+
+async def test_the_longest_short_sleep_is_documented(here: Here) -> None:
+    assert waits.SHORT_SLEEP == 5.0
+    assert (await here.play("naps", "5.1")).status.state == WORKING
+
+
+async def test_a_short_sleep_counts_as_activity(here: Here) -> None:
+    assert (await here.play("limited")).status.state == COMPLETED
+
+
+async def test_a_function_in_a_thread_waits_too(here: Here) -> None:
+    assert (await here.play("threaded")).status.state == WORKING
+    await here.wake("threaded", 2)
+    await here.suspensions.sent("t", "go", b'"now"')
+
+    assert await here.go_on("threaded", 3) == "got now"
+
+
+async def test_a_signal_continues_the_run(here: Here) -> None:
+    task = await here.play("approval")
+    assert task.metadata[NAMESPACE + WAITS_FOR] == "approval"
+    await here.suspensions.sent("t", "approval", b'{"by":"ann"}')
+
+    assert await here.go_on("approval", 2) == "approved by ann"
+
+
+async def test_a_signal_that_came_first_costs_no_other_run(here: Here) -> None:
+    await here.create()
+    await here.suspensions.sent("t", "approval", b'{"by":"bob"}')
+
+    assert await here.go_on("approval", 1) == "approved by bob"
+
+
+async def test_without_a_signal_the_wait_raises_a_timeout(here: Here) -> None:
+    await here.play("approval")
+
+    assert await here.wake("approval", 2) == "late: no signal 'approval' arrived in time"
+
+
+async def test_a_timeout_is_recorded(here: Here) -> None:
+    await here.play("polls")
+    await here.suspensions.sent("t", "go")
+
+    assert await here.wake("polls", 2) == "none"
+
+
+async def test_signals_are_received_in_order(here: Here) -> None:
+    await here.create()
+    for letter in "ab":
+        await here.suspensions.sent("t", "letter", f'"{letter}"'.encode())
+    await here.perform("collects", "t")
+    await here.suspensions.sent("t", "letter", b'"c"')
+
+    assert await here.go_on("collects", 2) == "abc"
+
+
+@pytest.mark.parametrize("agent", ["catches", "raises", "group"])
+async def test_code_around_a_wait_cannot_swallow_it(here: Here, agent: str) -> None:
+    assert (await here.play(agent)).status.state == WORKING
+
+    assert await here.wake(agent, 2) == "awake"
+
+
+async def test_an_agent_may_end_its_task_instead_of_waiting(here: Here) -> None:
+    assert (await here.play("refuses")).status.state == FAILED
+
+
+@pytest.mark.parametrize("agent", ["streams", "streams-threaded"])
+async def test_chunks_are_sent_once(here: Here, agent: str) -> None:
+    task = await here.play(agent)
+    assert list(task.artifacts) == [], "the next run sends them again"
+
+    assert await here.wake(agent, 2) == "one, two"
+
+
+async def test_sleeps_and_questions_are_replayed_together(here: Here) -> None:
+    await here.play("asks")
+    await here.wake("asks", 2)
+    assert (await here.seeds.task("t")).status.state == INPUT_REQUIRED
+    answer = request("Oslo", "t", CONTEXT)
+    caller = Caller(user="ann").to_json()
+    await here.store.run(continue_task(here.keys, ANN, "t", answer, CONTEXT, caller=caller, nonce="n"))
+    await here.perform("asks", "t", 3)
+    assert (await here.seeds.task("t")).status.state == WORKING
+
+    assert await here.wake("asks", 4) == "in Oslo"
+
+
+async def test_a_wait_after_the_end_has_no_effect(here: Here) -> None:
+    assert (await here.play("ends")).status.state == COMPLETED
+    assert await here.suspensions.waiting() == []
+
+
+async def test_invalid_arguments_are_refused(here: Here) -> None:
+    task = await here.play("misuses")
+
+    assert task.artifacts[0].parts[0].text == "8 of 8"
+
+
+async def test_a_plain_task_cannot_wait(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+    await here.create()
+    with suppress(Exception):
+        await asyncio.to_thread(perform_run, plain, "t.1", text="x")
+
+    assert (await here.seeds.task("t")).status.state == FAILED
+    assert "make it a function agent" in caplog.text
+
+
+async def test_cancel_stops_a_short_sleep(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "SHORT_SLEEP", 600.0)
+    await here.create(text="500")
+    run = asyncio.create_task(here.perform("naps", "t"))
+
+    async def is_running() -> bool:
+        return bool(await here.store.redis.zcard(here.keys.leases))
+
+    await eventually_async(is_running)
+    await here.store.run(request_cancel(here.keys, ANN, "t", CONTEXT))
+    async with asyncio.timeout(60):
+        await run
+
+    assert (await here.seeds.task("t")).status.state == CANCELED
+
+
+async def test_celery_reports_a_suspended_run_as_neither_success_nor_failure(here: Here) -> None:
+    await here.create()
+
+    result = await here.perform("sleeps", "t")
+
+    error = result.retval.exception.exc
+    assert (type(error), error.args) == (RunConcluded, ("SUSPENDED",))

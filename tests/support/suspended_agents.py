@@ -1,0 +1,72 @@
+"""Agents that wait for a time or a signal, and a Celery task that sends one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+from a2a_celery import Turn
+
+from .agents import a2a, app
+
+
+@a2a.agent("sleeper", description="Sleeps for as many seconds as the message says.")
+async def sleeper(turn: Turn) -> str:
+    """Sleep, and return how late the sleep ended, in seconds."""
+    seconds = float(turn.text)
+    started = await turn.step("started", time.time)
+    await turn.sleep(seconds)
+    return f"{time.time() - started - seconds:.3f}"
+
+
+@a2a.agent("blocking-sleeper", description="Sleeps in a thread for as many seconds as the message says.")
+def blocking_sleeper(turn: Turn) -> str:
+    """Sleep as `sleeper` does, in a thread."""
+    seconds = float(turn.text)
+    started = turn.blocking.step("started", time.time)
+    turn.blocking.sleep(seconds)
+    return f"{time.time() - started - seconds:.3f}"
+
+
+@a2a.agent("approval", description="Waits for an approval for as many seconds as the message says.")
+async def approval(turn: Turn) -> str:
+    """Wait for an approval, and then for a second one."""
+    try:
+        first = await turn.wait_for("approval", timeout=float(turn.text))
+        second = await turn.wait_for("approval", timeout=float(turn.text))
+    except TimeoutError:
+        return "too late"
+    return f"approved by {first['by']} and {second['by']}"
+
+
+@a2a.agent("serial-sleeper", description="Sleeps, one task of a context at a time.", one_run_per_context=True)
+async def serial_sleeper(turn: Turn) -> str:
+    """Sleep for as many seconds as the message says."""
+    await turn.sleep(float(turn.text))
+    return "awake"
+
+
+@a2a.agent("killed", description="Kills its worker in a short sleep, once.", max_attempts=2)
+async def killed(turn: Turn) -> str:
+    """Kill the process of the run in the first attempt, after the sleep has begun."""
+    if turn.attempt == 1:
+        asyncio.get_running_loop().call_later(1, os.kill, os.getpid(), signal.SIGKILL)
+    await turn.sleep(3)
+    return f"attempt {turn.attempt}"
+
+
+@a2a.agent("idle-sleeper", description="Sleeps beyond its limits.", idle_limit=2, time_limit=8)
+async def idle_sleeper(turn: Turn) -> str:
+    """Sleep longer than both limits, in two sleeps."""
+    await turn.sleep(6)
+    await turn.sleep(6)
+    return "awake"
+
+
+@app.task(name="tests.approve")
+def approve(task_id: str, payload: Any) -> bool:
+    """Send an approval from a Celery task."""
+    return a2a.signal(task_id, "approval", payload)

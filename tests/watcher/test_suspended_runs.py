@@ -1,0 +1,57 @@
+"""The dispatcher resumes suspended runs at their time and publishes each once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.watcher.role_loop import StoreClock
+from tests.support.dispatching import Broker, dispatcher
+from tests.support.seeds import Seeds
+from tests.support.suspensions import Suspensions, timer
+
+HOUR_US = 3_600_000_000
+
+
+async def test_runs_whose_time_has_come_are_published_once(store: AsyncStore, keys: Keys) -> None:
+    broker, suspensions = Broker(), Suspensions(Seeds(store, keys))
+    claims = [await suspensions.seeds.claimed() for _ in range(250)]
+    for claim in claims:
+        await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    for claim in claims[1:]:
+        await suspensions.come(RunRef(claim.ref.task_id, 2))
+
+    await asyncio.gather(*(dispatcher(store, keys, broker).tick() for _ in range(3)))
+    while len(broker.taken) < len(claims) - 1:
+        await dispatcher(store, keys, broker).tick()
+
+    assert sorted(broker.taken) == sorted(("agent", claim.ref.task_id, 2) for claim in claims[1:])
+    assert await suspensions.waiting() == [f"{claims[0].ref.task_id}.2"]
+
+
+async def test_a_resumed_run_waits_for_a_broker_that_is_down(store: AsyncStore, keys: Keys) -> None:
+    broker, suspensions = Broker(), Suspensions(Seeds(store, keys))
+    claim = await suspensions.seeds.claimed()
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    await suspensions.come(RunRef(claim.ref.task_id, 2))
+    broker.down = True
+
+    await dispatcher(store, keys, broker).tick()
+
+    assert broker.taken == []
+    assert await suspensions.queued() == [f"{claim.ref.task_id}.2"]
+
+
+async def test_no_run_is_resumed_by_a_jump_of_the_clock(store: AsyncStore, keys: Keys) -> None:
+    """Until the jump is corrected, times after the latest possible time are not trusted."""
+    broker, suspensions = Broker(), Suspensions(Seeds(store, keys))
+    claim = await suspensions.seeds.claimed()
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    await suspensions.come(RunRef(claim.ref.task_id, 2))
+    watcher = dispatcher(store, keys, broker)
+    watcher._store_clock = StoreClock(store, keys, 15.0)  # it has not read the store's clock yet: any time is too late
+
+    await watcher.tick()
+
+    assert await suspensions.waiting() == [f"{claim.ref.task_id}.2"]
