@@ -33,7 +33,7 @@ START = 60.0
 STOP = 5.0
 """Seconds within which everything must have stopped, as documented …"""
 
-ROOM = 10.0
+STOP_MARGIN = 10.0
 """… and a margin for a loaded machine. Agents here would work for a minute."""
 
 BIN = Path(sys.executable).parent
@@ -114,7 +114,7 @@ class Dev:
 
     def require_stopped(self, since: float) -> None:
         """Require that nothing of it is left `STOP` seconds after `since`, with a margin for a loaded machine."""
-        left = max(0.0, STOP + ROOM - (monotonic() - since))
+        left = max(0.0, STOP + STOP_MARGIN - (monotonic() - since))
         eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
         eventually(lambda: not self.home.exists(), what="its folder is gone")
 
@@ -248,7 +248,7 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     dev.popen.send_signal(number)
 
     dev.require_stopped(since)
-    assert dev.popen.wait(STOP + ROOM) == 0, dev.output()
+    assert dev.popen.wait(STOP + STOP_MARGIN) == 0, dev.output()
     assert dev.output().rstrip().endswith("dev     | all stopped")
 
 
@@ -260,7 +260,7 @@ def test_a_signal_while_it_starts_stops_everything(text: str, devs: list[Dev], t
 
     dev.popen.send_signal(signal.SIGINT)
 
-    assert dev.popen.wait(STOP + ROOM) == 0, dev.output()
+    assert dev.popen.wait(STOP + STOP_MARGIN) == 0, dev.output()
     assert not home.exists()
     assert not [p.info["cmdline"] for p in psutil.process_iter(["environ", "cmdline"]) if str(home) in str(p.info)]
 
@@ -282,7 +282,7 @@ def test_a_worker_that_dies_ends_everything_with_its_last_lines(devs: list[Dev],
     dev.child("worker").kill()
 
     dev.require_stopped(since)
-    assert dev.popen.wait(STOP + ROOM) == 1
+    assert dev.popen.wait(STOP + STOP_MARGIN) == 1
     assert "dev     | the worker ended unexpectedly (by SIGKILL); its last lines:" in dev.output()
     assert re.search(r"^dev +\|   .* ready\.$", dev.output(), re.MULTILINE)
 
@@ -305,7 +305,7 @@ def test_with_a_redis_of_ones_own_that_is_store_and_broker_and_stays(
     with redis.Redis.from_url(redis_server.store_url, db=3) as client:
         assert client.exists("_kombu.binding.celery.pidbox")  # the worker's, and so the broker's
         dev.popen.terminate()
-        assert dev.popen.wait(STOP + ROOM) == 0
+        assert dev.popen.wait(STOP + STOP_MARGIN) == 0
         assert client.ping()
 
 

@@ -68,7 +68,7 @@ PROVOKED: dict[type[A2AError], Provocation] = {
 OF_A_BINDING = {errors.InvalidRequestError, errors.MethodNotFoundError, errors.JSONParseError}
 """What is wrong before it is a request of the protocol; each binding has its own ways, see the tests below."""
 
-NEVER_SAID = {errors.InvalidAgentResponseError}
+NEVER_RETURNED = {errors.InvalidAgentResponseError}
 """An agent runs in a worker, behind the task that its client has got already: what it answers in a form that nobody can
 be sent ends that task as FAILED. No request of ours ends with this error; its mapping is tested all the same."""
 
@@ -87,7 +87,7 @@ def ended(served: Served) -> str:
 
 
 def test_no_error_is_missing_here() -> None:
-    known = set(PROVOKED) | OF_A_BINDING | NEVER_SAID | set(EXTRA_RPC_CODES)  # those: test_authentication.py
+    known = set(PROVOKED) | OF_A_BINDING | NEVER_RETURNED | set(EXTRA_RPC_CODES)  # those: test_authentication.py
     assert known == set(JSON_RPC_ERROR_CODE_MAP)
     by_reason = {one.reason: JSON_RPC_ERROR_CODE_MAP[error] for error, one in PROVOKED.items()}
     assert {reason: CODES[reason][0] for reason in by_reason} == by_reason

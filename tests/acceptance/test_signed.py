@@ -120,18 +120,18 @@ def test_cancels_reach_what_waits_and_what_runs(signed: Signed) -> None:
 def test_a_run_that_a_worker_returns_continues_on_another(signed: Signed) -> None:
     first = signed.begin("steady", "0.2 0.2")
     signed.comes_to("steady", first, "COMPLETED")
-    leaving = signed.fleet.worker(pool="threads", concurrency=1)
+    stopping = signed.fleet.worker(pool="threads", concurrency=1)
     signed.worker.signal(signal.SIGSTOP)
     try:
         task = signed.begin("steady", "60 0.2")
-        eventually(lambda: f"run {task}.1 of steady begins" in leaving.output(), what="it begins")
+        eventually(lambda: f"run {task}.1 of steady begins" in stopping.output(), what="it begins")
     finally:
         signed.worker.signal(signal.SIGCONT)
 
-    leaving.signal(signal.SIGQUIT)
+    stopping.signal(signal.SIGQUIT)
 
     signed.comes_to("steady", task, "COMPLETED")
-    assert f"run {task}.1 is requeued because its worker shuts down" in leaving.output()
+    assert f"run {task}.1 is requeued because its worker shuts down" in stopping.output()
 
 
 @ON_ONE

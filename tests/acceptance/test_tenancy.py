@@ -139,10 +139,10 @@ async def test_tasks_of_others_look_like_missing_ones(matrix: Matrix, binding: s
     before = matrix.stored()
     for operation in OPERATIONS:
         of_alice = await matrix.ask(binding, operation, of_task(operation, task_id), who, tenant)
-        of_nobody = await matrix.ask(binding, operation, of_task(operation, unknown), who, tenant)
+        of_missing_task = await matrix.ask(binding, operation, of_task(operation, unknown), who, tenant)
 
         assert not of_alice.is_success, operation
-        assert of_alice.without(task_id) == of_nobody.without(unknown), operation
+        assert of_alice.without(task_id) == of_missing_task.without(unknown), operation
         config = operation == "GetTaskPushNotificationConfig"
         assert ("No such push notification config" if config else "Task not found") in of_alice.body, operation
         assert of_alice.status in (404, "NOT_FOUND", 200), operation
@@ -171,9 +171,9 @@ async def test_a_forbidden_tenant_is_refused_whatever_it_contains(matrix: Matrix
     before = matrix.stored()
     for operation in OPERATIONS:
         of_alice = await matrix.ask(binding, operation, of_task(operation, task_id), "carol", where(binding))
-        of_nobody = await matrix.ask(binding, operation, of_task(operation, unknown), "carol", where(binding))
+        of_missing_task = await matrix.ask(binding, operation, of_task(operation, unknown), "carol", where(binding))
 
-        assert of_alice == of_nobody, operation
+        assert of_alice == of_missing_task, operation
         assert "Not permitted in this tenant" in of_alice.body, operation
         assert of_alice.status in (403, "PERMISSION_DENIED") or "0.3" in binding, operation
         assert matrix.stored() == before

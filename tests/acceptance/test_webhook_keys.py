@@ -128,7 +128,7 @@ async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
         recorder = Recorder(receiver_app(handle, public_keys=keys_of_sender))
         tasks: list[str] = []
 
-        async def owed() -> bool:
+        async def is_due() -> bool:
             return await asyncio.to_thread(lambda: any(deliveries(store, Keys("a2a"))))
 
         async def begun_posts(number: int) -> None:
@@ -137,25 +137,25 @@ async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
 
             await eventually_async(reached, what=f"{number} posts")
 
-        async def nothing_owed() -> None:
+        async def require_nothing_due() -> None:
             async def done() -> bool:
-                return not await owed()
+                return not await is_due()
 
-            await eventually_async(done, within=120, what="nothing is owed")
+            await eventually_async(done, within=120, what="no delivery is due")
 
         async with served(recorder) as url:
             for keys in ((OLD, NEW), (NEW, OLD), (NEW,)):
                 before = len(recorder.posts)
                 tasks += [await asyncio.to_thread(deployment.send, f"{url}/hook") for _ in range(TASKS)]
                 await begun_posts(before + TASKS)
-                assert await owed(), "the keys are to change while posts are under way"
+                assert await is_due(), "the keys must change during deliveries"
                 await asyncio.to_thread(deployment.restart, *keys)
-                await nothing_owed()
+                await require_nothing_due()
                 age.advance(REFRESH_EVERY)
             last = len(recorder.posts)
             tasks.append(await asyncio.to_thread(deployment.send, f"{url}/hook"))
             await begun_posts(last + 3)
-            await nothing_owed()
+            await require_nothing_due()
             delivered = list(recorder.posts)
             by_old = next(post for post in recorder.posts if signer_of(*post[:2]) == OLD)
             by_new = recorder.posts[-1]

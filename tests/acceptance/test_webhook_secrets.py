@@ -46,7 +46,7 @@ WRONG: list[dict[str, Any]] = [
     {"authentication": {"scheme": CREDENTIALS, "credentials": CREDENTIALS}},
 ]
 """What makes a config one that is refused."""
-FINE, FAILING, GONE = "/fine", "/failing", "/gone"
+FINE, FAILING, REFUSED_FOREVER = "/fine", "/failing", "/gone"
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Traces:
     events: CeleryEvents
     hooks: Receiver
     answers: dict[str, str] = field(default_factory=dict)
-    heard: bytes = b""
+    recorded: bytes = b""
     """What was said to Redis."""
 
     def places(self) -> dict[str, bytes]:
@@ -71,7 +71,7 @@ class Traces:
         found |= {f"the answer to {what}": text.encode() for what, text in self.answers.items()}
         # each way to write them: an event holds texts that are JSON or Python
         whole = json.dumps(self.events.whole, default=repr) + repr(self.events.whole)
-        return found | {"Celery's events": whole.encode(), "what Redis was told": self.heard}
+        return found | {"Celery's events": whole.encode(), "commands to Redis": self.recorded}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
     ):
         hooks.plan(FINE, [], then=echo(200))
         hooks.plan(FAILING, [], then=echo(500))
-        hooks.plan(GONE, [], then=echo(410))
+        hooks.plan(REFUSED_FOREVER, [], then=echo(410))
         gateway = fleet.gateway(grpc=True, log_level="debug")
         worker = fleet.start("worker", "worker", "-n", f"w-{fleet.queue}@%h", "-c", "2", "-l", "DEBUG", "-E")
         worker.wait_for_output(" ready.")
@@ -99,7 +99,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
         traces = Traces(fleet, gateway, events, hooks)
         use_all_features(traces)
         look_at_flower(traces, flower)
-        traces.heard = recorded()
+        traces.recorded = recorded()
         yield traces
 
 
@@ -111,7 +111,7 @@ def use_all_features(traces: Traces) -> None:
     """Configs come in every way, deliveries succeed and fail, clients and operators read what there is."""
     gateway, hooks, answers = traces.gateway, traces.hooks, traces.answers
     tasks = []
-    for path in (FINE, FAILING, GONE):
+    for path in (FINE, FAILING, REFUSED_FOREVER):
         config = {"taskPushNotificationConfig": hook(hooks, path)}
         body = message_json("hello") | {"configuration": config}
         sent = rpc(gateway, "SendMessage", body, agent="ask")
@@ -146,12 +146,12 @@ def use_all_features(traces: Traces) -> None:
     answers["ListTasks"] = json.dumps(rpc(gateway, "ListTasks", {"includeArtifacts": True}, agent="ask"))
     eventually(lambda: ended(hooks) == len(WAYS) + 2, what="all configs hear of the end")
     hooks.wait_for(FAILING, 2)
-    hooks.wait_for(GONE, 1)
+    hooks.wait_for(REFUSED_FOREVER, 1)
     answers["a2a deliveries list"] = eventually(
         lambda: text if {"dead", "failing"} <= set((text := operator(traces, "list")).split()) else "",
         what="one line fails and one is dead",
     )
-    for number, (path, failed) in enumerate(zip((FAILING, GONE), tasks[1:], strict=True)):
+    for number, (path, failed) in enumerate(zip((FAILING, REFUSED_FOREVER), tasks[1:], strict=True)):
         listed = rpc(gateway, "ListTaskPushNotificationConfigs", {"taskId": failed}, agent="ask")
         [config_id] = [config["id"] for config in listed["result"]["configs"]]
         shown = operator(traces, "show", failed, config_id)
@@ -223,7 +223,7 @@ def test_the_receiver_gets_them(traces: Traces) -> None:
 def test_they_are_nowhere_else(traces: Traces) -> None:
     places = traces.places()
 
-    assert len(places["what Redis was told"]) > 10_000
+    assert len(places["commands to Redis"]) > 10_000
     assert b"task-succeeded" in places["Celery's events"]
     assert b"DEBUG" in places["the log of worker"]
     assert b"failed: answered 500" in places["the log of watcher"]

@@ -177,7 +177,7 @@ def test_a_receiver_is_left_alone_as_long_as_it_asks(
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_nobody_is_sent_elsewhere(served: Served, store: SyncStore, hooks: Receiver, path: str, status: int) -> None:
+def test_redirects_are_not_followed(served: Served, store: SyncStore, hooks: Receiver, path: str, status: int) -> None:
     elsewhere = next(PATHS)
     hooks.plan(path, [redirect(hooks.url(elsewhere), status)])
 

@@ -30,7 +30,7 @@ KILLED_EVERY = 300
 KILLS = 3
 """At least."""
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 """Seconds. The lines of a killed watcher are due again after 18: a post's timeout, and lease_ttl."""
 AGENTS = (("count", "12"), ("echo", "hello"), ("full", "hi"), ("ask", ""), ("sync-count", "3"), ("fail", ""))
 SLOW = Reply(200, wait=0.03)

@@ -96,7 +96,7 @@ def test_a_run_whose_process_was_killed(system: SystemUnderTest, hooks: Receiver
     assert posted_states(system, hooks, task_id, path) == ["SUBMITTED", "WORKING", "FAILED"]
 
 
-def test_a_machine_that_is_gone(system: SystemUnderTest, hooks: Receiver) -> None:
+def test_a_lost_machine_ends_its_run(system: SystemUnderTest, hooks: Receiver) -> None:
     machine = system.fleet.worker(concurrency=8)
     with system.without_consumer():
         task_id, path = sent(system, hooks, "silent", "60")

@@ -40,7 +40,7 @@ def service(state: dict[str, Any]) -> ContextSessionService:
     return ContextSessionService()
 
 
-def said(text: str, at: float = 1.0, **changes: Any) -> Event:
+def user_event(text: str, at: float = 1.0, **changes: Any) -> Event:
     content = types.Content(role="user", parts=[types.Part(text=text)])
     return Event(author="user", content=content, timestamp=at, actions=EventActions(state_delta=changes))
 
@@ -53,8 +53,8 @@ async def test_what_was_appended_is_found_by_the_next_worker(
     service: ContextSessionService, state: dict[str, Any]
 ) -> None:
     session = await service.create_session(**HERE, state={"colour": None})
-    await service.append_event(session, said("one", number=1))
-    await service.append_event(session, said("two", at=2.0, number=2, **{"temp:secret": "x"}))
+    await service.append_event(session, user_event("one", number=1))
+    await service.append_event(session, user_event("two", at=2.0, number=2, **{"temp:secret": "x"}))
     state.update(json.loads(json.dumps(state)))  # as the store keeps it
 
     found = await ContextSessionService().get_session(**HERE)
@@ -85,7 +85,7 @@ async def test_bytes_and_calls_come_back_as_they_were(service: ContextSessionSer
 
 async def test_partial_events_of_a_stream_are_not_stored(service: ContextSessionService) -> None:
     session = await service.create_session(**HERE)
-    event = said("a piece")
+    event = user_event("a piece")
     event.partial = True
     await service.append_event(session, event)
 
@@ -109,7 +109,7 @@ async def test_fewer_events_may_be_asked_for(
 ) -> None:
     session = await service.create_session(**HERE)
     for at, text in enumerate(("one", "two", "three"), 1):
-        await service.append_event(session, said(text, at=float(at)))
+        await service.append_event(session, user_event(text, at=float(at)))
 
     found = await service.get_session(**HERE, config=config)
 
@@ -123,7 +123,7 @@ async def test_state_of_more_than_the_context_is_refused(service: ContextSession
         await service.create_session(**HERE, state={name: "x"})
     session = await service.create_session(**HERE)
     with pytest.raises(ValueError, match=f"'{name}'.*remove the prefix"):
-        await service.append_event(session, said("one", **{name: "x"}))
+        await service.append_event(session, user_event("one", **{name: "x"}))
 
     found = await service.get_session(**HERE)
     assert found is not None
@@ -144,7 +144,7 @@ async def test_a_context_has_one_session(service: ContextSessionService) -> None
 
     assert (await service.list_sessions(**ME)).sessions == []
     with pytest.raises(SessionNotFoundError, match="'c1'"):
-        await service.append_event(session, said("late"))
+        await service.append_event(session, user_event("late"))
 
 
 async def test_outside_of_a_run_the_error_names_the_cause() -> None:

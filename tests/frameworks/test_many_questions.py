@@ -102,8 +102,8 @@ async def say(agent: Callable[[Turn], AsyncIterator[str]], asked: Turn) -> str |
         return cast(list[dict[str, Any]], questions)
 
 
-def response(question: dict[str, Any], said: str) -> Part:
-    return new_data_part({"interruptResponse": {"interruptId": question["interruptId"], "response": said}})
+def response(question: dict[str, Any], text: str) -> Part:
+    return new_data_part({"interruptResponse": {"interruptId": question["interruptId"], "response": text}})
 
 
 async def test_strands_asks_again_what_was_left_open() -> None:

@@ -155,9 +155,7 @@ async def test_an_event_that_was_delivered_is_requested_by_its_id(site: Site) ->
         ("ping-1", 400, "event: Send the id of an event"),
     ],
 )
-async def test_an_event_that_is_not_there_is_refused_and_says_why(
-    site: Site, event: str, status: int, error: str
-) -> None:
+async def test_a_missing_event_is_refused_with_the_reason(site: Site, event: str, status: int, error: str) -> None:
     task_id = await site.alice.task()
 
     answer = await site.alice.post(f"/webhooks/{task_id}/c/deliveries/{event}:replay")

@@ -221,8 +221,8 @@ def _json(value: Any, plain: bool) -> str:
     left: list[Any] = [value]
     while left:
         match left.pop():
-            case _Raw(said):
-                written.append(said)
+            case _Raw(text):
+                written.append(text)
             case dict() as fields:
                 inner: list[Any] = [_Raw("{")]
                 for name, field in fields.items():
@@ -242,7 +242,7 @@ def _json(value: Any, plain: bool) -> str:
 
 @dataclass(frozen=True)
 class _Raw:
-    said: str
+    text: str
 
 
 def _bytes(draw: st.DrawFn, body: bytes) -> bytes:
