@@ -325,7 +325,7 @@ def answer_schema(question: Sequence[Part], claim: Claim) -> str:
 
     A schema that is invalid is not enforced: clients could give no answer.
     """
-    schema = schema_in(question)
+    schema = schema_in(question) if question else None
     if schema is None:
         return ""
     try:
