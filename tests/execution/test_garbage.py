@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -66,6 +67,22 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         yield "so far"
         raise ValueError("no")
 
+    async def fail() -> None:
+        raise ValueError("no")
+
+    @a2a.agent("steps", description="Fails in a step.")
+    async def steps(turn: Turn) -> None:
+        with suppress(ValueError):
+            await turn.step("fail", fail)
+        await asyncio.gather(turn.step("wait", asyncio.sleep, 0), turn.step("fail", fail))
+
+    @a2a.agent("threaded-steps", description="Fails in a step.")
+    def threaded_steps(turn: Turn) -> None:
+        def fail_in_thread() -> None:
+            raise ValueError("no")
+
+        turn.blocking.step("fail", fail_in_thread)
+
     @a2a.agent("retries", description="Fails for now.", autoretry_for=(ValueError,), default_retry_delay=0)
     async def retries(turn: Turn) -> None:
         raise ValueError("no")
@@ -97,7 +114,18 @@ async def created(store: AsyncStore, keys: Keys) -> str:
 
 
 @pytest.mark.parametrize(
-    "agent", ["awaits", "yields", "threaded", "threaded-yields", "retries", "asks-for-a-retry", "fails-plainly"]
+    "agent",
+    [
+        "awaits",
+        "yields",
+        "threaded",
+        "threaded-yields",
+        "steps",
+        "threaded-steps",
+        "retries",
+        "asks-for-a-retry",
+        "fails-plainly",
+    ],
 )
 async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> None:
     plain = agent == "fails-plainly"

@@ -23,7 +23,7 @@ from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from threading import get_ident
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from celery.exceptions import TaskPredicate
 
@@ -197,7 +197,13 @@ async def perform(
         await journal.record(call, *encode_result(name, cancelled.value))
         raise
     except BaseException as error:
-        _raise_failure(journal, call, error)
+        failed = _defer_failure(journal, call, error)
+        if failed is None:
+            raise
+        try:
+            raise failed from error
+        finally:
+            del failed  # its traceback holds this frame
     return _replayed(journal, call, recorded)
 
 
@@ -219,7 +225,13 @@ def perform_blocking(
         form, content = encode_result(name, value)
         recorded = _result(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
     except BaseException as error:
-        _raise_failure(journal, call, error)
+        failed = _defer_failure(journal, call, error)
+        if failed is None:
+            raise
+        try:
+            raise failed from error
+        finally:
+            del failed  # its traceback holds this frame
     if journal.is_stopping:
         raise asyncio.CancelledError
     return _replayed(journal, call, recorded)
@@ -227,25 +239,30 @@ def perform_blocking(
 
 def _replayed(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
     """Return the result in `entry`, also in the run that recorded it, so that all runs receive equal values."""
+    if entry.form == FAILURE:
+        raise _decoded(journal, call, decode_failure, entry.content)
+    return _decoded(journal, call, partial(decode_result, entry.form), entry.content)
+
+
+def _decoded(journal: RunJournal, call: JournalCall, decode: Callable[[bytes], Any], content: bytes) -> Any:
     try:
-        if entry.form != FAILURE:
-            return decode_result(entry.form, entry.content)
-        error = decode_failure(entry.content)
+        return decode(content)
     except UnreadableResult as problem:
         raise journal.changed(f"step {call.key}: {problem}") from problem
-    raise error
 
 
-def _raise_failure(journal: RunJournal, call: JournalCall, error: BaseException) -> NoReturn:
-    """Raise the exception that the caller of a step receives for `error`, the exception being handled."""
+def _defer_failure(journal: RunJournal, call: JournalCall, error: BaseException) -> Exception | None:
+    """Defer the entry for the failure of a step.
+
+    Returns:
+        The exception that the caller of the step receives in place of `error`, or None if it receives `error`.
+    """
     if not isinstance(error, Exception) or isinstance(error, TaskPredicate):
         journal.defer(call, UNFINISHED, b"")  # a signal, or a cancellation by the agent
-        raise error
+        return None
     content, failure = encode_failure(call.name, error)
     journal.defer(call, FAILURE, content)
-    if failure is error:
-        raise error
-    raise failure from error
+    return None if failure is error else failure
 
 
 async def _attempted(journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]) -> Any:
@@ -256,6 +273,8 @@ async def _attempted(journal: RunJournal, durable: DurableStep, call: JournalCal
                 return await _called(durable, function)
         except Exception as error:
             delay = _retry_delay(journal, durable, call, error, retries)
+            if delay is None:
+                raise
         retries += 1
         await journal.clock.sleep(delay)
 
@@ -269,15 +288,19 @@ def _attempted_blocking(
             return function()
         except Exception as error:
             delay = _retry_delay(journal, durable, call, error, retries)
+            if delay is None:
+                raise
         retries += 1
         _waited(journal, journal.clock.sleep(delay))
 
 
-def _retry_delay(journal: RunJournal, durable: DurableStep, call: JournalCall, error: Exception, retries: int) -> float:
-    """Return the seconds until the next attempt. Raise `error` if there is none."""
+def _retry_delay(
+    journal: RunJournal, durable: DurableStep, call: JournalCall, error: Exception, retries: int
+) -> float | None:
+    """Return the seconds until the next attempt after `error`, or None if there is none."""
     policy = durable.retry
     if not policy.is_retried(error) or (policy.max_retries is not None and retries >= policy.max_retries):
-        raise error
+        return None
     requested = policy.requested_delay(error, journal.clock.time())
     delay = policy.backoff(retries) if requested is None else requested
     logger.info("step %s is retried in %g s after %s", call.key, delay, type(error).__qualname__)
@@ -309,16 +332,21 @@ async def _finished(thread: asyncio.Future[Any]) -> Any:
         if thread.cancelled() or thread.exception() is not None or inspect.isawaitable(thread.result()):
             raise
         raise _CancelledLate(thread.result()) from None
+    finally:
+        del thread  # holds the exception, whose traceback holds this frame
 
 
 def _waited(journal: RunJournal, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work` on the event loop of the run, from another thread."""
     future: Future[T] = asyncio.run_coroutine_threadsafe(work, journal.loop)
-    while not wait([future], CANCEL_POLL_INTERVAL).done:
-        if journal.is_stopping:
-            future.cancel()
-            raise asyncio.CancelledError
-    return _result(future)
+    try:
+        while not wait([future], CANCEL_POLL_INTERVAL).done:
+            if journal.is_stopping:
+                future.cancel()
+                raise asyncio.CancelledError
+        return _result(future)
+    finally:
+        del future  # holds the exception, whose traceback holds this frame
 
 
 def _result(future: Future[T]) -> T:
@@ -326,3 +354,5 @@ def _result(future: Future[T]) -> T:
         return future.result()
     except CancelledError:  # of concurrent.futures, an Exception
         raise asyncio.CancelledError from None
+    finally:
+        del future

@@ -32,6 +32,7 @@ from hashlib import sha256
 from threading import Lock, get_ident
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
+from weakref import ref
 
 from google.protobuf.message import Message as Proto
 from pydantic import BaseModel
@@ -81,12 +82,30 @@ class JournalCall:
 
 
 class RunJournal:
-    """Journal of the turn that one run serves. `begin` and `fail` are thread-safe.
+    """Journal of the turn that one run serves. `begin` and `defer` are thread-safe.
 
     Args:
         claim: Claim with its journal.
         events: Event queue of the run.
     """
+
+    __slots__ = (  # each run that waits has one
+        "_bytes",
+        "_caught",
+        "_deferred",
+        "_entries",
+        "_events",
+        "_last_position",
+        "_lock",
+        "_ordinals",
+        "_origin",
+        "_position",
+        "_settings",
+        "_task",
+        "_thread",
+        "loop",
+        "loop_thread",
+    )
 
     def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
         self._entries = dict(claim.journal or {})
@@ -100,7 +119,7 @@ class RunJournal:
         self._deferred: list[tuple[object, JournalEntry]] = []
         self._caught: list[JournalEntry] = []
         self._lock = Lock()
-        self._task = asyncio.current_task()
+        self._task = self._owner_task()
         self._thread: int | None = None
         self.loop = asyncio.get_running_loop()
         self.loop_thread = get_ident()
@@ -251,10 +270,14 @@ class RunJournal:
             )
 
     def _owner(self) -> object:
-        """Return the asyncio task or the thread that makes a call."""
-        if get_ident() != self.loop_thread:
-            return get_ident()
-        return asyncio.current_task()
+        """Return the thread or a reference to the asyncio task that makes a call."""
+        return self._owner_task() if get_ident() == self.loop_thread else get_ident()
+
+    @staticmethod
+    def _owner_task() -> object:
+        """Return a weak reference to the current asyncio task, whose context refers to the journal."""
+        task = asyncio.current_task()
+        return None if task is None else ref(task)
 
     @property
     def _main_owner(self) -> object:
@@ -267,7 +290,7 @@ class RunJournal:
         of its task and those of the main sequence, which has continued since.
         """
         if self._deferred:
-            makers = {self._owner(), self._main_owner}
+            makers = (self._owner(), self._main_owner)
             self._caught += [entry for maker, entry in self._deferred if is_main or maker in makers]
             self._deferred = [one for one in self._deferred if not (is_main or one[0] in makers)]
 
