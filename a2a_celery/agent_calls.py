@@ -34,7 +34,7 @@ class AgentCalls:
     async def start(self, call: ChildCall) -> Result:
         """Start the child, or find the child that an earlier run started."""
         message = _message(call)
-        if _is_remote(call.target):
+        if call.is_remote:
             async with _remote(call.target) as remote:
                 return await remote.submit(message)
         message.context_id = message.context_id or call.key
@@ -46,7 +46,7 @@ class AgentCalls:
 
     async def result(self, call: ChildCall, task_id: str) -> Result:
         """Wait until the child is terminal or interrupted, and return it."""
-        if _is_remote(call.target):
+        if call.is_remote:
             async with _remote(call.target) as remote:
                 builder = ResultBuilder()
                 async for event in remote.follow(task_id):
@@ -72,10 +72,6 @@ class AgentCalls:
     def decode(self, data: Mapping[str, Any]) -> Result:
         """Return the result that `encode` wrote."""
         return Result.from_dict(data)
-
-
-def _is_remote(target: Any) -> bool:
-    return not isinstance(target, str) or "://" in target
 
 
 def _message(call: ChildCall) -> Message:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +12,32 @@ from a2a.types import Part
 
 from ..caller import Caller
 from ..errors import ConfigError
+
+
+class StartingCalls:
+    """Calls of one run that are starting a child or wait in the run. A run is not suspended while there is one, so that
+    all children of ``asyncio.gather`` are started before."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count a call for the block."""
+        self._count += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none.set()
+
+    async def wait_for_none(self) -> None:
+        """Wait until no call is starting."""
+        while self._count:
+            await self._none.wait()
 
 
 class CallResult(Protocol):
@@ -50,6 +78,11 @@ class ChildCall:
     key: str
     caller: Caller
     parent_id: str
+
+    @property
+    def is_remote(self) -> bool:
+        """True if the agent is called over HTTP."""
+        return not isinstance(self.target, str) or "://" in self.target
 
     @property
     def agent(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, WORKING
 from tests.acceptance.test_families import Families, families  # noqa: F401
+from tests.support.fleet import ASYNCIO_POOL
 from tests.support.talk import cancel, read, send, state
 from tests.support.waiting import eventually
 
@@ -123,3 +124,35 @@ def test_the_next_attempt_waits_for_the_same_child(families: Families, tmp_path:
     families.reaches(task["id"], COMPLETED)
     assert text_of(read(families.gateway, "mortal-calls", task)) == "waited"
     assert [one.task_id for one in families.family(task["id"]).children] == [child]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
+def test_a_parent_holds_no_slot_while_its_child_works(families: Families, pool: str) -> None:  # noqa: F811
+    """One worker with one slot executes a parent and its child."""
+    fleet = families.fleet
+    queue = f"{fleet.queue}-single"
+    fleet.queues.append(queue)
+    env = {"CELERY_CUSTOM_WORKER_POOL": ASYNCIO_POOL} if pool == "asyncio" else {}
+    pool = "custom" if pool == "asyncio" else pool
+    options = ("-Q", queue, "-P", pool, "-c", "1", "--without-mingle", "-l", "INFO")
+    single = fleet.start(f"single-{pool}", "worker", "-n", f"{pool}-{queue}@%h", *options, **env)
+    single.wait_for_output(" ready.")
+
+    task = families.begun("one\ntwo", "single-calls")
+
+    families.reaches(task["id"], COMPLETED)
+    assert text_of(read(families.gateway, "single-calls", task)) == "|one |two"
+    assert len(families.family(task["id"]).children) == 2
+    single.stop()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_suspended_parent_is_cancelled_with_its_child(families: Families) -> None:  # noqa: F811
+    task = families.begun("forever", "calls")
+    [child] = families.children(task["id"], 1)
+    eventually(lambda: "waitsFor" in str(read(families.gateway, "calls", task).get("metadata")), what="it is suspended")
+
+    cancel(families.gateway, "calls", task)
+
+    families.reaches(task["id"], CANCELED)
+    families.reaches(child, CANCELED)

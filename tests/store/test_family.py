@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from a2a_celery.lifecycle import fold
+from a2a_celery.lifecycle.journal import JournalEntry
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.runs.suspension import Wait
 from a2a_celery.store.tasks import family
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.tasks.family import CanceledChild, Parent, acquire_canceled_parents, read_family
 from a2a_celery.store.tasks.results import Created, Limited, TooDeep
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
+from tests.support.suspensions import Suspensions
 
 OTHER_AGENT = replace(ANN, agent="other")
 
@@ -181,3 +184,58 @@ async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch
     found = await seeds.store.run(read_family(seeds.keys, None, parent_id))
     assert found is not None
     assert [child.task_id for child in found.children] == ["b", "c"]
+
+
+def wait_for_child(task_id: str) -> Wait:
+    """Return the wait of a run for a child."""
+    entry = JournalEntry("call#1", "call", "started", task_id.encode(), 1)
+    return Wait(entry, entry, f"child/{task_id}")
+
+
+async def suspended_parent(seeds: Seeds) -> tuple[str, int | None]:
+    """Suspend a task that waits for the task "child". Return its id, and the run to publish."""
+    claim = await seeds.claimed()
+    await child_of(seeds, claim.ref.task_id, "child")
+    reply = await Suspensions(seeds).suspended(claim, wait_for_child("child"))
+    return claim.ref.task_id, reply.next_run
+
+
+@pytest.mark.parametrize("end", ["ends", "is interrupted", "is cancelled"])
+async def test_the_end_of_a_child_resumes_the_run_that_waits_for_it(seeds: Seeds, end: str) -> None:
+    parent_id, next_run = await suspended_parent(seeds)
+    assert next_run is None
+    assert await Suspensions(seeds).queued() == ["child.1"]
+
+    if end == "is cancelled":
+        await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
+    else:
+        state = INPUT_REQUIRED if end == "is interrupted" else COMPLETED
+        await seeds.settled(await seeds.claimed("child"), status(state, "?"))
+
+    assert await Suspensions(seeds).queued() == [f"{parent_id}.2"]
+    assert await Suspensions(seeds).waiting() == []
+    claim = await seeds.claimed(parent_id, run=2)
+    assert claim.journal is not None
+    assert (claim.journal["call#1"].form, claim.journal["call#1"].content) == ("started", b"child")
+
+
+async def test_another_child_resumes_nothing(seeds: Seeds) -> None:
+    parent_id, _ = await suspended_parent(seeds)
+    await child_of(seeds, parent_id, "another")
+
+    await seeds.settled(await seeds.claimed("another"), status(COMPLETED))
+
+    assert await Suspensions(seeds).waiting() == [f"{parent_id}.2"]
+
+
+@pytest.mark.parametrize("child", ["has ended", "is interrupted", "is unknown"])
+async def test_a_wait_for_a_final_child_ends_at_once(seeds: Seeds, child: str) -> None:
+    claim = await seeds.claimed()
+    if child != "is unknown":
+        await child_of(seeds, claim.ref.task_id, "child")
+        state = COMPLETED if child == "has ended" else INPUT_REQUIRED
+        await seeds.settled(await seeds.claimed("child"), status(state, "?"))
+
+    reply = await Suspensions(seeds).suspended(claim, wait_for_child("child"))
+
+    assert reply.next_run == 2

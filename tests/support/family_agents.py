@@ -111,6 +111,16 @@ async def calls(turn: Turn) -> str:
 a2a.agent("mortal-calls", description="Calls.", max_attempts=3, queue=f"{app.conf.task_default_queue}-mortal")(calls)
 
 
+@a2a.agent("single-calls", queue=f"{app.conf.task_default_queue}-single")
+async def single_calls(turn: Turn) -> str:
+    """Call an agent of the same queue, several times at once."""
+    results = await asyncio.gather(*(turn.call("single-child", line) for line in turn.text.splitlines()))
+    return " ".join(result.text for result in results)
+
+
+a2a.agent("single-child", description="Echoes.", queue=f"{app.conf.task_default_queue}-single")(child)
+
+
 @a2a.agent("calls-blocking")
 def calls_blocking(turn: Turn) -> str:
     """Call the child from a thread."""

@@ -7,55 +7,114 @@ then its result.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 from a2a.utils.errors import A2AError
 
-from ...errors import ChildFailed, ChildInterrupted, ChildRefused
+from ...errors import ChildFailed, ChildInterrupted, ChildRefused, SuspendRun
 from ...lifecycle import is_interrupted
+from ...lifecycle.journal import JournalEntry
 from ...lifecycle.states import COMPLETED
-from ..agent_caller import AgentCaller, CallResult, ChildCall
+from ...store.runs.suspension import Wait
+from ..agent_caller import AgentCaller, CallResult, ChildCall, StartingCalls
+from ..events.queue import RunEventQueue
+from ..events.settlement import PendingWait
 from .journal import UNFINISHED, JournalCall, RunJournal
 
 KIND = "call"
 """Kind of the journal's entries."""
 
+CHILD_SIGNAL = "child/"
+"""Prefix of the signal that ends the wait for a child, before its id; see ``child_waits`` in scripts/lib."""
+
+SHORT_CALL = 0.3
+"""Seconds for which a run waits for a child before it is suspended and frees its slot."""
+
+MAX_WAIT = 3600.0
+"""Seconds after which a suspended run checks its child, in case the store has lost the child."""
+
 STARTED, RESULT, REFUSED = "started", "json", "refused"
 """Forms of the journal's entries: the id of the child, its result, and the text of an error without a child."""
 
 
-async def perform_call(caller: AgentCaller, journal: RunJournal, entry: JournalCall, call: ChildCall) -> Any:
+async def perform_call(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> Any:
     """Return the result of a call: the recorded one, or that of the child.
 
     Raises:
+        SuspendRun: The run ends until the child, of an agent of the app, has ended.
         ChildFailed: The child did not complete; `ChildInterrupted` if it asks a question.
         ChildRefused: The agent refused the message, and there is no child.
         StepError: The result is too large for the journal.
     """
-    recorded = entry.entry
+    recorded, caller = entry.entry, events.calls
+    assert caller is not None
     if recorded is not None and recorded.form == REFUSED:
         raise ChildRefused(recorded.content.decode(), call.agent)
     if recorded is not None and recorded.form == RESULT:
         return _completed(call, caller.decode(json.loads(recorded.content)))
+    starting = events.starting_calls = events.starting_calls or StartingCalls()
     try:
-        if recorded is None:
-            result = await caller.start(call)
-            if result.task_id:
-                await journal.record(entry, STARTED, result.task_id.encode())
-        if recorded is not None or result.stop_reason is None:
-            task_id = recorded.content.decode() if recorded is not None else result.task_id
-            result = await caller.result(call, task_id)
+        with starting.one(), events.idle_clock:
+            task_id, result = await _started(caller, journal, entry, call)
+        if result is None:
+            result = await _finished(caller, call, task_id)
+        if result is None:
+            await starting.wait_for_none()
+            _suspend(journal, events, entry, call)
     except A2AError as e:
         text = f"agent {call.agent} refused the call: {type(e).__name__}: {e.message}"
         journal.defer(entry, REFUSED, text.encode())
         raise ChildRefused(text, call.agent) from e
+    except SuspendRun:
+        raise
     except BaseException:
         journal.defer(entry, UNFINISHED, b"")  # an agent that goes on calls the same child again
         raise
     content = json.dumps(caller.encode(result), ensure_ascii=False, separators=(",", ":"))
     await journal.record(entry, RESULT, content.encode())
     return _completed(call, result)
+
+
+async def _started(
+    caller: AgentCaller, journal: RunJournal, entry: JournalCall, call: ChildCall
+) -> tuple[str, CallResult | None]:
+    """Start the child, unless an earlier run has. Return its id, and the result of a remote child."""
+    if entry.entry is not None:
+        task_id, result = entry.entry.content.decode(), None
+    else:
+        result = await caller.start(call)
+        task_id = result.task_id
+        if task_id:
+            await journal.record(entry, STARTED, task_id.encode())
+        if result.stop_reason is None:
+            result = None
+    if result is None and call.is_remote:
+        result = await caller.result(call, task_id)
+    return task_id, result
+
+
+async def _finished(caller: AgentCaller, call: ChildCall, task_id: str) -> CallResult | None:
+    """Return the result of a child of the app, or None if the child takes longer than `SHORT_CALL`."""
+    try:
+        async with asyncio.timeout(SHORT_CALL):
+            return await caller.result(call, task_id)
+    except TimeoutError:
+        return None
+
+
+def _suspend(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> NoReturn:
+    """End the run until the child has ended or waits for its client.
+
+    Raises:
+        SuspendRun: Always.
+    """
+    journal.flush()
+    received = JournalEntry(entry.key, entry.kind, STARTED, call.key.encode(), entry.position)
+    deadline = events.clock.monotonic() + MAX_WAIT
+    events.settlement.wait = PendingWait(Wait(received, received, f"{CHILD_SIGNAL}{call.key}"), deadline, None)
+    raise SuspendRun
 
 
 def _completed(call: ChildCall, result: CallResult) -> CallResult:

@@ -23,7 +23,7 @@ from ...lifecycle.outcomes import agent_message
 from ...lifecycle.questions import Question, schema_part
 from ...lifecycle.states import WORKING
 from ...store.runs.commands import Claim
-from ..agent_caller import AgentCaller, ChildCall, name_of
+from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
@@ -272,7 +272,8 @@ class Turn:
         """Call another agent, and return the result of its task.
 
         The task is a child of this task: it is cancelled with it. A later run of the turn finds the same child, or
-        receives the recorded result. The run keeps its worker slot while it waits. See ``docs/durable-work.md``.
+        receives the recorded result. While an agent of this app works, the run ends and frees its slot, as in `sleep`.
+        The run keeps its slot while it waits for a remote agent. See ``docs/durable-work.md``.
 
         Args:
             agent: Name of an agent of this app, which is called without HTTP for the caller of this task; the URL of
@@ -286,24 +287,24 @@ class Turn:
         Raises:
             ChildFailed: If the child ended in another state; `ChildInterrupted` if it asks a question.
             ChildRefused: If the agent refused the message.
+            SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
             RemoteError: If a remote agent is unreachable.
             ConfigError: If there is no such agent, or the agent is a plain Celery task.
             TypeError: If a message cannot carry `message`.
         """
         return await self._perform_call(*self._begin_call(agent, message, context_id))
 
-    def _begin_call(self, agent: Any, message: Any, context_id: str) -> tuple[AgentCaller, JournalCall, ChildCall]:
-        calls = self._events.calls
-        if calls is None:
+    def _begin_call(self, agent: Any, message: Any, context_id: str) -> tuple[JournalCall, ChildCall]:
+        if self._events.calls is None:
             raise ConfigError("turn.call is for function agents: a plain Celery task calls agents with a2a.submit")
         self.stop_if_asking()
         entry = self.journal.begin(CALL, name_of(agent), (message, context_id))
         caller = Caller.from_json(self._claim.caller)
         child = ChildCall(agent, message, context_id, entry.idempotency_key, caller, self.task_id)
-        return calls, entry, child
+        return entry, child
 
-    async def _perform_call(self, calls: AgentCaller, entry: JournalCall, child: ChildCall) -> Any:
-        return await perform_call(calls, self.journal, entry, child)
+    async def _perform_call(self, entry: JournalCall, child: ChildCall) -> Any:
+        return await perform_call(self.journal, self._events, entry, child)
 
     @property
     def step_key(self) -> str:

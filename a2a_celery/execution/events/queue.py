@@ -29,7 +29,7 @@ from ...store.runs.recovery import without_artifacts
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun
 from ...store.tasks.commands import read_task
-from ..agent_caller import AgentCaller
+from ..agent_caller import AgentCaller, StartingCalls
 from ..limits import IdleClock, Retries
 from .settlement import PublishNext, RunStore, Settlement, drop
 from .steps import StepRecorder
@@ -199,6 +199,8 @@ class RunEventQueue(EventQueue):
         """The retries of an agent, or None for a plain Celery task, which has its own."""
         self.calls: AgentCaller | None = None
         """The calls of an agent to other agents, or None for a plain Celery task."""
+        self.starting_calls: StartingCalls | None = None
+        """The calls that are starting, or None before the first call."""
         self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
         """Hook that returns each event of the agent as it is to be sent, or None."""
         self.steps_changed: StepsChanged | None = None

@@ -1,4 +1,4 @@
--- requires: context_queue, family, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
+-- requires: child_waits, context_queue, family, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
 
 -- Let all keys of an ended task expire together, `retention` seconds from now.
 local function expire_task(keys, r)
@@ -26,6 +26,7 @@ local function end_task(keys, r, dead_letters)
     if r.children then schedule_child_cancels(keys, task_tag(keys)) end
   end
   end_pause(keys, r)
+  resume_parent(keys, r)
   redis.call('DEL', keys[7])
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',

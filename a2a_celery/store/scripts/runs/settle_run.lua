@@ -11,7 +11,7 @@
 --       missing_events}
 --       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: context_queue, events, keys, notifications, retirement, runs, sessions, states, status, tasks, time, turns
+-- requires: child_waits, context_queue, events, keys, notifications, retirement, runs, sessions, states, status, tasks, time, turns
 local record = KEYS[1]
 local run, token, before, due_us, ask_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local pauses, pause_us, pause_timeout, dead_letters = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
@@ -62,6 +62,7 @@ elseif INTERRUPTED[r.state] then
     redis.call('HSET', record, 'settled',
       table.concat({token, micros(r.version), micros(r.state), next_task == r.task_id and next_run or '-'}, ' '))
   else
+    resume_parent(KEYS, r)
     redis.call('HSET', record, 'pauses', pauses, 'pause_timeout', pause_timeout)
     if answer_schema ~= '' then redis.call('HSET', record, 'answer_schema', answer_schema) end
     redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(r.at + pause_us), task_tag(KEYS))

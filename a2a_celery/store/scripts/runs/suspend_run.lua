@@ -1,5 +1,5 @@
 -- suspend_run: release a claimed run until a time, or until a signal. The next run of the turn is suspended; it is
--- queued at once if the signal has arrived or the time has passed. → CANCELED if a client requested the cancel. A full
+-- queued at once if the signal has arrived, the child has ended or the time has passed. → CANCELED if a client requested the cancel. A full
 -- store accepts small events.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, list of suspended runs, name of the signal (''
@@ -8,7 +8,7 @@
 --       arguments of the events, events, and the arguments of replace_task if the task is replaced before the events
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: events, notifications, options, replacement, retirement, runs, signals, states, status, stored_bytes, suspension, tasks, time
+-- requires: child_waits, events, notifications, options, replacement, retirement, runs, signals, states, status, stored_bytes, suspension, tasks, time
 local record = KEYS[1]
 local run, token, before, suspended = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local signal, wait_us, until_us, wait_key, wait_header, wait_timeout = unpack(ARGV, 5, 10)
@@ -43,7 +43,7 @@ else
   redis.call('HSET', record, 'suspended', suspended, 'wait_signal', signal, 'wait_key', wait_key, 'wait_header', wait_header,
     'wait_timeout', wait_timeout)
   local due = until_us ~= '' and tonumber(until_us) or wait_us ~= '' and now() + tonumber(wait_us) or math.huge
-  local payload = signal ~= '' and pop_signal(KEYS, r, signal)
+  local payload = signal ~= '' and pop_signal(KEYS, r, signal) or is_child_final(KEYS, signal) and ''
   if payload or due <= now() then
     resume_run(KEYS, r, payload, due_us)
     next_run = micros(r.run)
