@@ -41,7 +41,7 @@ class StartingCalls:
 
 
 class CallResult(Protocol):
-    """Result of a child, as ``client.Result`` has it."""
+    """Result of a child task, with the interface of ``client.Result``."""
 
     @property
     def state(self) -> int | None: ...
@@ -64,11 +64,11 @@ class ChildCall:
     """Call of an agent.
 
     Attributes:
-        target: Name of an agent of the app, URL of an agent, or a ``client.RemoteAgent``.
+        target: Name of an agent of the app, URL of an agent, or ``client.RemoteAgent``.
         content: Content of the message.
         context_id: Context of the child, or "" for a new one.
         key: UUID that is the same in every run of the turn.
-        caller: Caller of the parent, for whom an agent of the app works.
+        caller: Caller of the parent, on whose behalf an agent of the app works.
         parent_id: Id of the parent.
     """
 
@@ -91,15 +91,15 @@ class ChildCall:
 
 
 class AgentCaller(Protocol):
-    """Start of children, and wait for their results."""
+    """Starts child tasks and waits for their results."""
 
     async def start(self, call: ChildCall) -> CallResult:
         """Start the child, or find the child that an earlier run started. Return its current state, or the message of
-        an agent that answers without a task."""
+        an agent that replies without a task."""
         ...
 
     async def result(self, call: ChildCall, task_id: str) -> CallResult:
-        """Wait until the child is terminal or interrupted, and return it."""
+        """Wait until the child is terminal or interrupted, and return its result."""
         ...
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
@@ -112,7 +112,7 @@ class AgentCaller(Protocol):
 
 
 def name_of(target: Any) -> str:
-    """Return the name of a target of `Turn.call`, under which the journal records the call.
+    """Return the name under which the journal records a call of `target`.
 
     Raises:
         ConfigError: `target` is neither a name, nor a URL, nor a RemoteAgent.

@@ -1,4 +1,4 @@
-"""Worker side of an app: Celery tasks of its agents, signal receivers, and the state of each process."""
+"""Worker side of an app: the Celery tasks of its agents, signal receivers, and the state of each process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class AgentWorker:
             self.add(agent)
 
     def add(self, agent: Agent) -> None:
-        """Make Celery run `agent`: as a separate task, or as the plain task that it exposes."""
+        """Make Celery run `agent`, as a separate task or as the plain task that the agent exposes."""
         if agent.kind == "task":
             prepare_task(agent, self.process, self._stop_here, self._ender, self._handing_back)
         else:
@@ -95,7 +95,7 @@ class AgentWorker:
         start_check.worker_starts(sender=worker)
 
     def process(self) -> WorkerProcess:
-        """Return the state of this worker process, created by its first run and so never before a fork."""
+        """Return the state of this worker process, which its first run creates, and therefore never before a fork."""
         pid = os.getpid()
         if pid not in self._processes:
             with self._process_locks.setdefault(pid, Lock()):
@@ -111,13 +111,13 @@ class AgentWorker:
         return self._processes[pid]
 
     def close(self) -> None:
-        """Exit the lifespans of this process, if it has run an agent."""
+        """Exit the lifespans of this process if it has run an agent."""
         process = self._processes.get(os.getpid())
         if process is not None:
             process.close()
 
     def _stop_here(self, celery_id: str) -> None:
-        """Stop a run of this process if it has begun. A signal handler calls this, so it takes no lock."""
+        """Stop a run of this process if it has begun. Signal handlers call this method, so it takes no lock."""
         process = self._processes.get(os.getpid())
         if process is not None:
             process.stop(celery_id)

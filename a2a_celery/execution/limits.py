@@ -1,8 +1,8 @@
 """Limits of a run: total time, time without activity of the agent, and retries.
 
-The event loop enforces the limits, so they work on every pool. Celery enforces its own limits on prefork only, and
+The event loop enforces the limits, so they work on every pool. Celery enforces its own limits only on prefork, and
 finally kills the process. A run's limit is therefore earlier than Celery's hard limit, so that the agent is cancelled
-and can clean up. Celery's limits remain the safety net for agents that block the event loop.
+and can clean up. Celery's limits remain in force for agents that block the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOPPING = 1.0
 """Seconds, in addition to `cancel_grace`, that a run has to stop before Celery's hard limit kills its process."""
 
 STOPPING_SHARE = 0.25
-"""Maximum share of the hard limit for this time and the grace."""
+"""Maximum share of the hard limit for these seconds and the grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def limits_of(agent: Agent, celery: CeleryLimits, cancel_grace: float) -> Limits
 class IdleClock:
     """Time of the last activity of an agent.
 
-    Enter the clock as a context while an event is queued: an agent that waits for the store is not idle.
+    Use the clock as a context manager while an event is queued, because an agent that waits for the store is not idle.
     """
 
     __slots__ = ("_active_at", "_waiting", "clock")
@@ -71,7 +71,7 @@ class IdleClock:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._waiting = 0
-        self._active_at = clock.monotonic()  # an agent may block the loop before `out_of_time` begins
+        self._active_at = clock.monotonic()  # an agent may block the event loop before `out_of_time` begins
 
     def __enter__(self) -> None:
         self._waiting += 1
@@ -91,8 +91,8 @@ class IdleClock:
 
 
 def time_left(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> float:
-    """Return the seconds until a run that arrived at `arrived_at` (monotonic) reaches a limit, or infinity if it has no
-    limit."""
+    """Return the seconds until a run that arrived at the monotonic time `arrived_at` reaches a limit, or infinity if it
+    has none."""
     ends = []
     if limits.total is not None:
         ends.append(arrived_at + limits.total)
@@ -102,8 +102,8 @@ def time_left(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> float
 
 
 async def out_of_time(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> None:
-    """Return when a run that arrived at `arrived_at` (monotonic) has reached a limit. Never return if the run has no
-    limit."""
+    """Return when a run that arrived at the monotonic time `arrived_at` has reached a limit. If the run has no limit,
+    never return."""
     idle_clock.touch()
     while True:
         left = time_left(limits, arrived_at, idle_clock)
@@ -152,10 +152,10 @@ class Retries:
         raise self._retry(eta if countdown is None else countdown, exc or sys.exc_info()[1])
 
     def _retry(self, when: object, cause: BaseException | None) -> Retry:
-        """Return the exception for `request`. No frame of its traceback refers to it, so it is in no reference
-        cycle."""
+        """Return the exception for `request`. No frame of its traceback refers to the exception, which avoids a
+        reference cycle."""
         retry = without_cycle(Retry(when=self._begins_at(when, cause) or 0))
-        retry.exc = cause  # set here: the constructor replaces what cannot be pickled
+        retry.exc = cause  # set here, because the constructor replaces exceptions that cannot be pickled
         return retry
 
     def after(self, error: BaseException) -> tuple[Retried, RunOptions] | None:
@@ -187,9 +187,9 @@ class Retries:
         return self._max_retries is not None and self.count >= self._max_retries
 
     def _begins_at(self, when: object, cause: BaseException | None) -> datetime | None:
-        """Return the time for `when` of a `Retry`, or None for at once.
+        """Return the time that `when` of a `Retry` stands for, or None if the retry begins at once.
 
-        `when` is a number of seconds, a datetime (UTC without a time zone), or None for the default.
+        `when` is a number of seconds, a datetime (UTC if it has no time zone), or None for the default delay.
         """
         if when is None:
             delay = self._policy.requested_delay(cause, self._clock.time())
@@ -210,7 +210,8 @@ class Retries:
 def cause_of(retry: Retry) -> BaseException | None:
     """Return the exception in Celery's `Retry`, or None.
 
-    Celery's constructor replaces an exception that cannot be pickled with one of its base class, or with a wrapper.
+    If an exception cannot be pickled, Celery's constructor replaces it with an exception of a base class or with a
+    wrapper.
     """
     named, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
     if named is None or handled is None:
@@ -229,7 +230,7 @@ def without_cycle(retry: Retry) -> Retry:
 
 
 def error_without_retry(retry: Retry) -> BaseException:
-    """Return the exception that ends a run whose agent raised `retry` without a retry left."""
+    """Return the exception that ends a run if its agent raised `retry` but no retry is left."""
     return cause_of(retry) or MaxRetriesExceededError("the run has reached its limit of retries")
 
 

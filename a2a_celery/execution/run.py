@@ -89,12 +89,12 @@ logger = logging.getLogger(__name__)
 
 
 async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
-    """Run the agent. Return its outcome, or the question or wait of its `Turn` if other code caught it.
+    """Run the agent and return its outcome, or the question or wait of its `Turn` if other code caught it.
 
-    Frameworks convert exceptions of tools to text, and a task group converts them to an exception group.
+    Frameworks convert exceptions of tools to text, and a task group wraps them in an exception group.
 
     Raises:
-        AgentSignal: The agent ended its run. Its signal takes precedence over a caught question or wait.
+        AgentSignal: The agent ended its run. The signal takes precedence over a question or wait that was caught.
         BaseException: The agent failed without a question or wait.
     """
     try:
@@ -111,7 +111,7 @@ async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Ou
         return requested
     finally:
         if events.steps_changed is not None and not events.stopping:
-            raise events.steps_changed  # also if the agent caught it
+            raise events.steps_changed  # even if the agent caught the error
     if isinstance(outcome, Completed | Delegated):
         return _requested_end(claim, events) or outcome
     return outcome
@@ -165,7 +165,7 @@ REFUSALS = (
     ContentTypeNotSupportedError,
     ExtensionSupportRequiredError,
 )
-"""Errors about the client's message, whose text is for the client. Any other A2A error of an agent is a failure."""
+"""Errors about the client's message, whose text is sent to the client. Any other A2A error of an agent is a failure."""
 
 
 def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
@@ -178,11 +178,11 @@ def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
 
 
 CANCEL_SHARE = 0.5
-"""Share of `cancel_grace` for an executor's ``cancel()``. The rest is for the agent's coroutine."""
+"""Share of `cancel_grace` that an executor's ``cancel()`` may take. The rest is left for the agent's coroutine."""
 
 
 class RunHost(Protocol):
-    """Worker process as a run uses it."""
+    """Interface of the worker process that a run uses."""
 
     settings: Settings
     keys: Keys
@@ -196,7 +196,7 @@ class RunHost(Protocol):
     async def adapter(self, agent: Agent) -> Adapter: ...
 
     def force(self, ref: RunRef, stop: Stop) -> None:
-        """Exit this process to end an agent that ignores `stop`. Returns if the process cannot exit."""
+        """Exit this process to end an agent that ignores `stop`. The method returns if the process cannot exit."""
         ...
 
 
@@ -239,7 +239,7 @@ class Run:
         """Perform the run.
 
         Returns:
-            The outcome, or None if this worker did not get the run.
+            The outcome, or None if this worker did not claim the run.
         """
         began = self._clock.monotonic()
         try:
@@ -259,17 +259,17 @@ class Run:
             try:
                 agent, late, woken = self._set_out(adapter, claim, events)
                 try:
-                    await woken  # awaited here, because each further frame stays in memory while the agent waits
+                    await woken  # awaited here, because each additional frame stays in memory while the agent waits
                 finally:
                     if late:
                         late.cancel()
                 outcome = await self._outcome(agent, late, adapter, claim, events)
                 if isinstance(as_left(outcome, events.state), Canceled):
-                    self._children.cancel_all()  # including tasks that the agent started while it stopped
+                    self._children.cancel_all()  # including tasks that the agent started while it was stopping
                 outcome = await self._after_run(outcome, events)
                 if events.blob_error is None:
                     outcome = await self._settle(claim, events, outcome) or outcome
-                    if isinstance(outcome, Canceled | Retried):  # a retry starts its tasks again
+                    if isinstance(outcome, Canceled | Retried):  # the next attempt starts these tasks again
                         self._children.cancel_all(is_retried=isinstance(outcome, Retried))
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
@@ -309,7 +309,7 @@ class Run:
         return self._events is not None and time_left(self._limits, self._arrived_at, self._events.idle_clock) <= 0
 
     def stop(self, reason: Stop) -> None:
-        """Stop the run. The first reason counts."""
+        """Stop the run. Only the first reason counts."""
         if self._stopped is None:
             self._stopped = reason
             self._wake()
@@ -329,7 +329,7 @@ class Run:
             session=self._agent.session,
             worker=self._emitter.worker if self._emitter else "",
         )
-        # a claim whose reply was lost may have succeeded
+        # the claim may have succeeded although its reply was lost
         answer = await run_with_retry(host.store, claim(resolve_blobs=False))
         if isinstance(answer, RetryUnrecorded) and call is not None:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
@@ -369,9 +369,9 @@ class Run:
         """Start the agent task and, if the run is limited, its timer.
 
         Returns:
-            Both tasks, and a future that resolves when the agent ends or must be stopped.
+            Both asyncio tasks, and a future that is resolved when the agent ends or must be stopped.
         """
-        woken = self._woken = events.aborted.future()  # one future for all reasons, to save memory
+        woken = self._woken = events.aborted.future()  # a single future for all reasons, to save memory
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
         agent.add_done_callback(self._wake)
         if self._stopped:
@@ -394,7 +394,7 @@ class Run:
         claim: Claim,
         events: RunEventQueue,
     ) -> Outcome:
-        """Return the outcome of the agent; stop the agent first if it has not ended."""
+        """Return the outcome of the agent. If the agent has not ended, stop it first."""
         if agent.done():
             return agent.result()
         if late and late.done() and not events.aborted.is_set():
@@ -407,7 +407,8 @@ class Run:
     async def _stop_agent(
         self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEventQueue
     ) -> Outcome:
-        """Cancel the agent and wait `cancel_grace` seconds for it; then stop it by force where that is possible."""
+        """Cancel the agent, wait up to `cancel_grace` seconds for it to stop, and then stop it by force where that is
+        possible."""
         grace = self.grace
         until = self._clock.monotonic() + grace
         events.stopping = True
@@ -418,7 +419,7 @@ class Run:
             await asyncio.wait({cancelling}, timeout=grace * CANCEL_SHARE)
             cancelling.cancel()
         else:
-            events.close()  # frameworks report a cancellation they did not expect as a canceled task
+            events.close()  # frameworks report an unexpected cancellation as a canceled task
         agent.cancel()
         await asyncio.wait({agent}, timeout=until - self._clock.monotonic())
         if not agent.done():
@@ -430,23 +431,24 @@ class Run:
             agent.add_done_callback(lambda _: abandoned.discard(self.ref.name))
         match stop:
             case Stop.CANCEL:
-                return Canceled()  # also after a normal return, because agents swallow cancellations
+                return Canceled()  # even after a normal return, because agents swallow cancellations
             case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT:
-                return Lost()  # aborted: the worker's main process writes the end
+                return Lost()  # aborted, so the worker's main process writes the end
             case Stop.OUT_OF_TIME:
                 return Failure(OUT_OF_TIME)
 
     async def _cancel_agent(self, adapter: Adapter, events: RunEventQueue) -> None:
-        """Notify the agent of its cancellation. A separate task calls this, because the agent may cancel its caller."""
+        """Notify the agent of its cancellation. This method is called in a separate asyncio task, because the agent may
+        cancel its caller."""
         try:
-            if self._shown is not None:  # else the agent has not begun
+            if self._shown is not None:  # otherwise, the agent has not begun
                 await adapter.cancel(self._shown, events)
-        except BaseException:  # as in _guarded
+        except BaseException:  # see _guarded
             logger.info("run %s: the cancel() of its agent failed", self.ref.name, exc_info=True)
 
     async def _guarded(self, adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
         """Return the outcome of the agent. No exception of an agent may reach the event loop, which all runs share."""
-        CURRENT_EXECUTION.set(self._execution)  # in the agent's own task
+        CURRENT_EXECUTION.set(self._execution)  # in the asyncio task of the agent
         self._children.trace_of_run = lambda: RunOptions.from_json(claim.options).trace
         CURRENT_CHILDREN.set(self._children)
         try:
@@ -461,13 +463,14 @@ class Run:
             return await run_agent(adapter, claim, events)
         except asyncio.CancelledError:
             return Canceled(CANCELED_BY_AGENT)
-        except BaseException as error:  # also SystemExit and KeyboardInterrupt, which would stop the loop
+        except BaseException as error:  # including SystemExit and KeyboardInterrupt, which would stop the loop
             return self._retried(error, events) or self._ended_by(error, claim)
 
     def _retried(self, error: BaseException, events: RunEventQueue) -> Retried | None:
         """Return the retry that follows `error`, or None.
 
-        An agent that has ended its task is not retried, nor are errors about the message or the object store.
+        If an agent has already ended its task, it is not retried. Errors about the message or the object store are not
+        retried either.
         """
         if events.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
@@ -485,7 +488,7 @@ class Run:
         return retried
 
     def _ended_by(self, error: BaseException, claim: Claim) -> Outcome:
-        """Return the outcome of a run that an exception of its agent ends."""
+        """Return the outcome of a run that ends with an exception of its agent."""
         if isinstance(error, Retry) and self._call is None:
             error = error_without_retry(error)
         match error:
@@ -508,11 +511,11 @@ class Run:
                 return Failure(reference=self._report("its agent failed", error))
 
     def _report(self, what: str, error: BaseException | None = None) -> str:
-        """Log `error`, or the current exception. Return the reference in the log line."""
+        """Log `error`, or the current exception, and return the reference in the log line."""
         return reported(self.ref, self._agent.name, what, error)
 
     async def _after_run(self, outcome: Outcome, events: RunEventQueue) -> Outcome:
-        """Call the `after_run` hooks, and return the outcome, which is a failure if a hook failed on an event."""
+        """Call the `after_run` hooks and return the outcome, which is a failure if a hook failed on an event."""
         if self._hooks is None:
             return outcome
         if self._hooks.failed is not None and not isinstance(outcome, Canceled | Lost):
@@ -523,7 +526,8 @@ class Run:
     async def _last_status(
         self, final: TaskStatusUpdateEvent, outcome: Outcome, events: RunEventQueue
     ) -> TaskStatusUpdateEvent:
-        """Return the final status of the run after its hooks. Hooks only add metadata to a status of the agent."""
+        """Return the final status of the run after its hooks. Hooks can only add metadata to a status that the agent
+        has sent."""
         assert self._hooks is not None
         if not events.ended and not (events.paused and isinstance(outcome, Completed)):
             return await self._hooks.last(final)
@@ -537,7 +541,7 @@ class Run:
         return RunRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
 
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
-        """Write the end. Return the outcome if it differs, or None."""
+        """Write the end of the run. Return the outcome if it differs from `outcome`, or None otherwise."""
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         if self._hooks is not None and final is not None and not isinstance(outcome, Lost):

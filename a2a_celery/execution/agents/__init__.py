@@ -1,1 +1,1 @@
-"""Calling of agents, and the objects that an agent's code uses: turn, session and hooks."""
+"""Calls of agents, and the objects that an agent's code uses: turn, session and hooks."""

@@ -1,4 +1,4 @@
-"""Adapters that call each kind of agent: an SDK executor or a function, also one given by name."""
+"""Adapters that call each kind of agent: an SDK executor or a function, which may be registered by name."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from .turn import Turn
 T = TypeVar("T")
 
 ATTEMPT = "a2a_attempt"
-"""Key of an executor's `call_context.state` for the number of the attempt at the turn, from 1."""
+"""Key in an executor's `call_context.state` of the number of the attempt at the turn, starting at 1."""
 
 RETRIES = "a2a_retries"
-"""Key of an executor's `call_context.state` for the number of retries of the turn before this run."""
+"""Key in an executor's `call_context.state` of the number of retries of the turn before this run."""
 
 
 class Adapter(Protocol):
     """Caller of one kind of agent.
 
     Attributes:
-        announces: True if the agent never responds with a bare message, so that the claim sets WORKING.
+        announces: True if the agent never replies with only a message, so that the claim sets WORKING.
     """
 
     announces: bool
 
     async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
-        """Execute the agent. An exception ends the run; see ``outcomes.run_agent``."""
+        """Execute the agent. An exception of the agent ends the run; see ``outcomes.run_agent``."""
         ...
 
     async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
@@ -56,7 +56,7 @@ class Adapter(Protocol):
 
 
 async def make_adapter(agent: Agent, cleanup: ThreadCleanup) -> Adapter:
-    """Return the adapter for `agent`. A thread imports the code, because an import may take seconds."""
+    """Return the adapter for `agent`. The code is imported in a thread, because an import may take seconds."""
     code = agent.code
     if isinstance(code, str):
         code = await asyncio.to_thread(load, code)
@@ -68,13 +68,13 @@ async def make_adapter(agent: Agent, cleanup: ThreadCleanup) -> Adapter:
 
 
 def load(name: str) -> Any:
-    """Return the object that "module:name" names.
+    """Return the object that `name` ("module:name") refers to.
 
-    The current folder comes first, as when Celery imports the app. It stays in `sys.path`: imports may run at the same
-    time in several threads, and an agent may import more while it works.
+    The current folder is searched first, as when Celery imports the app. The folder stays in `sys.path`, because
+    several threads may import at the same time, and an agent may import more code while it runs.
 
     Raises:
-        ConfigError: The module cannot be imported, or has no such name.
+        ConfigError: The module cannot be imported, or does not define the name.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -84,7 +84,7 @@ def load(name: str) -> Any:
         value: Any = import_module(module)
         for part in attribute.split("."):
             value = getattr(value, part)
-    except BaseException as e:  # an import may do anything, exit too
+    except BaseException as e:  # an import may raise any exception, including SystemExit
         raise ConfigError(f"{name!r} cannot be loaded: {type(e).__name__}: {e}") from e
     return value
 
@@ -97,7 +97,7 @@ def _executor(code: Any, agent: str) -> AgentExecutor:
 
 
 class ExecutorAdapter:
-    """An a2a-sdk AgentExecutor, unmodified."""
+    """Adapter for an unmodified AgentExecutor of the SDK."""
 
     announces = False
 
@@ -114,7 +114,8 @@ class ExecutorAdapter:
 
 
 class FunctionAdapter:
-    """A function that takes a `Turn`: async or sync, returning or yielding. A sync one runs in a thread."""
+    """Adapter for a function, async or sync, that takes a `Turn` and returns or yields values. A sync function runs in
+    a thread."""
 
     announces = True
 
@@ -136,12 +137,14 @@ class FunctionAdapter:
         return Completed()
 
     async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
-        """Do nothing: an async function is cancelled at its next await, a sync one checks ``turn.cancelled``."""
+        """Do nothing: an async function is cancelled at its next await, and a sync function checks
+        ``turn.cancelled``."""
 
     async def _run_in_thread(self, turn: Turn, reply: Reply) -> None:
-        """Call the function in a thread that belongs to the run, so that a function that hangs blocks no other run.
+        """Call the function in a thread that belongs to the run, so that a function that hangs does not block other
+        runs.
 
-        Celery bounds the number of these threads. A thread cannot be cancelled: a stopped run waits here until the
+        Celery limits the number of these threads. A thread cannot be cancelled, so a stopped run waits here until the
         function has ended.
         """
         thread = DaemonThreads(1, "a2a-sync-agent", at_end=self._cleanup.at_thread_end)
@@ -157,7 +160,7 @@ class FunctionAdapter:
                 await _send_all(result, reply)
             elif isinstance(result, Generator):
                 await _send_all(_iterate_in_thread(result, thread, context), reply)
-            elif inspect.isawaitable(result):  # a callable object or a partial of an async function
+            elif inspect.isawaitable(result):  # a callable object, or a partial of an async function
                 await reply.send_result(await result)
             else:
                 await reply.send_result(result)
@@ -166,7 +169,7 @@ class FunctionAdapter:
 
 
 class UnusableAdapter:
-    """Adapter of an agent whose code cannot be loaded. Every run fails, with a reference to the logged reason."""
+    """Adapter of an agent whose code cannot be loaded. Every run fails with a reference to the reason in the log."""
 
     announces = False
 
@@ -213,17 +216,18 @@ async def _shielded(call: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait({future})
         if not future.cancelled():
-            future.exception()  # marks it as retrieved: the exception of a stopped agent is ignored
+            future.exception()  # mark the exception as retrieved: the exception of a stopped agent is ignored
         raise
     finally:
-        del future  # holds the exception, whose traceback holds this frame
+        del future  # the future holds the exception, whose traceback holds this frame
 
 
 def _paused_task(claim: Claim) -> Task | None:
-    """Return the task as it waited for the message of the run, or None in the first turn of a task.
+    """Return the task in the state in which it waited for the message of the run, or None in the first turn of a task.
 
-    The SDK's contract: executors ask `current_task` whether the message begins a task or answers a question, also in a
-    later attempt, and ask its state what it waited for. The message and the question before it are in its history.
+    The SDK's contract: executors check `current_task` to learn whether the message begins a task or answers a question,
+    also in later attempts, and check its state to learn what it waited for. Its history contains the message and the
+    question before it.
     """
     if claim.interrupted_state is None:
         return None
@@ -253,10 +257,10 @@ NO_REPLY = "its import ends the process"
 
 
 def import_errors(agents: Iterable[Agent]) -> dict[str, str]:
-    """Return the reason for each agent whose code cannot be imported, by name.
+    """Return the reason for each agent whose code cannot be imported, by agent name.
 
-    A forked child imports the code. An event loop, a thread or a connection that an import leaves would not survive the
-    fork of a pool process, so the caller must not have it.
+    A forked child imports the code. The caller must not import the code itself, because event loops, threads or
+    connections that an import creates would not survive the fork of a pool process.
     """
     named = {agent.name: agent.code for agent in agents if isinstance(agent.code, str)}
     if not named:
@@ -270,11 +274,11 @@ def import_errors(agents: Iterable[Agent]) -> dict[str, str]:
             os.dup2(2, 1)
             os.write(writing, json.dumps(_errors(named)).encode() + b"\n")
         finally:
-            os._exit(0)  # no cleanup: it belongs to the parent
+            os._exit(0)  # no cleanup, which is up to the parent
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         line = pipe.readline()
-    with suppress(ChildProcessError):  # the process ignores the ends of its children
+    with suppress(ChildProcessError):  # the process ignores the exit of its children
         os.waitpid(pid, 0)
     return dict(json.loads(line)) if line else dict.fromkeys(named, NO_REPLY)
 

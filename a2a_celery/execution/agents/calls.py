@@ -1,8 +1,8 @@
 """Calls of other agents by a function agent: `Turn.call`.
 
-A call starts a task, the child of the agent's task, and returns its result. The id of the child follows from the key of
-the call in the journal, so that each run of the turn finds the same child. The journal records the id of the child, and
-then its result.
+A call starts a task, the child of the agent's task, and returns its result. The id of the child is derived from the key
+of the call in the journal, so that each run of the turn finds the same child. The journal records the id of the child
+first, and then its result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..events.settlement import PendingWait
 from .journal import UNFINISHED, JournalCall, RunJournal
 
 KIND = "call"
-"""Kind of the journal's entries."""
+"""Kind of the journal entries of calls."""
 
 CHILD_SIGNAL = "child/"
 """Prefix of the signal that ends the wait for a child, before its id; see ``child_waits`` in scripts/lib."""
@@ -36,16 +36,16 @@ MAX_WAIT = 3600.0
 """Seconds after which a suspended run checks its child, in case the store has lost the child."""
 
 STARTED, RESULT, REFUSED = "started", "json", "refused"
-"""Forms of the journal's entries: the id of the child, its result, and the text of an error without a child."""
+"""Forms of the journal entries: the id of the child, its result, and the text of an error if there is no child."""
 
 
 async def perform_call(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> Any:
-    """Return the result of a call: the recorded one, or that of the child.
+    """Return the result of a call: the recorded result, or the result of the child.
 
     Raises:
         SuspendRun: The run ends until the child, of an agent of the app, has ended.
-        ChildFailed: The child did not complete; `ChildInterrupted` if it asks a question.
-        ChildRefused: The agent refused the message, and there is no child.
+        ChildFailed: The child did not complete. `ChildInterrupted` if it asks a question.
+        ChildRefused: The agent refused the message, so there is no child.
         StepError: The result is too large for the journal.
     """
     recorded, caller = entry.entry, events.calls
@@ -70,7 +70,7 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
     except SuspendRun:
         raise
     except BaseException:
-        journal.defer(entry, UNFINISHED, b"")  # an agent that goes on calls the same child again
+        journal.defer(entry, UNFINISHED, b"")  # an agent that continues calls the same child again
         raise
     content = json.dumps(caller.encode(result), ensure_ascii=False, separators=(",", ":"))
     await journal.record(entry, RESULT, content.encode())

@@ -1,4 +1,4 @@
-"""Durable steps: calls of functions whose results are recorded, so that later runs of the turn do not repeat them.
+"""Durable steps: calls of functions whose results are recorded, so that later runs of the turn do not repeat the calls.
 
 ::
 
@@ -9,8 +9,8 @@
     total = await turn.step("count", count, page)  # any function, under a name
 
 A step is recorded when its function has returned and before the caller receives the result. A later run of the turn
-receives the recorded result and does not call the function. A step that was being executed when its worker died is
-executed again; `current_step_key` identifies the repeated execution to other services.
+receives the recorded result and does not call the function. If a worker dies while it executes a step, the step is
+executed again. `current_step_key` identifies the repeated execution to other services.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KIND = "step"
-"""Kind of the entries of durable steps."""
+"""Kind of the journal entries of durable steps."""
 
 CANCEL_POLL_INTERVAL = 0.2
-"""Seconds between two checks whether a run was stopped while its thread waits."""
+"""Seconds between two checks for a stop of the run while its thread waits."""
 
 DEFAULT_RETRIES = RetryPolicy(default_retry_delay=1.0)
 """Defaults of the retry options of a step. The run keeps its worker slot during the delay, so the delay is short."""
@@ -53,8 +53,8 @@ class DurableStep:
     """Function of a durable step, with its options.
 
     Attributes:
-        name: Name under which a call of the decorated function is recorded.
-        retry: Exceptions of the function that cause another attempt in the same run, and the delays.
+        name: Name under which calls of the decorated function are recorded.
+        retry: Exceptions of the function that cause another attempt in the same run, and the delays between attempts.
         timeout: Seconds for one attempt, or None for no limit.
     """
 
@@ -65,7 +65,7 @@ class DurableStep:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> DurableStep:
-        """Return the step of a function, with the options of its decorator if it has one.
+        """Return the step for a function, with the options of its decorator if there is one.
 
         Raises:
             StepError: `function` cannot be called.
@@ -104,13 +104,13 @@ def step(
 
 
 def step(function: Any = None, /, *, name: str | None = None, timeout: float | None = None, **retry: Any) -> Any:
-    """Make each call of a function in a run a durable step. Outside of a run, the function is called as usual.
+    """Make each call of a function in a run a durable step. Outside a run, the function is called as usual.
 
     Args:
         function: Async function, or plain function for synchronous agents.
         name: Name of the step, or None for the name of the function.
         timeout: Seconds for one attempt of an async function, which then raises `TimeoutError`. None for no limit.
-        **retry: Retry options of agents, see `RetryPolicy`. `default_retry_delay` is 1 second.
+        **retry: Retry options of agents; see `RetryPolicy`. `default_retry_delay` is 1 second.
 
     Raises:
         ConfigError: An option is unknown, invalid, or has no effect.
@@ -177,12 +177,12 @@ async def perform(
     """Return the recorded result of a step, or execute the step and record it.
 
     Args:
-        call: Call of the step if the caller has begun it, or None.
+        call: Call of the step if the caller has already begun it, or None.
 
     Raises:
         Exception: The recorded failure of the step, or the failure of its last attempt.
-        CancelledError: The run must stop, or is lost. A result is not used then.
-        StepsChanged: The step is not the step of an earlier run at this position.
+        CancelledError: The run must stop, or is lost. A result is not used in this case.
+        StepsChanged: An earlier run recorded a different step at this position.
         StepError: The step cannot be recorded.
     """
     call = call or journal.begin(KIND, name, (args, kwargs))
@@ -210,9 +210,10 @@ async def perform(
 def perform_blocking(
     journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Like `perform`, in the thread of a synchronous agent. A plain function is called in this thread.
+    """Perform a step like `perform`, but in the thread of a synchronous agent. A plain function is called in this
+    thread.
 
-    If the run must stop when the function has returned, its result is recorded before the run stops.
+    If the run must stop by the time the function has returned, the result is recorded before the run stops.
     """
     call = journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
@@ -238,7 +239,8 @@ def perform_blocking(
 
 
 def _replayed(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
-    """Return the result in `entry`, also in the run that recorded it, so that all runs receive equal values."""
+    """Return the result in `entry`. The run that recorded it also uses the entry, so that all runs receive equal
+    values."""
     if entry.form == FAILURE:
         raise _decoded(journal, call, decode_failure, entry.content)
     return _decoded(journal, call, partial(decode_result, entry.form), entry.content)
@@ -297,7 +299,7 @@ def _attempted_blocking(
 def _retry_delay(
     journal: RunJournal, durable: DurableStep, call: JournalCall, error: Exception, retries: int
 ) -> float | None:
-    """Return the seconds until the next attempt after `error`, or None if there is none."""
+    """Return the seconds until the next attempt after `error`, or None if no attempt is left."""
     policy = durable.retry
     if not policy.is_retried(error) or (policy.max_retries is not None and retries >= policy.max_retries):
         return None
@@ -308,7 +310,7 @@ def _retry_delay(
 
 
 async def _called(durable: DurableStep, function: Callable[[], Any]) -> Any:
-    """Call the function of a step: a plain function in a thread, where it may block."""
+    """Call the function of a step. A plain function is called in a thread, where it may block."""
     if durable.is_async:
         return await function()
     result = await _finished(asyncio.ensure_future(asyncio.to_thread(function)))
@@ -324,7 +326,8 @@ class _CancelledLate(asyncio.CancelledError):
 
 
 async def _finished(thread: asyncio.Future[Any]) -> Any:
-    """Return the result of a thread. A cancellation takes effect when the thread has ended, because it continues."""
+    """Return the result of a thread. A cancellation takes effect when the thread has ended, because the thread cannot
+    be stopped."""
     try:
         return await asyncio.shield(thread)
     except asyncio.CancelledError:

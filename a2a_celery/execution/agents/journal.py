@@ -1,16 +1,16 @@
-"""Journal of a turn, as the code of one run uses it: named calls, whose results are recorded once.
+"""Journal of a turn as the code of one run uses it: named calls whose results are recorded once.
 
-`RunJournal.begin` names a call by its kind, its name and its arguments. It returns the call with the entry of an
-earlier run, or without an entry; the caller then executes it and passes the result to `RunJournal.record`. Durable
-steps (``durable_steps``) are calls of the kind ``step``. Another kind of call, for example a timer, uses the journal in
-the same way::
+`RunJournal.begin` names a call by its kind, its name and its arguments. It returns the call, with the entry of an
+earlier run if there is one. Without an entry, the caller executes the call and passes the result to
+`RunJournal.record`. Durable steps (``durable_steps``) are calls of the kind ``step``. Other kinds of calls, for example
+a timer, use the journal in the same way::
 
     call = journal.begin("sleep", name)
     if call.entry is None:
         await journal.record(call, "json", b'{"until": 1700000000}')
 
 A call may be recorded again; the new entry replaces the earlier one. `record` returns after the store has confirmed the
-write, so an effect that follows it follows the entry.
+write, so any later effect follows the entry.
 
 The key of a call is its name with an ordinal. The calls of the agent's own asyncio task, or of the thread of a
 synchronous agent, outside of other calls, are the main sequence. Their order is the order of the code. Their ordinal
@@ -67,9 +67,9 @@ class JournalCall:
     """Named call of an agent.
 
     Attributes:
-        key: Key of its entry.
-        idempotency_key: UUID that is the same in every run of the turn, and in a task that continues the journal.
-        position: Position in the main sequence, or 0 for a call outside of it.
+        key: Key of the call's entry.
+        idempotency_key: UUID that is the same in every run of the turn, and in a task that takes over the journal.
+        position: Position in the main sequence, or 0 for a call outside the main sequence.
         entry: Entry with the result of an earlier run, or None if the call must be executed.
     """
 
@@ -85,7 +85,7 @@ class RunJournal:
     """Journal of the turn that one run serves. `begin` and `defer` are thread-safe.
 
     Args:
-        claim: Claim with its journal.
+        claim: Claim of the run, with the journal.
         events: Event queue of the run.
     """
 
@@ -140,20 +140,20 @@ class RunJournal:
         return self._settings.step_max_bytes
 
     def adopt_thread(self) -> None:
-        """Make the current thread that of the agent: its calls are the main sequence."""
+        """Make the current thread the thread of the agent, whose calls are the main sequence."""
         self._thread = get_ident()
 
     def begin(self, kind: str, name: str, arguments: Any = ()) -> JournalCall:
-        """Return the next call of that name.
+        """Return the next call with this name.
 
         Args:
-            kind: What makes the call.
+            kind: Kind of the call, such as "step".
             name: Name of the call.
-            arguments: Arguments by which equal calls outside of the main sequence are recognized.
+            arguments: Arguments, by which equal calls outside the main sequence are recognized.
 
         Raises:
             CancelledError: The run must stop.
-            StepsChanged: The call is not the call of an earlier run at this position.
+            StepsChanged: An earlier run recorded a different call at this position.
             StepError: The name is invalid, the task has ended, or the journal has too many entries.
         """
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
@@ -180,7 +180,7 @@ class RunJournal:
         return JournalCall(key, kind, name, str(uuid5(NAMESPACE_URL, f"{self._origin}/{key}")), position, call_entry)
 
     async def record(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
-        """Record the result of a call, and return the entry when the store has it.
+        """Record the result of a call, and return the entry after the store has confirmed it.
 
         Raises:
             CancelledError: The run is lost. Its result must not be used.
@@ -197,9 +197,9 @@ class RunJournal:
         return entry
 
     def defer(self, call: JournalCall, form: str, content: bytes) -> None:
-        """Record a call without a result once the agent continues after it: with its next call or question.
+        """Record a call without a result as soon as the agent continues after the call, with its next call or question.
 
-        An agent that does not continue, because the run ends or is retried, has not handled the failure of the call.
+        If the agent does not continue, because the run ends or is retried, it has not handled the failure of the call.
         The next run then executes the call again.
         """
         if not self.is_stopping:
@@ -208,7 +208,8 @@ class RunJournal:
                 self._deferred.append((self._owner(), entry))
 
     def flush(self) -> None:
-        """Queue the deferred entries of calls after which the agent continued, to be written with the next events."""
+        """Queue the deferred entries of calls after which the agent has continued, so that they are written with the
+        next events."""
         with self._lock:
             self._settle_deferred(self._owner() == self._main_owner)
             caught, self._caught = self._caught, []
@@ -216,7 +217,7 @@ class RunJournal:
             self._events.add_entries(caught)
 
     def require_all_called(self) -> None:
-        """Check that the agent, which returns, has made all calls of the main sequence that earlier runs recorded.
+        """Check that the agent, when it returns, has made all calls of the main sequence that earlier runs recorded.
 
         Raises:
             StepsChanged: Calls are missing.
@@ -227,7 +228,7 @@ class RunJournal:
 
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
-        """Make `call` the call of which further calls in the block are part."""
+        """Return a context manager that makes `call` the outer call of all calls in the block."""
         token = CURRENT_CALL.set(call)
         try:
             yield
@@ -235,7 +236,7 @@ class RunJournal:
             CURRENT_CALL.reset(token)
 
     def changed(self, problem: str) -> StepsChanged:
-        """Return the error that ends the run, because the code of the agent does not fit its journal."""
+        """Return the error that ends the run because the agent's code does not fit its journal."""
         error = StepsChanged(
             f"{problem}: the code of the agent has changed since an earlier run of this turn, or does not call its "
             "steps in the same order each time. Restore the code and requeue the task (a2a requeue TASK), or requeue "
@@ -284,10 +285,10 @@ class RunJournal:
         return self._task if self._thread is None else self._thread
 
     def _settle_deferred(self, is_main: bool) -> None:
-        """Move the deferred entries that the agent has handled.
+        """Move the deferred entries of failures that the agent has handled.
 
-        A call of the main sequence has handled all entries before it. A call of another asyncio task has handled those
-        of its task and those of the main sequence, which has continued since.
+        A call of the main sequence shows that all entries before it were handled. A call of another asyncio task shows
+        this for the entries of that task, and for those of the main sequence, which has continued since.
         """
         if self._deferred:
             makers = (self._owner(), self._main_owner)
@@ -296,7 +297,7 @@ class RunJournal:
 
 
 def open_journal(claim: Claim, events: RunEventQueue, settings: Settings) -> RunJournal:
-    """Open the journal of a run for the code in the current context."""
+    """Open the journal of a run and make it available to the code in the current context."""
     journal = RunJournal(claim, events, settings)
     CURRENT.set(journal)
     return journal
@@ -305,8 +306,8 @@ def open_journal(claim: Claim, events: RunEventQueue, settings: Settings) -> Run
 def current_step_key() -> str:
     """Return the idempotency key of the durable step that is being executed.
 
-    The key is a UUID that is the same in every execution of the step. A service that accepts an idempotency key ignores
-    the second request of a step whose worker was lost after the first.
+    The key is a UUID that is the same in every execution of the step. If a worker is lost after the first request of a
+    step, a service that accepts idempotency keys ignores the second request.
 
     Raises:
         RuntimeError: No step is being executed.
@@ -322,7 +323,7 @@ def _prefix(outer: JournalCall | None) -> str:
 
 
 def _digest(arguments: Any) -> str:
-    """Return a digest of `arguments`. Values that are not data count by their type."""
+    """Return a digest of `arguments`. Values that are not data are represented by their type."""
     try:
         text = json.dumps(arguments, default=_plain, skipkeys=True)
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Hooks of one run: their arguments, the times of their calls, and the handling of their exceptions."""
+"""Hooks of one run: their arguments, the order of their calls, and the handling of their exceptions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ AFTER_RUN_WITHIN = 10.0
 
 
 class HookFailed(Exception):
-    """Ends an agent whose event a hook could not handle."""
+    """Ends an agent after a hook failed on one of its events."""
 
 
 @dataclass(eq=False, slots=True)
 class RunInfo:
-    """Run, as its hooks see it.
+    """Information about a run that its hooks receive.
 
     Attributes:
-        message: Message of the client; empty in `on_transition` before the first `before_run`.
-        attempt: Number of the attempt in its turn, from 1.
+        message: Message of the client. In `on_transition`, it is empty before the first `before_run`.
+        attempt: Number of the attempt in its turn, starting at 1.
         metadata: Metadata that hooks add to the task, written with the final status of the run.
-        outcome: Outcome of the run ("completed", "paused", "failed", …) in `after_run`; "" before.
+        outcome: Outcome of the run ("completed", "paused", "failed", …) in `after_run`, or "" before that.
     """
 
     agent: str
@@ -53,12 +53,13 @@ class RunInfo:
 
 
 class RunHooks:
-    """Hooks of one run. Use it on the loop of the run, except for `transition`."""
+    """Hooks of one run. Use the object on the event loop of the run, except for `transition`."""
 
     def __init__(self, hooks: Hooks, agent: Agent, claim: Claim) -> None:
         name = agent.name
         self.failed: str | None = None
-        """Reference of the first failure of an `on_event` hook, which fails the run, or None."""
+        """Reference of the first failure of an `on_event` hook, which fails the run, or None if there was no
+        failure."""
         self._before, self._after = hooks.of("before_run", name), hooks.of("after_run", name)
         self._on_event, self._on_transition = hooks.of("on_event", name), hooks.of("on_transition", name)
         self._claim = claim
@@ -70,11 +71,11 @@ class RunHooks:
 
     @property
     def holds_end(self) -> bool:
-        """True if the end of the task waits for the agent to return, so that hooks can add to it."""
+        """True if the end of the task is written only after the agent has returned, so that hooks can add to it."""
         return bool(self._before or self._after)
 
     async def before(self, claim: Claim) -> None:
-        """Call the `before_run` hooks. Their exceptions count as the agent's."""
+        """Call the `before_run` hooks. Their exceptions are treated like exceptions of the agent."""
         self.info.message = claim.request.message
         for hook in self._before:
             await _called(hook, self.info)
@@ -93,7 +94,7 @@ class RunHooks:
             logger.error("run %s: its after_run hooks took more than %g s", self._claim.ref.name, AFTER_RUN_WITHIN)
 
     async def event(self, event: Event) -> Event:
-        """Return `event` after the `on_event` hooks.
+        """Pass `event` through the `on_event` hooks and return the result.
 
         Raises:
             HookFailed: A hook raised an exception. The run fails.
@@ -109,7 +110,7 @@ class RunHooks:
         return event
 
     async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
-        """Return the final status of the run, with the metadata of the hooks."""
+        """Return the final status of the run with the metadata that hooks have added."""
         state = event.status.state
         if is_terminal(state) or is_interrupted(state):
             event.metadata.update(self.info.metadata)
@@ -126,7 +127,7 @@ class RunHooks:
         return failed
 
     def transition(self, made: Transition) -> None:
-        """Call the `on_transition` hooks: a sync function at once, an async one soon and in order. Exceptions are
+        """Call the `on_transition` hooks: sync functions immediately, async functions soon and in order. Exceptions are
         logged."""
         for hook in self._on_transition:
             if inspect.iscoroutinefunction(hook):
@@ -164,7 +165,7 @@ def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:
 
 
 async def _called(hook: Callable[..., Any], info: RunInfo) -> None:
-    """Call a hook; a sync function in a thread, where it may block."""
+    """Call a hook. A sync function is called in a thread, where it may block."""
     answer = hook(info) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, info)
     if inspect.isawaitable(answer):
         await answer

@@ -1,4 +1,5 @@
-"""Session of an agent: its state for a context, opened when a run begins, and saved at checkpoints and at its end."""
+"""Session of an agent: its state for a context, which is opened when a run begins and saved at checkpoints and at the
+end of the run."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", de
 """Session of the current run."""
 
 HISTORY_TASKS = 50
-"""Maximum tasks of a context in its history. The oldest are omitted."""
+"""Maximum number of tasks of a context in its history. Older tasks are omitted."""
 
 HISTORY_MESSAGES = 200
 
@@ -36,12 +37,12 @@ NEW = b"{}"
 class ContextSession:
     """Session of an agent: its state for one context of its caller.
 
-    Except for `state`, use a session on the event loop of the run.
+    Except for `state`, use a session only on the event loop of the run.
 
     Attributes:
         state: The state, a JSON object that the agent changes or replaces. The state is saved when the run completes or
             pauses.
-        version: How often the session was saved; 0 means never.
+        version: Number of times that the session has been saved.
         resumed: True if an earlier attempt at this message saved the state and was lost with its worker.
     """
 
@@ -49,7 +50,7 @@ class ContextSession:
         """Open the session that came with the claim.
 
         Raises:
-            SessionError: If the session cannot be opened with the current `secret_key`.
+            SessionError: If the current `secret_key` cannot decrypt the session.
         """
         saved = claim.session or SavedSession()
         self._claim = claim
@@ -66,14 +67,15 @@ class ContextSession:
         self.resumed = saved.resumed
 
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """Save the state after all events sent so far. A run that replaces this one begins with the saved state.
+        """Save the state after all events sent so far. A run that replaces this one starts with the saved state.
 
         Args:
             state: The new state, or None for the current state of the session.
 
         Raises:
-            SessionError: If the state is not a JSON object or is too large. Nothing is changed.
-            SessionConflict: If another run of the context has saved the session since this run began. Nothing is saved.
+            SessionError: If the state is not a JSON object or is too large. In this case, nothing is changed.
+            SessionConflict: If another run of the context has saved the session since this run began. In this case,
+                nothing is saved.
             CancelledError: If the run is lost.
         """
         save = asyncio.create_task(self._save(state), name=f"a2a-session-{self._claim.ref.name}")
@@ -84,18 +86,18 @@ class ContextSession:
             self.state = state
 
     async def idle(self) -> None:
-        """Wait for all checkpoints in progress, including those that no caller awaits."""
+        """Wait for all checkpoints in progress, including those that no caller waits for."""
         while self._under_way:
             await asyncio.wait(set(self._under_way))
 
     async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
         """Return the newest messages of the context, oldest first, across its newest tasks.
 
-        The current message is the last. Messages whose turn has not begun are left out.
+        The current message is the last. Messages whose turn has not begun are omitted.
 
         Args:
             limit: The maximum number of messages.
-            artifacts: Include the artifacts of the agent as messages.
+            artifacts: Whether to include the artifacts of the agent as messages.
         """
         claim, store = self._claim, self._events.store
         page = await store.run(
@@ -126,7 +128,7 @@ class ContextSession:
         return self.unchanged() if text == self._saved else self._to_save(text)
 
     def unchanged(self) -> SessionState:
-        """Return the session as last saved, to extend its lifetime."""
+        """Return the session as it was last saved, to extend its lifetime."""
         return SessionState(self._claim.scope, self._claim.task.context_id, self.version, b"")
 
     def conflict(self, since: SavedSince) -> SessionConflict:
@@ -166,10 +168,10 @@ class ContextSession:
 
 
 def open_session(agent: Agent, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
-    """Open the session of a run if its agent has one. `current_session` returns it to the agent's code.
+    """Open the session of a run if its agent has one. `current_session` returns the session to the agent's code.
 
     Raises:
-        SessionError: If the session cannot be opened with the current `secret_key`.
+        SessionError: If the current `secret_key` cannot decrypt the session.
     """
     if agent.session:
         events.settlement.session = session = ContextSession(claim, events, settings)
@@ -177,7 +179,7 @@ def open_session(agent: Agent, claim: Claim, events: RunEventQueue, settings: Se
 
 
 def current_session() -> ContextSession | None:
-    """Return the session of the current run, or None outside of a run or if its agent has no session."""
+    """Return the session of the current run, or None outside a run or if the agent has no session."""
     return CURRENT.get()
 
 
@@ -187,7 +189,7 @@ def _sealer(settings: Settings) -> Sealer | None:
 
 
 def _encoded(state: Any, most: int) -> bytes:
-    """Return `state` as JSON. Only tuples read back differently.
+    """Return `state` as JSON. When JSON is read back, only tuples differ.
 
     Raises:
         SessionError: If the state is not JSON or takes more than `most` bytes.
@@ -213,7 +215,7 @@ def _encoded(state: Any, most: int) -> bytes:
 def _messages_of(task: Task, *, current: bool) -> list[Message]:
     """Return the messages of a task and its artifacts as messages.
 
-    Of the `current` task, the artifacts precede the current message; of other tasks, they precede its final message.
+    In the `current` task, the artifacts precede the current message. In other tasks, they precede the final message.
     """
     messages, last = list(task.history), []
     if current:

@@ -1,8 +1,8 @@
 """Encoding of the results and failures of durable steps, as entries of a journal.
 
 A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry names the
-encoding and, for the last three, the class: ``pydantic acme.models:Page``, ``protobuf acme.v1.Page``. A class must be
-importable by its name.
+encoding. For the last three encodings, it also names the class: ``pydantic acme.models:Page``, ``protobuf
+acme.v1.Page``. A class must be importable by its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAILURE = "failure"
 
 
 class UnreadableResult(Exception):
-    """A recorded result does not fit the agent's code. The message states the reason."""
+    """A recorded result does not fit the agent's code. The message of the error states the reason."""
 
 
 def encode_result(step: str, value: Any) -> tuple[str, bytes]:
@@ -49,7 +49,7 @@ def encode_result(step: str, value: Any) -> tuple[str, bytes]:
         )
     try:
         return f"{kind} {name}", _dumped(kind, value)
-    except Exception as error:  # serializers of the class
+    except Exception as error:  # exceptions of the class's serializers
         raise StepError(f"step {step!r}: its {type(value).__qualname__} cannot be serialized: {error}") from error
 
 
@@ -75,9 +75,9 @@ def decode_result(form: str, content: bytes) -> Any:
 
 
 def encode_failure(step: str, error: Exception) -> tuple[bytes, Exception]:
-    """Return the content of the entry of a failed step, and the exception that the agent receives.
+    """Return the content of the entry for a failed step, and the exception that the agent receives.
 
-    This is `error` if it can be created again from its class and its arguments, otherwise a `StepFailed`.
+    The exception is `error` if it can be recreated from its class and arguments, and a `StepFailed` otherwise.
     """
     name = f"{type(error).__module__}:{type(error).__qualname__}"
     content = _failure(name, error.args)
@@ -151,7 +151,7 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
 
 
 def _importable_name(cls: Any) -> str | None:
-    """Return the name under which a class is found again, or None: "module:name", or the name of a protobuf type."""
+    """Return the name by which a class can be imported ("module:name", or the name of a protobuf type), or None."""
     if issubclass(cls, Proto):
         full_name: str = cls.DESCRIPTOR.full_name
         return full_name if _protobuf_class(full_name) is cls else None
@@ -160,7 +160,8 @@ def _importable_name(cls: Any) -> str | None:
 
 
 def _protobuf_class(full_name: str) -> Any:
-    """Return the class of a protobuf type, or None. Generated modules have other names than the modules to import."""
+    """Return the class of a protobuf type, or None. The modules of generated classes differ from the modules to
+    import."""
     try:
         return GetMessageClass(Default().FindMessageTypeByName(full_name))
     except KeyError:
@@ -193,7 +194,7 @@ def _exception(content: bytes) -> Exception | None:
         return None
     try:
         error = cls(*failure["args"])
-    except Exception:  # the constructor of the class
+    except Exception:  # exceptions of the constructor
         return None
     return error if isinstance(error, Exception) else None
 

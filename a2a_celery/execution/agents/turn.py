@@ -38,11 +38,11 @@ from .waits import Waits
 T = TypeVar("T")
 
 CANCEL_POLL_INTERVAL = 0.2
-"""Seconds between two checks whether a run was stopped while a blocking call waits for the store."""
+"""Seconds between two checks for a stop of the run while a blocking call waits for the store."""
 
 
 class Answer(str):
-    """Client's answer to a question of `Turn.ask`.
+    """Answer of the client to a question of `Turn.ask`.
 
     The string is the text of the answer.
 
@@ -62,7 +62,7 @@ class Answer(str):
 
 
 class Turn:
-    """Client message to a task, with the methods to respond to it.
+    """Message of a client to a task, with methods to respond to it.
 
     A function agent receives a `Turn` as its argument. Properties describe the message and its task. `say` and
     `artifact` send events. `ask` requests input from the client. `retry` ends the run and schedules another attempt.
@@ -71,7 +71,8 @@ class Turn:
     returns the earlier answers immediately.
 
     Attributes:
-        execution: State machine of the run: current state, history and listeners. The run and its steps move it.
+        execution: State machine of the run: current state, history and listeners. The run and its steps change the
+            state.
         journal: Recorded results of the turn. `step` reads and writes it.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
@@ -99,7 +100,7 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """The text parts of the message, joined by newlines; empty if the message has none."""
+        """The text parts of the message, joined by newlines, or "" if the message has no text."""
         return get_message_text(self.message)
 
     @property
@@ -109,7 +110,8 @@ class Turn:
 
     @property
     def task(self) -> Task:
-        """The task as of the start of the run: history with this message last, and artifacts of earlier turns."""
+        """The task at the start of the run, with this message as the last of its history and with the artifacts of
+        earlier turns."""
         return self._claim.task
 
     @property
@@ -124,7 +126,7 @@ class Turn:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the request; empty if the request has none."""
+        """The metadata of the request, or an empty mapping."""
         return dict(MessageToDict(self._claim.request.metadata))
 
     @property
@@ -134,7 +136,8 @@ class Turn:
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt: 1, plus 1 for each earlier run of this turn that was lost with its worker."""
+        """The number of the attempt: 1 plus the number of earlier runs of this turn that were lost with their
+        workers."""
         return self._claim.attempt
 
     @property
@@ -160,15 +163,16 @@ class Turn:
 
         Args:
             countdown: Seconds until the next attempt begins.
-            eta: Time at which the next attempt begins; UTC if it has no time zone. Without `eta` and `countdown`, the
-                delay is the Retry-After header of `exc.response`, or `default_retry_delay` if there is none.
-            exc: The cause of the retry. Clients see the name of its class.
-            max_retries: Limit for this run, or None for the limit of the agent.
+            eta: Time at which the next attempt begins, in UTC if it has no time zone. Without `eta` and `countdown`,
+                the delay is taken from the Retry-After header of `exc.response`, or is `default_retry_delay` if there
+                is no header.
+            exc: Cause of the retry. Clients see the name of its class.
+            max_retries: Maximum number of retries for this run, or None for the maximum of the agent.
 
         Raises:
             Retry: Always, unless the limit is reached. Do not catch it.
-            BaseException: `exc`, if the limit of retries is reached.
-            MaxRetriesExceededError: If the limit of retries is reached and there is no `exc`.
+            BaseException: The exception `exc`, if the maximum number of retries is reached.
+            MaxRetriesExceededError: If the maximum number of retries is reached and `exc` is None.
             ValueError: If an argument is invalid.
             ConfigError: If the agent is a plain Celery task, which has ``self.retry``.
         """
@@ -210,7 +214,7 @@ class Turn:
     def cancelled(self) -> bool:
         """True if the run must stop: it was canceled, reached a time limit, or lost its lease to another worker.
 
-        An async agent is cancelled at its next await. A synchronous agent that works for long should check this
+        An async agent is cancelled at its next await. A synchronous agent that works for a long time should check this
         property regularly and return within `cancel_grace` seconds.
         """
         return self._events.stopping
@@ -236,7 +240,7 @@ class Turn:
     def model_call(self, model: str = "") -> OpenStep:
         """Record a model call that lasts for the block ``async with turn.model_call("…"):``.
 
-        The call is cheap, does not block and is thread-safe; see ``docs/execution.md``.
+        The call does not block and is thread-safe; see ``docs/execution.md``.
         """
         return self.execution.model_call(model)
 
@@ -245,16 +249,17 @@ class Turn:
         return self.execution.tool_call(name)
 
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, and record its result so that no later run of the turn repeats the call.
+        """Call a function and record its result, so that no later run of the turn repeats the call.
 
-        A run that follows a lost worker, a shutdown, a retry, a requeue or an answered question receives the recorded
-        result. Call the steps in the same order each time; calls in several asyncio tasks have no order. See
+        After a lost worker, a shutdown, a retry, a requeue or an answered question, the next run receives the recorded
+        result. Call the steps in the same order each time. Calls in different asyncio tasks need no order. See
         ``docs/durable-work.md``.
 
         Args:
-            name: Name of the step. Each call with that name has a separate result, counted by its order.
-            function: Async function, or plain function, which is called in a thread. Options of the decorator `step`
-                apply.
+            name: Name of the step. If several calls have the same name, their results are distinguished by the order of
+                the calls.
+            function: Async function, or plain function, which is called in a thread. The options of the decorator
+                `step` apply.
             *args: Positional arguments of the function.
             **kwargs: Keyword arguments of the function.
 
@@ -262,30 +267,30 @@ class Turn:
             The result as it was recorded: JSON data, bytes, a pydantic model, a dataclass or a protobuf message.
 
         Raises:
-            Exception: The exception of the function, also if an earlier run recorded it. A `StepFailed` replaces an
-                exception that cannot be recorded.
+            Exception: The exception of the function, even if an earlier run recorded it. If an exception cannot be
+                recorded, a `StepFailed` is raised instead.
             StepError: If the step or its result is invalid.
         """
         return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
 
     async def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
-        """Call another agent, and return the result of its task.
+        """Call another agent and return the result of its task.
 
-        The task is a child of this task: it is cancelled with it. A later run of the turn finds the same child, or
+        The task is a child of this task and is cancelled with it. A later run of the turn finds the same child, or
         receives the recorded result. While an agent of this app works, the run ends and frees its slot, as in `sleep`.
         The run keeps its slot while it waits for a remote agent. See ``docs/durable-work.md``.
 
         Args:
-            agent: Name of an agent of this app, which is called without HTTP for the caller of this task; the URL of
-                an agent; or a `RemoteAgent`.
+            agent: Name of an agent of this app, which is called without HTTP on behalf of this task's caller; or the
+                URL of an agent; or a `RemoteAgent`.
             message: Text, bytes, JSON data, parts or a complete message.
-            context_id: Context of the child, or "" for a new one.
+            context_id: Context of the child, or "" for a new context.
 
         Returns:
-            The ``client.Result`` of the child, which is COMPLETED, or a message of a remote agent.
+            The ``client.Result`` of the completed child, or of the message of a remote agent that created no task.
 
         Raises:
-            ChildFailed: If the child ended in another state; `ChildInterrupted` if it asks a question.
+            ChildFailed: If the child ended in another state. `ChildInterrupted` if it asks a question.
             ChildRefused: If the agent refused the message.
             SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
             RemoteError: If a remote agent is unreachable.
@@ -332,8 +337,8 @@ class Turn:
         Write the function so that it asks the same questions in the same order, and perform actions that must happen
         once after the last question.
 
-        A run asks one question. If the agent catches `InputRequired` and returns, or raises an exception other than an
-        `AgentSignal`, the run still ends with the question.
+        A run can ask only one question. If the agent catches `InputRequired` and returns, or raises an exception other
+        than an `AgentSignal`, the run still ends with the question.
 
         Args:
             question: Text of the question.
@@ -362,15 +367,16 @@ class Turn:
     async def ask_all(self, questions: Mapping[str, Question], text: str = "") -> dict[str, Any]:
         """Ask the client several questions at once and return the answers by their keys.
 
-        The client answers with one JSON object that has a value for each key. An answer without one of the keys is
-        refused. See `ask` for the course of a question.
+        The client answers with one JSON object that has a value for each key. Answers in which a key is missing are
+        refused. For the sequence of question and answer, see `ask`.
 
         Args:
             questions: The questions by their keys.
             text: Text before the questions.
 
         Returns:
-            The answers by their keys: text for a question without a schema, otherwise as `ask` returns them.
+            The answers by their keys: text for a question without a schema, otherwise the value that `ask` would
+                return.
 
         Raises:
             InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
@@ -382,7 +388,8 @@ class Turn:
         return answers
 
     def _answer_of(self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] = ()) -> Any:
-        """Return the first fitting answer among those that the client has sent, or ask, with the latest reason."""
+        """Return the first valid answer that the client has sent. If there is none, ask the question, with the reason
+        for the latest refusal."""
         reason = ""
         while (answer := self._next_answer()) is not None:
             try:
@@ -394,7 +401,7 @@ class Turn:
         raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *parts]))
 
     def _next_answer(self) -> Message | None:
-        """Return the client's next answer in this turn, or None if it has not come yet."""
+        """Return the client's next answer in this turn, or None if it has not arrived yet."""
         self._asked += 1
         return self._answers[self._asked - 1] if self._asked <= len(self._answers) else None
 
@@ -453,7 +460,8 @@ class Turn:
 
     def stop_if_asking(self) -> None:
         """Raise the question or the wait of this run again if the code that called `ask` or a wait has caught it.
-        Thread-safe.
+
+        This method is thread-safe.
 
         Raises:
             InputRequired: If `ask` has asked a question that the client has not answered yet.
@@ -489,7 +497,7 @@ class Turn:
         """The blocking variants of the methods that wait, for a synchronous agent.
 
         Raises:
-            RuntimeError: If an async agent reads it, because a blocking call would deadlock the event loop.
+            RuntimeError: If an async agent uses it, because a blocking call would deadlock the event loop.
         """
         if get_ident() == self._thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
@@ -499,7 +507,7 @@ class Turn:
 class BlockingTurn:
     """Blocking variants of the methods of `Turn`, for the thread of a synchronous agent.
 
-    Each method returns when its event is queued. If the run must stop (see `Turn.cancelled`), each method raises
+    Each method returns as soon as its event is queued. If the run must stop (see `Turn.cancelled`), each method raises
     `asyncio.CancelledError`, which is not an `Exception`. Do not catch it.
     """
 
@@ -593,7 +601,7 @@ class BlockingTurn:
             raise asyncio.CancelledError
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         while not wait([future], CANCEL_POLL_INTERVAL).done:
-            if self.cancelled:  # the store may be unavailable for long
+            if self.cancelled:  # the store may be unavailable for a long time
                 future.cancel()
                 raise asyncio.CancelledError
         return future.result()

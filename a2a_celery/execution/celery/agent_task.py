@@ -27,12 +27,12 @@ def register_entry(
 ) -> Task:
     """Register `agent` with Celery as ``a2a.<agent>``.
 
-    Messages are acknowledged early, as by default, because the store has the open runs.
+    Messages are acknowledged early, which is Celery's default, because the store has the open runs.
 
     Args:
-        process: Returns the state of the current process.
-        stop_here: Stops a run of this process; see `RunRequest`.
-        ender: Ends runs that cannot write their end.
+        process: Function that returns the state of the current process.
+        stop_here: Function that stops a run in this process; see `RunRequest`.
+        ender: Ends runs that cannot write their own end.
         requeuer: Requeues runs at shutdown; see `RunRequest`.
     """
 
@@ -56,12 +56,12 @@ def register_entry(
         "store_errors_even_if_ignored": False,
         "acks_late": False,
         "max_retries": 0,
-        "throws": (RunFailed,),  # its traceback has no information
+        "throws": (RunFailed,),  # the traceback contains no information
         "Request": RunRequest,
         "ender": ender,
         "requeuer": requeuer,
         "stop_here": staticmethod(stop_here),
-        # for a pool that awaits calls, see `async_tracer`
+        # used by pools that await calls; see `async_tracer`
         "runs_in": staticmethod(process),
         "begin_run": begin_run,
     }
@@ -69,6 +69,7 @@ def register_entry(
 
 
 def celery_limits(task: Task) -> CeleryLimits:
-    """Return Celery's limits for the current run of `task`: those of its message, else those of the configuration."""
+    """Return Celery's limits for the current run of `task`, from its message or, if the message sets none, from the
+    configuration."""
     hard, soft = task.request.timelimit or (None, None)
     return CeleryLimits(soft or task.soft_time_limit, hard or task.time_limit)

@@ -20,7 +20,7 @@ from ..process.worker_process import Receivers, installed_on
 logger = logging.getLogger(__name__)
 
 ANNOUNCE_EVERY = 5.0
-"""Seconds between two announcements. Each expires after `ANNOUNCEMENT_TTL_US`."""
+"""Seconds between two announcements. An announcement expires after `ANNOUNCEMENT_TTL_US`."""
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
@@ -38,7 +38,7 @@ RECEIVERS: Receivers = ((worker_ready, worker_is_ready),)
 
 
 def has_remote_control(consumer: Any) -> bool:
-    """Return True for a worker that answers Celery's remote control.
+    """Return True if the worker of `consumer` replies to Celery's remote control.
 
     Source: `include_if` of celery.worker.consumer.control.Control.
     """

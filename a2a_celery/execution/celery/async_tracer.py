@@ -1,9 +1,9 @@
 """Celery's tracer on asyncio: awaits an agent's Celery task on the event loop, without a thread.
 
-Celery's tracer calls a function, so it occupies a thread while an agent runs. This module awaits the call instead, with
+Celery's tracer calls a function, which occupies a thread while an agent runs. This module awaits the call instead, with
 the same signals, hooks, log lines and events in the same order. Celery keeps its stacks of tasks and requests per
-thread, and all runs share this thread. The stacks therefore have a call only while Celery's code runs for it, never
-across an await.
+thread, and all runs share this thread. A call is therefore on these stacks only while Celery's code runs for it, and
+never during an await.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ REQUESTED = ("correlation_id", "reply_to")
 
 
 class AgentPid(int):
-    """Id of this process, in requests whose runs can be stopped individually."""
+    """Process id in requests whose runs can be stopped individually."""
 
 
 class Traced(NamedTuple):
-    """Result of a call in the form in which Celery's pools pass it to a request."""
+    """Result of a call, in the form that Celery's pools pass to a request."""
 
     failed: bool
     retval: Any
@@ -66,15 +66,15 @@ class AsyncTaskCall:
         self._stopped = False
 
     async def make(self) -> None:
-        """Make the call unless it was revoked or has expired, and report the result to its request.
+        """Make the call and report its result to the request, unless the call was revoked or has expired.
 
-        The awaited code has few frames, because each stays in memory while the agent waits.
+        The awaited code has few frames, because each frame stays in memory while the agent waits.
         """
         request, task = self.request, self.request.task
         if request.revoked():
             return
         request.on_accepted(AgentPid(getpid()), SYSTEM_CLOCK.monotonic())
-        if self._stopped:  # terminated while it waited to begin
+        if self._stopped:  # terminated before it began
             return
         began = SYSTEM_CLOCK.monotonic()
         context = context_of(request)
@@ -90,7 +90,7 @@ class AsyncTaskCall:
         request.on_success(traced)
 
     def terminate(self, signal: object = None) -> None:
-        """Stop the agent if it has begun. Thread-safe. Celery calls this to end one call."""
+        """Stop the agent if it has begun. Thread-safe. Celery calls this method to end a single call."""
         if self.request.time_start is not None:
             self._stopped = True
             self._loop.call_soon_threadsafe(self._stop)
@@ -137,7 +137,7 @@ class AsyncTaskCall:
 
 
 def context_of(request: RunRequest) -> Context:
-    """Return the context that Celery uses as ``task.request`` of the call."""
+    """Return the context that Celery exposes as ``task.request`` during the call."""
     fields = {**request.request_dict, "hostname": request.hostname, "is_eager": False}
     context = Context(_interned(fields), args=request.args, kwargs=request.kwargs, called_directly=False)
     context.__dict__ = {name: value for name, value in vars(context).items() if not _is_default(name, value)}
@@ -145,7 +145,7 @@ def context_of(request: RunRequest) -> Context:
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Return True if the context has the value by default, as for a dozen headers of a run."""
+    """Return True if `value` is the default of the context, as it is for a dozen headers of a run."""
     return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
 
 
@@ -168,7 +168,7 @@ def _about(task: Task, context: Context) -> dict[str, Any]:
 
 @contextmanager
 def current_call(task: Task, context: Context) -> Iterator[None]:
-    """Make the call ``current_task`` and ``task.request`` in a block that awaits nothing."""
+    """Return a context manager that makes the call ``current_task`` and ``task.request``. The block must not await."""
     task_stack.push(task)
     task.request_stack.push(context)
     try:
@@ -203,7 +203,7 @@ def _call_hook(task: Task, context: Context, hook: str, *fields: Any) -> None:
 
 
 def _internal_error(task: Task, context: Context, error: Exception, seconds: float) -> Traced:
-    """Report that the code around the call failed. The run of the agent has its own end."""
+    """Report that the code around the call failed. The end of the agent's run is written separately."""
     einfo = ExceptionInfo()
     signals.task_internal_error.send(
         sender=task,

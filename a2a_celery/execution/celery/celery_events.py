@@ -1,7 +1,8 @@
 """Celery events of executions: one event for each transition.
 
 The events follow Celery's rules: they are sent if the worker sends events (``-E``), at most once, and are dropped
-rather than delayed. A prefork child cannot reach the event dispatcher of its worker, so each process has a dispatcher.
+rather than delayed. A prefork child cannot use the event dispatcher of its worker, so each process has its own
+dispatcher.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ EXECUTION_EVENT = "a2a-execution"
 """Type of the event."""
 
 EVENTS_ON = "a2a_events"
-"""Key of a request that the main process sets for the process of a run if the worker sends events."""
+"""Key in a request that the main process sets, for the process of the run, if the worker sends events."""
 
 MAX_WAITING = 1000
 """Maximum queued events. Further events are dropped while the broker is unavailable."""
@@ -37,13 +38,13 @@ def mark_events_enabled(request: Request) -> None:
     sends_events = events is not None and events.enabled and request.task.send_events
     if sends_events and events.groups:  # without -E there is no group "task"
         sends_events = "task" in events.groups
-    request.request_dict.pop(EVENTS_ON, None)  # the sender of the message must not set it
+    request.request_dict.pop(EVENTS_ON, None)  # the sender of the message must not set this key
     if sends_events:
         request.request_dict[EVENTS_ON] = True
 
 
 class EventSender:
-    """Sender of Celery events from this process, in a thread that starts with the first event."""
+    """Sender of Celery events from this process, in a thread that is started with the first event."""
 
     def __init__(self) -> None:
         self._waiting: Queue[dict[str, Any]] = Queue(MAX_WAITING)
@@ -82,7 +83,7 @@ class EventSender:
             fields = self._waiting.get()
 
     def _send_on(self, connection: Connection, app: Celery, hostname: str, fields: dict[str, Any]) -> None:
-        """Send `fields` and all further events until the connection breaks."""
+        """Send `fields` and all later events until the connection breaks."""
         dispatcher = app.events.Dispatcher(connection, hostname=hostname, buffer_while_offline=False)
         while True:
             dispatcher.send(EXECUTION_EVENT, **fields)

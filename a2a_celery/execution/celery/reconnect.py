@@ -1,15 +1,15 @@
 """Corrections for a worker whose broker connection fails, so that it reconnects and receives messages again.
 
 After a reconnect, Celery reduces the prefetch count of a worker and raises it with each acknowledgement. On the pool of
-threads, the thread of the task raises it and waits for RabbitMQ's reply on the connection that the main thread reads.
-The threads take each other's frames, and no message is delivered again. Prefetching all messages at once is safe,
-because the store has the prefetched runs.
+threads, the thread of the task raises the count, and waits for RabbitMQ's reply on the connection that the main thread
+reads. The two threads take each other's frames, and no further messages are delivered. Prefetching all messages at once
+is safe, because the store has the prefetched runs.
 
-A starting worker asks the others for their revoked tasks (mingle). If the broker does not reply, kombu raises an error
-that Celery does not treat as a lost connection, and the worker ends.
+When a worker starts, it asks the other workers for their revoked tasks (mingle). If the broker does not reply, kombu
+raises an error that Celery does not treat as a lost connection, and the worker exits.
 
-Seen in Celery 5.7. tests/acceptance/test_cut_connections.py and tests/execution/test_reconnecting.py fail when Celery
-has corrected this, and this file can be deleted.
+Observed with Celery 5.7. When Celery has corrected both problems, tests/acceptance/test_cut_connections.py and
+tests/execution/test_reconnecting.py fail, and this file can be deleted.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ class ReconnectsWhileStarting(bootsteps.Step):  # type: ignore[misc]
 
 
 def prefetch_as_before(instance: Any, conf: Any, **_: Any) -> None:
-    """Keep the prefetch count of a worker on the pool of threads."""
+    """Disable the reduction of the prefetch count for a worker on the pool of threads."""
     if issubclass(instance.pool_cls, TaskPool):
         conf.worker_enable_prefetch_count_reduction = False

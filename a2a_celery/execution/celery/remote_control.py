@@ -1,7 +1,7 @@
 """Remote-control commands of a worker: ``a2a_report`` for ``celery a2a doctor``, and those of ``celery a2a drain``.
 
 A drained worker stops consuming. Its runs that have not begun are requeued in the store, so that other workers begin
-them at once; running ones continue. A worker stays drained until it ends, also if it loses its broker.
+them at once. Active runs continue. A worker stays drained until it ends, even if it loses its connection to the broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..process.shutdown import is_run
 from ..process.worker_process import installed_on
 
 STORE_TIMEOUT = 1.0
-"""Timeout of the store in seconds. It blocks the worker's main process."""
+"""Timeout of the store in seconds. Calls to the store block the worker's main process."""
 
 
 @inspect_command()  # type: ignore[untyped-decorator]
@@ -64,7 +64,7 @@ def _sends_events(consumer: Any) -> bool:
 
 
 def _store(url: str) -> dict[str, Any]:
-    """Return the identity of the store and how far this machine's clock is ahead of it, or the error."""
+    """Return the identity of the store and the time by which this machine's clock is ahead of it, or an error."""
     found: dict[str, Any] = {"error": f"no reply within {STORE_TIMEOUT:g} s"}
 
     def ask() -> None:
@@ -90,7 +90,7 @@ drained: set[str] = set()
 """Queues that this worker has stopped consuming for a drain."""
 
 _stopping: set[str] = set()
-"""Queues in `drained` that the worker still consumes for a moment."""
+"""Queues in `drained` that the worker still consumes for a short time."""
 
 
 _topics: Any = TopicExchange(None)  # type: ignore[no-untyped-call]
@@ -113,7 +113,7 @@ def a2a_drain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
 
 @control_command()  # type: ignore[untyped-decorator]
 def a2a_undrain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
-    """Consume drained queues again, or only those among `queues`."""
+    """Consume drained queues again: all of them, or only those in `queues`."""
     consumer = state.consumer
     again = sorted(name for name in drained if queues is None or name in queues)
     for name in again:
@@ -124,7 +124,8 @@ def a2a_undrain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
 
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_busy(state: Any) -> dict[str, Any]:
-    """Return the drained queues, and the unfinished work from them: running runs, and the number of other Celery tasks.
+    """Return the drained queues and the unfinished work from them: the active runs, and the number of other Celery
+    tasks.
 
     A restarted worker has no drained queues.
     """
@@ -142,7 +143,7 @@ def _from_drained(consumer: Any) -> list[Any]:
 
 
 def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
-    """Return True if the message of `request` came from one of the queues `names`, as far as the message shows it."""
+    """Return True if, as far as its message shows, `request` came from one of the queues `names`."""
     info = request.delivery_info
     exchange, key = info.get("exchange") or "", info.get("routing_key")
     known = [queue for name, queue in consumer.app.amqp.queues.items() if name in names]
@@ -150,7 +151,7 @@ def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
 
 
 def _brings(queue: Queue, exchange: str, key: str) -> bool:
-    """Return True if a broker routes a message for `exchange` ("" for the queue itself) with this routing key to
+    """Return True if a broker routes messages with this `exchange` ("" for the queue itself) and routing key to
     `queue`."""
     if not exchange:
         return bool(key == queue.name)
@@ -171,7 +172,7 @@ def _leave(consumer: Any) -> None:
     for name in tuple(_stopping):
         consumer.cancel_task_queue(name)
     _stopping.clear()
-    # after the cancel, because this worker would receive a requeued run again
+    # requeue after the cancel, because otherwise this worker could receive the run again
     for request in _from_drained(consumer):
         if is_run(request) and request.time_start is None:
             request.give_up()

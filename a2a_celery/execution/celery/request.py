@@ -1,8 +1,8 @@
 """Custom Celery request class that runs in the worker's main process and writes the end of a run to the store.
 
-Celery's signals also report the ends of runs, but in several processes and some of them twice. They do not name the
+Celery's signals also report the ends of runs, but in several processes, and some of them twice. They do not name the
 process that executed the run, which determines whether this worker may end the run. A custom request class is Celery's
-other documented interface. Each method acts before or around Celery's handling and does not change it.
+other documented interface. Each method acts before or after Celery's handling, and does not change it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class RunConcluded(Ignore):  # type: ignore[misc]
-    """Signals to Celery that a run ended neither in success nor in failure: no receiver of `task_success` is called.
+    """Tells Celery that a run ended neither in success nor in failure, so that no receiver of `task_success` is called.
 
-    Its argument is a key of `EVENTS`. The main process sends the event, and for CANCELED the signal `task_revoked`.
+    The argument is a key of `EVENTS`. The main process sends the event, and for CANCELED the signal `task_revoked`.
     """
 
     @classmethod
@@ -76,27 +76,27 @@ class RunConcluded(Ignore):  # type: ignore[misc]
 
 
 RUN_IS_OVER = "a2a_run_is_over"
-"""Attribute of Celery's request of a task: the run has written its end, so receivers of signals ignore it."""
+"""Attribute of Celery's request of a task. If set, the run has written its end, so receivers of signals ignore it."""
 
 
 class RunFailed(Exception):
-    """Signals to Celery that a run failed and that the store has its end. Flower and Celery's events then report a
+    """Tells Celery that a run failed and that its end is in the store. Flower and Celery's events then report a
     failure."""
 
 
 class RunRetried(Exception):
-    """Cause of a retry for Celery's events: the class of the agent's exception without its text."""
+    """Cause of a retry in Celery's events: the class of the agent's exception, without its text."""
 
 
 class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     """Request of a run, in the worker that received it.
 
-    The task has three attributes for it: `ender`, a `RunEnder`; `requeuer`, a `ShutdownRequeuer`; and `stop_here`,
-    which stops a run in this process.
+    The request's task has three attributes for this class: `ender`, a `RunEnder`; `requeuer`, a `ShutdownRequeuer`; and
+    `stop_here`, which stops a run in this process.
     """
 
     pool_to_leave: ClassVar[Any] = None
-    """Pool of a worker in cold shutdown, whose new calls are stopped at once, or None."""
+    """Pool of a worker in a cold shutdown, whose new calls are stopped at once, or None."""
 
     begun: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
     """Requests that have begun, by Celery id. A prefork child inherits some and does not use them."""
@@ -116,10 +116,11 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             self.cancel(self.pool_to_leave)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
-        """Requeue the run, because the worker stops and cannot wait for it. Celery would report a retry and lose the
-        run.
+        """Requeue the run, because the worker is stopping and cannot wait for it. Celery alone would report a retry and
+        lose the run.
 
-        Prefork sends its process a signal. Other pools raise NotImplementedError, and the agent is stopped here.
+        On prefork, a signal is sent to the run's process. Other pools raise NotImplementedError, and the agent is
+        stopped in this process.
         """
         if not self.is_run:
             super().cancel(pool, signal, emit_retry=emit_retry)
@@ -132,7 +133,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             self.announce_cancelled()
 
     def give_up(self) -> None:
-        """Requeue the run in the store, because its worker stops."""
+        """Requeue the run in the store, because its worker is stopping."""
         requeuer: ShutdownRequeuer = self.task.requeuer
         if self.is_run:
             requeuer.give_up(self.id, worker_pid=self.process)
@@ -146,7 +147,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         if end == DROPPED and self.id in revoked_tasks:  # the pool did not check for revokes again
             end = "CANCELED"
         type, fields = EVENTS[end]
-        # the times of a duplicate are not those of the run
+        # the times of a duplicate are not the times of the run
         began = None if end == DROPPED else self.time_start
         times = {} if began is None else {"runtime": SYSTEM_CLOCK.time() - began}
         self.send_event(type, **fields, **times)
@@ -157,7 +158,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def release_if_acknowledged(self, headers: dict[str, Any]) -> None:
         """Release the message of an acknowledged request. `headers` remain the only copy of its headers."""
         if self.acknowledged:
-            self.release_message(headers)  # `canvas_options` is empty, see `may_be_awaited`
+            self.release_message(headers)  # `canvas_options` is empty; see `may_be_awaited`
 
     @cached_property
     def is_run(self) -> bool:
@@ -168,19 +169,19 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def may_be_awaited(self) -> bool:
         """Return True if a pool may await the call on an event loop.
 
-        This holds for the run of an agent without callbacks, links or other work of Celery at its end. A message
-        that was sent by hand may request these.
+        This holds for the run of an agent without callbacks, links or other work of Celery at its end. A message that
+        was published manually may request such work.
         """
         plain = bool(self.ignore_result) and not any(self.canvas_options.values())
         return plain and self.is_run and hasattr(self.task, "begin_run")
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """Handle an exception of the Celery task, or the loss of its process."""
+        """Handle an exception of the Celery task or the loss of its process."""
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
             if self.is_run:
-                exc_info.exception = error  # otherwise Celery's event and Flower show the wrapper
+                exc_info.exception = error  # otherwise Celery's event and Flower would show the wrapper
         if self.is_run and isinstance(error, RunConcluded):
             return self._conclude(error.end)
         if self.is_run and not self.is_announced_cancelled:  # a requeued run has not ended
@@ -192,7 +193,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
-        """Handle a time limit of Celery. After a soft limit the run continues, and its agent ends it."""
+        """Handle a time limit of Celery. After a soft limit, the run continues, and its agent ends it."""
         if not soft:
             self._end(Failure(OUT_OF_TIME))
         return super().on_timeout(soft, timeout)
@@ -200,8 +201,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def terminate(self, pool: Any, signal: Any = None) -> None:
         """Cancel the run without another attempt, because an operator revoked the request with terminate=True.
 
-        A pool that cannot end its tasks raises NotImplementedError. The agent is then stopped as by a client's cancel,
-        and Celery announces the end when the agent has stopped.
+        A pool that cannot end its tasks raises NotImplementedError. In this case, the agent is stopped as by a client's
+        cancel, and Celery announces the end when the agent has stopped.
         """
         if not self.is_run:
             super().terminate(pool, signal)
@@ -217,7 +218,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         self._ender.end(self.id, revoked_by("terminate"), worker_pid=self.process if has_begun else None)
 
     def revoked(self) -> bool:
-        """Return True if the run must not begin: it has expired, was revoked, or belongs to another fleet."""
+        """Return True if the run must not begin, because it has expired, was revoked, or belongs to another fleet."""
         if self.is_run and fleet_of(self.request_dict) != self.task.requeuer.fleet:
             self._return_to_fleet()
             return True
@@ -233,7 +234,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def _end_expired(self, was_revoked: bool) -> None:
         """End the run if this message was its newest.
 
-        Celery revokes the id of an expired message. A retry of the run has the same id and must begin.
+        Celery revokes the id of an expired message. A retry of the run has the same id but must still begin.
         """
         retries = self.request_dict.get("retries") or 0
         state = self._ender.end(self.id, Refused(NOT_BEGUN_IN_TIME), worker_pid=None, retries=retries)
@@ -248,7 +249,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
     @property
     def process(self) -> int | None:
-        """Process in which the run has begun, or None. Green pools report the number of a greenlet instead."""
+        """Process in which the run has begun, or None. Green pools report the id of a greenlet instead."""
         return getpid() if _is_green() and self.worker_pid is not None else self.worker_pid
 
     @property
@@ -275,7 +276,7 @@ def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
         case StoreUnavailable():
             return None  # the run has not begun, and the store will dispatch it again
         case Retry() | Ignore() | Reject():
-            return None  # the run has written its end
+            return None  # the run has already written its end
         case TimeLimitExceeded() | SoftTimeLimitExceeded():
             return Failure(OUT_OF_TIME)
         case Terminated():
@@ -289,11 +290,11 @@ def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
 
 
 def celery_result(outcome: Outcome | None) -> str:
-    """Return the result of the Celery task of a run that completed.
+    """Return the result of the Celery task for a completed run.
 
     Raises:
         RunFailed: The run failed. The text is a fixed sentence, because an agent's text may quote the client.
-        RunConcluded: The run ended otherwise, or its message did not begin it.
+        RunConcluded: The run ended in another way, or its message did not begin it.
         Retry: The run is retried.
         Ignore: Another process continues the run.
     """

@@ -1,8 +1,8 @@
-"""Receivers of Celery's signals, which write the end of a run if no other path has.
+"""Receivers of Celery's signals that write the end of a run if no other path has written it.
 
-The run writes its end first, or `RunRequest` for ends that the run cannot detect. A receiver writes the same end with
-the same fenced script, so it has no effect after them. The claim of the next attempt writes a retry of a plain task
-that neither has written (`RetryUnrecorded`).
+Normally, the run itself writes its end, or `RunRequest` does for ends that the run cannot detect. A receiver writes the
+same end with the same fenced script, so it has no effect after them. If neither has written a retry of a plain task,
+the claim of the next attempt writes it (`RetryUnrecorded`).
 
 Celery swallows exceptions of receivers.
 """
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
-    """End the run of an agent that this worker's app lacks. Its message is acknowledged."""
+    """End the run of an agent that this worker's app does not have. The message is acknowledged."""
     try:
         installed = installed_on(sender.app)
         # the id of other Celery tasks is not the name of a run
@@ -79,7 +79,7 @@ def run_failed(sender: Any = None, task_id: str = "", exception: Any = None, **_
 
 
 def run_broken(sender: Any = None, task_id: str = "", exception: Any = None, request: Any = None, **_: Any) -> None:
-    """End a run whose Celery task failed in Celery's code."""
+    """End a run whose Celery task failed because of an error in Celery's code."""
     if _is_unfinished_run(sender, task_id, request):
         _end(sender.ender, task_id, outcome_of_failure(task_id, exception))
 
@@ -99,7 +99,7 @@ def run_revoked(
 
 
 def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_: Any) -> None:
-    """Record that the Celery task of a run is retried. For an agent, the run has recorded the retry."""
+    """Record that the Celery task of a run is retried. For an agent, the run itself has already recorded the retry."""
     if hasattr(sender, "begin_run") or not _is_unfinished_run(sender, request.id, request):
         return
     retries, when = (request.retries or 0) + 1, time_of(reason, sender.app)
@@ -111,7 +111,8 @@ def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_
 def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
     """Return True if the call `celery_id` of `task` is a run that has not written its end.
 
-    `context` is Celery's request of the call in the calling process, and empty in the main process of a prefork pool.
+    `context` is Celery's request of the call in the process that makes the call, and is empty in the main process of a
+    prefork pool.
     """
     if not hasattr(task, "ender") or RunRef.of(celery_id) is None or getattr(context, RUN_IS_OVER, False):
         return False
@@ -126,7 +127,7 @@ def _context(request: Any) -> Context:
 
 
 def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
-    """End a run of this process or, in the main process of a prefork pool, of one of its children."""
+    """End a run of this process or, in the main process of a prefork pool, a run of one of its children."""
     request = None if in_pool_child() else RunRequest.begun.get(celery_id)
     process = getpid() if request is None else request.process
     if outcome is not None:
@@ -136,16 +137,16 @@ def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
 def release_traceback(sender: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
     """Drop the traceback of the exception that ended a run.
 
-    Celery's tracer keeps the exception in a local variable of a frame in the traceback. The cycle also holds Celery's
-    copy of the traceback, 150 to 300 KiB, until a full garbage collection.
+    Celery's tracer holds the exception in a local variable of a frame that belongs to the traceback. The cycle also
+    holds Celery's copy of the traceback, 150 to 300 KiB, until a full garbage collection.
     """
     if state != states.SUCCESS and isinstance(retval, BaseException) and hasattr(sender, "ender"):
         retval.__traceback__ = None
 
 
 def _is_readable(message: Any, what: str) -> bool:
-    """Return True if a worker accepts the content of `message`. It does not if the message lacks a required
-    signature."""
+    """Return True if a worker accepts the content of `message`. Content without a required signature is not
+    accepted."""
     try:
         message.decode()
     except Exception as e:

@@ -1,4 +1,4 @@
-"""Checks of a worker before it takes its first message: imports of its agents, store and session keys."""
+"""Checks before a worker takes its first message: imports of its agents, the store, and the keys of sessions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
     """Check whether a worker can start.
 
     Raises:
-        SystemExit: It cannot import its agents, its store has another schema, or the secrets of its sessions or the
-            object store of its tasks are missing. Celery swallows every other exception of a receiver.
+        SystemExit: The worker cannot import its agents, the store has another schema, or the secrets of sessions or the
+            object store of tasks are missing. Celery swallows every other exception of a receiver.
     """
     installed = installed_on(sender.app)
     if installed is None or not installed.agents:

@@ -38,14 +38,15 @@ def connect(app: Celery, load: Callable[[], AgentWorker]) -> None:
 def worker_is_created(instance: Any = None, **_: Any) -> None:
     """Load the worker side of the worker `instance`, and guard its broker connection.
 
-    A receiver that is connected while its signal is sent is not called, so this function acts for the receivers.
+    A receiver that is connected while its signal is being sent is not called, so this function does the work of the
+    receivers.
     """
     for worker in _load(instance.app):
         worker.guard_broker()
 
 
 def worker_is_initialized(sender: Any = None, **_: Any) -> None:
-    """Load the worker side if no celeryd_init was sent, as by the workers of `celery.contrib.testing`."""
+    """Load the worker side if celeryd_init was not sent, as with the workers of `celery.contrib.testing`."""
     for worker in _load(sender.app):
         worker.check_start(sender)
 
@@ -68,7 +69,7 @@ _settings: WeakKeyDictionary[Celery, Callable[[], Settings]] = WeakKeyDictionary
 
 
 def connect_logging(app: Celery, settings: Callable[[], Settings]) -> None:
-    """Make the workers of `app` log in the format of its settings. One call per app and process suffices."""
+    """Make the workers of `app` log in the format of its settings. One call per app and process is sufficient."""
     _settings[app] = settings
     after_setup_logger.connect(logging_is_set_up, weak=False, dispatch_uid="a2a_celery.logging_is_set_up")
     after_setup_task_logger.connect(logging_is_set_up, weak=False, dispatch_uid="a2a_celery.task_logging_is_set_up")

@@ -1,4 +1,4 @@
-"""Observers of a run's execution: recorded steps, Celery events, the current span and, as an option, the client."""
+"""Observers of a run's execution: recorded steps, Celery events, the current span and, optionally, the client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN = frozenset({ExecutionState.MODEL_CALL, ExecutionState.TOOL_EXECUTION})
 
 @dataclass(frozen=True, slots=True)
 class CeleryEventEmitter:
-    """Emitter of Celery events for transitions, from the worker named `worker`. `send` returns at once."""
+    """Emitter of Celery events for transitions, from the worker named `worker`. `send` returns immediately."""
 
     worker: str
     send: Callable[[dict[str, Scalar]], object]
@@ -68,9 +68,9 @@ def begin_execution(
 
 
 def restored_execution(claim: Claim) -> Execution:
-    """Return the machine in the state that earlier runs left, ready for a run that begins.
+    """Return the state machine in the state that earlier runs left, ready for a new run.
 
-    If those runs stored no steps, the state is INTERRUPTED for a task that waited for its client, else IDLE.
+    If those runs stored no steps, the state is INTERRUPTED for a task that waited for its client, and IDLE otherwise.
     """
     if not claim.execution:
         return Execution(ExecutionState.IDLE if claim.interrupted_state is None else ExecutionState.INTERRUPTED)
@@ -106,7 +106,8 @@ class _StepObserver:
         self._execution.try_transition(after, **detail)
 
     def _on_loop(self, function: Callable[[], None]) -> None:
-        """Call `function` at once on the thread of the event loop, to keep its order. On other threads, schedule it."""
+        """Call `function` immediately if this is the thread of the event loop, to keep the order of calls. On other
+        threads, schedule the call."""
         if get_ident() == self._thread:
             function()
         else:
@@ -114,7 +115,8 @@ class _StepObserver:
 
 
 def fields_of(agent: Agent, claim: Claim, made: Transition) -> dict[str, Scalar]:
-    """Return the fields of a transition for external observers: names and numbers, no text of clients or agents."""
+    """Return the fields of a transition for external observers: names and numbers, but no text from clients or
+    agents."""
     return {
         **known_detail(made),
         "task_id": claim.task.id,
@@ -127,12 +129,14 @@ def fields_of(agent: Agent, claim: Claim, made: Transition) -> dict[str, Scalar]
 
 
 def known_detail(made: Transition) -> dict[str, Scalar]:
-    """Return the known fields of a transition's detail. An agent that moves the machine may write arbitrary fields."""
+    """Return the known fields of a transition's detail. Agents that move the machine themselves may add arbitrary
+    fields."""
     known = {name: made.detail[name] for name in DETAILS if name in made.detail}
     return {name: value[:MAX_NAME] if isinstance(value, str) else value for name, value in known.items()}
 
 
 def _status(made: Transition) -> TaskStatusUpdateEvent:
-    """Return a status that shows a step: its metadata has `state` and, if the agent named one, `model` or `tool`."""
+    """Return a status that shows a step. Its metadata contains `state` and, if the agent named one, `model` or
+    `tool`."""
     shown: dict[str, Any] = {"state": made.after.value, **known_detail(made)}
     return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=own_metadata({EXECUTION: shown}))

@@ -1,7 +1,7 @@
-"""Event queue of a run: validates an agent's events and writes them to the log in order, several to a write.
+"""Event queue of a run, which validates an agent's events and writes them to the log in order, several per write.
 
-While a write is in progress, further events gather for the next write. An agent that streams therefore pays one round
-trip per write instead of one per event, and the cost of a chunk does not grow with the task.
+While a write is in progress, further events are collected for the next write. A streaming agent therefore makes one
+round trip per write instead of one per event, and the cost of a chunk does not grow with the task.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
 
 TURNS_TO_RETURN = 5
-"""Turns of the event loop between the last line of an agent and `settle`: through its task and `Run`."""
+"""Iterations of the event loop from the last line of an agent to `settle`, through its task and `Run`."""
 
 
 class Writer:
-    """Calls `write` while there are events, unless the run `is over`. `ended` receives each finished task.
+    """Calls `write` while there are events, unless the run is over. `ended` receives each finished asyncio task.
 
-    An agent's last event and its return are some iterations of the event loop apart. Written together they cost one
-    round trip less and no task. No caller waits for these iterations, which take microseconds.
+    An agent's last event and its return are a few iterations of the event loop apart. If they are written together,
+    this saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
     """
 
-    __slots__ = ("_called", "_context", "_ended", "_name", "_over", "_task", "_write")  # each run that waits has one
+    # each waiting run has an instance
+    __slots__ = ("_called", "_context", "_ended", "_name", "_over", "_task", "_write")
 
     def __init__(
         self,
@@ -63,12 +64,12 @@ class Writer:
         self._over = over
         self._ended = ended
         self._name = name
-        self._context = copy_context()  # the run's, not its agent's
+        self._context = copy_context()  # the context of the run, not of its agent
         self._called = False
         self._task: asyncio.Task[None] | None = None
 
     def call(self) -> None:
-        """Request a write. A write in progress also writes the new events."""
+        """Request a write. If a write is in progress, it also writes the new events."""
         if not self._called:
             self._called = True
             self._begin(TURNS_TO_RETURN)
@@ -80,7 +81,7 @@ class Writer:
             await asyncio.wait({self._task})
 
     async def finish(self) -> asyncio.Task[None] | None:
-        """Wait until no write is in progress. Return the last task, or None if it has been released."""
+        """Wait until no write is in progress, and return the last asyncio task, or None if it has been released."""
         task = self._task
         if task is not None and not task.done():
             await asyncio.wait({task})
@@ -97,7 +98,7 @@ class Writer:
         self._task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """Release a finished task, because an agent may be silent for long."""
+        """Release a finished asyncio task, because an agent may be silent for a long time."""
         if self._task is task and not task.cancelled() and task.exception() is None:
             self._task = None
         self._ended(task)
@@ -110,36 +111,36 @@ class Writer:
 logger = logging.getLogger(__name__)
 
 ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[R | RunLost | Illegal]]
-"""Builder of the store operation that releases a run.
+"""Builder of a store operation that releases a run.
 
 Its arguments are the number of written events, the events still to write, and the task that replaces the stored task
 before these events, or None."""
 
 MAX_EVENTS_PER_WRITE = 64
 CONFIRMATION_TIMEOUT = 1.0
-"""Seconds for which the recording of a finished step delays the stop of its agent."""
+"""Seconds by which the recording of a finished step may delay the stop of its agent."""
 
 MAX_PENDING = 256
 """Number of unwritten events at which `enqueue_event` waits for the store."""
 
 
 class QueueState(IntEnum):
-    """State of a queue. A queue moves forward only."""
+    """State of a queue. The state of a queue only moves forward."""
 
     OPEN = 1
     """Events are accepted and written."""
     CLOSED = 2
     """Events are dropped. Pending events are written."""
     SETTLING = 3
-    """`settle` or `release` writes the pending events."""
+    """`settle` or `release` is writing the pending events."""
     UNWRITABLE = 4
     """The blobs of pending events cannot be stored, so the run can only fail."""
     LOST = 5
-    """Another worker has the run. Nothing is written."""
+    """Another worker has the run, so nothing is written."""
 
 
 class EndPolicy(Enum):
-    """Time at which a terminal event of the agent is written."""
+    """Time at which the terminal event of an agent is written."""
 
     IMMEDIATE = "with the next write"
     AFTER_CANCEL = "when the canceled agent has stopped"
@@ -147,16 +148,16 @@ class EndPolicy(Enum):
 
 
 class RunEventQueue(EventQueue):
-    """Event queue of one run, which the agent writes to. Use it on the event loop of the worker process only.
+    """Event queue of one run, which the agent writes to. Use the queue only on the event loop of the worker process.
 
     Args:
         store: The store.
         keys: Its keys.
         claim: The claim of the run.
-        hold: Seconds for which WORKING, or an interrupted state, waits for a further event.
-        input_timeout: Seconds for which the task may wait for its client, or None for no limit.
-        publish_next: Publishes the next run of the context.
-        ends_on_return: Write the end of the task when the agent has returned.
+        hold: Seconds to hold back WORKING or an interrupted state in case a further event follows.
+        input_timeout: Maximum seconds for which the task may wait for its client, or None for no limit.
+        publish_next: Function that publishes the next run of the context.
+        ends_on_return: Whether to write the end of the task only when the agent has returned.
         clock: The clock.
     """
 
@@ -185,26 +186,26 @@ class RunEventQueue(EventQueue):
         self._state = QueueState.OPEN
         self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return else EndPolicy.IMMEDIATE
         self.stopping = False
-        """True if the run was told to stop."""
+        """True if the run must stop."""
         self._queued, self._progress = LeanEvent(), LeanEvent()
         self._capacity = LeanEvent()
         self._capacity.set()
         self._announcement: asyncio.TimerHandle | None = None
         self.lost = self.store.lost
         self.aborted = LeanEvent()
-        """Set when the queue becomes UNWRITABLE or LOST."""
+        """Event that is set when the queue becomes UNWRITABLE or LOST."""
         self.blob_error: BlobsUnavailable | None = None
         """The error that made the queue UNWRITABLE."""
         self.retries: Retries | None = None
-        """The retries of an agent, or None for a plain Celery task, which has its own."""
+        """The retries of an agent, or None for a plain Celery task, whose retries Celery handles."""
         self.calls: AgentCaller | None = None
-        """The calls of an agent to other agents, or None for a plain Celery task."""
+        """The agent's calls to other agents, or None for a plain Celery task."""
         self.starting_calls: StartingCalls | None = None
         """The calls that are starting, or None before the first call."""
         self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
-        """Hook that returns each event of the agent as it is to be sent, or None."""
+        """Hook that receives each event of the agent and returns the event to send, or None."""
         self.steps_changed: StepsChanged | None = None
-        """The error that ends the run, because the agent's code does not fit the journal."""
+        """The error that ends the run because the agent's code does not fit the journal."""
         self._unconfirmed: dict[int, asyncio.Future[None]] = {}
         self.idle_clock = IdleClock(clock)
         self.steps = StepRecorder(self._pending, self.lost, self._wake_writer)
@@ -224,7 +225,7 @@ class RunEventQueue(EventQueue):
 
     @property
     def is_finished(self) -> bool:
-        """Return True if the agent has sent a terminal state that does not wait for its return to be written."""
+        """Return True if the agent has sent a terminal state and that state can be written before the agent returns."""
         return self.ended and self._end_policy is not EndPolicy.AFTER_RETURN
 
     @property
@@ -235,12 +236,12 @@ class RunEventQueue(EventQueue):
     def announce_later(self) -> None:
         """Send WORKING unless the agent sends an event within `hold` seconds.
 
-        Until then the agent may still respond with a message alone.
+        Until then, the agent may still reply with only a message.
         """
         self._announcement = asyncio.get_running_loop().call_later(self._hold, self._announce)
 
     async def enqueue_event(self, event: Event) -> None:
-        """Queue an event of the agent. Wait only if `MAX_PENDING` events are unwritten.
+        """Queue an event of the agent. The call waits only if `MAX_PENDING` events are unwritten.
 
         Events after a terminal state, and events of a lost run, are dropped.
 
@@ -276,20 +277,20 @@ class RunEventQueue(EventQueue):
             self._add(self._translator.translate(event))
 
     def record(self, step: Step) -> None:
-        """Record a step of the execution. A step counts as activity of the agent."""
+        """Record an execution step. A step counts as activity of the agent."""
         self.idle_clock.touch()
         self.steps.record(step)
 
     def add_entries(self, entries: Sequence[JournalEntry]) -> None:
-        """Queue entries of the journal, to be written with the next events."""
+        """Queue journal entries, to be written with the next events."""
         if not self._is_over() and not self.ended:
             self._pending.extend(entries)
 
     async def write_entries(self, entries: Sequence[JournalEntry]) -> None:
-        """Write entries of the journal after all events sent so far, and return when the store has them.
+        """Write journal entries after all events sent so far, and return when the store has confirmed them.
 
-        A run that is told to stop still writes them. A cancelled caller waits `CONFIRMATION_TIMEOUT` seconds for the
-        store, because the result of finished work would be lost otherwise.
+        A run that must stop still writes the entries. If the caller is cancelled, it waits up to `CONFIRMATION_TIMEOUT`
+        seconds for the store, because otherwise the result of finished work would be lost.
 
         Raises:
             CancelledError: The run is lost, or ended before the entries were written.
@@ -327,7 +328,8 @@ class RunEventQueue(EventQueue):
     def hold_end(self) -> None:
         """Prepare for the cancellation of the agent.
 
-        A terminal state waits for `settle`, and is CANCELED unless the agent has sent another one before.
+        A terminal state is held back until `settle`, and is CANCELED unless the agent has already sent another terminal
+        state.
         """
         if self._end_policy is EndPolicy.IMMEDIATE:
             self._end_policy = EndPolicy.AFTER_CANCEL
@@ -375,19 +377,19 @@ class RunEventQueue(EventQueue):
     async def settle(self, final: TaskStatusUpdateEvent | None, *, dead_letter: bool = False) -> Failure | None:
         """End the run: write the pending events, then `final`. With `dead_letter`, a FAILED task leaves a dead letter.
 
-        `final` is not written if the agent has sent a terminal state, or if it is COMPLETED after an interrupted state.
-        Nothing is written if the run is lost.
+        `final` is not written if the agent has sent a terminal state, or if `final` is COMPLETED and the agent has sent
+        an interrupted state. Nothing is written if the run is lost.
 
         Returns:
-            The failure of the task if its session could not be saved, or None.
+            The failure of the task if its session could not be saved; otherwise None.
         """
         if not await self._begin_settlement():
             return None
         if final is not None and self.blob_error is not None:
-            self._pending[:] = [final]  # no event was written after the error, so no end either
+            self._pending[:] = [final]  # no event was written after the error, so no end was written either
         elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
             self._pending.extend(self._translator.translate(final))
-        if not self._pending and self.ended:  # a written terminal state has closed the run
+        if not self._pending and self.ended:  # a terminal state that was written has already closed the run
             return None
         answer = await self.settlement.write(list(self._pending), self._written, dead_letter=dead_letter)
         if isinstance(answer, RunLost):
@@ -402,12 +404,12 @@ class RunEventQueue(EventQueue):
         *,
         drops_open_artifacts: bool = False,
     ) -> R | RunLost:
-        """Release the run, so that it continues without this worker.
+        """Release the run so that it can continue without this worker.
 
         Args:
-            final: The status to write after the remaining events, or None.
-            make_release: Builds the store operation that writes both.
-            drops_open_artifacts: Remove artifacts that the run began and did not finish from the task.
+            final: Status to write after the remaining events, or None.
+            make_release: Function that builds the store operation that writes the events and `final`.
+            drops_open_artifacts: Whether to remove artifacts that the run began but did not finish from the task.
         """
         if not await self._begin_settlement():
             return RunLost()
@@ -422,7 +424,7 @@ class RunEventQueue(EventQueue):
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
-        """Write the pending events and return the stored task without the run's open artifacts, or None if there is
+        """Write the pending events, and return the stored task without the run's open artifacts, or None if there are
         none.
 
         No other writer changes the task while this worker has the run.
@@ -436,7 +438,7 @@ class RunEventQueue(EventQueue):
         return without_artifacts(found[0], open_artifacts) if isinstance(found, tuple) else None
 
     async def abandon(self) -> None:
-        """Stop without writing: another worker has the run."""
+        """Stop without writing, because another worker has the run."""
         self._mark_lost()
         await self._writer.stop()
 
@@ -472,18 +474,18 @@ class RunEventQueue(EventQueue):
         self._state = max(self._state, state)
 
     def _next_batch(self) -> list[RunRecord]:
-        """Return the events to write next, without a state that waits: see `EndPolicy` and `_stays_silent`."""
+        """Return the events to write next, without a state that is held back; see `EndPolicy` and `_stays_silent`."""
         ready = list(self._pending)
         if self.paused or (self._end_policy is not EndPolicy.IMMEDIATE and self.ended):
             while ready and isinstance(ready.pop(), Step | JournalEntry):
-                pass  # a step after it waits as well
+                pass  # a step after a held state is also held back
         return ready[:MAX_EVENTS_PER_WRITE]
 
     async def _stays_silent(self) -> bool:
-        """Return True if the agent continues for `hold` seconds after an interrupted state without sending an event.
+        """Return True if the agent runs for `hold` seconds after an interrupted state without sending another event.
 
-        The client must then learn of the state. If the agent returns, `settle` writes the state instead, because a
-        client cannot answer a run that is still open.
+        In this case, the client must be informed of the state. If the agent returns instead, `settle` writes the state,
+        because a client cannot answer while the run is open.
         """
         try:
             async with asyncio.timeout(self._hold):
@@ -527,7 +529,7 @@ class RunEventQueue(EventQueue):
             self._capacity.set()
 
     def fail_unwritable(self, error: BlobsUnavailable) -> None:
-        """Drop the pending events, because their blobs cannot be stored. The run can only fail."""
+        """Drop the pending events, because their blobs cannot be stored. After that, the run can only fail."""
         self.blob_error = error
         self._abort(QueueState.UNWRITABLE)
 

@@ -42,10 +42,10 @@ class RunRelease:
     ) -> Outcome | None:
         """Release the run with the status `final`, then publish it. Its next attempt begins at `options.not_before`.
 
-        A watcher publishes a run that begins much later, and one that the broker does not accept.
+        If the run begins much later, or the broker does not accept it, a watcher publishes it.
 
         Returns:
-            The outcome if the run was not retried, or None.
+            The outcome if the run was not retried; otherwise None.
         """
         claim, keys = events.store.claim, events.store.keys
         delay = options.publish_delay(self._clock.now())

@@ -1,4 +1,4 @@
-"""Logs, metrics and traces of a run: two log lines and, if the process traces, a span."""
+"""Logs, metrics and traces of a run: two log lines and, if the process records traces, a span."""
 
 from __future__ import annotations
 
@@ -48,16 +48,17 @@ OUTCOMES: dict[type[Outcome], str] = {
     Delegated: "delegated",
     Lost: "lost",
 }
-"""Names of outcomes in logs and spans. An agent that ends its task and returns has completed its run."""
+"""Names of outcomes in logs and spans. If an agent ends its task and returns, its run counts as completed."""
 
 DROPPED = "dropped"
-"""Name for a run that this worker did not get."""
+"""Name for a run that this worker did not claim."""
 
 
 def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
     """Return ``perform()`` for the run `ref`, with log lines and a span.
 
-    Call it in the thread of the Celery task, which has the message and the span of an instrumentation of Celery.
+    Call this function in the thread of the Celery task, which has the Celery message and the span of Celery's
+    instrumentation.
     """
     spans = tracing()
     if spans is None:
@@ -73,7 +74,7 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
         Attribute.CELERY_ID: ref.name,
     }
     span, here = spans.began(SpanName.RUN.format(agent=agent), parent, spans.CONSUMER, attributes)
-    outcome: Outcome | None = Lost()  # if it is cancelled
+    outcome: Outcome | None = Lost()  # if the run is cancelled
     try:
         with spans.within(here):
             outcome = await perform()
@@ -101,7 +102,8 @@ def begun(claim: Claim, agent: str) -> None:
 
 
 def reported(ref: RunRef, agent: str, what: str, error: BaseException | None = None) -> str:
-    """Log `error`, or the current exception, as `what` happened to the run. Return the reference in the log line."""
+    """Log that `what` happened to the run, with `error` or the current exception, and return the reference in the log
+    line."""
     reference = uuid4().hex[:12]
     extra = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)
     logger.error("run %s: %s [reference %s]", ref.name, what, reference, exc_info=error or True, extra=extra)
@@ -113,6 +115,6 @@ def _named(outcome: Outcome | None) -> str:
 
 
 def _headers() -> dict[str, Any]:
-    """Return the headers of the current Celery message, or an empty dict outside of a Celery task."""
+    """Return the headers of the current Celery message, or an empty dict outside a Celery task."""
     request = current_task.request if current_task else None
     return dict(getattr(request, "headers", None) or {})

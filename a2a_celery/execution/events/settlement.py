@@ -1,6 +1,6 @@
 """Settlement of a run: its last events, the state of its session, and the next run of the context.
 
-Store operations of the run are retried while the store is unavailable, until the run is lost.
+Store operations of a run are retried while the store is unavailable, until the run is lost.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BLOB_TIMEOUT = 30.0
-"""Seconds for which a run retries an unavailable object store. The run cannot continue without its parts."""
+"""Seconds for which a run retries an unavailable object store. The run cannot continue without its large parts."""
 
 
 class RunStore:
-    """Store access of one run. `lost` is set when another worker has the run."""
+    """Store access of one run. `lost` is set if another worker has the run."""
 
     def __init__(self, store: AsyncStore, keys: Keys, claim: Claim, clock: Clock = SYSTEM_CLOCK) -> None:
         self.keys = keys
@@ -69,7 +69,7 @@ class RunStore:
         """Run an operation, and retry it until the store is available.
 
         Returns:
-            The result of the operation, or RunLost if the run was lost while waiting.
+            The result of the operation, or RunLost if the run was lost while it waited.
 
         Raises:
             BlobsUnavailable: If the object store is unavailable for `BLOB_TIMEOUT` seconds.
@@ -107,7 +107,7 @@ class RunStore:
         return answer
 
     async def with_journal(self, claim: Claim) -> Claim:
-        """Return the claim with its journal, which is read in pages if it is too large for the claim.
+        """Return the claim with its journal, which is read in pages if it does not fit into the claim.
 
         Raises:
             CancelledError: If another worker has the run.
@@ -126,8 +126,8 @@ class RunStore:
                 return replace(claim, journal=entries)
 
     async def own_tasks(self, task_ids: Sequence[str]) -> list[Task]:
-        """Return the tasks among `task_ids` of the run's agent, tenant and owner."""
-        if not task_ids:  # as good as always
+        """Return those of the tasks `task_ids` that belong to the run's agent, tenant and owner."""
+        if not task_ids:  # the usual case
             return []
 
         async def read(task_id: str) -> Task | None:
@@ -139,11 +139,11 @@ class RunStore:
 
 
 PublishNext = Callable[[RunRef, bytes], Awaitable[None]]
-"""Function that publishes a run of the same agent with its options."""
+"""Function that publishes a run of the same agent with the run's options."""
 
 
 class SavedAtEnd(Protocol):
-    """Session, as the end of its run uses it."""
+    """Interface of a session that is saved at the end of its run."""
 
     async def idle(self) -> None:
         """Wait for the saves in progress."""
@@ -205,12 +205,13 @@ class Settlement:
     async def write(
         self, events: list[RunRecord], before: int, *, dead_letter: bool = False
     ) -> Failure | RunLost | None:
-        """Write the run's last `events`, after `before` earlier ones. Illegal events are dropped.
+        """Write the run's last `events`, which follow the `before` events that are already written. Illegal events are
+        dropped.
 
         With `dead_letter`, a FAILED task leaves a dead letter.
 
         Returns:
-            The failure of the task if its session could not be saved, RunLost if the run was lost, or None.
+            The failure of the task if its session could not be saved, RunLost if the run was lost, or None otherwise.
         """
         if self.session is not None:
             await self.session.idle()
@@ -226,7 +227,7 @@ class Settlement:
                     drop(events, answer, self._claim)
                 case LeftOpen(state):
                     logger.error("run %s would be left in state %d: failing it", self._claim.ref.name, state)
-                    before += len(events)  # they are written
+                    before += len(events)  # these events are now written
                     events[:] = self._translator.status(FAILED)
                 case SavedSince() if self.session is not None:
                     failed, session = self._failed(events, self.session.conflict(answer)), self.session.unchanged()
@@ -266,7 +267,7 @@ class Settlement:
         return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
 
     def _failed(self, events: list[RunRecord], error: SessionError) -> Failure:
-        """Replace the end in `events` by a failure, which is written without the session."""
+        """Replace the end in `events` with a failure, which is written without the session."""
         claim, failed = self._claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failed.reference)
         last = max((n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry)), default=None)
@@ -279,7 +280,7 @@ class Settlement:
         return failed
 
     def _ends(self, event: RunRecord) -> bool:
-        """Return True if `event` set the final state of the task. A message alone completes the task."""
+        """Return True if `event` set the final state of the task. A message without a task also completes the task."""
         if isinstance(event, TaskStatusUpdateEvent):
             return event.status.state == self._translator.state
         return not isinstance(event, Step | JournalEntry) and kind_of(event) is EventKind.ANSWER
@@ -300,7 +301,7 @@ def _as_error(step: Step) -> Step:
 def publishing(publisher: Publisher, agent: str) -> PublishNext:
     """Return a function that publishes runs of `agent`.
 
-    A watcher publishes those that begin much later or that the broker does not accept.
+    If a run begins much later, or the broker does not accept it, a watcher publishes it.
     """
 
     async def publish(run: RunRef, options: bytes) -> None:
@@ -321,9 +322,9 @@ def drop(events: MutableSequence[RunRecord], illegal: Illegal, claim: Claim) -> 
 
 
 def answer_schema(question: Sequence[Part], claim: Claim) -> str:
-    """Return the JSON Schema that the parts of a question carry, or "" if they carry none.
+    """Return the JSON Schema in the parts of a question, or "" if there is none.
 
-    A schema that is invalid is not enforced: clients could give no answer.
+    An invalid schema is not enforced, because clients could not give any answer.
     """
     schema = schema_in(question) if question else None
     if schema is None:
@@ -337,7 +338,7 @@ def answer_schema(question: Sequence[Part], claim: Claim) -> str:
 
 
 NO_ANSWER = "The client did not answer in time."
-"""Text for a task that waited for its client longer than `input_timeout`."""
+"""Text for a task that waited for its client for longer than `input_timeout`."""
 
 
 def unanswered(claim: Claim) -> TaskStatusUpdateEvent:

@@ -1,4 +1,5 @@
-"""State machine of a run's execution, with the steps that its agent opens, recorded in the batches of the run's events.
+"""State machine of a run's execution, with the steps that its agent opens. Transitions are recorded in the batches of
+the run's events.
 
 ::
 
@@ -7,9 +8,9 @@
     async with turn.tool_call("search"):
         found = await search(answer)
 
-The machine shows the open step that began last; a model may call tools, and several tools may run at once. When that
-step ends, the machine returns to the newest open step. Without an open step, the state stays until the next step or the
-end of the run. Steps after the end of the task are ignored.
+The machine shows the open step that began last. A model may call tools, and several tools may run at the same time.
+When that step ends, the machine returns to the newest open step. If no step is open, the state stays until the next
+step or the end of the run. Steps after the end of the task are ignored.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
 
 MAX_NAME = 200
-"""Maximum characters of the name of a model or tool. Some models invent names of tools."""
+"""Maximum characters of the name of a model or tool. The limit is needed because some models invent names of tools."""
 
 FAILURES = {OUT_OF_TIME: "out of time", INVALID_ANSWER: "invalid answer"}
-"""Detail of an ERROR by the text for the client. Other texts have the detail "failed"."""
+"""Detail of an ERROR by the text for the client. For other texts, the detail is "failed"."""
 
 CURRENT_EXECUTION: ContextVar[Execution] = ContextVar("a2a_celery_execution")
 """Execution of the current run."""
@@ -55,7 +56,8 @@ Choice = tuple[ExecutionState, dict[str, Scalar]]
 
 
 class OpenStep:
-    """Step of an agent, as a context manager for ``async with`` and ``with``. Thread-safe; usable once."""
+    """Step of an agent, as a context manager for ``async with`` and ``with``. An OpenStep is thread-safe and can be
+    used only once."""
 
     def __init__(self, execution: Execution, state: ExecutionState, detail: dict[str, Scalar]) -> None:
         self.state = state
@@ -91,10 +93,10 @@ class Execution(ExecutionStateMachine):
         self._open: list[OpenStep] = []
 
     def model_call(self, model: str = "") -> OpenStep:
-        """Return a step for a call of a model.
+        """Return a step for a model call.
 
         Args:
-            model: The name of the model, or "" without a name.
+            model: Name of the model, or "" if it has no name.
 
         Raises:
             TypeError: If the name is not text.
@@ -113,7 +115,7 @@ class Execution(ExecutionStateMachine):
         return OpenStep(self, ExecutionState.TOOL_EXECUTION, {"tool": _name(name)})
 
     def finish(self, outcome: Outcome, state: TaskState) -> None:
-        """Move to the end state for `outcome`, unless the agent has ended the task.
+        """Move to the end state for `outcome`, unless the agent has already ended the task.
 
         `state` is the state of the task.
         """
@@ -148,7 +150,7 @@ class Execution(ExecutionStateMachine):
 
 
 def end_of(outcome: Outcome, state: TaskState) -> Choice:
-    """Return the end state of a run and a fixed reason for an error, without text of the agent."""
+    """Return the end state of a run, with a fixed reason for an error that contains no text from the agent."""
     match outcome:
         case Completed():
             return end_in(state)
@@ -190,8 +192,8 @@ def current_execution() -> Execution | None:
     """Return the execution of the current run, for code without a `Turn` such as SDK executors, libraries and tools.
 
     Returns:
-        The execution, or None outside of a run. A thread has one only if it was started with its caller's context, as
-        ``asyncio.to_thread`` does.
+        The execution, or None outside a run. A thread has an execution only if it was started with its caller's
+        context, as ``asyncio.to_thread`` does.
     """
     return CURRENT_EXECUTION.get(None)
 
@@ -203,10 +205,11 @@ def _name(name: str) -> str:
 
 
 STEPS_WAIT = 0.5
-"""Seconds that a step waits for an event to be written with. A lost worker loses at most the steps of this time."""
+"""Seconds that a step waits to be written together with an event. If a worker is lost, at most the steps of this time
+are lost."""
 
 MAX_UNWRITTEN = 512
-"""Number of unwritten events and steps at which further steps are dropped."""
+"""Number of unwritten events and steps above which further steps are dropped."""
 
 
 class StepRecorder:
@@ -215,7 +218,7 @@ class StepRecorder:
     Args:
         pending: The unwritten events and steps of the run's queue.
         lost: Set when the run is lost.
-        flush: Starts the writer of the queue.
+        flush: Function that starts the writer of the queue.
     """
 
     __slots__ = ("_flush", "_has_ended", "_lost", "_pending", "_timer", "on_end")
@@ -227,10 +230,11 @@ class StepRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
         self.on_end: Callable[[TaskState], None] | None = None
-        """Called with the terminal state of the task before the state is queued. Steps recorded there precede it."""
+        """Function that is called with the terminal state of the task before the state is queued. Steps that it records
+        precede the state."""
 
     def record(self, step: Step) -> None:
-        """Queue a step, to be written with the next event or after `STEPS_WAIT`.
+        """Queue a step, to be written with the next event or after `STEPS_WAIT` seconds.
 
         A step is dropped after the end of the task, if the run is lost, or if `MAX_UNWRITTEN` is reached.
         """

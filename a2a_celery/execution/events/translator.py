@@ -1,6 +1,7 @@
-"""Translation of an agent's events to log entries: ids filled in, states in a legal order, all values sendable.
+"""Translation of an agent's events to log entries: missing ids are filled in, states are in a legal order, and all
+values can be sent.
 
-Frameworks send events in unusual orders. This table lists the log entries for each:
+Frameworks send events in unusual orders. The table lists the log entries for each of them:
 
 =========================================  ========================================================================
 event of the agent                         log entries
@@ -45,8 +46,8 @@ logger = logging.getLogger(__name__)
 class Translator:
     """Translator for the events of one run.
 
-    `state` is the task's state after the translated events. `question` has the parts of the message with which an event
-    of the run set INPUT_REQUIRED, and is empty in any other state.
+    `state` is the task's state after the translated events. `question` contains the parts of the message of the event
+    that set INPUT_REQUIRED, and is empty in any other state.
     """
 
     def __init__(self, task: Task, *, answer_allowed: bool) -> None:
@@ -56,7 +57,7 @@ class Translator:
         self._cancel_asked = self._canceled_by_other = False
         self._task_id = task.id
         self._context_id = task.context_id
-        # by id, True while it is open: this run began it and has not sent its last chunk
+        # by id; True while the artifact is open, that is, this run began it and has not sent its last chunk
         self._artifacts = dict.fromkeys((artifact.artifact_id for artifact in task.artifacts), False)
         self._answer_allowed = answer_allowed
 
@@ -70,7 +71,7 @@ class Translator:
 
     @property
     def open_artifacts(self) -> frozenset[str]:
-        """Ids of the artifacts that this run began and did not finish."""
+        """Ids of the artifacts that this run began but did not finish."""
         return frozenset(artifact_id for artifact_id, is_open in self._artifacts.items() if is_open)
 
     def translate(self, event: Event) -> list[Event]:
@@ -81,7 +82,7 @@ class Translator:
         """
         if not isinstance(event, Event):
             raise InvalidAgentResponseError(f"not an A2A event: {type(event).__name__}")
-        _require_sendable(event)  # first, because a refused event must have no effect
+        _require_sendable(event)  # check first, because a refused event must have no effect
         match event:
             case Message():
                 events = self._message(event)
@@ -165,7 +166,7 @@ class Translator:
 
 
 def _require_sendable(event: Event) -> None:
-    """Refuse values without a form in JSON. Only structured values are checked."""
+    """Refuse values that JSON cannot represent. Only structured values are checked."""
     if isinstance(event, TaskArtifactUpdateEvent):
         suspect = bool(event.metadata.fields or event.artifact.metadata.fields)
         suspect = suspect or any(part.HasField("data") or part.metadata.fields for part in event.artifact.parts)

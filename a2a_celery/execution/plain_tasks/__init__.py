@@ -1,1 +1,1 @@
-"""Plain Celery tasks as agents: registration, calls in a thread of Celery, retries and results."""
+"""Plain Celery tasks as agents: registration, calls in a Celery thread, retries and results."""

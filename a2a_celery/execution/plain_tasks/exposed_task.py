@@ -1,4 +1,5 @@
-"""Instrumentation of a plain Celery task that serves A2A tasks. Each wrapper acts only on calls by an A2A task."""
+"""Instrumentation of a plain Celery task that serves A2A tasks. Each wrapper acts only on calls that an A2A task
+makes."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def prepare_task(
     ender: RunEnder,
     requeuer: ShutdownRequeuer,
 ) -> None:
-    """Make the task of `agent` serve A2A tasks. See ``register_entry`` for the other arguments."""
+    """Make the task of `agent` serve A2A tasks. For the other arguments, see ``register_entry``."""
     task: Task = agent.code
     before_task_publish.connect(_note_published, weak=False, dispatch_uid="a2a_celery.exposing")
     wrap_autoretry(task, _carrying)
@@ -70,7 +71,7 @@ def _run_of(
         if ref is None:
             return _call_for_celery(original, *args, **kwargs)
         adapter = TaskAdapter(agent, task, lambda: original(*args, **kwargs))
-        # a prefork child has Celery's limits, and the task may catch the soft one
+        # a prefork child enforces Celery's limits, and the task may catch the soft limit
         limits = CeleryLimits() if in_pool_child() else celery_limits(task)
         here = process()
         emitter = here.events.emitter(task)
@@ -80,11 +81,11 @@ def _run_of(
 
 
 def _call_for_celery(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task for a caller other than an A2A task.
+    """Call a task for a caller that is not an A2A task.
 
     Raises:
-        RunFailed: The task asked a question. Celery handles only subclasses of `Exception`: otherwise a prefork child
-            ends, and on threads the task stays STARTED.
+        RunFailed: The task asked a question. Celery handles only subclasses of `Exception`: with any other exception, a
+            prefork child would exit, and on threads the task would stay STARTED.
     """
     try:
         return original(*args, **kwargs)
@@ -119,7 +120,7 @@ def _update_state_of(task: Task, original: Callable[..., Any]) -> Callable[..., 
 def _signature_from_request_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def signature_from_request(*args: Any, **kwargs: Any) -> Any:
-        """Return the signature for a retry, which hides its arguments like the first message."""
+        """Return the signature for a retry, which hides its arguments in the same way as the first message."""
         signature = original(*args, **kwargs)
         running = CURRENT.get(None)
         if running is None or running.task is not task:
@@ -163,7 +164,8 @@ def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., An
 
 
 class SharedRequest(RunRequest):
-    """Request of a plain Celery task, which also has other callers. Their ids may look like those of runs."""
+    """Request of a plain Celery task, which also has callers that are not A2A tasks. The ids of their calls may look
+    like ids of runs."""
 
     @cached_property
     def is_run(self) -> bool:
@@ -171,6 +173,6 @@ class SharedRequest(RunRequest):
 
 
 def _request_of(task: Task) -> Any:
-    """Return the task's request class, which handles ends that the task cannot report."""
+    """Return the request class of the task, which handles ends that the task cannot report."""
     own: Any = symbol_by_name(task.Request)  # type: ignore[no-untyped-call]
     return SharedRequest if own is Request else type("SharedRequest", (SharedRequest, own), {})

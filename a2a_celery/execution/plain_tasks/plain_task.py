@@ -1,8 +1,8 @@
 """Plain Celery tasks as agents: execution of a task that an A2A task calls.
 
-The task keeps its name, queue, limits and retries, and executes where Celery executes it: in a thread of the pool, or
-in the main thread of a prefork child. The run around it (claim, lease, cancel, settlement) executes on the event loop
-of the process and borrows that thread. Other callers of the task see no difference.
+The task keeps its name, queue, limits and retries, and is executed where Celery executes it: in a thread of the pool,
+or in the main thread of a prefork child. The run around the task (claim, lease, cancel, settlement) is executed on the
+event loop of the process, and the thread waits for it. Other callers of the task see no difference.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .threaded_call import max_attempts, retry_options, time_of
 logger = logging.getLogger(__name__)
 
 CURRENT: ContextVar[TaskAdapter] = ContextVar("a2a_celery_plain_task")
-"""The call that is being made in this thread, if an A2A task makes one."""
+"""Call that is being made in this thread, if an A2A task makes one."""
 
 
 class Carried(Ignore):  # type: ignore[misc]
@@ -62,7 +62,7 @@ class Carried(Ignore):  # type: ignore[misc]
 
 
 class TaskAdapter:
-    """Adapter for one call of a plain task, in the Celery thread that received it."""
+    """Adapter for one call of a plain task, in the Celery thread that received the task's message."""
 
     announces = True
 
@@ -90,7 +90,7 @@ class TaskAdapter:
         return max_attempts(self.task)
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
-        """Call the task in this thread when its run is claimed. Return the outcome of `run`."""
+        """Call the task in this thread when its run has been claimed. Return the outcome of `run`."""
         run.add_done_callback(lambda _: self._calls.put(None))
         call = self._calls.get()
         if call is not None:
@@ -109,14 +109,14 @@ class TaskAdapter:
         def call() -> None:
             with span:
                 self._make_call()
-            with suppress(RuntimeError):  # the loop is closed, because the process ends
+            with suppress(RuntimeError):  # the event loop is closed, because the process is exiting
                 loop.call_soon_threadsafe(returned.set_result, None)
 
         self._calls.put(call)
         try:
             await asyncio.shield(returned)
         except asyncio.CancelledError:
-            await returned  # the thread cannot be stopped; only its process can be ended
+            await returned  # the thread cannot be stopped, except by ending its process
             raise
         return await self._outcome()
 
@@ -124,7 +124,7 @@ class TaskAdapter:
         """Do nothing: only the exit of the process stops the task."""
 
     def conclude(self, outcome: Outcome | None) -> Any:
-        """Return the result for Celery, or raise the task's exception if it ended the run."""
+        """Return the result for Celery, or raise the task's exception if that exception ended the run."""
         setattr(self.task.request, RUN_IS_OVER, outcome is not None and self.retry_is_written)
         match outcome:
             case Completed() | Delegated() if self._error is None:
@@ -144,7 +144,7 @@ class TaskAdapter:
         raise Ignore  # another worker has the run
 
     def progress(self, state: str | None, meta: Any) -> None:
-        """Send a custom state of the task as progress. Celery's built-in states add nothing to the log."""
+        """Send a custom state of the task as progress. Celery's built-in states are not written to the log."""
         if state is None or state in states.ALL_STATES:
             return
         event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=progress_metadata(state, meta))
@@ -155,7 +155,7 @@ class TaskAdapter:
         self._canvas = canvas
 
     def note_published(self, headers: Mapping[str, Any], body: Any) -> None:
-        """Record the published tasks that store no result, because a canvas may end with one."""
+        """Record published tasks that do not store a result, because a canvas may end with one of them."""
         self._ignored_results |= ignored_results(self.task.app, headers, body)
 
     def unpublished_retry(self, reason: object, error: BaseException | None) -> Retry:
@@ -169,7 +169,8 @@ class TaskAdapter:
         return Retry(exc=error, when=when, sig=signature)
 
     def options(self, stored: bytes) -> RunOptions:
-        """Return the options with which the run is published for its retry; `stored` are those of this attempt."""
+        """Return the options with which the run is published for its retry. `stored` are the options of this
+        attempt."""
         if not isinstance(self._error, Retry):
             return replace(RunOptions.from_json(stored), retries=self.retries)
         return retry_options(stored, self._error, self.retries + 1, self.task.app)
@@ -195,7 +196,7 @@ class TaskAdapter:
             JOURNAL.reset(journal)
 
     async def _outcome(self) -> Outcome:
-        """Return the outcome of the call, or raise what an agent would raise."""
+        """Return the outcome of the call, or raise the exception that an agent would raise."""
         match self._error:
             case None | Ignore() if self._canvas is not None:
                 canvas = Canvas.of(self.task.app, self._canvas, self.agent.time_limit, self._ignored_results)
@@ -221,7 +222,7 @@ class TaskAdapter:
 
     def _set_celery_state(self, state: str) -> None:
         if not self.task.ignore_result:
-            with suppress(Exception):  # the result backend is unavailable, but the store has the state
+            with suppress(Exception):  # the result backend may be unavailable, but the store has the state
                 Task.update_state(self.task, state=state)
 
 
@@ -233,17 +234,17 @@ def _is_fit_for_celery(error: BaseException | None) -> TypeGuard[Exception]:
 def _ends_the_process(error: BaseException) -> bool:
     """Return True if Celery uses `error` to end this process.
 
-    In a prefork child, a signal raises it and Celery replaces the child. Elsewhere, only Celery's own exceptions count,
-    because any other would take the whole worker down.
+    In a prefork child, a signal handler raises the error, and Celery replaces the child. Elsewhere, only Celery's own
+    exceptions end the process, because any other exception would end the whole worker.
     """
     return in_pool_child() or isinstance(error, WorkerShutdown | WorkerTerminate)
 
 
 def current_turn() -> Turn | None:
-    """Return the turn of the plain Celery task that executes: its message, task, caller and `turn.blocking`.
+    """Return the turn of the plain Celery task that is being executed: its message, task, caller and `turn.blocking`.
 
     Returns:
-        The turn, or None if no A2A task called the Celery task.
+        The turn, or None if the Celery task was not called by an A2A task.
     """
     running = CURRENT.get(None)
     return None if running is None else running.turn

@@ -1,4 +1,4 @@
-"""Result backend of an exposed task. Its failed writes do not change an A2A task, whose end is in the store."""
+"""Result backend of an exposed task. Failed writes do not affect an A2A task, because its end is in the store."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ _store_result = _write_of("store_result")
 
 
 class RunResultBackend(Proxy):  # type: ignore[misc]
-    """Result backend of a task that logs and drops failed writes of a run's state.
+    """Result backend of a task, which logs failed writes of a run's state instead of raising an error.
 
-    Otherwise Celery would report the run as failed, or not begin it. Failed writes for other calls of the task raise.
+    Otherwise, Celery would report the run as failed, or would not begin it. Failed writes for other calls of the task
+    raise an error.
     """
 
     def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:
-        """Store a state. A run's STARTED shows that a worker with this package has it, so watchers do not report it."""
+        """Store a state. The state STARTED of a run shows that a worker with this package has the run, so watchers do
+        not report it."""
         if state == states.STARTED and is_request_of_run(task_id, kwargs.get("request")):
             result = {**result, RUN_HEADER: True}
         return _store_result(self, task_id, result, state, *args, **kwargs)
@@ -54,13 +56,14 @@ class RunResultBackend(Proxy):  # type: ignore[misc]
 
 
 def run_result_backend(task: Task) -> RunResultBackend:
-    """Return the backend to set on `task`. It is looked up at each use, because Celery has one backend per thread."""
+    """Return the backend to set on `task`. The original backend is looked up at each use, because Celery has one
+    backend per thread."""
     own = own_backend(task)
     return RunResultBackend(lambda: task.app.backend if own is None else own)
 
 
 def is_request_of_run(task_id: str, request: Any) -> bool:
-    """Return True if `request`, Celery's request of an exposed task, calls the task as a run."""
+    """Return True if `request`, Celery's request for an exposed task, calls the task as a run."""
     if not isinstance(request, Context) or RunRef.of(task_id) is None:
         return False
     return bool(getattr(request, RUN_HEADER, None) or (request.headers or {}).get(RUN_HEADER))

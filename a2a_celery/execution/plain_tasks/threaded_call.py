@@ -1,4 +1,4 @@
-"""Calls of plain Celery tasks in a thread of Celery, and the release of their runs for a retry or a canvas."""
+"""Calls of plain Celery tasks in a Celery thread, and the release of their runs for a retry or a canvas."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Answer = Released | RunLost | Illegal
 
 
 class ThreadedCall(Adapter, Protocol):
-    """Plain Celery task that is called in the thread that received its message."""
+    """Plain Celery task that is called in the thread that received the task's message."""
 
     retries: int
 
     retry_is_published: bool
-    """True if the broker has Celery's message for the next attempt."""
+    """True if the broker has accepted Celery's message for the next attempt."""
 
     retry_is_written: bool
     """True if the store has the retry."""
@@ -47,7 +47,7 @@ class ThreadedCall(Adapter, Protocol):
         ...
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
-        """Make the call in this thread. Return when `run` has ended."""
+        """Make the call in this thread, and return when `run` has ended."""
         ...
 
     def options(self, stored: bytes) -> RunOptions:
@@ -62,7 +62,7 @@ def max_attempts(task: CeleryTask) -> int | None:
 
 
 def time_of(retry: Retry, app: Celery) -> datetime | None:
-    """Return the start time of the attempt that follows `retry`, or None if it starts at once."""
+    """Return the start time of the attempt that follows `retry`, or None if the attempt starts at once."""
     when = retry.when
     if isinstance(when, int | float):
         when = app.now() + timedelta(seconds=when) if when else None
@@ -70,20 +70,21 @@ def time_of(retry: Retry, app: Celery) -> datetime | None:
 
 
 def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
-    """Return the publishing options for `retry`, number `retries` of the run. `stored` are those of this attempt."""
+    """Return the publishing options for `retry`, which is retry number `retries` of the run. `stored` are the options
+    of this attempt."""
     options = RunOptions.from_json(stored)
     call, again = options.call, retry.sig
     if call is not None and again is not None and not again.args:
-        with suppress(TypeError, ValueError):  # not JSON: only Celery's message has them
+        with suppress(TypeError, ValueError):  # not JSON, so only Celery's message contains them
             kwargs = kombu_json.dumps(dict(again.kwargs))  # type: ignore[no-untyped-call]
             call = Call(call.task, json.loads(kwargs))
     return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
 
 
 def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) -> ReleaseOperation[Released]:
-    """Return the builder of the operation that lets Celery's next message claim the run.
+    """Return the builder of the operation that allows Celery's next message to claim the run.
 
-    A watcher publishes the run if that message is lost, or when the run is due if the message was not published.
+    If that message is lost or was not published, a watcher publishes the run.
     """
     options = call.options(claim.options)
     wait = timedelta(seconds=settings.redispatch_after) if call.retry_is_published else timedelta(0)
@@ -112,7 +113,7 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: 
 
 
 def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation[Released]:
-    """Return the builder of the operation that lets `canvas` end the run."""
+    """Return the builder of the operation after which `canvas` ends the run."""
 
     def make_release(before: int, rest: list[RunRecord], _: Task | None) -> Operation[Answer]:
         return delegate_to_canvas(keys, claim.ref, token=claim.token, before=before, events=rest, canvas=canvas)

@@ -1,7 +1,7 @@
-"""Forced stop of an agent that ignores cancellation: its prefork child exits.
+"""Forced stop of an agent that ignores cancellation, by the exit of its prefork child.
 
-A prefork child runs one Celery task at a time, and the main process of the worker replaces the child. Python cannot
-stop a thread, so the child exits instead. After the exit, the main process writes the end of the run (see
+A prefork child executes one Celery task at a time, and the main process of the worker replaces a child that exits.
+Python cannot stop a thread, so the child exits instead. After the exit, the main process writes the end of the run (see
 `RunEnder`). Runs that share a process (threads, solo) cannot be stopped by force.
 """
 
@@ -45,14 +45,14 @@ POLL_INTERVAL = 0.5
 """Seconds between two checks of a run, and the time within which its event loop must respond."""
 
 abandoned: set[str] = set()
-"""Names of the runs in this process whose agents were stopped and still execute."""
+"""Names of the runs in this process whose agents were stopped but are still executing."""
 
 COUNT_EVERY = 0.25
 """Seconds between two counts of the children of a pool."""
 
 
 class Stop(Enum):
-    """Why a run is stopped from outside."""
+    """Reason why a run is stopped from outside."""
 
     CANCEL = "a client canceled it"
     LOST = "another worker has its lease"
@@ -63,21 +63,21 @@ class Stop(Enum):
 
 
 def connect(app: Celery) -> None:
-    """Make the workers of `app` detect the exit of a child promptly."""
+    """Make the workers of `app` detect the exit of a child quickly."""
     app.steps["worker"].add(CountsChildren)
 
 
 class CountsChildren(bootsteps.StartStopStep):  # type: ignore[misc]
     """Boot step that counts the children of a prefork pool four times a second.
 
-    Celery counts them when the pipe of a child closes, which is a moment before the system reports the exit code. That
-    count usually misses the child, and Celery's next count follows up to five seconds later.
+    Celery counts the children when the pipe of a child closes, which is shortly before the system reports the exit
+    code. That count usually misses the child, and Celery's next count follows up to five seconds later.
     """
 
     requires = ("celery.worker.components:Pool",)
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
-        """Celery hook: schedule periodic work on the worker's event loop."""
+        """Schedule periodic work on the worker's event loop. Celery calls this hook."""
         hub.call_repeatedly(COUNT_EVERY, worker.pool.maintain_pool)
 
 
@@ -87,16 +87,16 @@ def in_pool_child() -> bool:
 
 
 def end_process() -> None:
-    """Exit at once, from any thread.
+    """Exit immediately, from any thread.
 
-    The exit code is that of a child that has reached `worker_max_tasks_per_child`: the pool counts no restart, and
-    reports the run as lost.
+    The exit code is that of a child that has reached `worker_max_tasks_per_child`, so that the pool counts no restart
+    and reports the run as lost.
     """
     os._exit(EX_RECYCLE)
 
 
 def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Callable[[], None]) -> T:
-    """Return the result of `under_way`, which executes on `loop`.
+    """Return the result of `under_way`, which is executed on `loop`.
 
     While the loop does not respond, call `blocked` in this thread every `POLL_INTERVAL` seconds.
     """
@@ -113,7 +113,7 @@ def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Call
 
 
 class GracePeriod:
-    """Time for which a run may ignore a stop: `grace` seconds from the first check that found a reason."""
+    """Time for which a run may ignore a stop: `grace` seconds from the first check that finds a reason to stop."""
 
     def __init__(self, grace: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._grace = grace
@@ -121,7 +121,8 @@ class GracePeriod:
         self._until: float | None = None
 
     def is_over(self, reason: object | None) -> bool:
-        """Return True if there has been a `reason` for the whole period. None restarts the period."""
+        """Return True if there has been a `reason` for the whole period. If `reason` is None, the period starts
+        again."""
         if reason is None:
             self._until = None
         elif self._until is None:
@@ -133,15 +134,15 @@ logger = logging.getLogger(__name__)
 
 
 def runner_prefix(pid: int) -> str:
-    """Return the prefix of the runner's id of every run in process `pid` of this machine."""
+    """Return the prefix of the runner ids of all runs in process `pid` of this machine."""
     return f"{socket.gethostname()}.{_machine()}.{pid}."
 
 
 @cache
 def _machine() -> str:
-    """Return an id that distinguishes machines, and containers of one machine, with the same name.
+    """Return an id that distinguishes machines, or containers on one machine, that have the same name.
 
-    Source: proc_sys_kernel(5), namespaces(7). Systems other than Linux only have names.
+    Source: proc_sys_kernel(5), namespaces(7). Systems other than Linux have only names.
     """
     found = ""
     with suppress(OSError):
@@ -150,7 +151,7 @@ def _machine() -> str:
 
 
 class RunEnder:
-    """Writes the final event of runs. Its store is created at the first use in a process, and so never before a
+    """Writes the final event of runs. Its store is created at the first use in a process, and therefore never before a
     fork."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
@@ -168,15 +169,15 @@ class RunEnder:
         lost: bool = False,
         retries: int | None = None,
     ) -> TaskState | None:
-        """End the run `celery_id` if it is unclaimed, or if process `worker_pid` of this machine has claimed it.
+        """End the run `celery_id` if the run is unclaimed, or if process `worker_pid` of this machine has claimed it.
 
-        Never raises, because Celery calls it and must continue. Failures are logged, and the run's lease or its entry
-        in the dispatch list ends it later.
+        Errors are logged and never raised, because Celery calls this method and must continue. After an error, the run
+        ends later, through its lease or its entry in the dispatch list.
 
         Args:
-            lost: True if the worker was lost. The next attempt then begins, if the agent has one left.
-            retries: Number of retries in the message. A message from before the last retry does not end the run. None:
-                any message does.
+            lost: True if the worker was lost. In this case, the next attempt begins, if the agent has one left.
+            retries: Number of retries in the message. A message that was published before the last retry does not end
+                the run. None for a message that always ends the run.
 
         Returns:
             The state of the task if the run is over, or None.
@@ -188,13 +189,13 @@ class RunEnder:
             return None
 
     def retry(self, celery_id: str, retried: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
-        """Record that Celery retries the run `celery_id`, if this process has it and has not recorded the retry.
+        """Record that Celery retries the run `celery_id`, if this process has the run and has not recorded the retry.
 
-        Like `end`, never raises. After a failure, the claim of the next attempt records the retry.
+        As in `end`, errors are never raised. After an error, the claim of the next attempt records the retry.
 
         Args:
             retries: Number of retries of the run, including this one.
-            options: Builds the options of the next attempt from those of this one.
+            options: Function that builds the options of the next attempt from the options of this attempt.
         """
         try:
             self._retry(celery_id, retried, retries, options)
@@ -221,7 +222,7 @@ class RunEnder:
     def terminate(self, celery_id: str, command: str) -> None:
         """Cancel the run `celery_id` in any process, because an operator sent `command`.
 
-        Like `end`, never raises. After a failure, a watcher stops the run.
+        As in `end`, errors are never raised. After an error, a watcher stops the run.
         """
         try:
             self._terminate(celery_id, command)

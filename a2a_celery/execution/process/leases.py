@@ -1,7 +1,7 @@
-"""Renewal of the leases of all runs of a worker process, in one store call.
+"""Renewal of the leases of all runs of a worker process, in a single call to the store.
 
-The reply names the runs whose lease was lost and the runs to cancel. A pub/sub channel of the process delivers cancels
-faster; the renewal covers lost notifications.
+The reply names the runs whose leases were lost and the runs to cancel. A pub/sub channel of the process delivers
+cancels faster, and the renewal makes up for lost notifications.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 RENEWALS_PER_LEASE = 3
 
 EXPIRY_CHECK_INTERVAL = 1.0
-"""Seconds between two checks of this process's own clock while the store has not answered."""
+"""Seconds between two checks of the process's own clock while the store does not reply."""
 
 
 class LeasedRun(Protocol):
-    """Run whose lease the keeper renews.
+    """Run whose lease a `LeaseKeeper` renews.
 
     Attributes:
         may_be_elsewhere: True if another worker may get the run when its lease expires.
@@ -38,14 +38,14 @@ class LeasedRun(Protocol):
     may_be_elsewhere: bool
 
     def ask_to_cancel(self) -> None:
-        """Cancel the run for a client."""
+        """Cancel the run at the request of a client."""
 
     def give_up(self) -> None:
         """Stop the run because its lease is lost."""
 
 
 class LeaseKeeper:
-    """Keeper of leases of `lease_ttl` seconds for the runs of one process."""
+    """Renews leases of `lease_ttl` seconds for the runs of one process."""
 
     def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
@@ -62,11 +62,11 @@ class LeaseKeeper:
         return int(self._lease_ttl * 1_000_000)
 
     def start(self) -> None:
-        """Start to renew leases on the running event loop."""
+        """Start renewing leases on the running event loop."""
         self._loop_task = asyncio.create_task(self._renew_forever(), name="a2a-leases")
 
     def renewing(self, run: LeasedRun) -> AbstractContextManager[None]:
-        """Return a context in which the lease of `run`, which was just claimed, is renewed."""
+        """Return a context manager that renews the lease of `run`, which was just claimed."""
         return _Renewing(self, run)
 
     def _add(self, run: LeasedRun) -> None:
@@ -88,8 +88,8 @@ class LeaseKeeper:
     async def tick(self) -> None:
         """Renew all leases once.
 
-        While the store is unavailable, a run that another worker may get is given up when its lease expires. A run
-        with a single attempt continues, and the store decides later whether this worker still has it.
+        While the store is unavailable, a run that another worker may get is stopped when its lease expires. A run with
+        a single attempt continues, and the store decides later whether this worker still has the run.
         """
         runs = list(self._leased.values())
         if not runs:
@@ -136,7 +136,7 @@ class LeaseKeeper:
 
 
 class _Renewing:
-    """Context in which `keeper` renews the lease of `run`. A generator would take four times the memory."""
+    """Context manager in which `keeper` renews the lease of `run`. A generator would take four times the memory."""
 
     __slots__ = ("_keeper", "_run")
 

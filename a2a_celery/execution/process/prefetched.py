@@ -1,8 +1,8 @@
-"""Report of prefetched runs to the store, so that they do not wait for a dead worker.
+"""Reports of prefetched runs to the store, so that these runs need not wait for a dead worker.
 
-A broker redelivers prefetched messages late (Redis: after its visibility timeout of an hour), and a watcher cannot tell
-them from runs in a long queue. A thread of the worker's main process reports them in one call. No message waits for the
-report, and a run that begins within `REPORT_INTERVAL` is never reported.
+A broker redelivers prefetched messages late (Redis: after its visibility timeout of an hour), and a watcher cannot
+distinguish them from runs in a long queue. A thread of the worker's main process reports them in one call. No message
+waits for the report, and a run that begins within `REPORT_INTERVAL` is never reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH = 500
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
-    """Start the reporter of a worker. The processes of its pool are forked by now."""
+    """Start the reporter of a worker. At this time, the processes of its pool have been forked."""
     try:
         installed = installed_on(sender.app)
         if installed is not None:
@@ -46,7 +46,7 @@ RECEIVERS: Receivers = ((worker_ready, worker_is_ready),)
 
 
 class PrefetchReporter:
-    """Reporter of the runs that this process has prefetched and not begun."""
+    """Reports the runs that this process has prefetched but not begun."""
 
     def __init__(self, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = SyncStore(settings.store_url)
@@ -58,7 +58,7 @@ class PrefetchReporter:
         self._reported_at = float("-inf")
 
     def report(self, fetched: frozenset[str]) -> None:
-        """Report the runs `fetched` if some are new or the last report is old.
+        """Report the prefetched runs `fetched` if some of them are new or the last report is old.
 
         Raises:
             StoreUnavailable: If the store cannot be reached.
@@ -87,6 +87,6 @@ class PrefetchReporter:
 
 
 def fetched_runs() -> frozenset[str]:
-    """Return the names of the runs that this worker has prefetched and not begun."""
+    """Return the names of the runs that this worker has prefetched but not begun."""
     begun = {request.id for request in list(state.active_requests)}
     return frozenset(name for name in list(state.requests) if name not in begun and RunRef.of(name) is not None)

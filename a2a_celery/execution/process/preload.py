@@ -1,7 +1,8 @@
-"""Import of agents that are given by name when a worker process starts, before its first message needs them.
+"""Import of agents that are registered by name, when a worker process starts and before its first message.
 
-A prefork child imports after the fork: an event loop, a thread or a connection that an import leaves would not survive
-one. The import runs in a separate thread, because Celery kills a child that is not up in `worker_proc_alive_timeout`.
+A prefork child imports after the fork, because an event loop, a thread or a connection that an import creates would not
+survive the fork. The import runs in a separate thread, because Celery kills a child that is not ready within
+`worker_proc_alive_timeout`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ logger = logging.getLogger(__name__)
 
 
 def child_starts(**_: Any) -> None:
-    """Begin the imports of a prefork child. The solo pool also sends this signal, before its worker is checked."""
+    """Start the imports of a prefork child. The solo pool also sends this signal, but before the checks of its
+    worker."""
     if in_pool_child():
         preload(app_or_default())
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
-    """Begin the imports of a worker whose runs share its process.
+    """Start the imports of a worker whose runs share its process.
 
-    A prefork worker must not import agents before it forks. On green pools an import would block every task.
+    A prefork worker must not import agents before it forks. On green pools, an import would block every task.
     """
     pool = sender.pool
     if not (isinstance(pool, prefork.TaskPool) or pool.is_green):

@@ -1,8 +1,8 @@
-"""Graceful shutdown of a worker: waiting runs are requeued at once, and hanging agents do not block the exit.
+"""Graceful shutdown of a worker: waiting runs are requeued at once, and agents that hang do not block the exit.
 
 Celery sends its shutdown signal only after a cold shutdown has waited for the pool. The handlers here therefore precede
-Celery's handlers of SIGTERM, SIGINT and SIGQUIT, and then call them. One difference: Celery treats a second SIGTERM
-like the first; here it begins the cold shutdown of SIGQUIT.
+Celery's handlers of SIGTERM, SIGINT and SIGQUIT, and then call them. There is one difference: Celery treats a second
+SIGTERM like the first, whereas here a second SIGTERM begins the cold shutdown of SIGQUIT.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from .shutdown_requeuer import LAST_WAIT, ShutdownRequeuer
 logger = logging.getLogger(__name__)
 
 UNWINDING = 3.0
-"""Seconds, in addition to `cancel_grace`, until the process of a cold shutdown ends by force."""
+"""Seconds, in addition to `cancel_grace`, after which the process of a cold shutdown is ended by force."""
 
 DEADLINE_CHECK_INTERVAL = 1.0
-"""Seconds between two checks of a warm shutdown."""
+"""Seconds between two checks during a warm shutdown."""
 
 EXIT_CODE = 1
 """Celery's handlers for a cold shutdown."""
@@ -64,7 +64,7 @@ class GracefulWorkerShutdown:
         self._interrupted = False
 
     def precede_celery(self) -> None:
-        """Install signal handlers before Celery's. A worker that is embedded in a program has none of Celery's."""
+        """Install signal handlers before Celery's. A worker that is embedded in a program has no Celery handlers."""
         if current_thread() is not main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
@@ -114,12 +114,13 @@ class GracefulWorkerShutdown:
                     self._end_now()
 
     def _cut(self) -> None:
-        """Make each call to an AMQP broker fail at once. Calls to Redis have timeouts."""
+        """Make all calls to an AMQP broker fail at once. Calls to Redis have timeouts of their own."""
         with suppress(Exception):
             self._consumer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _ping_store(self, deadline: ShutdownDeadline) -> None:
-        """Notify `deadline` of each reply of the store. A separate thread calls this, because a call may take long."""
+        """Notify `deadline` of each reply of the store. A separate thread calls this method, because a call to the
+        store may take long."""
         store = SyncStore(self._settings().store_url)
         while True:
             with suppress(StoreUnavailable):
@@ -134,9 +135,10 @@ class GracefulWorkerShutdown:
         Thread(target=self._end_by_force, args=(within,), name="a2a-last-resort", daemon=True).start()
 
     def _end_by_force(self, within: float) -> None:
-        """End the process after `within` seconds, unless Celery has ended it: an agent may block its thread or loop.
+        """End the process after `within` seconds if Celery has not ended it, because an agent may block its thread or
+        the event loop.
 
-        A worker that executes other Celery tasks is left to Celery.
+        A worker that executes other Celery tasks is not ended by force.
         """
         sleep(within)
         if _others_at_work():
@@ -156,13 +158,14 @@ class GracefulWorkerShutdown:
         os._exit(EXIT_CODE)
 
     def _hang_up(self) -> None:
-        """Close the broker connection, so that the broker requeues unacknowledged messages immediately."""
+        """Close the broker connection, so that the broker immediately requeues unacknowledged messages."""
         with suppress(Exception):
             self._consumer.connection.close()
 
 
 def is_cold(handler: Handler) -> bool:
-    """Return True if Celery's `handler` begins a cold shutdown: SIGQUIT, or SIGTERM with REMAP_SIGTERM."""
+    """Return True if Celery's `handler` begins a cold shutdown: the handler of SIGQUIT, or of SIGTERM with
+    REMAP_SIGTERM."""
     return getattr(handler, "__name__", "") == "worker_Cold"
 
 
@@ -176,7 +179,7 @@ def _others_at_work() -> bool:
 
 
 def requeue_waiting() -> None:
-    """Requeue all runs that wait in this worker. Celery returns their messages when it exits."""
+    """Requeue all runs that wait in this worker. Celery returns their messages to the broker when it exits."""
     for request in tuple(state.requests.values()):
         if is_run(request) and request.time_start is None:
             request.give_up()

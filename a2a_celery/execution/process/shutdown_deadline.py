@@ -1,8 +1,8 @@
 """Deadline of a warm shutdown for a worker whose broker or store does not reply.
 
 Celery checks for a shutdown between two iterations of its main loop. While the broker does not reply, kombu's retries
-of a publish block the loop, and closing an AMQP channel waits without a limit. Celery then waits for all runs, and a
-run waits for the store.
+of a publish block the main loop, and closing an AMQP channel waits without a limit. Celery then waits for all runs, and
+a run waits for the store.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kombu.utils.compat import detect_environment
 from ...clock import SYSTEM_CLOCK, Clock
 
 NOTICE = 10.0
-"""Maximum seconds until Celery's main loop begins the shutdown, and then until it has closed its consumer."""
+"""Maximum seconds until Celery's main loop begins the shutdown, and again until it has closed its consumer."""
 
 UNWINDING = 10.0
 """Maximum seconds until a worker without runs ends."""
 
 
 class ShutdownAction(Enum):
-    """Action for a worker that does not stop."""
+    """Action on a worker that does not stop."""
 
     INTERRUPT = "interrupt the main thread, which waits for the broker"
     CUT = "cut the connection to the broker, which does not answer"
@@ -34,7 +34,8 @@ class ShutdownAction(Enum):
 
 
 class ShutdownDeadline:
-    """Steps of a warm shutdown that begins now. Running agents may continue for as long as the store replies."""
+    """Steps of a warm shutdown that begins when the object is created. Active agents may continue as long as the store
+    replies."""
 
     def __init__(self, consumer: Any, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._consumer = consumer
@@ -50,7 +51,7 @@ class ShutdownDeadline:
         self._answered_at = self._clock.monotonic()
 
     def next_action(self) -> ShutdownAction | None:
-        """Return the action that is due, each once, or None."""
+        """Return the action that is due, or None. Each action is returned only once."""
         action = self._due()
         if action is None or action in self._done:
             return None
@@ -79,8 +80,8 @@ class ShutdownDeadline:
         return self._consumer.blueprint.state == RUN and self._clock.monotonic() - self._began >= NOTICE
 
     def _close_is_stuck(self) -> bool:
-        """Return True if Celery waits for the broker while it closes its consumer. On prefork, it then sees no run
-        end."""
+        """Return True if Celery waits for the broker while it closes its consumer. During this time, a prefork worker
+        does not notice the end of runs."""
         blueprint = self._consumer.blueprint
         if blueprint.state == RUN or blueprint.shutdown_complete.is_set():
             return False

@@ -1,6 +1,6 @@
-"""Requeuing of runs at worker shutdown: the store fences them off, and their next run is published at once.
+"""Requeuing of runs when a worker shuts down: the store fences off the runs, and their next runs are published at once.
 
-Celery calls this code in signal handlers, which may interrupt any code. A separate thread with an event loop and
+Celery calls this code in signal handlers, which may interrupt any code. A separate thread with its own event loop and
 connections therefore does the work, for all runs concurrently.
 """
 
@@ -30,10 +30,11 @@ from .forced_stop import runner_prefix
 logger = logging.getLogger(__name__)
 
 LOOKS = 10
-"""Maximum tries for the next attempt of a task that changes concurrently. A watcher then begins it."""
+"""Maximum number of tries to begin the next attempt of a task that changes concurrently. After that, a watcher begins
+it."""
 
 LAST_WAIT = 5.0
-"""Seconds for which an exiting process waits for requeues in progress. Watchers recover the other runs."""
+"""Seconds that an exiting process waits for requeues in progress. Watchers recover the remaining runs."""
 
 
 class ShutdownRequeuer:
@@ -49,10 +50,10 @@ class ShutdownRequeuer:
         self._foreign: set[str] = set()  # fleets whose messages this worker received
 
     def give_up(self, celery_id: str, *, worker_pid: int | None) -> None:
-        """Requeue the run `celery_id`. Returns at once, and never raises.
+        """Requeue the run `celery_id`. The call returns immediately and never raises.
 
         Args:
-            worker_pid: Process of this machine that claimed the run, or None if the run is unclaimed.
+            worker_pid: Id of the process on this machine that has claimed the run, or None if the run is unclaimed.
         """
         ref = RunRef.of(celery_id)
         if ref is not None:
@@ -71,11 +72,12 @@ class ShutdownRequeuer:
         return self._settings().key_prefix
 
     def return_message(self, message: Any, then: Callable[[], None]) -> None:
-        """Return a message of another fleet to its queue, then call `then`. Returns at once, and never raises."""
+        """Return a message of another fleet to its queue, and then call `then`. The call returns immediately and never
+        raises."""
         self._in_background(self._return(message, then))
 
     def wait(self, timeout: float = LAST_WAIT) -> None:
-        """Wait at most `timeout` seconds until all runs are requeued."""
+        """Wait until all runs are requeued, but at most `timeout` seconds."""
         wait(tuple(self._under_way), timeout)
 
     async def _guarded(self, ref: RunRef, worker_pid: int | None) -> None:
@@ -107,7 +109,7 @@ class ShutdownRequeuer:
             return
         runner = None if worker_pid is None else runner_prefix(worker_pid)
         given_up = await run_with_retry(store, return_run(keys, ref, runner=runner, lost=lost))
-        # without the options, in which a plain task has the client's text
+        # without the options, which for a plain task contain text from the client
         logger.info("run %s is requeued because its worker shuts down: %s", ref.name, type(given_up).__name__)
         match given_up:
             case Requeued(agent, run, options):
@@ -125,8 +127,8 @@ class ShutdownRequeuer:
                 return
 
     async def _publish(self, agent: str, ref: RunRef, options: bytes) -> None:
-        # Not marked as published, because a Redis broker may deliver the message to this worker, which ignores it.
-        # A watcher then publishes the run again.
+        # The run is not marked as published, because a Redis broker may deliver the message to this worker, which
+        # ignores it. In that case, a watcher publishes the run again.
         await self._connected_publisher().publish_async(agent, ref.task_id, ref.run, options)
 
     def _connected_publisher(self) -> Publisher:

@@ -1,8 +1,8 @@
 """Cleanup of resources per thread, such as database connections, in the threads of a worker process.
 
-Celery's Django fixup closes the connections of Celery's threads. Agents run in other threads: a thread for each run of
-a sync function, the default executor of the loop (`asyncio.to_thread`), and the thread in which asgiref runs Django's
-ORM for async code.
+Celery's Django fixup closes the connections in Celery's threads. Agents run in other threads: one thread for each run
+of a sync function, the default executor of the event loop (`asyncio.to_thread`), and the thread in which asgiref runs
+Django's ORM for async code.
 
 Checked against Celery 5.7, Django 5.2 and asgiref 3.13.
 """
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class ThreadCleanup:
-    """Functions that run in a thread when the code of an agent in the thread has ended."""
+    """Functions that are called in a thread after the code of an agent in that thread has ended."""
 
     def __init__(self, functions: Sequence[Cleanup] = ()) -> None:
         self._functions = functions
@@ -40,18 +40,18 @@ class ThreadCleanup:
         return not self._functions
 
     def before_call(self) -> None:
-        """Run in a thread of the default executor before each call."""
+        """Clean up in a thread of the default executor before each call."""
 
     def after_call(self) -> None:
-        """Run in a thread of the default executor after each call."""
+        """Clean up in a thread of the default executor after each call."""
         _run_all(self._functions)
 
     def at_thread_end(self) -> None:
-        """Run in the thread of a synchronous agent after its run."""
+        """Clean up in the thread of a synchronous agent after its run."""
         _run_all(self._functions)
 
     def around(self, perform: Perform) -> Perform:
-        """Return `perform`, which performs a run on the loop, with the cleanup before and after it."""
+        """Return `perform`, which performs a run on the event loop, with the cleanup before and after it."""
         return perform
 
 
@@ -73,7 +73,7 @@ class DjangoCleanup(ThreadCleanup):
         _run_all([self._db.close_old_connections])
 
     def after_call(self) -> None:
-        """Close connections as Django does after a request."""
+        """Close connections in the same way as Django does after a request."""
         _run_all([*self._functions, self._db.close_old_connections])
 
     def at_thread_end(self) -> None:
@@ -81,10 +81,11 @@ class DjangoCleanup(ThreadCleanup):
         _run_all([*self._functions, self._db.connections.close_all])
 
     def around(self, perform: Perform) -> Perform:
-        """Return `perform` with the cleanup of the thread for asynchronous code around it.
+        """Return `perform` with the cleanup of the thread for async code before and after it.
 
-        All runs share the thread and its connections. While other runs use them, only broken connections are closed.
-        The thread serves calls in order, so a cleanup that is submitted before a run precedes the queries of the run.
+        All runs share this thread and its connections. While other runs use the connections, only broken connections
+        are closed. The thread executes calls in order, so a cleanup that is submitted before a run precedes the run's
+        queries.
         """
 
         async def cleaned() -> Outcome | None:
@@ -100,7 +101,7 @@ class DjangoCleanup(ThreadCleanup):
         return cleaned
 
     def _submit(self, function: Cleanup) -> None:
-        with suppress(RuntimeError):  # the process ends
+        with suppress(RuntimeError):  # the process is exiting
             self._orm_thread.submit(_run_all, [function])
 
     def _close_broken(self) -> None:
@@ -110,7 +111,7 @@ class DjangoCleanup(ThreadCleanup):
 
 
 class CleanupExecutor(ThreadPoolExecutor):
-    """The default executor of the loop, with a cleanup around each call."""
+    """Default executor of the event loop, with a cleanup around each call."""
 
     def __init__(self, cleanup: ThreadCleanup) -> None:
         super().__init__(thread_name_prefix="asyncio")
@@ -128,7 +129,8 @@ class CleanupExecutor(ThreadPoolExecutor):
 
 
 def thread_cleanup_of(app: Celery, functions: Sequence[Cleanup]) -> ThreadCleanup:
-    """Return the cleanup with `functions`, which includes Django's connections if Celery's Django fixup is active."""
+    """Return a cleanup that calls `functions`, and also closes Django's connections if Celery's Django fixup is
+    active."""
     has_django = any(isinstance(fixup, DjangoFixup) for fixup in fixups(app))
     return DjangoCleanup(functions) if has_django else ThreadCleanup(functions)
 

@@ -1,8 +1,9 @@
 """Per-process worker state: a background thread whose event loop owns the store connection, the lease keeper and the
-agents. An app's lifespans open resources on the same loop.
+agents. The lifespans of an app open resources on the same loop.
 
-The state is created at the first run, and so after any fork. Every run's coroutine executes on this loop on all pools,
-because frameworks keep connections and locks of one loop, and because ``task.cancel()`` cancels a run.
+The state is created at the first run, and therefore after any fork. On all pools, the coroutine of every run is
+executed on this loop, because frameworks bind connections and locks to one loop, and because ``task.cancel()`` can
+cancel a run.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ from .shutdown_requeuer import ShutdownRequeuer
 from .thread_cleanup import CleanupExecutor, ThreadCleanup
 
 Receivers = tuple[tuple[Any, Callable[..., None]], ...]
-"""Celery signals, each with a receiver: a function of a module, not a closure."""
+"""Celery signals and their receivers. A receiver is a module-level function, not a closure."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """Worker side of an app, as receivers of signals use it."""
+    """Worker side of an app, as the receivers of signals use it."""
 
     settings: Callable[[], Settings]
     agents: Mapping[str, Agent]
@@ -73,9 +74,9 @@ _installed: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()
 
 
 def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
-    """Install on `app`, and connect the receivers, which every app of the process shares.
+    """Install the worker side on `app`, and connect the receivers, which all apps of the process share.
 
-    They are connected strongly: Celery calls no closure that was connected weakly.
+    The receivers are connected strongly, because Celery does not call closures that are connected weakly.
     """
     _installed[app] = installed
     for signal, receiver in (pair for pairs in receivers for pair in pairs):
@@ -102,10 +103,11 @@ class OpenLifespans:
         self._stopped = asyncio.Event()
 
     async def enter(self) -> None:
-        """Enter the lifespans, once.
+        """Enter the lifespans if they are not entered yet.
 
         Raises:
-            ConfigError: A lifespan could not be entered. Entered lifespans are exited, and the next call tries again.
+            ConfigError: A lifespan could not be entered. In this case, lifespans that were entered are exited, and the
+                next call tries again.
         """
         if not self._lifespans:
             return
@@ -127,7 +129,7 @@ class OpenLifespans:
                     await stack.enter_async_context(lifespan())
                 entered.set_result(None)
                 await self._stopped.wait()
-        except BaseException as e:  # also SystemExit, which would stop the loop of all runs
+        except BaseException as e:  # including SystemExit, which would stop the event loop of all runs
             if entered.done():
                 logger.exception("a lifespan failed")
             else:
@@ -138,7 +140,7 @@ class OpenLifespans:
 
 
 def child_stops(**_: Any) -> None:
-    """Close the state of a prefork child. The main process runs no agent and has no lifespans."""
+    """Close the state of a prefork child. The main process runs no agents and has no lifespans."""
     if in_pool_child():
         _close(app_or_default())
 
@@ -201,19 +203,19 @@ class WorkerProcess:
         emitter: CeleryEventEmitter | None = None,
         retries: int = 0,
     ) -> Outcome | None:
-        """Run `agent` for run `run` of `task_id`, and block the calling thread until the run has ended.
+        """Execute run `run` of `task_id` with `agent`, and block the calling thread until the run has ended.
 
         Args:
-            agent: The agent to call.
-            task_id: The A2A task.
-            run: The number of the run.
+            agent: Agent to call.
+            task_id: Id of the A2A task.
+            run: Number of the run.
             celery: Celery's time limits for the run.
-            call: A plain Celery task to call in this thread, or None for an agent.
-            emitter: The emitter of Celery events, or None if the worker sends none.
-            retries: The number of earlier retries according to the Celery message.
+            call: Plain Celery task to call in this thread, or None for an agent.
+            emitter: Emitter of Celery events, or None if the worker does not send events.
+            retries: Number of earlier retries according to the Celery message.
 
         Returns:
-            The outcome, or None if this worker did not get the run.
+            The outcome, or None if this worker did not claim the run.
         """
         limits = limits_of(agent, celery, agent.grace(self.settings))
         this = Run(self, agent, task_id, run, limits, call, emitter=emitter, retries=retries)
@@ -226,7 +228,7 @@ class WorkerProcess:
         except CancelledError:
             return Lost()  # see `stop`
         except BaseException as e:
-            # An end of the Celery task from outside (a time limit, an exit) also ends the agent.
+            # If the Celery task ends from outside (a time limit, an exit), the agent is also stopped.
             if not under_way.done():
                 stop = Stop.OUT_OF_TIME if isinstance(e, SoftTimeLimitExceeded) else Stop.ABORT
                 self._loop.call_soon_threadsafe(this.stop, stop)
@@ -248,7 +250,7 @@ class WorkerProcess:
     ) -> tuple[Run, Coroutine[Any, Any, Outcome | None]]:
         """Return a run and the coroutine that performs it on `loop`.
 
-        Unlike `run`, this takes no thread, and the caller stops the run.
+        Unlike `run`, this method occupies no thread, and the caller must stop the run.
         """
         limits = limits_of(agent, celery, agent.grace(self.settings))
         this = Run(self, agent, task_id, run, limits, emitter=emitter, retries=retries)
@@ -259,15 +261,15 @@ class WorkerProcess:
         return self._loop
 
     def stop(self, celery_id: str) -> None:
-        """Stop a run that was requeued. An agent that does not stop is abandoned, so that its thread is free.
+        """Stop a run that was requeued. If its agent does not stop, the agent is abandoned so that its thread is free.
 
-        Returns at once; safe in a signal handler.
+        The call returns immediately and is safe in a signal handler.
         """
 
         async def stop(run: Run) -> None:
             run.stop(Stop.SHUTDOWN)
 
-        for this, under_way in tuple(self._under_way.items()):  # two, if its message was delivered twice
+        for this, under_way in tuple(self._under_way.items()):  # two runs, if the message was delivered twice
             if this.ref.name != celery_id:
                 continue
             asyncio.run_coroutine_threadsafe(stop(this), self._loop)
@@ -278,7 +280,7 @@ class WorkerProcess:
     def _awaited(self, under_way: Future[Outcome | None], run: Run) -> Outcome | None:
         """Return the outcome of the run.
 
-        If its agent blocks the event loop, this thread renews the lease and checks limits.
+        If the agent blocks the event loop, this thread renews the lease and checks the limits.
         """
         if not in_pool_child():
             return under_way.result()
@@ -292,7 +294,7 @@ class WorkerProcess:
         return oversee(under_way, self._loop, blocked)
 
     def _due(self, run: Run) -> Stop | None:
-        """Renew the lease of a run whose event loop is blocked. Return why the run must stop, or None."""
+        """Renew the lease of a run whose event loop is blocked. Return the reason why the run must stop, or None."""
         if not run.claimed or run.ended:
             return None
         renewal = renew_runs(self.keys, [(run.ref, run.token)], lease_us=self.leases.lease_us)
@@ -310,7 +312,7 @@ class WorkerProcess:
     def force(self, ref: RunRef, stop: Stop) -> None:
         """See `run.RunHost`.
 
-        The main process writes the end of a run that was canceled or lost. Only this process knows of a time limit.
+        The main process writes the end of a run that was canceled or lost. Only this process knows about a time limit.
         """
         if not in_pool_child():
             return
@@ -334,7 +336,7 @@ class WorkerProcess:
             raise
 
     def close(self) -> None:
-        """Exit the lifespans within `cancel_grace`. Call this when no run is left."""
+        """Exit the lifespans within `cancel_grace`. Call this method when no run is left."""
         try:
             asyncio.run_coroutine_threadsafe(self._lifespan.leave(), self._loop).result(self.settings.cancel_grace)
         except TimeoutError:
@@ -344,7 +346,8 @@ class WorkerProcess:
         try:
             await self._lifespan.enter()
             return await make_adapter(agent, self._cleanup)
-        except (SystemExit, KeyboardInterrupt) as e:  # raised in a task, they would stop the loop and so every run
+        # raised in an asyncio task, these exceptions would stop the loop and therefore all runs
+        except (SystemExit, KeyboardInterrupt) as e:
             raise ConfigError(f"agent {agent.name!r}: its code ends the process when it is loaded: {e!r}") from e
 
     async def _start(self) -> None:
@@ -364,5 +367,5 @@ class WorkerProcess:
         while True:
             try:
                 self._loop.run_forever()
-            except BaseException:  # an agent's task called sys.exit(), but all runs share the loop
+            except BaseException:  # an asyncio task of an agent called sys.exit(), but all runs share the loop
                 logger.exception("code on the event loop of all runs tried to end the process")
