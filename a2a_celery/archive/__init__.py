@@ -1,6 +1,6 @@
 """Archive of ended tasks in a SQL database, in the SDK's table.
 
-The package needs neither Redis nor Celery. Gateways and watchers use `Archive`; `open_archive` opens one from a URL.
+The package needs neither Redis nor Celery. Gateways and watchers use `Archive`, which `open_archive` opens from a URL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Archive", "Archived", "ArchivedPage", "Filter", "open_archive"]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """An ended task with its scope and the number of its last event."""
+    """Ended task with its scope and the version of its last event."""
 
     scope: Scope
     task: Task
@@ -33,7 +33,7 @@ class Filter:
     scope: Scope
     not_after_us: int
     context_id: str = ""
-    """An empty id matches any context."""
+    """Context of the tasks. "" matches any context."""
 
     state: TaskState | None = None
     not_before_us: int | None = None
@@ -41,7 +41,8 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPage:
-    """Page of tasks, newest status first and equal times by descending id. `total` counts all matches."""
+    """Page of tasks, newest status first, and by descending id for equal times. `total` is the number of all
+    matches."""
 
     tasks: list[Task]
     total: int
@@ -49,44 +50,49 @@ class ArchivedPage:
 
 
 class Archive(Protocol):
-    """Ended tasks by scope.
+    """Archive of ended tasks by scope.
 
     Every method raises `ArchiveUnavailable` if the database is unreachable or fails.
     """
 
     async def put(self, tasks: Sequence[Archived]) -> None:
-        """Store all of the tasks or none. An existing task is replaced."""
+        """Store all tasks or none. An existing task is replaced."""
 
     async def require_writable(self) -> None:
-        """Check that the archive accepts writes, without a lasting write."""
+        """Check that the archive accepts writes. Nothing is stored."""
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
-        """Return the task, or None if `scope` does not have it."""
+        """Return the task, or None if `scope` has no such task."""
 
     async def page(
         self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
     ) -> ArchivedPage:
-        """Return the page after `cursor`: the status time in µs and the quoted id of the last task. With size 0, only
-        count.
+        """Return a page of the matching tasks.
 
-        A page of large tasks may have fewer than `size` tasks, with `more` set.
+        Args:
+            wanted: Filter for the tasks.
+            size: Maximum number of tasks. A page of large tasks may have fewer tasks. With 0, the tasks are only
+                counted.
+            cursor: Status time in µs, and quoted id, of the last task on the previous page, or None.
+            artifacts: True to read the artifacts.
         """
 
     async def forget(self, before_us: int, limit: int) -> int:
-        """Delete at most `limit` tasks with a status before `before_us`, oldest first. Return their number."""
+        """Delete up to `limit` tasks with a status before `before_us`, oldest first. Return the number of deleted
+        tasks."""
 
     async def aclose(self) -> None:
         """Close the connections."""
 
 
 def open_archive(url: str) -> Archive:
-    """Open the archive at an SQLAlchemy URL. It connects on first use.
+    """Open the archive at an SQLAlchemy URL. The archive connects at its first use.
 
     Raises:
         ConfigError: The extra ``archive`` or the URL's driver is not installed.
     """
     try:
-        from .database import DatabaseArchive  # noqa: PLC0415 - an extra: only who has an archive needs it
+        from .database import DatabaseArchive  # noqa: PLC0415 - needs an extra
 
         return DatabaseArchive(url)
     except ImportError as e:

@@ -1,4 +1,4 @@
-"""Archive in a database of SQLAlchemy: PostgreSQL, MySQL, MariaDB or SQLite."""
+"""Archive in a SQL database (PostgreSQL, MySQL, MariaDB or SQLite) through SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from . import Archived, ArchivedPage, Filter
 from .table import ArchivedTask, ArchiveTaskStore, at_us, column_of, owner_of
 
 TIMEOUT = 15.0
-"""Seconds for one operation, connecting included."""
+"""Seconds that an operation may take, including the connection."""
 
 PAGE_BYTES = 32 * 1024 * 1024
-"""Bytes of tasks at which a page ends early."""
+"""Bytes of tasks after which a page ends early."""
 
 TASKS_PER_QUERY = 8
-"""Tasks of a page that are read in one query. Together they may exceed `PAGE_BYTES`."""
+"""Maximum number of tasks that a query reads. Together, the tasks may exceed `PAGE_BYTES`."""
 
 
 class DatabaseArchive:
-    """`Archive` in a SQL database. It creates its table on first use.
+    """Implementation of `Archive` in a SQL database. The table is created at the first use.
 
     Raises:
         ConfigError: SQLAlchemy cannot parse the URL.
@@ -43,14 +43,14 @@ class DatabaseArchive:
 
     def __init__(self, url: str) -> None:
         try:
-            # statement parameters have content of clients and agents, which must not reach logs and error texts
+            # statement parameters contain content of clients and agents, which must not appear in logs and errors
             self._engine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
         except (ArgumentError, SQLAlchemyError) as e:
             raise ConfigError(f"a2a_archive_url = …: {type(e).__name__}, see SQLAlchemy's database URLs") from e
         self._rows = ArchiveTaskStore(self._engine)
 
     async def put(self, tasks: Sequence[Archived]) -> None:
-        rows = [self._rows.row_of(one) for one in tasks]
+        rows = [self._rows.row_of(archived) for archived in tasks]
         async with self._session() as session:
             for row in rows:
                 await session.merge(row)
@@ -79,10 +79,10 @@ class DatabaseArchive:
             ids: Sequence[str] = []
             if size and total:
                 newest_first = (ArchivedTask.last_updated.desc(), ArchivedTask.id.desc())
-                found = select(ArchivedTask.id).where(*clauses).order_by(*newest_first).limit(size + 1)
+                query = select(ArchivedTask.id).where(*clauses).order_by(*newest_first).limit(size + 1)
                 if cursor is not None:
-                    found = found.where(_is_after(at_us(cursor[0]), column_of(cursor[1])))
-                ids = (await session.scalars(found)).all()
+                    query = query.where(_is_after(at_us(cursor[0]), column_of(cursor[1])))
+                ids = (await session.scalars(query)).all()
             tasks, seen = await self._tasks(session, ids[:size], artifacts)
             return ArchivedPage(tasks, total, len(ids) > seen)
 
@@ -118,9 +118,9 @@ class DatabaseArchive:
             await self._rows.initialize()
 
     async def _tasks(self, session: AsyncSession, ids: Sequence[str], artifacts: bool) -> tuple[list[Task], int]:
-        """Read tasks in the order of their ids up to `PAGE_BYTES`. Return them and the number of ids read.
+        """Read tasks in the order of `ids`, up to `PAGE_BYTES`. Return the tasks and the number of ids that were read.
 
-        Tasks that were deleted after the selection of the ids are omitted.
+        Tasks that were deleted since `ids` were selected are omitted.
         """
         tasks: list[Task] = []
         seen, size, at_once = 0, 0, 1
@@ -128,7 +128,7 @@ class DatabaseArchive:
         while seen < len(ids) and size < PAGE_BYTES:
             some = ids[seen : seen + at_once]
             rows = {row.id: row for row in await session.scalars(wanted.where(ArchivedTask.id.in_(some)))}
-            read = [self._task(rows[one], artifacts) for one in some if one in rows]
+            read = [self._task(rows[task_id], artifacts) for task_id in some if task_id in rows]
             session.expunge_all()
             tasks += read
             seen, size = seen + len(some), size + sum(task.ByteSize() for task in read)
@@ -159,12 +159,12 @@ def _clauses(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _is_after(time: datetime, task_id: str) -> ColumnElement[bool]:
-    """Return the condition that a row comes after a place in the order of pages: newest first, then by id."""
+    """Return the condition that a row follows a position in the order of pages: newest first, then by descending id."""
     updated = ArchivedTask.last_updated
     return or_(updated < time, and_(updated == time, ArchivedTask.id < task_id))
 
 
 def _kind_of(error: Exception) -> str:
-    """Return a description of `error` without content."""
+    """Return a description of `error` that contains no stored content."""
     cause = getattr(error, "orig", None)
     return f"{type(error).__name__} ({type(cause).__name__})" if cause is not None else type(error).__name__

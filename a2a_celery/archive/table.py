@@ -1,8 +1,7 @@
 """Table of the archive: the SDK's table of tasks, with wider columns and exact times.
 
-The SDK's columns have the SDK's content, so the table can be queried with SQL. Comparisons are byte by byte, because a
-collation would sort pages differently from the store, or confuse two owners.
-"""
+The SDK's columns have the SDK's content, so the table can be queried with SQL. Values are compared byte by byte,
+because a collation would sort pages differently from the store, or treat two owners as equal."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from . import Archived
 TABLE = "a2a_archive"
 
 LONGEST = 255
-"""Maximum characters of an indexed column. A longer value is stored as its digest."""
+"""Maximum length of an indexed column in characters. A longer value is stored as its digest."""
 
 _MYSQL = ("mysql", "mariadb")
 _EXACT = (
@@ -42,10 +41,10 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class ArchivedTask(TaskMixin, Base):
-    """Row with one ended task. `id`, `context_id` and `owner` are quoted as in the keys of the store; `owner` is the
-    scope.
+    """Row with an ended task.
 
-    Times are in UTC without a time zone, as the SDK's.
+    `id`, `context_id` and `owner` are quoted as in the keys of the store. `owner` contains the scope. Times are in UTC
+    without a time zone, as in the SDK's table.
     """
 
     __tablename__ = TABLE
@@ -57,8 +56,10 @@ class ArchivedTask(TaskMixin, Base):
     state: Mapped[int] = mapped_column(SmallInteger, nullable=False)
     version: Mapped[int] = mapped_column(BigInteger, nullable=False)
     whole: Mapped[str | None] = mapped_column(_LONG, nullable=True)
-    """Task as protobuf in Base64, because not every driver accepts bytes, if JSON cannot represent it exactly. The JSON
-    columns then have only its state."""
+    """Task as protobuf in Base64 if JSON cannot represent the task exactly, or None.
+
+    The JSON columns then contain only the state of the task. Base64 is used because not every driver accepts bytes.
+    """
 
     __table_args__ = (
         Index(f"idx_{TABLE}_owner", "owner", "last_updated", "id"),
@@ -68,39 +69,39 @@ class ArchivedTask(TaskMixin, Base):
 
 
 def column_of(text: str) -> str:
-    """Return a quoted text, or its digest if it is too long for a column."""
+    """Return a quoted text, or its digest if the text is too long for a column."""
     return text if len(text) <= LONGEST else f"sha256~{sha256(text.encode()).hexdigest()}"
 
 
 def owner_of(scope: Scope) -> str:
-    """Return a scope in the form of the column ``owner``."""
+    """Return the value of the column ``owner`` for a scope."""
     return column_of(str(scope))
 
 
 def at_us(us: int) -> datetime:
-    """Convert µs since the epoch to the table's time."""
+    """Return the table's time for µs since 1970."""
     return _EPOCH + timedelta(microseconds=us)
 
 
 class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
-    """SDK's task store on this table, used to create the table and to convert tasks to rows."""
+    """Task store of the SDK on this table. It creates the table, and converts tasks to rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__(engine, table_name="tasks")
         self.task_model = ArchivedTask  # type: ignore[assignment]
 
-    def row_of(self, one: Archived) -> ArchivedTask:
-        task = one.task
+    def row_of(self, archived: Archived) -> ArchivedTask:
+        task = archived.task
         row = self._in_json(task)
         if row is None:
             state = TaskStatus(state=task.status.state, timestamp=task.status.timestamp)
             row = self._row(Task(id=task.id, context_id=task.context_id, status=state))
             row.whole = b64encode(task.SerializeToString()).decode()
-        row.owner, row.version = owner_of(one.scope), one.version
+        row.owner, row.version = owner_of(archived.scope), archived.version
         return row
 
     def task_of(self, row: ArchivedTask) -> Task:
-        """Return the task of a row, without artifacts if the row was read without them."""
+        """Return the task of a row. The task has no artifacts if the row was read without artifacts."""
         if row.whole is not None:
             return Task.FromString(b64decode(row.whole))
         task: Task = self.from_row(row)
@@ -108,7 +109,7 @@ class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
         return task
 
     def _in_json(self, task: Task) -> ArchivedTask | None:
-        """Return the row with JSON columns, or None if JSON loses data or an id is too long."""
+        """Return the row with JSON columns, or None if JSON would lose data or an id is too long."""
         try:
             row = self._row(task)
         except (NotJson, ValueError):

@@ -1,4 +1,4 @@
-"""JWK Sets of other parties (RFC 7517 5): allowed URLs, and a bounded fetch."""
+"""JWK Sets of other parties (RFC 7517 5): validation of their URLs, and a bounded fetch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BYTES = 1024 * 1024
 
 
 def jwks_url_mistake(url: str) -> str:
-    """Return the rule that the URL of a JWK Set violates, or ""."""
+    """Return the rule that the URL of a JWK Set violates, or "" if the URL is valid."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         return (
@@ -27,7 +27,7 @@ def jwks_url_mistake(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches the address."""
+    """Return True if `host` is a loopback address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -39,7 +39,8 @@ async def fetch_jwk_set(
 ) -> Any:
     """Return the JSON document at `url`.
 
-    Redirects are not followed, because another server would then decide on the keys. No proxy is used for this machine.
+    Redirects are not followed, because another server would then choose the keys. Requests to a loopback address do not
+    use a proxy.
 
     Raises:
         httpx.HTTPError: The request failed.
@@ -51,12 +52,12 @@ async def fetch_jwk_set(
     async with (
         clock.timeout(2 * TIMEOUT),
         httpx.AsyncClient(timeout=TIMEOUT, transport=transport, mounts=direct, follow_redirects=False) as http,
-        http.stream("GET", url, headers={"Accept": "application/json"}) as answer,
+        http.stream("GET", url, headers={"Accept": "application/json"}) as response,
     ):
-        if answer.status_code != 200:
-            raise ValueError(f"status {answer.status_code}")
+        if response.status_code != 200:
+            raise ValueError(f"status {response.status_code}")
         body = b""
-        async for chunk in answer.aiter_bytes():
+        async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) > MAX_BYTES:
                 raise ValueError(f"more than {MAX_BYTES} bytes")
@@ -64,7 +65,7 @@ async def fetch_jwk_set(
 
 
 def fetch_failure(error: Exception) -> str:
-    """Return the reason of a failed fetch for a log message."""
+    """Return the reason why a fetch failed, for a log message."""
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return "not JSON"
     return f"{type(error).__name__} {error}".strip()

@@ -1,7 +1,7 @@
 """Encryption of clients' secrets in the store.
 
-AES-256-GCM (NIST SP 800-38D), with a key derived by HKDF (RFC 5869) from the setting `secret_key`. Text that was sealed
-for one purpose, such as a config of a task, cannot be opened for another.
+The encryption is AES-256-GCM (NIST SP 800-38D), with a key that HKDF (RFC 5869) derives from the setting `secret_key`.
+Data that was sealed for one purpose, such as a config of a task, cannot be opened for another purpose.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ..errors import A2ACeleryError, ConfigError
 
 FORM = b"\x01"
-"""First bytes of every sealed text. The fingerprint of its key, a nonce, and the ciphertext follow."""
+"""First byte of sealed data. The fingerprint of the secret, a nonce and the ciphertext follow."""
 
 FINGERPRINT_BYTES = 8
 NONCE_BYTES = 12
 
 
 class NotSealedHere(A2ACeleryError):
-    """The text was sealed with an unknown secret or for another purpose, or was changed."""
+    """The data was sealed with an unknown secret or for another purpose, or was modified."""
 
 
 class Sealer:
-    """Seals with the first of `secret_keys`, and opens text that was sealed with any of them.
+    """Authenticated encryption that seals with the first of `secret_keys`, and opens data sealed with any of them.
 
     Raises:
         ValueError: `secret_keys` is empty.
@@ -51,17 +51,17 @@ class Sealer:
         return frozenset(self._keys)
 
     def seal(self, text: bytes, *purpose: str) -> bytes:
-        """Return `text` encrypted for `purpose`, such as the task and the id of a config. Each call returns another
+        """Encrypt `text` for `purpose`, such as the task and the id of a config. Each call returns another
         ciphertext."""
         nonce = os.urandom(NONCE_BYTES)
         head = FORM + bytes.fromhex(self._first)
         return head + nonce + self._keys[self._first].encrypt(nonce, text, head + _bound_to(purpose))
 
     def open(self, sealed: bytes, *purpose: str) -> bytes:
-        """Return the text that was sealed for `purpose`.
+        """Decrypt data that was sealed for `purpose`.
 
         Raises:
-            NotSealedHere: The text cannot be opened. The message states the reason.
+            NotSealedHere: The data cannot be decrypted. The message states the reason.
         """
         head, nonce_at = sealed[: 1 + FINGERPRINT_BYTES], 1 + FINGERPRINT_BYTES
         key = self._keys.get(head[1:].hex())
@@ -77,12 +77,12 @@ class Sealer:
 
 
 def sealer_of(secret_keys: Sequence[bytes]) -> Sealer | None:
-    """Return the sealer for these secrets, or None without a secret. The first secret seals."""
+    """Return a sealer for `secret_keys`, or None if there is no secret. The first secret seals."""
     return Sealer(secret_keys) if secret_keys else None
 
 
 def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
-    """Check that `sealer` has all secrets whose fingerprints are `in_use` in the store (`secrets_in_use`).
+    """Check that `sealer` has all secrets that are in use. `in_use` contains their fingerprints (`secrets_in_use`).
 
     Raises:
         ConfigError: A secret is missing. The message states the remedy.

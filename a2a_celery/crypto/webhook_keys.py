@@ -18,7 +18,7 @@ PUBLIC_KEY_PREFIX = "whpk_"
 JWKS_PATH = "/.well-known/jwks.json"
 
 MAX_KEYS = 10
-"""Maximum public keys that a gateway publishes, and that a receiver reads from a JWK Set."""
+"""Maximum number of public keys that a gateway publishes, and that a receiver reads from a JWK Set."""
 
 KEY_BYTES = 32
 
@@ -54,7 +54,7 @@ def jwk_set(keys: Iterable[bytes]) -> dict[str, Any]:
 
 
 def keys_in(document: Any) -> tuple[bytes, ...]:
-    """Return the Ed25519 keys of a JWK Set, at most `MAX_KEYS`. Other keys are ignored.
+    """Return up to `MAX_KEYS` Ed25519 keys of a JWK Set. Keys of other types are ignored.
 
     Raises:
         ValueError: The document is not a JWK Set.

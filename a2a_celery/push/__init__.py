@@ -1,8 +1,8 @@
 """HTTP client for webhooks, without Redis and Celery.
 
-`targets` validates the URL of a config when it is set. `network` checks the address of each connection. `PostRequest`
-is the signed request for one event. `Poster` posts a request once and returns the result. `Backoff` is the retry
-schedule, and the caller decides on the order of posts.
+``targets`` validates the URL of a config when the config is set. ``network`` checks the address of each connection.
+`PostRequest` is the signed request for an event. `Poster` posts a request once and returns the result. `Backoff` is the
+retry schedule. The caller decides on the order of posts.
 """
 
 from .circuit_breaker import Backoff, CircuitBreaker, Deferred

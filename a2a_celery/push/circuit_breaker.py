@@ -1,13 +1,13 @@
 """Permits for posts: a limit and a circuit breaker for each host, fair shares for owners and networks, and the schedule
 of retries.
 
-A host that does not respond gets a cooldown. One post then probes the host, and all other posts are deferred, so ten
-thousand deliveries to an unavailable host delay no delivery to another host. Any HTTP response counts as a sign of
-life: a 500 from one path says nothing about the next path.
+A host that does not respond gets a cooldown. After the cooldown, one post probes the host, and all other posts are
+deferred. Ten thousand deliveries to an unavailable host therefore do not delay a delivery to another host. Any HTTP
+response counts as a response of the host, because a 500 for one path says nothing about other paths.
 
-An owner, and a network (/24 or /64), gets a permit only while more permits are free than it holds. With `k` owners that
-want all they can get, each has a share of 1/(k + 1), and the same amount stays free for the next owner. A quarter of
-the permits is reserved for hosts that responded last time.
+An owner, or a network (/24 or /64), gets a permit only while the number of free permits exceeds the number of permits
+that it holds. If `k` owners post as much as possible, each owner has a share of 1/(k + 1), and the same share stays
+free for the next owner. A quarter of the permits is reserved for hosts that responded to the last post.
 
 Source: Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998.
 """
@@ -28,33 +28,34 @@ FAILURE_THRESHOLD = 5
 FIRST_COOLDOWN = 5.0
 MAX_COOLDOWN = 300.0
 RESERVED_DIVISOR = 4
-"""One permit in this many is reserved for hosts that responded last time."""
+"""Divisor of the permits that are reserved for hosts that responded to the last post."""
 MAX_HOSTS = 10_000
 BUSY_RETRY_INTERVAL = 1.0
-"""Minimum seconds before a post to a busy host is retried. The maximum is twice as long."""
+"""Minimum number of seconds before a post to a busy host is retried. The maximum is twice as long."""
 PROBE_RETRY_INTERVAL = 5.0
-"""Minimum seconds before a post is retried while its host is probed. A probe may last as long as a post's timeout."""
+"""Minimum number of seconds before a post is retried while its host is probed. A probe may take the timeout of a
+post."""
 PERMIT_TIMEOUT = 1.0
-"""Seconds to wait for a permit of a busy host, so that posts to a fast host need no pause."""
+"""Seconds that a post waits for a permit of a busy host, so that posts to a fast host are not deferred."""
 MAX_WAITERS = 2 * MAX_POSTS_PER_HOST
-"""Posts that wait for one host in memory. Further posts are deferred."""
+"""Maximum number of posts that wait in memory for a host. Further posts are deferred."""
 HOST_IS_BUSY = "the host has enough posts in progress"
 MAX_RETRIES_PER_SECOND = 100
-"""Deferred posts of one host that are retried per second. The more posts wait, the longer each of them waits."""
+"""Maximum number of deferred posts per second that are retried for a host. The delay grows with the number of posts."""
 MAX_SHARE_RETRIES_PER_SECOND = 2 * MAX_RETRIES_PER_SECOND
-"""Retries per second of all posts that were deferred for the share of their owner or network."""
+"""Maximum number of retries per second of all posts that were deferred because of their owner or network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Result of a post that was not made and is not an attempt. `retry_in` is in seconds and differs for each post."""
+    """Result of a post that was not sent and does not count as an attempt. `retry_in` is in seconds and has jitter."""
 
     retry_in: float
     reason: str
     is_host_unavailable: bool = False
-    """True if the host does not respond, False if it is only busy."""
+    """True if the host does not respond. False if the host is only busy."""
     is_reported: bool = False
-    """True if operators see the reason although nothing has failed."""
+    """True if operators see the reason although no post has failed."""
 
 
 class _Host:
@@ -91,11 +92,13 @@ class _Share:
 class CircuitBreaker:
     """Permits for posts to hosts, with one circuit for each host. Not thread-safe.
 
-    A circuit opens after `failure_threshold` consecutive posts without a response. Its cooldown is `first_cooldown`
-    seconds, then doubles each time up to `max_cooldown`, always less a random part. After a cooldown, one post probes
-    the host. Its success closes the circuit; its failure starts the next cooldown.
+    A circuit opens after `failure_threshold` consecutive posts without a response. The first cooldown takes
+    `first_cooldown` seconds, and each further cooldown is twice as long, up to `max_cooldown`. A random part is
+    subtracted. After a cooldown, one post probes the host. If the host responds, the circuit closes. Otherwise, the
+    next cooldown starts.
 
-    The state of at most `max_hosts` idle hosts is kept. The owner with the most idle hosts loses its oldest one first.
+    At most `max_hosts` idle hosts are remembered. Beyond that, the oldest idle host of the owner with the most idle
+    hosts is forgotten.
     """
 
     def __init__(
@@ -129,18 +132,18 @@ class CircuitBreaker:
 
     @property
     def host_count(self) -> int:
-        """Number of hosts with a state."""
+        """Number of remembered hosts."""
         return len(self._hosts)
 
     @property
     def free(self) -> int:
-        """Number of free permits, including the reserved ones."""
+        """Number of free permits, including the reserved permits."""
         return self.max_posts - self._in_flight
 
     def deferral(self, name: str, *, owner: str = "", can_wait: bool = False) -> Deferred | None:
-        """Return the reason why a post of `owner` to the host `name` is deferred, or None if the post is not deferred.
+        """Return a Deferred if a post of `owner` to the host `name` must be deferred, or None.
 
-        The caller is expected to retry a deferred post.
+        The caller must retry a deferred post.
 
         Args:
             name: Host and port.
@@ -165,7 +168,7 @@ class CircuitBreaker:
         return None
 
     def try_acquire(self, name: str, *, owner: str = "") -> Permit | Deferred:
-        """Return a permit for one post of `owner` to the host `name`, or the reason why the post is deferred.
+        """Return a permit for a post of `owner` to the host `name`, or a Deferred if the post must be deferred.
 
         The caller must release the permit.
         """
@@ -179,7 +182,8 @@ class CircuitBreaker:
         return permit
 
     async def acquire(self, name: str, timeout: float, *, owner: str = "") -> Permit | Deferred:
-        """Return as `try_acquire` does, but wait in a queue for up to `timeout` seconds if the host is only busy."""
+        """Return the result of `try_acquire`, but wait up to `timeout` seconds for a permit if the host is only
+        busy."""
         host = self._hosts.get(name)
         is_busy = host is not None and host.in_flight >= self._max_per_host and timeout > 0
         if host is None or not is_busy or self.deferral(name, owner=owner, can_wait=True) is not None:
@@ -229,7 +233,7 @@ class CircuitBreaker:
         return Permit(self, name, is_probe, owner, host.network)
 
     def _move_to_network(self, permit: Permit, network: str) -> Deferred | None:
-        """Count the post for `network`, or return a Deferred if the network has too many posts."""
+        """Count the post for `network`, or return a Deferred if the network exceeds its share."""
         if network == permit.network:
             return None
         host = self._hosts[permit.name]
@@ -267,7 +271,7 @@ class CircuitBreaker:
             del self._hosts[permit.name]
 
     def _grant_next(self, name: str, host: _Host) -> None:
-        """Grant the released permit to the first waiter whose owner may have it. End all waits during a cooldown."""
+        """Grant the released permit to the first waiter that may have it. During a cooldown, end all waits."""
         while host.waiters:
             owner, granted = host.waiters.pop(0)
             if granted.done():
@@ -283,10 +287,8 @@ class CircuitBreaker:
         host.cooldown_until = self._clock.monotonic() + host.cooldown * (0.5 + self._random() / 2)
 
     def _remember_idle(self, name: str, host: _Host) -> None:
-        """Remember a host without posts. If there are too many, forget the oldest host of the owner that has the most.
-
-        The hosts of one owner therefore never evict a host of another owner.
-        """
+        """Remember an idle host. Beyond the limit, forget the oldest idle host of the owner with the most idle
+        hosts."""
         self._idle.setdefault(host.owner, OrderedDict())[name] = None
         self._idle_count += 1
         while self._idle_count > self._max_hosts:
@@ -319,7 +321,7 @@ class CircuitBreaker:
 
 @dataclass(slots=True)
 class Permit:
-    """Right to make one post."""
+    """Permit for one post."""
 
     _circuit_breaker: CircuitBreaker
     name: str
@@ -328,14 +330,18 @@ class Permit:
 
     owner: str = ""
     network: str = ""
-    """Network of the host; empty until it is known."""
+    """Network of the host, or "" until the network is known."""
 
     def set_network(self, network: str) -> Deferred | None:
-        """Set the network of the host. Return a Deferred if the network has too many posts; then release the permit."""
+        """Set the network of the host.
+
+        Returns:
+            A Deferred if the network exceeds its share. The caller must then release the permit.
+        """
         return self._circuit_breaker._move_to_network(self, network)
 
     def release(self, has_responded: bool | None) -> None:
-        """End the post. `has_responded` is True if the host sent an HTTP response, or None if this is unknown."""
+        """Release the permit. `has_responded` is True if the host sent an HTTP response, or None if this is unknown."""
         self._circuit_breaker._release(self, has_responded)
 
 
@@ -352,7 +358,7 @@ DAY = 24 * HOUR
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential backoff with full jitter: a random delay below a limit that doubles with each failure.
+    """Exponential backoff with full jitter. The delay is random, below a limit that doubles with each failure.
 
     All times are in seconds. With the default values, a delivery that always fails is posted about 28 times in a day.
     """
@@ -361,10 +367,10 @@ class Backoff:
     """Limit after the first failure."""
 
     longest: float = 3 * HOUR
-    """Maximum limit, and maximum Retry-After of a receiver that is followed."""
+    """Maximum limit, and maximum Retry-After that is honored."""
 
     give_up_after: float = DAY
-    """Maximum age of a delivery. The last post is made at this age."""
+    """Maximum age of a delivery. The last post is sent at this age."""
 
     random: Callable[[], float] = random.random
     """Function that returns a number from 0 up to 1."""
@@ -375,8 +381,8 @@ class Backoff:
         Args:
             failures: Consecutive failures, at least 1.
             age: Seconds since the delivery was first due.
-            retry_after: Seconds of the receiver's Retry-After, or None. The next post is not earlier, and a little
-                later, because other deliveries may have received the same Retry-After.
+            retry_after: Retry-After of the receiver in seconds, or None. The next post is not sent earlier. It is sent
+                a little later, because other deliveries may have received the same Retry-After.
         """
         remaining = self.give_up_after - age
         if remaining <= 0:

@@ -1,7 +1,7 @@
-"""Name resolution and connections to allowed addresses: public ones, and networks that the deployment allows.
+"""Name resolution, and connections to allowed addresses: public addresses, and networks that the deployment allows.
 
-A name is resolved once for each connection, and the connection goes to the addresses that were checked. A name server
-that answers differently the second time therefore changes nothing.
+A name is resolved once for each connection, and the connection uses the addresses that were checked. DNS rebinding
+therefore has no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 PUBLIC_IPV6 = IPv6Network("2000::/3")
-"""The only allocated part of IPv6. Unique local, link-local, site-local and multicast addresses are outside."""
+"""Only allocated part of IPv6. It excludes unique local, link-local, site-local and multicast addresses."""
 
 NAT64 = IPv6Network("64:ff9b::/96")
 """Prefix of IPv6 addresses whose last 32 bits are an IPv4 address (RFC 6052)."""
@@ -54,7 +54,7 @@ _NOT_PUBLIC: tuple[Network, ...] = tuple(
         "240.0.0.0/4",  # reserved and broadcast
         "2001::/23",  # protocol assignments; Teredo, ORCHID
         "2001:db8::/32",  # documentation
-        "2002::/16",  # 6to4: an IPv4 address behind an unknown relay
+        "2002::/16",  # 6to4: an IPv4 address that an unknown relay serves
         "2620:4f:8000::/48",  # AS112
         "3fff::/20",  # documentation
     )
@@ -62,7 +62,7 @@ _NOT_PUBLIC: tuple[Network, ...] = tuple(
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the address that `text` is in its usual form, or None. An address with a zone returns None."""
+    """Parse an address in its usual notation. Return None if `text` is no address, or an address with a zone."""
     try:
         return None if "%" in text else ip_address(text)
     except ValueError:
@@ -82,14 +82,14 @@ def is_allowed(address: Address, allow_networks: Sequence[Network] = ()) -> bool
 def unmap_address(address: Address) -> Address:
     """Return the IPv4 address of an IPv4-mapped IPv6 address, and any other address unchanged.
 
-    A host without IPv6 can connect to the result too.
+    A host without IPv6 can also connect to the result.
     """
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped
 
 
 def network_of(address: Address) -> str:
-    """Return the network that likely has one operator: the /24 of an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the network of an address: the /24 of IPv4, or the /64 of IPv6, which likely has a single operator."""
     address = _embedded_ipv4(address)
     return str(ip_network((address, 24 if address.version == 4 else 64), strict=False))
 
@@ -109,25 +109,25 @@ def _embedded_ipv4(address: Address) -> Address:
 
 LOOKUP_TIMEOUT = 5.0
 LOOKUP_THREADS = {"known": 16, "new": 32, "slow": 8}
-"""Threads by the result of a name's last lookup."""
+"""Number of threads, by the result of the last lookup of a name."""
 SLOW_LOOKUP = 1.0
-"""Seconds after which a lookup makes its name a slow one."""
+"""Seconds after which the name of a lookup counts as slow."""
 CACHE_TTL = 5.0
 """Seconds for which the addresses of a name are cached."""
 MAX_NAMES = 10_000
-"""Maximum number of cached names, and of slow names that are remembered."""
+"""Maximum number of cached names, and of remembered slow names."""
 CONNECT_TIMEOUT = 10.0
-"""Seconds for all addresses of a host together."""
+"""Seconds for connecting, for all addresses of a host together."""
 MAX_ADDRESSES = 4
-"""Maximum number of a host's addresses that are tried."""
+"""Maximum number of addresses of a host to which a connection is attempted."""
 
 
 class AddressRefused(Exception):
-    """A host has no allowed address. The text contains an address and is for operators only."""
+    """The host has no allowed address. The message contains an address and is for operators only."""
 
 
 class HostNotFound(httpcore.ConnectError):
-    """The name of a host was not found."""
+    """The name of the host was not found."""
 
     def __init__(self) -> None:
         super().__init__("the host's name was not found")
@@ -137,7 +137,7 @@ class Resolver(Protocol):
     """Resolver of host names."""
 
     async def resolve(self, host: str) -> Sequence[Address]:
-        """Return the addresses of `host`, the preferred ones first.
+        """Return the addresses of `host`, the preferred address first.
 
         Raises:
             OSError: The name was not found, or not within the timeout (TimeoutError).
@@ -164,11 +164,11 @@ class _Lookup:
 class SystemResolver:
     """Resolver that calls ``getaddrinfo`` in daemon threads, because a call can hang and cannot be cancelled.
 
-    Concurrent calls for one name share a lookup, so a name that hangs occupies one thread. A lookup without waiters is
-    dropped unless a thread has started it. Names that were found quickly last time have threads of their own, and so
-    have slow names: silent name servers delay new names only, until each of their names has hung once.
+    Concurrent calls for a name share one lookup, so a name that hangs occupies one thread. A lookup without waiters is
+    dropped unless a thread has started it. Names whose last lookup was fast, and slow names, have separate threads. A
+    name server that does not reply therefore delays only new names, until each of its names has hung once.
 
-    Addresses are cached for `cache_ttl` seconds, and checked again for each connection.
+    Addresses are cached for `cache_ttl` seconds, and are checked again for each connection.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class SystemResolver:
         self._slow: OrderedDict[str, None] = OrderedDict()
 
     async def resolve(self, host: str) -> Sequence[Address]:
-        """Return the addresses of `host` that the system knows.
+        """Return the addresses of `host` from the cache or from ``getaddrinfo``.
 
         Raises:
             OSError: The name was not found, or not within the timeout (TimeoutError).
@@ -263,7 +263,7 @@ def _drop_oldest(names: OrderedDict[str, Any]) -> None:
 class CheckedBackend(httpcore.AsyncNetworkBackend):
     """Network backend that connects to allowed addresses only.
 
-    With `only_allowed_networks`, public addresses are refused too: for connections without TLS.
+    With `only_allowed_networks`, public addresses are refused too. This is the case for connections without TLS.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to one of the host's addresses.
+        """Connect to an allowed address of the host.
 
         Raises:
             AddressRefused: No address of the host is allowed.
@@ -303,7 +303,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.AsyncNetworkStream:
-        """Refuse: no URL of a webhook names a socket of this machine."""
+        """Raise AddressRefused, because webhooks are not sent to sockets of this machine."""
         raise AddressRefused("webhooks are not sent to sockets of this host")
 
     async def sleep(self, seconds: float) -> None:
@@ -311,7 +311,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
     async def _allowed_addresses(self, host: str) -> list[Address]:
-        """Return the allowed addresses of the host, alternating between the families of IP."""
+        """Return the allowed addresses of the host, alternating between IPv4 and IPv6."""
         try:
             addresses = await addresses_of(host, self._resolver)
         except OSError:
@@ -332,7 +332,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
 
 
 async def addresses_of(host: str, resolver: Resolver) -> Sequence[Address]:
-    """Return the address that `host` is, or the addresses that the resolver finds.
+    """Return the addresses of `host`, which is an address or a name that `resolver` resolves.
 
     Raises:
         OSError: The name was not found.

@@ -1,7 +1,7 @@
-"""HTTP client that makes one POST to a webhook over a keep-alive HTTP/1.1 connection and returns its result.
+"""HTTP client that sends one POST to a webhook over a keep-alive HTTP/1.1 connection and returns the result.
 
-The poster follows no redirect, keeps no cookie and reads no proxy from the environment. It uses httpcore instead of
-httpx because httpcore has none of these and decompresses nothing.
+The poster follows no redirects, stores no cookies and ignores the proxies of the environment. It uses httpcore instead
+of httpx, because httpcore has none of these features and does not decompress responses.
 
 ============================ =======================================================================================
 2xx                          `Delivered`, as soon as the status arrives
@@ -53,7 +53,7 @@ KEEPALIVE_EXPIRY = 10.0
 
 
 class ConnectionPool:
-    """Pool of connections that `backend` opens. `ssl_context` is used for https only."""
+    """Pool of connections that `backend` opens. `ssl_context` applies to https only."""
 
     def __init__(
         self, backend: httpcore.AsyncNetworkBackend, ssl_context: ssl.SSLContext | None, *, clock: Clock = SYSTEM_CLOCK
@@ -61,7 +61,7 @@ class ConnectionPool:
         self._backend = backend
         self._ssl_context = ssl_context
         self._clock = clock
-        # The value is the time since which the connection is idle; the oldest is first.
+        # The value is the time since which the connection has been idle. The oldest connection is first.
         self._idle: OrderedDict[httpcore.AsyncConnectionInterface, float] = OrderedDict()
         self._is_closed = False
 
@@ -69,8 +69,8 @@ class ConnectionPool:
     async def stream(self, request: httpcore.Request) -> AsyncIterator[httpcore.Response]:
         """Send `request` and yield its response.
 
-        The extension `timeout` of the request has its timeouts. Its extension `on_connect` is called before a new
-        connection is opened for the request.
+        The request extension `timeout` contains the timeouts. The request extension `on_connect` is called before a new
+        connection is opened.
 
         Raises:
             httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException: The exchange failed.
@@ -102,7 +102,7 @@ class ConnectionPool:
             await self._idle.popitem()[0].aclose()
 
     async def _acquire(self, request: httpcore.Request) -> httpcore.AsyncConnectionInterface:
-        """Return the idle connection to the origin that was used last, or a new connection."""
+        """Return the most recently used idle connection to the origin, or a new connection."""
         origin = request.url.origin
         while idle := next((c for c in reversed(self._idle) if c.can_handle_request(origin)), None):
             del self._idle[idle]
@@ -113,7 +113,7 @@ class ConnectionPool:
         return httpcore.AsyncHTTPConnection(origin, self._ssl_context, KEEPALIVE_EXPIRY, network_backend=self._backend)
 
     async def _release(self, connection: httpcore.AsyncConnectionInterface) -> None:
-        """Keep an idle connection for the next request. Close it if it is not idle or the pool is closed."""
+        """Return a connection to the pool. Close it if it is not idle or the pool is closed."""
         if self._is_closed or not connection.is_idle():
             await connection.aclose()
             return
@@ -128,12 +128,12 @@ logger = logging.getLogger(__name__)
 POST_TIMEOUT = 15.0
 """Seconds for a post, from the lookup of the name to the status of the response."""
 MAX_CONNECTIONS_PER_POST = 3
-"""Connections that a post may find closed by the server before it counts as not answered."""
+"""Maximum number of connections for a post, if the server has closed the idle connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The receiver has the post."""
+    """The receiver accepted the post."""
 
     status: int
     allowed_origin: str = field(default="", compare=False)
@@ -146,7 +146,7 @@ class Retry:
 
     Attributes:
         reason: Reason for operators.
-        retry_after: Seconds of the receiver's Retry-After, or None.
+        retry_after: Retry-After of the receiver in seconds, or None.
         response: HTTP response, or None if the receiver sent none.
         is_host_not_found: True if the host's name was not found.
     """
@@ -159,14 +159,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The receiver responded with 410 and wants no more posts for the config."""
+    """The receiver responded with 410, so no further events are posted for the config."""
 
     response: WebhookResponse
 
 
 @dataclass(frozen=True, slots=True)
 class PostRefused:
-    """The target is forbidden. A later post succeeds only if the address or `allow_networks` changes."""
+    """The target is forbidden. A later post can succeed only if the address or `allow_networks` changes."""
 
     reason: str
     """Reason for operators."""
@@ -177,34 +177,34 @@ PostResult = Delivered | Retry | Gone | PostRefused | Deferred
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Target of one post, and the permit for the post."""
+    """Target of a post, with the permit for the post."""
 
     target: Target
     permit: Permit
 
 
 class Budget(Protocol):
-    """Bytes that may be posted for an owner to a host."""
+    """Byte budget for the posts of an owner to a host."""
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if the budget is known to be exhausted. Send no request."""
+        """Return a Deferred if the budget is known to be exhausted. The call performs no I/O."""
         ...
 
     async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
-        """Take the bytes of one post from the budget, or return a Deferred."""
+        """Take the bytes of a post from the budget, or return a Deferred if the budget is exhausted."""
         ...
 
 
 class Poster:
-    """HTTP client for webhooks, bound to the event loop that it is created in.
+    """HTTP client for webhooks. An instance must be used on the event loop on which it was created.
 
     Args:
         allow_networks: Networks that are allowed in addition to public addresses.
         resolver: Name resolver. The poster closes it.
         ssl_context: TLS context, or None to trust the certificates of the system and certifi.
         circuit_breaker: Permits for posts.
-        timeout: Seconds for one post.
-        budget: Budget of bytes, or None for no limit.
+        timeout: Timeout of a post in seconds.
+        budget: Byte budget, or None for no limit.
         clock: Source of time.
     """
 
@@ -247,7 +247,10 @@ class Poster:
                 closing.push_async_callback(pool.aclose)
 
     def deferral(self, url: str, *, owner: str = "") -> Deferred | None:
-        """Return why a post of `owner` to `url` would be deferred even if it waited, or None. Acquire no permit."""
+        """Return a Deferred if a post of `owner` to `url` would be deferred without waiting, or None.
+
+        The call acquires no permit.
+        """
         try:
             target = parse_target(url, self._allow_networks)
         except TargetRefused:
@@ -258,7 +261,7 @@ class Poster:
     async def acquire_route(
         self, url: str, *, owner: str = "", timeout: float = PERMIT_TIMEOUT
     ) -> Route | Deferred | PostRefused:
-        """Acquire the permit for one post of `owner` to `url`, which must follow at once.
+        """Acquire the permit for a post of `owner` to `url`. The caller must call `post` immediately.
 
         Args:
             url: URL of the webhook.
@@ -275,7 +278,7 @@ class Poster:
     async def post(self, request: PostRequest, route: Route | Deferred | PostRefused | None = None) -> PostResult:
         """Post `request` once and release the permit of `route`.
 
-        Without a route, the request is posted only if a permit is free now. Errors of the budget are raised.
+        Without a route, the request is posted only if a permit is free. Exceptions of the budget are raised.
         """
         if route is None:
             route = await self.acquire_route(request.url, timeout=0)
@@ -295,7 +298,7 @@ class Poster:
             permit.release(has_responded)
 
     async def has_consent(self, url: str, origin: str, *, owner: str = "") -> bool:
-        """Return True if the receiver at `url` says that `origin` may post to it, False without a response."""
+        """Return True if the receiver at `url` responds that `origin` may post to it."""
         route = await self.acquire_route(url, owner=owner)
         result = await self.post(PostRequest.for_consent(url, origin), route)
         return isinstance(result, Delivered) and result.allowed_origin.lower() in ("*", origin.lower())
@@ -324,7 +327,7 @@ class Poster:
             return Retry(reason, is_host_not_found=isinstance(e, HostNotFound))
 
     async def _look_up_network(self, route: Route) -> Deferred | None:
-        """Set the network of a host without one, unless its name is not found."""
+        """Set the network of the permit if it is unknown and the name of the host is found."""
         if route.permit.network:
             return None
         try:
@@ -396,5 +399,5 @@ class ConnectionProbe:
 
 
 def _server(target: Target) -> str:
-    """Return the key of the target's circuit. Another port is another server."""
+    """Return the key of the target's circuit. Each port has a separate circuit."""
     return f"{target.host}:{target.port}"

@@ -1,6 +1,6 @@
-"""Signed HTTP request for one event, in the protocol version and with the headers of its config.
+"""Signed HTTP request for an event, in the protocol version and with the headers of its config.
 
-The signatures are those of Standard Webhooks.
+The signatures follow Standard Webhooks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _MIN_SECRET_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signer of the posts of one config, with each of its secrets and keys.
+    """Signer of the posts of a config, which signs with all secrets and keys.
 
-    A receiver accepts a post with one valid signature, so a secret can be rotated without a refused post.
+    A receiver accepts a post with one valid signature, so a secret can be rotated without refused posts.
     """
 
     secrets: Sequence[bytes] = field(default=(), repr=False)
@@ -54,8 +54,8 @@ class Signer:
     ) -> Signer:
         """Return the signer for `config`.
 
-        The secret is the token of the config. Without a token, one secret is derived from each of the deployment's
-        `secret_keys`, the newest first. Without any secret and key, posts are not signed.
+        The secret is the token of the config. Without a token, a secret is derived from each of the deployment's
+        `secret_keys`, the newest first. Without any secret or key, posts are not signed.
 
         Raises:
             ValueError: The token begins with ``whsec_`` but is not a secret.
@@ -67,11 +67,11 @@ class Signer:
     def headers(self, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
         """Return the headers of a post.
 
-        Without any secret and key, the header ``webhook-signature`` is missing.
+        Without any secret or key, the header ``webhook-signature`` is omitted.
 
         Args:
             delivery_id: Id of the delivery.
-            timestamp: Time of this post, in whole seconds since the epoch.
+            timestamp: Time of the post, in whole seconds since 1970.
             body: Body of the post.
 
         Raises:
@@ -90,7 +90,7 @@ class Signer:
 
 
 def parse_secret(token: str) -> bytes:
-    """Return the secret of a config's token: the base64 after ``whsec_``, or the token itself without that prefix.
+    """Return the secret of a token: the decoded base64 after ``whsec_``, or the token itself if it lacks this prefix.
 
     Raises:
         ValueError: ``whsec_`` is not followed by base64 of at least 16 bytes.
@@ -104,7 +104,7 @@ def parse_secret(token: str) -> bytes:
 
 
 def is_secret(token: str) -> bool:
-    """Return True if `token` is only a signing secret, which is never sent."""
+    """Return True if `token` is a signing secret, which is never sent."""
     return token.startswith(SECRET_PREFIX)
 
 
@@ -150,19 +150,19 @@ PING_TYPE = "webhook.ping"
 """Type of a test ping. Its body follows the conventions of Standard Webhooks: type, timestamp, data."""
 
 LARGE_TASK = 64 * 1024
-"""Serialized bytes of a task above which it is posted without its history. The receiver can fetch the history."""
+"""Serialized size, in bytes, above which a task is posted without its history. The receiver can fetch the history."""
 
 MIN_SECRET_PATH_LENGTH = 6
-"""Minimum length of a URL's path, or query, that is treated as a secret: `/hook` is none."""
+"""Minimum length of a URL's path or query that is treated as a secret. `/hook` is too short."""
 MIN_SECRET_SEGMENT_LENGTH = 12
 """Minimum length of a segment of the path, or a value of the query, that is treated as a secret."""
 
 
 def delivery_id(task_id: str, config_id: str, event_id: EventId | str) -> str:
-    """Return the id that all posts of one event, or of one ping, to one config share, so that receivers deduplicate.
+    """Return the id of a delivery. Repeated posts of an event or ping to a config have the same id for deduplication.
 
-    The id ends with the event's id in the task's log. Later events of one config have higher versions. If the store
-    has lost the newest events, later events have later times.
+    The id ends with the id of the event in the task's log. Later events of a config have higher versions. If the store
+    has lost its newest events, later events have later times.
     """
     digest = hashlib.sha256(json.dumps([task_id, config_id]).encode()).hexdigest()
     return f"msg_{digest[:32]}_{event_id}"
@@ -170,7 +170,7 @@ def delivery_id(task_id: str, config_id: str, event_id: EventId | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PostRequest:
-    """HTTP request to a webhook. Its repr shows the URL only."""
+    """HTTP request to a webhook. The repr contains only the URL."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
@@ -181,7 +181,7 @@ class PostRequest:
 
     @classmethod
     def for_consent(cls, url: str, origin: str) -> PostRequest:
-        """Return the request that asks a receiver whether `origin` may post to it. It has no secret and no task data.
+        """Return the request that asks a receiver whether `origin` may post to it. It contains no secret or task data.
 
         Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, 4.1 (validation request).
         """
@@ -202,10 +202,10 @@ class PostRequest:
         """Return the signed request that posts `event` to the receiver of `config`.
 
         Args:
-            event: Event to post. A2A 0.3 posts whole tasks only, so for 0.3 it must be the task.
+            event: Event to post. For A2A 0.3, which posts complete tasks only, the task.
             config: Config of the webhook.
             delivery_id: Id of the delivery.
-            now: Time of the signature, in seconds since the epoch.
+            now: Time of the signature, in seconds since 1970.
             signer: Signer of the config.
             protocol: Version of A2A that the subscriber used.
 
@@ -219,7 +219,7 @@ class PostRequest:
 
     @classmethod
     def ping(cls, config: TaskPushNotificationConfig, *, delivery_id: str, now: float, signer: Signer) -> PostRequest:
-        """Return the signed request that tests the webhook of `config`. Its body is not an A2A event.
+        """Return the signed request that tests the webhook of `config`. The body is not an A2A event.
 
         Raises:
             ValueError: `delivery_id` cannot be signed.
@@ -254,7 +254,7 @@ class PostRequest:
 
 
 def _without_large_history(event: Event) -> Event:
-    """Return a large task without its history, which bounds what a client can have posted to a foreign server."""
+    """Return a large task without its history. This bounds the bytes that a client can send to a foreign server."""
     if not isinstance(event, Task) or not event.history or event.ByteSize() <= LARGE_TASK:
         return event
     task = Task()
@@ -264,7 +264,7 @@ def _without_large_history(event: Event) -> Event:
 
 
 def _authentication(config: TaskPushNotificationConfig) -> dict[str, str]:
-    """Return the authentication headers of the config. A scheme without credentials has no header."""
+    """Return the authentication headers of the config. A scheme without credentials adds no header."""
     headers = {}
     auth = config.authentication
     if auth.scheme and auth.credentials:
@@ -291,7 +291,7 @@ def _secrets_of(url: str) -> list[str]:
 def _body(event: Event) -> bytes:
     response = StreamResponse.FromString(encode(event))
     try:
-        # sorted, since protobuf maps have another order in each process, and a repeated post has an identical body
+        # sorted, because protobuf maps have another order in each process, and a repeated post must have the same body
         return json.dumps(MessageToDict(response), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
     except SerializeToJsonError as e:  # a number in metadata that JSON does not have
         raise ValueError(f"not expressible in JSON: {e}") from None

@@ -1,6 +1,4 @@
-"""Results of posts as they are stored: the beginning of a response as text, or the reason of a failure, without
-secrets.
-"""
+"""Stored results of posts: the beginning of the response as text, or the reason for the failure, without secrets."""
 
 from __future__ import annotations
 
@@ -19,27 +17,28 @@ import httpcore
 from ..clock import SYSTEM_CLOCK, Clock
 
 MAX_RESPONSE_LENGTH = 4096
-"""Characters of a response that are stored."""
+"""Maximum length of a stored response in characters."""
 BODY_TIMEOUT = 2.0
-"""Seconds for the body of a response after its status."""
+"""Seconds in which the body of a response must follow its status."""
 REDACTED = "[…]"
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """HTTP response of a receiver, as dead letters and operators show it."""
+    """HTTP response of a receiver, in the form for operators."""
 
     status: int
     text: str = ""
-    """At most 4,096 characters without control characters and without the token, credentials and URL of the config."""
+    """At most 4,096 characters, without control characters, and without the token, credentials and URL of the
+    config."""
 
 
 async def read_response(
     response: httpcore.Response, secrets: tuple[str, ...], clock: Clock = SYSTEM_CLOCK
 ) -> WebhookResponse:
-    """Read what arrives of the body in two seconds, up to the stored length, and redact `secrets`.
+    """Read the body for up to two seconds, limit it to the stored length, and redact `secrets`.
 
-    A response that is read to its end leaves its connection to the next post.
+    If the response is read to its end, the next post can reuse the connection.
     """
     forms = _encoded_forms(secrets)
     max_bytes = MAX_RESPONSE_LENGTH + max((len(form) for form in forms), default=0)
@@ -84,12 +83,12 @@ def _positions(text: str, form: str) -> Iterator[int]:
 
 
 def _overlap(text: str, form: str) -> int:
-    """Return the length of the longest end of `text` that is a beginning of `form`."""
+    """Return the length of the longest suffix of `text` that is a prefix of `form`."""
     return next((n for n in range(min(len(text), len(form)), 0, -1) if text.endswith(form[:n])), 0)
 
 
 def _encoded_forms(secrets: tuple[str, ...]) -> set[str]:
-    """Return the secrets as plain text, in JSON (with escaped slashes or without) and in HTML."""
+    """Return the secrets as plain text, in JSON (with and without escaped slashes) and in HTML."""
     forms: set[str] = set()
     for secret in filter(None, secrets):
         in_json = json.dumps(secret)[1:-1]
@@ -108,7 +107,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 def describe_failure(error: Exception, timeout: float) -> str:
-    """Return why a post with a timeout of `timeout` seconds got no response."""
+    """Return the reason why a post with a timeout of `timeout` seconds received no response."""
     match error:
         case TimeoutError() | httpcore.ReadTimeout() | httpcore.WriteTimeout() | httpcore.PoolTimeout():
             return f"no response within {timeout:g} s"
@@ -140,7 +139,7 @@ def _describe_network_error(cause: BaseException) -> str:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """Return the innermost cause of `error`. httpcore sets no cause, but has it as an argument."""
+    """Return the innermost cause of `error`. httpcore passes the cause as an argument instead of setting it."""
     while True:
         inner = error.__cause__ or next(iter(error.args), None)
         if not isinstance(inner, BaseException):

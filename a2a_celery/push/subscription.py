@@ -1,4 +1,4 @@
-"""Stored push-notification config, with its protocol version and the kinds of events that it subscribes to."""
+"""Stored push-notification config, with its protocol version and the kinds of events to which it subscribes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..lifecycle import Event, is_interrupted, is_terminal
 
 
 class EventFilter(StrEnum):
-    """Kind of event that a client can subscribe to. The initial task of a log counts as a status."""
+    """Kind of event to which a client can subscribe. The initial task of a log counts as a status."""
 
     STATUS = "status"
     TERMINAL = "terminal"
@@ -27,14 +27,15 @@ ALL_EVENTS = frozenset({EventFilter.STATUS, EventFilter.ARTIFACTS})
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Subscription of a task's config. Events are posted in `protocol`, the version of A2A that the client used."""
+    """Subscription of a config to the events of its task. `protocol` is the A2A version that the client used."""
 
     config: TaskPushNotificationConfig = field(repr=False)
     protocol: str = "1.0"
     event_filters: frozenset[EventFilter] = ALL_EVENTS
 
     def includes(self, event: Event) -> bool:
-        """Return True if `event`, as streams show it, is posted. A2A 0.3 posts only the last chunk of an artifact."""
+        """Return True if `event`, in the form of streams, is posted. A2A 0.3 posts only the last chunk of an
+        artifact."""
         match event:
             case TaskArtifactUpdateEvent():
                 return EventFilter.ARTIFACTS in self.event_filters and (self.protocol == "1.0" or event.last_chunk)
@@ -48,7 +49,7 @@ class Subscription:
         return False
 
     def without_secrets(self) -> TaskPushNotificationConfig:
-        """Return the config as clients may read it: without its token and its credentials."""
+        """Return the config in the form for clients, without its token and its credentials."""
         config = TaskPushNotificationConfig()
         config.CopyFrom(self.config)
         config.ClearField("token")
@@ -68,7 +69,7 @@ class Subscription:
         """Return the subscription that `to_bytes` serialized.
 
         Raises:
-            ValueError: Another release serialized it, with other fields.
+            ValueError: Another release, with other fields, serialized the subscription.
         """
         try:
             fields = json.loads(data)
@@ -79,10 +80,10 @@ class Subscription:
 
 
 def parse_event_filters(text: str) -> frozenset[EventFilter]:
-    """Return the kinds of events in the header ``A2A-Push-Events``, or all kinds if it is empty.
+    """Return the kinds of events in the header ``A2A-Push-Events``, or all kinds if the header is empty.
 
     Raises:
-        ValueError: The header has an unknown name. The text lists the known names.
+        ValueError: The header has an unknown name. The message lists the known names.
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     try:

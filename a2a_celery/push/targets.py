@@ -1,7 +1,7 @@
-"""Validation of the target of a push-notification config when it is set, by its text alone.
+"""Validation of the target of a push-notification config when the config is set. No name is resolved.
 
-`network` checks the addresses of a name at each connection. Error texts are for the client that sent the config: they
-say what to change, and reveal nothing that the client did not send.
+``network`` checks the addresses of a name at each connection. Error messages are for the client that sent the config.
+They tell the client what to change, and reveal nothing that the client did not send.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .request import parse_secret
 
 MAX_URL_LENGTH = 2048
 MAX_VALUE_LENGTH = 8192
-"""Characters of a token or of credentials. A signed token with many claims has a few thousand."""
+"""Maximum length of a token or of credentials. A signed token with many claims has a few thousand characters."""
 
 REFUSED_PORTS = {
     22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP",
@@ -30,7 +30,7 @@ REFUSED_PORTS = {
     5671: "AMQP", 5672: "AMQP", 6379: "Redis", 6380: "Redis", 9092: "Kafka", 9200: "Elasticsearch", 10250: "kubelet",
     11211: "Memcached", 26379: "Redis", 27017: "MongoDB",
 }  # fmt: skip
-"""Ports of services that receive no webhooks. Some of these services execute commands from any client that connects."""
+"""Ports of services that are not webhooks. Some of these services execute the commands of any client."""
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029]")
@@ -43,7 +43,7 @@ _LOOPBACK = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 
 class TargetRefused(ValueError):
-    """A config is invalid. The text tells the client that sent it what to change.
+    """The config is invalid. The message tells the client that sent the config what to change.
 
     Attributes:
         field: Name of the invalid field in the JSON of the specification.
@@ -67,7 +67,7 @@ class Target:
     path: str
     """Path with its query. It begins with a slash."""
     address: Address | None
-    """The host if it is an address, else None."""
+    """Address of the host, or None if the host is a name."""
 
     @property
     def authority(self) -> str:
@@ -99,7 +99,7 @@ def check_config(config: TaskPushNotificationConfig, allow_networks: Sequence[Ne
 
 
 def parse_target(url: str, allow_networks: Sequence[Network] = ()) -> Target:
-    """Return the target of `url`. The addresses of a name are checked later, at the connection.
+    """Return the target of `url`. The addresses of a name are checked later, for each connection.
 
     Raises:
         TargetRefused: `url` is not a valid URL of a webhook, or its host is forbidden.
@@ -147,7 +147,7 @@ def _read_ipv6(text: str) -> tuple[str, Address]:
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:
-    """Return the normalized host, and the IPv4 address that it is in any notation, or None."""
+    """Return the normalized host, and its address if the host is an IPv4 address in any notation, or None."""
     if not text:
         raise TargetRefused("url", "must have a host")
     name = _ascii(text).removesuffix(".")
@@ -173,7 +173,7 @@ def _ascii(host: str) -> str:
 
 
 def _check_host(target: Target, allow_networks: Sequence[Network]) -> None:
-    """Check the scheme and the address, without a lookup of a name."""
+    """Check the scheme and the address. A name is not resolved."""
     secure = target.scheme == "https"
     if target.address is None and not _is_localhost(target.host):
         if not secure and not allow_networks:

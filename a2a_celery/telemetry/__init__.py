@@ -1,5 +1,5 @@
-"""Traces, metrics and log lines of a deployment. ``names`` lists all of their names.
+"""Traces, metrics and log lines of a deployment. ``names`` lists all their names.
 
-No function depends on telemetry, and telemetry costs nothing where it is off. OpenTelemetry is an extra. It is imported
-only in a process that has configured it.
+No feature depends on telemetry, and disabled telemetry has no cost. OpenTelemetry is an extra, which is imported only
+in a process that has configured it.
 """

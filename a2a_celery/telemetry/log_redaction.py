@@ -1,4 +1,4 @@
-"""Redaction of other libraries' logs: secrets of webhooks, and text of clients."""
+"""Redaction of webhook secrets and client texts in the logs of other libraries."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ LOGS_SECRETS_AT_DEBUG = {
     "hpack.hpack": "each header, also of requests",
     "hpack.table": "each header, also of requests",
 }
-"""Loggers, and the secret content that they log at DEBUG."""
+"""Loggers that log secrets at DEBUG, with a description of the content."""
 
 LOGS_INPUT = (
     "a2a.compat.v0_3.jsonrpc_adapter",
     "a2a.server.routes.jsonrpc_dispatcher",
     "a2a_celery.gateway.protocol_errors",
 )
-"""Loggers whose errors repeat the input."""
+"""Loggers whose errors contain the input."""
 
 CLIENT_ERRORS = ("Failed to validate base JSON-RPC request", "Failed to parse request params")
-"""First words of messages that `LOGS_INPUT` log as an error with a traceback for an invalid request."""
+"""First words of the messages that `LOGS_INPUT` loggers log as errors, with a traceback, for an invalid request."""
 
 
 def redact_logs() -> None:
-    """Drop DEBUG records of `LOGS_SECRETS_AT_DEBUG` and the text of validation errors of `LOGS_INPUT` in this process.
+    """Drop DEBUG records of `LOGS_SECRETS_AT_DEBUG`, and remove the input from validation errors of `LOGS_INPUT`.
 
-    The level of the loggers does not matter. An invalid request becomes one line at INFO, so that clients cannot fill a
-    log with errors.
-    """
+    The redaction does not depend on the levels of the loggers. An invalid request is logged as one line at INFO, so
+    that clients cannot fill a log with errors."""
     for name in LOGS_SECRETS_AT_DEBUG:
         logging.getLogger(name).addFilter(_is_above_debug)  # adding a filter twice has no effect
     for name in LOGS_INPUT:

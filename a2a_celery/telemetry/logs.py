@@ -1,6 +1,6 @@
-"""Log lines, as text or as JSON (setting ``log_format``), each with an action and ids.
+"""Log lines in text or JSON (setting ``log_format``), with actions and ids.
 
-A line that operators may search for carries an action: ``logger.info("…", extra=about(Action.RUN_ENDED, …))``.
+A line for which operators may search has an action: ``logger.info("…", extra=about(Action.RUN_ENDED, …))``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FORMATS = (TEXT, JSON)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\t"}
-"""Escapes of control characters, which can forge a line or control a terminal."""
+"""Escapes of control characters, because a control character can forge a line or control a terminal."""
 
 ABOUT = "a2a"
-"""Attribute of a log record that has the fields of `about`."""
+"""Attribute of a log record that contains the fields of `about`."""
 
 
 def about(action: Action, celery_id: str = "", **fields: str | int | float | None) -> dict[str, Any]:
@@ -30,25 +30,27 @@ def about(action: Action, celery_id: str = "", **fields: str | int | float | Non
 
     `celery_id` is ``<task id>.<run>`` and also sets ``task`` and ``run``. Fields that are None are omitted.
     """
-    given = {name: value for name, value in fields.items() if value is not None}
-    return {ABOUT: {"action": str(action), **_ids(celery_id), **given}}
+    known = {name: value for name, value in fields.items() if value is not None}
+    return {ABOUT: {"action": str(action), **_ids(celery_id), **known}}
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter for `TEXT_FORMAT` that escapes control characters, so that text of clients cannot start a new line."""
+    """Formatter for `TEXT_FORMAT` that escapes control characters, so that client text cannot start a new line."""
 
     def __init__(self) -> None:
         super().__init__(TEXT_FORMAT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the first line. A traceback follows it unchanged."""
+        """Format the first line of a record. A traceback follows unchanged."""
         record.message = record.message.translate(ESCAPED)
         return super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter for one JSON object per line: time, level, logger, message, action, ids, and the current trace and
-    span."""
+    """Formatter that writes one JSON object per line.
+
+    The object contains the time, level, logger, message, action and ids of the record, and the current trace and span.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -66,14 +68,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(level: str, log_format: str) -> None:
-    """Log to standard error in `log_format`, unless logging is configured already."""
+    """Configure logging to standard error in `log_format`, unless logging is already configured."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _of_celery(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the ids of a line that Celery logs about a task."""
+    """Return the ids in a record that Celery logged about a task."""
     data = getattr(record, "data", None)
     if not isinstance(data, dict) or not isinstance(data.get("id"), str):
         return {}

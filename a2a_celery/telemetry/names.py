@@ -1,9 +1,7 @@
-"""Public names of log actions, metrics, spans and attributes, also listed in docs/telemetry.md, and the exposition of
-the metrics.
+"""Public names of log actions, metrics, spans and attributes, and the exposition of the metrics.
 
-The names are a public contract: the change log lists each removal and each change of meaning. Labels have few values,
-such as agents, states and operations. An id is never a label.
-"""
+docs/telemetry.md lists the names too. The names are a public contract: the change log lists each removal and each
+change of meaning. Labels have few values, such as agents, states and operations. An id is never a label."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ class SpanEvent(StrEnum):
 
 
 class Attribute(StrEnum):
-    """Attributes of spans, besides OpenTelemetry's ``exception.*``."""
+    """Attributes of spans, in addition to OpenTelemetry's ``exception.*``."""
 
     AGENT = "a2a.agent"
     OPERATION = "a2a.operation"
@@ -87,7 +85,8 @@ Where = Literal["store", "gateway", "watcher"]
 class Metric:
     """Prometheus metric.
 
-    `where` is "store" for values that are equal on all gateways, or the kind of process that counts them.
+    `where` is "store" if the value comes from the store and is equal on all gateways. Otherwise, it is the kind of
+    process that counts the value.
     """
 
     name: str
@@ -98,7 +97,7 @@ class Metric:
 
     @property
     def exposed(self) -> str:
-        """Name in queries. Prometheus appends ``_total`` to the name of a counter."""
+        """Name of the metric in queries. Prometheus appends ``_total`` to the name of a counter."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
@@ -152,18 +151,18 @@ BLOBS_REMOVED = Metric(
 TICKS = Metric("a2a_watcher_ticks", "counter", "watcher", "Ticks of a watcher's roles.", ("role", "outcome"))
 TICK_AGE = Metric("a2a_watcher_tick_age_seconds", "gauge", "watcher", "Time since a role's last tick ended.", ("role",))
 
-METRICS = tuple(found for found in tuple(globals().values()) if isinstance(found, Metric))
-"""All metrics."""
+METRICS = tuple(value for value in tuple(globals().values()) if isinstance(value, Metric))
+"""All metrics of this package."""
 
 
 class Source(Protocol):
-    """Registry or collector."""
+    """Source of metrics: a registry or a collector."""
 
     def collect(self) -> Iterable[PrometheusMetric]: ...
 
 
 class Ours(Collector):
-    """Collector of the listed metrics of a source, which may also have metrics of an application.
+    """Collector that filters the metrics of this package from a source, which may also have metrics of an application.
 
     The ``_created`` series of Python's client are omitted. Prometheus detects resets without them.
     """
@@ -180,7 +179,7 @@ class Ours(Collector):
 
 
 def ours(source: Source) -> CollectorRegistry:
-    """Return a registry with only the listed metrics of `source`."""
+    """Return a registry that contains only the metrics of this package from `source`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Ours(source))
     return registry

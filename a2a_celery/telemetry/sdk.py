@@ -15,14 +15,14 @@ from .tracing import tracing
 
 
 def only_where_traced() -> None:
-    """Make the SDK check for each span whether this process traces, because tracing may be configured later."""
+    """Make the SDK create spans only while tracing is configured, which is checked for each span."""
     names = vars(telemetry)
     if isinstance(names["trace"], ModuleType):  # otherwise it is disabled or already replaced
         names["trace"] = _TraceApi(names["trace"])
 
 
 class _TraceApi:
-    """Replacement for ``opentelemetry.trace`` in the SDK."""
+    """Replacement for the module ``opentelemetry.trace`` in the SDK."""
 
     def __init__(self, api: Any) -> None:
         self._api = api

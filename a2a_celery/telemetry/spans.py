@@ -1,7 +1,6 @@
-"""Spans of this package. No other module imports OpenTelemetry. See ``tracing``.
+"""Spans of this package. No other module imports OpenTelemetry; see ``tracing``.
 
-A span is a child of the current one, so the spans of instrumentations of ASGI servers, Celery and the SDK belong to the
-same tree.
+A span is a child of the current span, so the spans of ASGI, Celery and SDK instrumentations belong to the same trace.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ class Spans:
         return contexts.get_current()
 
     def current(self) -> dict[str, str]:
-        """Return the current span as headers, or an empty dict."""
+        """Return the trace headers of the current span, or an empty dict if there is no span."""
         headers: dict[str, str] = {}
         _W3C.inject(headers)
         return headers
 
     def arriving(self, headers: Mapping[str, str]) -> Context:
-        """Return the parent context of a request with `headers` (names in lower case).
+        """Return the parent context for the span of a request with `headers` (names in lower case).
 
-        The parent is the current span, if an instrumentation has started one, or else the trace in the headers.
+        The parent is the current span if an instrumentation has started a span. Otherwise, the headers name the parent.
         """
         here = contexts.get_current()
         if trace.get_current_span(here).get_span_context().is_valid:
@@ -55,7 +54,7 @@ class Spans:
 
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:
-        """Make `context` current in a block. The block must not contain a ``yield``."""
+        """Make `context` the current context in the ``with`` block. The block must not contain a ``yield``."""
         token = contexts.attach(context)
         try:
             yield
@@ -63,7 +62,7 @@ class Spans:
             contexts.detach(token)
 
     def began(self, name: str, parent: Context, kind: SpanKind, attributes: Attributes) -> tuple[Span, Context]:
-        """Start a span, which the caller must end. Return it with the context in which it is current."""
+        """Start a span, which the caller must end. Return the span, and the context in which the span is current."""
         labels = {str(key): value for key, value in attributes.items()}
         span = self._tracer.start_span(name, parent, kind, labels)
         return span, trace.set_span_in_context(span, parent)
@@ -72,8 +71,10 @@ class Spans:
     def spanning(
         self, name: str, attributes: Attributes, *, parent: Context | None = None, kind: SpanKind = SpanKind.INTERNAL
     ) -> Iterator[Span]:
-        """Run a block in a span. Of an exception only the class is recorded, because its text may have content of a
-        client."""
+        """Run the ``with`` block in a span.
+
+        Only the class of an exception is recorded, because its text may contain client content.
+        """
         span, context = self.began(name, contexts.get_current() if parent is None else parent, kind, attributes)
         try:
             with self.within(context):
@@ -96,7 +97,7 @@ class Spans:
             failed(span, outcome)
 
     def requested(self, operation: str, agent: str, headers: Mapping[str, str]) -> tuple[Span, Context]:
-        """Start the span of a client's request. Its kind is server, unless another server span encloses it."""
+        """Start the span of a client's request. The kind is SERVER, unless a local span encloses the span."""
         parent = self.arriving(headers)
         around = trace.get_current_span(parent).get_span_context()
         kind = SpanKind.INTERNAL if around.is_valid and not around.is_remote else SpanKind.SERVER
@@ -105,8 +106,11 @@ class Spans:
 
     @contextmanager
     def publishing(self, agent: str, celery_id: str, stored: Mapping[str, str]) -> Iterator[dict[str, str]]:
-        """Run a block that publishes a run, in the trace that is stored with the run. Yield the trace headers for its
-        message."""
+        """Run the ``with`` block, which publishes a run, in a span of the trace that is stored with the run.
+
+        Yields:
+            The trace headers for the message of the run.
+        """
         attributes: Attributes = {Attribute.AGENT: agent, Attribute.CELERY_ID: celery_id}
         parent = _W3C.extract(stored, Context())
         name = SpanName.PUBLISH.format(agent=agent)
@@ -115,9 +119,10 @@ class Spans:
 
     @contextmanager
     def posting(self, traceparent: str, attributes: Attributes) -> Iterator[tuple[Span, dict[str, str]]]:
-        """Run a block that posts to a webhook, in the trace `traceparent` ("" for a new one).
+        """Run the ``with`` block, which posts to a webhook, in a span of the trace `traceparent`, or a new trace if "".
 
-        Yield the span and its trace headers, without the vendors' ``tracestate``.
+        Yields:
+            The span and its trace headers, without the vendor-specific ``tracestate``.
         """
         parent = _W3C.extract({"traceparent": traceparent}, Context())
         with self.spanning(SpanName.POST, attributes, parent=parent, kind=SpanKind.CLIENT) as span:
@@ -141,8 +146,8 @@ class Spans:
         trace.get_current_span().add_event(SpanEvent.APPENDED, {str(Attribute.VERSION): version})
 
 
-def failed(span: Span, why: str) -> None:
-    span.set_status(Status(StatusCode.ERROR, why))
+def failed(span: Span, reason: str) -> None:
+    span.set_status(Status(StatusCode.ERROR, reason))
 
 
 @lru_cache(maxsize=4)

@@ -1,10 +1,10 @@
 """Tracer of this process, and propagation of a trace with a run.
 
-A process traces if it has configured a tracer provider, with ``opentelemetry-instrument`` or in code. The check costs
-one dictionary look-up. Only then this module imports OpenTelemetry.
+Tracing is enabled in a process that has configured a tracer provider, with ``opentelemetry-instrument`` or in code. The
+check costs one dictionary lookup. OpenTelemetry is imported only if tracing is enabled.
 
-A run carries W3C's ``traceparent`` and ``tracestate`` in its stored options and in the headers of its message. It
-carries no baggage, which may have content of a client.
+The stored options and the message of a run contain W3C's ``traceparent`` and ``tracestate``. They contain no baggage,
+because baggage may contain client content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CARRIED = ("traceparent", "tracestate")
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 LONGEST_STATE = 512
-"""Maximum characters of a ``tracestate`` that is passed on (W3C Trace Context, 3.3.1.5)."""
+"""Maximum length of a ``tracestate`` that is propagated (W3C Trace Context, 3.3.1.5)."""
 
 
 def tracing() -> Spans | None:
@@ -38,7 +38,7 @@ def tracing() -> Spans | None:
 
 
 def current_span_context() -> AbstractContextManager[None]:
-    """Return a context manager that makes the current span current in another thread too."""
+    """Return a context manager with which the current span is also current in another thread."""
     spans = tracing()
     return nullcontext() if spans is None else spans.within(spans.here())
 
@@ -55,6 +55,9 @@ def carried(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def trace_to_keep(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the trace for a run that the current request creates: the current span's, or else the client's."""
+    """Return the trace headers for a run that the current request creates.
+
+    They are the headers of the current span, or the headers of the client if there is no span.
+    """
     spans = tracing()
     return carried(headers) if spans is None else carried(spans.current()) or carried(headers)

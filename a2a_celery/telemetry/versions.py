@@ -1,4 +1,4 @@
-"""Installed versions of the packages that processes must agree on."""
+"""Installed versions of the packages that must be equal in all processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DISTRIBUTIONS = ("a2a-celery", "a2a-sdk", "celery")
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each package by name, or "" if it is not installed as a distribution."""
+    """Return the version of each package by name, or "" if the package is not installed as a distribution."""
     return {name: _version(name) for name in DISTRIBUTIONS}
 
 
