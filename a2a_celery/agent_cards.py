@@ -17,7 +17,7 @@ def card_for_task(
 
     Args:
         arguments: Description of the arguments, or "" if the task has none.
-        texts: True if one of the arguments may be a text.
+        texts: True if an argument accepts text.
     """
     text = description or _summary(task.run) or name
     return card_for_function(
@@ -48,7 +48,10 @@ def card_for_function(
     input_modes: Sequence[str],
     output_modes: Sequence[str],
 ) -> AgentCard:
-    """Return a card for a function agent. Defaults are the function's docstring and a single skill."""
+    """Return a card for a function agent.
+
+    The default description is the docstring of the function. The default skill has the name of the agent.
+    """
     text = description or ("" if isinstance(function, str) else _summary(function)) or name
     return AgentCard(
         name=name,

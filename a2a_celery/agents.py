@@ -1,4 +1,4 @@
-"""Registered agents: card, source of the code, and publishing options. Registration imports no agent code."""
+"""Registered agents, with their cards, code sources and options. The registration imports no agent code."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from .caller import Caller
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-"""Pattern of agent names. A name is part of URLs, of a Celery task's name and of keys in the store."""
+"""Pattern of agent names. A name is part of URLs, of the name of a Celery task, and of keys in the store."""
 
 MAX_WINDOW = 30 * 24 * 3600
-"""Longest time, in seconds, for which message ids are remembered."""
+"""Maximum time, in seconds, for which message ids are remembered."""
 
 ExecutorSource: TypeAlias = "AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str"
-"""An executor, its class, a factory, or "module:name" of any of these."""
+"""Executor, its class, a factory, or "module:name" of any of these."""
 
 CardSource: TypeAlias = "AgentCard | Callable[[], AgentCard]"
-"""A card, or a function that builds it at its first use."""
+"""Card, or a function that builds the card at its first use."""
 
 Route: TypeAlias = "Callable[[SendMessageRequest, Caller], Mapping[str, Any]]"
 """Function that returns Celery options (`CELERY_OPTIONS`) for a message and its caller. It runs on the gateway's event
@@ -53,10 +53,10 @@ OWN_OPTIONS = frozenset(
         "time_limit",
     }
 )
-"""Options that are fields of `Agent`. All others, except `RETRY_OPTIONS`, are passed to Celery."""
+"""Options that are fields of `Agent`. All other options, except `RETRY_OPTIONS`, are passed to Celery."""
 
 MOST_ATTEMPTS = 1_000_000
-"""Attempts of a task that has no limit of retries."""
+"""Number of attempts of a Celery task whose retries have no limit."""
 
 CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "expires"})
 """Celery options that an agent and its route may set."""
@@ -75,11 +75,11 @@ class Agent:
         max_attempts: Maximum number of attempts if workers are lost. With 1, the default, a lost worker fails the task.
         time_limit: Seconds after which a run is FAILED and its agent cancelled, or None.
         idle_limit: Seconds without an event after which a run is FAILED and its agent cancelled, or None.
-        input_timeout: Seconds that a task waits for its client before it is FAILED; `math.inf` for no limit, None for
-            the setting.
-        cancel_grace: Seconds that a cancelled agent may take to stop, or None for the setting.
+        input_timeout: Seconds that a task waits for its client before it is FAILED. `math.inf` means no limit, and None
+            means the value of the setting.
+        cancel_grace: Seconds that a cancelled agent may take to stop. None means the value of the setting.
         show_execution: Shows clients which model or tool a run calls, in the metadata of WORKING statuses.
-        session: Stores a state of the agent for each context.
+        session: Stores the state of the agent for each context.
         one_run_per_context: Serializes the messages of a caller in a context. None means True if the agent has a
             session and is not an executor.
         retry: Exceptions of the agent that cause a retry, and the delays.
@@ -114,7 +114,7 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """Return an agent from one mapping that holds its own options and those for Celery.
+        """Return an agent. `options` contains the fields of `Agent`, the retry options and the options for Celery.
 
         Raises:
             ConfigError: An option is unknown or invalid.
@@ -201,7 +201,7 @@ class Agent:
 
 
 def longest_grace(agents: Iterable[Agent], settings: Settings) -> float:
-    """Return the seconds that any of `agents` may take to stop when it is cancelled."""
+    """Return the maximum number of seconds that one of `agents` may take to stop when it is cancelled."""
     return max([settings.cancel_grace, *(agent.grace(settings) for agent in agents)])
 
 
@@ -210,7 +210,11 @@ def _is_number(value: Any) -> bool:
 
 
 def name_from_card(card: AgentCard) -> str:
-    """Return an agent name derived from the card's: "Route Planner 2" becomes "route-planner-2"."""
+    """Derive an agent name from the name of a card: "Route Planner 2" becomes "route-planner-2".
+
+    Raises:
+        ConfigError: The name of the card contains no letter or digit.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-")[:63]
     if not name:
         raise ConfigError(f"the card's name {card.name!r} makes no agent name: pass name=")
@@ -218,15 +222,15 @@ def name_from_card(card: AgentCard) -> str:
 
 
 def name_of_task(name: str) -> str:
-    """Return an agent name derived from a Celery task's: "acme.images.resize_image" becomes "resize_image"."""
+    """Derive an agent name from the name of a Celery task: "acme.images.resize_image" becomes "resize_image"."""
     return re.sub(r"[^a-z0-9_-]+", "-", name.rpartition(".")[2].lower()).strip("-_")[:63]
 
 
 def attempts_of_task(task: Task) -> int:
-    """Return the default `max_attempts` of an agent of `task`.
+    """Return the default `max_attempts` of an agent that runs `task`.
 
-    Celery runs a task with `acks_late` and `reject_on_worker_lost` again without limit when its worker is lost. An
-    agent of such a task has `max_retries` + 1 attempts, or `MOST_ATTEMPTS` if `max_retries` is None.
+    If the worker of a task with `acks_late` and `reject_on_worker_lost` is lost, Celery runs the task again, without a
+    limit. An agent that runs such a task has `max_retries` + 1 attempts, or `MOST_ATTEMPTS` if `max_retries` is None.
     """
     if not (task.acks_late and task.reject_on_worker_lost):
         return 1
@@ -234,7 +238,7 @@ def attempts_of_task(task: Task) -> int:
 
 
 def require_named_arguments(task: Task) -> None:
-    """Check that clients can name each argument of `task`.
+    """Check that each argument of `task` can be passed by name.
 
     Raises:
         ConfigError: An argument is positional-only.

@@ -40,7 +40,7 @@ LifespanFactory = TypeVar("LifespanFactory", bound=Callable[[], AbstractAsyncCon
 EXTENSION_KEY = "a2a_celery"
 
 _imported: WeakSet[Celery] = WeakSet()
-"""Apps whose modules were imported."""
+"""Apps whose modules have been imported."""
 
 
 def import_modules(app: Celery) -> None:
@@ -62,7 +62,7 @@ def import_modules(app: Celery) -> None:
 class A2A:
     """A2A for a Celery app: ``a2a = A2A(app)``.
 
-    Settings are read when they are first needed, so the app may be configured before or after.
+    Settings are read when they are first needed, so the app may be configured before or after this object is created.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -82,14 +82,14 @@ class A2A:
         Raises:
             ConfigError: The app has no `A2A` object.
         """
-        found = getattr(app, EXTENSION_KEY, None)
-        if not isinstance(found, cls):
+        a2a = getattr(app, EXTENSION_KEY, None)
+        if not isinstance(a2a, cls):
             raise ConfigError(f"the Celery app {app.main!r} has no agents: a2a = A2A(app) in its module")
-        return found
+        return a2a
 
     @cached_property
     def loaded(self) -> LoadedSettings:
-        """Settings from the environment and the Celery configuration, with the source of each."""
+        """Settings from the environment and the Celery configuration, with the source of each setting."""
         return read_settings(self.celery.conf, namespace=self.celery.namespace)
 
     @property
@@ -111,7 +111,7 @@ class A2A:
             executor: Instance, class, factory, or "module:name" of any of these. A name is imported in workers only.
             card: Card, or function that returns it.
             name: Name in URLs, by default derived from the card's name.
-            options: Fields of `Agent`. Others, such as queue and priority, are passed to Celery with every run.
+            options: Fields of `Agent`. Other options, such as queue and priority, are passed to Celery with every run.
 
         Raises:
             ConfigError: The card or an option is invalid, or the name is taken.
@@ -130,10 +130,11 @@ class A2A:
         output_modes: Sequence[str] = ("text/plain", "application/json"),
         **options: Any,
     ) -> Callable[[F], F]:
-        """Register a function of a `Turn` as an agent: async or sync, returning or yielding.
+        """Register a function of a `Turn` as an agent. The function may be async or sync, and may return or yield
+        values.
 
-        "module:name" may be given instead of the function; workers import it. Returned and yielded values become
-        artifacts: text, bytes, JSON-like data, parts or whole artifacts.
+        The decorator also accepts "module:name", which workers import. Returned and yielded values become artifacts:
+        text, bytes, JSON-like data, parts or complete artifacts.
 
         Raises:
             ConfigError: See `add_agent`.
@@ -183,7 +184,8 @@ class A2A:
             options: See `add_agent`.
 
         Raises:
-            ConfigError: See `add_agent`; also if the task belongs to another app or has unsuitable parameters.
+            ConfigError: An option is invalid, the name is taken, the task belongs to another app, or a parameter is
+                positional-only.
         """
         if task.app is not self.celery:
             raise ConfigError(f"task {task.name} belongs to another Celery app, {task.app.main!r}")
@@ -208,7 +210,7 @@ class A2A:
         return self._add(Agent.with_options(agent_name, card or card_of_task, "task", task, None, options))
 
     def add_thread_cleanup(self, function: Callable[[], object]) -> None:
-        """Call `function` in each worker thread in which code of an agent has ended.
+        """Call `function` in each worker thread in which agent code has ended.
 
         The threads are those of synchronous agents and of `asyncio.to_thread`. For example, a scoped session of
         SQLAlchemy belongs to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are closed
@@ -219,13 +221,13 @@ class A2A:
     def add_lifespan(self, lifespan: LifespanFactory) -> LifespanFactory:
         """Enter `lifespan()` on the event loop of each worker process with agents, and exit it when the process stops.
 
-        Use it for connection pools and clients that belong to one loop. It is entered before the first agent of the
-        process is built. If it fails, the run fails and the next run tries again. It is not exited if the process is
-        killed.
+        A lifespan is useful for connection pools and clients that belong to one loop. It is entered before the first
+        agent of the process is created. If entering fails, the run fails, and the next run tries again. If the process
+        is killed, the lifespan is not exited.
 
         Args:
-            lifespan: Function without parameters that returns an asynchronous context manager, such as one made by
-                `contextlib.asynccontextmanager`.
+            lifespan: Function without parameters that returns an asynchronous context manager, for example a function
+                with the decorator `contextlib.asynccontextmanager`.
 
         Returns:
             `lifespan`, so that this method is also a decorator.
@@ -234,11 +236,11 @@ class A2A:
         return lifespan
 
     def before_run(self, *of: Any) -> Any:
-        """Call a function, async or sync, with the `RunInfo` of each run before its agent is called.
+        """Call a function, async or sync, with the `RunInfo` of each run before the agent is called.
 
-        ``@a2a.before_run`` applies to all agents, ``@a2a.before_run("name", …)`` to the named ones. The function may
-        refuse the run by raising `Rejected`, `Failed` or `InputRequired`, and may add to `RunInfo.metadata`. Any other
-        exception fails the run.
+        ``@a2a.before_run`` applies to all agents, and ``@a2a.before_run("name", …)`` to the named agents. The function
+        may refuse the run by raising `Rejected`, `Failed` or `InputRequired`, and may add to `RunInfo.metadata`. Any
+        other exception fails the run.
 
         Raises:
             ConfigError: The hook is not a function, or is a generator.
@@ -246,8 +248,7 @@ class A2A:
         return self._hooks.decorate("before_run", of)
 
     def after_run(self, *of: Any) -> Any:
-        """Call a function with the `RunInfo` of each run after its agent has ended and before the final status is
-        written.
+        """Call a function with the `RunInfo` of each run after the agent has ended, before the final status is written.
 
         The function may add to `RunInfo.metadata`. Exceptions are logged and ignored. See `before_run`.
         """
@@ -256,9 +257,9 @@ class A2A:
     def on_event(self, *of: Any) -> Any:
         """Call a function with the `RunInfo` and each event that an agent sends, including the final status of the run.
 
-        The function returns another event, or None to keep the event, which it may change in place. It cannot change
-        the state of the final status. If it raises, the event is not sent and the run fails. A sync function must not
-        block. See `before_run`.
+        The function returns another event, or None to send the event, which it may change in place. The function cannot
+        change the state of the final status. If the function raises an exception, the event is not sent and the run
+        fails. A sync function must not block. See `before_run`.
         """
         return self._hooks.decorate("on_event", of)
 
@@ -284,16 +285,16 @@ class A2A:
     ) -> TaskHandle:
         """Send a message to an agent of this app without HTTP, and return the handle of its task.
 
-        The message is validated, limited and stored as SendMessage does, and its run is published. The caller needs
-        the store and the broker, and no gateway. The code is trusted: it names the owner of the task.
+        The message is validated, limited and stored in the same way as by SendMessage, and its run is published. The
+        caller needs the store and the broker, but no gateway. The caller is trusted to name the owner of the task.
 
         Args:
             agent: Name of the agent.
             message: Text, bytes, JSON data, parts or a complete message. A message with an id is idempotent within the
                 agent's `idempotency_window`.
-            owner: User that owns the task, as the gateway authenticates it; "" for none.
+            owner: User who owns the task, by the name that the gateway authenticates, or "" for no owner.
             tenant: Tenant of the task.
-            context_id: Context of the task; "" for a new one.
+            context_id: Context of the task, or "" for a new context.
             metadata: Metadata of the request, as JSON values.
             extensions: URIs of the extensions that the caller requests.
             cancel_with_parent: False if a task that an agent submits survives the cancellation of the agent's task.
@@ -301,7 +302,7 @@ class A2A:
         Raises:
             ConfigError: There is no such agent, or the store does not fit the settings.
             A2AError: The message is invalid, or exceeds a limit.
-            TypeError: A message cannot carry `message`.
+            TypeError: `message` has a type that A2A cannot represent.
             StoreUnavailable: The store is unavailable. The task may have been created.
             RuntimeError: A coroutine calls this method instead of `submit_async`.
         """
@@ -326,7 +327,7 @@ class A2A:
         return await self._submissions.submit_async(Submission.of(agent, message, **options))
 
     def task(self, agent: str, task_id: str, *, owner: str = "", tenant: str = "") -> TaskHandle:
-        """Return the handle of a task of an agent, for example in another process than the one that submitted it.
+        """Return the handle of a task of an agent. The task may have been submitted by another process.
 
         The methods of the handle raise TaskNotFoundError if `owner` in `tenant` has no such task.
         """

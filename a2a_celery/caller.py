@@ -1,6 +1,6 @@
-"""Caller of a run: the part of a request that travels with the run from the gateway to the worker.
+"""Caller of a run: the part of a request that is stored with the run and reaches the worker.
 
-No credentials travel: no Authorization header, no cookie, and no header that is not listed here.
+It contains no credentials: no Authorization header, no cookie, and no header outside `CARRIED_HEADERS`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Caller:
         )
 
     def to_json(self) -> bytes:
-        """Return the form that is stored with the run."""
+        """Return the stored form of the caller."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod

@@ -1,9 +1,8 @@
-"""Tasks that the code of a run has started with other agents. They name the run's task as their parent, and are
-cancelled with the run.
+"""Child tasks: tasks that the code of a run has started with other agents. They are cancelled with the run.
 
-`client` adds tasks and removes those that have ended. `execution` cancels the others when its run is cancelled or
-retried. A message that creates a task names the parent in its metadata, see `name_parent`; the store records the
-parent, see ``store.tasks.family``.
+``client`` adds child tasks, and removes child tasks that have ended. ``execution`` cancels the other child tasks when
+the run is cancelled or retried. The message that creates a child task names the parent in its metadata, see
+`name_parent`. The store records the parent, see ``store.tasks.family``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
 logger = logging.getLogger(__name__)
 
 CANCELED_BY = "canceledBy"
-"""Metadata key of a CancelTask that names the sender: `BY_PARENT`, or missing for the client."""
+"""Metadata key of a CancelTask with the sender of the request: `BY_PARENT`, or no key if the client sends it."""
 
 BY_PARENT = "parent"
 
@@ -32,11 +31,11 @@ _under_way: set[asyncio.Task[None]] = set()
 
 
 class ChildTasks:
-    """Tasks that one run has started. Thread-safe, except for `cancel_all`.
+    """Child tasks of a run. Thread-safe, except for `cancel_all`.
 
     Attributes:
         run_name: Celery id of the run.
-        trace_of_run: Function that returns the trace headers that are stored with the run.
+        trace_of_run: Function that returns the stored trace headers of the run.
     """
 
     __slots__ = ("_cancels", "run_name", "trace_of_run")
@@ -48,11 +47,12 @@ class ChildTasks:
 
     @property
     def parent_id(self) -> str:
-        """Id of the run's task, which is the parent of the tasks."""
+        """Id of the run's task, which is the parent of the child tasks."""
         return parent_of_root(self.run_name)
 
     def add(self, name: str, cancel: Callable[[], Awaitable[object]]) -> None:
-        """Register the task `name`. `cancel` cancels the task with the run and may be called on another loop."""
+        """Register the child task `name`. `cancel` cancels it together with the run, and may be called on another
+        loop."""
         if self._cancels is None:
             self._cancels = {}
         self._cancels[name] = cancel
@@ -109,7 +109,7 @@ _RUN_NAME = re.compile(r"(.+)\.[0-9]+", re.DOTALL)
 
 
 def parent_of_root(root_id: object) -> str:
-    """Return the id of the A2A task whose run is the root of a canvas, or "" if the root is no run."""
+    """Return the id of the A2A task whose run is the root of a canvas, or "" if the root is not a run."""
     match = _RUN_NAME.fullmatch(root_id) if isinstance(root_id, str) else None
     return match[1] if match else ""
 
@@ -118,8 +118,8 @@ def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> Non
     """Name the parent of the task that `message` creates in the metadata of the message.
 
     Args:
-        message: The message; one that continues a task is left unchanged.
-        parent_id: Id of the parent, or "" for none.
+        message: The message. A message that continues a task is not changed.
+        parent_id: Id of the parent, or "" if there is no parent.
         cancel: False if the task is not cancelled with its parent.
     """
     if not parent_id or message.task_id:
@@ -130,7 +130,7 @@ def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> Non
 
 
 def parent_named_in(message: Message) -> tuple[str, bool]:
-    """Return the id of the parent that `message` names, or "", and whether its task is cancelled with the parent."""
+    """Return the id of the parent that `message` names, or "", and True if the task is cancelled with the parent."""
     fields = message.metadata.fields
     parent_id = fields[NAMESPACE + PARENT_TASK_ID].string_value if NAMESPACE + PARENT_TASK_ID in fields else ""
     name = NAMESPACE + CANCEL_WITH_PARENT
@@ -139,7 +139,7 @@ def parent_named_in(message: Message) -> tuple[str, bool]:
 
 
 def remove_parent(message: Message) -> None:
-    """Remove what `name_parent` has added to the metadata of `message`."""
+    """Remove the metadata that `name_parent` added to `message`."""
     for name in (PARENT_TASK_ID, CANCEL_WITH_PARENT):
         message.metadata.fields.pop(NAMESPACE + name, None)
     if not message.metadata.fields:
@@ -147,4 +147,4 @@ def remove_parent(message: Message) -> None:
 
 
 CURRENT_CHILDREN: ContextVar[ChildTasks | None] = ContextVar("a2a_celery_child_tasks", default=None)
-"""Child tasks of the run that the current code belongs to, or None outside of a run."""
+"""Child tasks of the run to which the current code belongs, or None outside of a run."""

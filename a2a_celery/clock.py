@@ -1,4 +1,4 @@
-"""Clock that the package reads time from.
+"""Clock from which the package reads the time.
 
 Objects that measure leases, limits, backoff, retention or freshness take a `Clock`, so that tests control their time.
 Timeouts of libraries and threads (sockets, Redis, the broker) are separate.
@@ -17,12 +17,12 @@ class Clock:
 
     # static: a reading costs one attribute lookup and no frame
     monotonic = staticmethod(time.monotonic)
-    """Return the seconds since an unspecified time; never set back."""
+    """Return the seconds since an unspecified time. This clock is never set back."""
 
     boottime = staticmethod(partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
-    """Return the seconds since an unspecified time, with those that the host was suspended; never set.
+    """Return the seconds since an unspecified time, including the time for which the host was suspended.
 
-    Linux stops `monotonic` while the host is suspended. Elsewhere this is CLOCK_MONOTONIC.
+    On Linux, `monotonic` does not advance while the host is suspended. On other systems, this clock is CLOCK_MONOTONIC.
     """
 
     time = staticmethod(time.time)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class LeanEvent:
-    """`asyncio.Event` of one loop, without the deque of waiters, which takes 600 bytes when it is empty."""
+    """Memory-lean `asyncio.Event` for one loop. It has no deque of waiters, which takes 600 bytes when it is empty."""
 
     __slots__ = ("_is_set", "_waiters")
 
@@ -35,7 +35,7 @@ class LeanEvent:
         self._is_set = False
 
     def future(self) -> asyncio.Future[None]:
-        """Return a future that resolves when the event is set. The event holds the future as long as it lives."""
+        """Return a future that completes when the event is set. The event holds a reference to the future."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._is_set:
             waiter.set_result(None)
@@ -44,7 +44,7 @@ class LeanEvent:
         return waiter
 
     async def wait(self) -> None:
-        """Wait until the event is set, also if it is reset before the waiter runs."""
+        """Wait until the event is set. The wait also ends if the event is reset before the waiter runs."""
         if self._is_set:
             return
         waiter = self.future()
@@ -58,11 +58,11 @@ _Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]
 
 
 class DaemonThreads:
-    """Daemon threads that make blocking calls for coroutines, `count` at a time, in order.
+    """Daemon threads that execute blocking calls for coroutines, in order and at most `count` concurrently.
 
-    A process does not wait for these threads when it exits. Python joins an executor's threads at exit, so one publish
-    to a broker that accepts connections and never replies would keep a gateway from stopping. Each thread calls
-    `at_end` before it ends.
+    A process does not wait for these threads when it exits. With an executor, whose threads Python joins at exit, a
+    publish to a broker that never replies would prevent a gateway from stopping. Each thread calls `at_end` before it
+    ends.
     """
 
     def __init__(self, count: int, name: str, *, at_end: Callable[[], None] | None = None) -> None:
@@ -73,8 +73,10 @@ class DaemonThreads:
         self._threads: list[Thread] = []
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Return the result of `function`, or raise its exception. `function` runs in one of the threads; a cancel does
-        not stop it."""
+        """Call `function` in one of the threads, and return its result or raise its exception.
+
+        A cancellation of the caller does not stop the function.
+        """
         if len(self._threads) < self._count:
             thread = Thread(target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
@@ -88,7 +90,7 @@ class DaemonThreads:
             del future  # holds the exception, whose traceback holds this frame
 
     def close(self) -> None:
-        """Let the threads end after the calls that were submitted."""
+        """Let the threads end after the submitted calls."""
         for _ in self._threads:
             self._calls.put(None)
 
@@ -112,7 +114,7 @@ class DaemonThreads:
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Set the result or the exception of `future`, unless it is done."""
+    """Set the result or the exception of `future`, unless the future is done."""
     if future.done():
         return
     if error is None:
@@ -128,10 +130,10 @@ except ImportError:
 
 
 def new_loop(*, uvloop: bool) -> asyncio.AbstractEventLoop:
-    """Return a new event loop: uvloop's if the setting ``uvloop`` is on and the extra ``fast`` is installed, else
-    asyncio's.
+    """Return a new event loop.
 
-    Under gevent, threads are greenlets. asyncio's loop cooperates with them, and uvloop's would block all of them.
+    The loop is uvloop's if `uvloop` is True and the extra ``fast`` is installed, and asyncio's otherwise. Under gevent,
+    the loop is always asyncio's, because threads are greenlets there, and uvloop would block all greenlets.
     """
     threads_are_threads = _thread.start_new_thread.__module__ == "_thread"
     loop: asyncio.AbstractEventLoop = fastest_loop() if uvloop and threads_are_threads else asyncio.new_event_loop()

@@ -1,8 +1,7 @@
-"""Errors of this package. Their messages state the remedy. None of them is sent to a remote client unchanged.
+"""Errors of this package. Their messages state the remedy, and are not sent to remote clients unchanged.
 
-`ConfigError` is an error of setup. `StoreUnavailable`, `BrokerUnavailable` and `ArchiveUnavailable` are temporary. An
-agent raises an `AgentSignal` to end its run. ``gateway.protocol_errors`` maps all of them to errors of A2A.
-"""
+`ConfigError` is a configuration error. `StoreUnavailable`, `BrokerUnavailable` and `ArchiveUnavailable` are temporary.
+An agent raises an `AgentSignal` to end its run. ``gateway.protocol_errors`` maps all of them to errors of A2A."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class A2ACeleryError(Exception):
 
 
 class ConfigError(A2ACeleryError):
-    """A setting, a card or an agent is invalid. Raised at start; the message names the field and its value."""
+    """A setting, a card or an agent is invalid. The error is raised at the start. It names the field and its value."""
 
 
 class StoreUnavailable(A2ACeleryError):
@@ -125,8 +124,8 @@ class StepError(A2ACeleryError):
 class StepFailed(A2ACeleryError):
     """A durable step failed with an exception that cannot be recorded as itself.
 
-    The agent receives this exception in place of the step's, also in the run in which the step failed. `__cause__` is
-    the exception of the step in that run.
+    The agent receives this exception instead of the exception of the step, even in the run in which the step failed. In
+    that run, `__cause__` is the exception of the step.
 
     Attributes:
         step: Name of the step.
@@ -145,9 +144,9 @@ class StepFailed(A2ACeleryError):
 
 
 class StepsChanged(BaseException):
-    """The agent's code does not fit the steps that an earlier run of the turn recorded. Ends the run.
+    """The agent's code does not match the steps that an earlier run of the turn recorded. The run ends.
 
-    Not an `Exception`, because no code of the agent can handle it.
+    The class is not an `Exception`, because agent code cannot handle it.
     """
 
 
@@ -165,16 +164,16 @@ class AgentSignal(BaseException):
 
 
 class InputRequired(AgentSignal):
-    """Ends the run in INPUT_REQUIRED. The client's next message to the task begins the next run.
+    """Exception that ends the run in INPUT_REQUIRED. The client's next message to the task begins the next run.
 
-    Not an `Exception`, because frameworks catch every `Exception` of a tool and continue.
+    The class is not an `Exception`, because frameworks catch every `Exception` of a tool and continue.
     """
 
 
 class AuthRequired(AgentSignal):
-    """Ends the run in AUTH_REQUIRED. The client's next message to the task begins the next run.
+    """Exception that ends the run in AUTH_REQUIRED. The client's next message to the task begins the next run.
 
-    Not an `Exception`; see `InputRequired`.
+    The class is not an `Exception`; see `InputRequired`.
     """
 
 
@@ -186,8 +185,8 @@ class SuspendRun(AgentSignal):
 
 
 class Rejected(AgentSignal, A2ACeleryError):
-    """Ends the task in REJECTED: the agent declines the request."""
+    """Exception that ends the task in REJECTED, because the agent declines the request."""
 
 
 class Failed(AgentSignal, A2ACeleryError):
-    """Ends the task in FAILED with a text for the client."""
+    """Exception that ends the task in FAILED, with a text for the client."""

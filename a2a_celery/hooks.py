@@ -20,7 +20,7 @@ class Hooks:
         self._hooks: list[tuple[str, frozenset[str], Callable[..., Any]]] = []
 
     def decorate(self, kind: str, of: tuple[Any, ...]) -> Any:
-        """Register a hook of `kind`. `of` is the function itself, for all agents, or the names of agents.
+        """Register a hook of `kind`. `of` contains the function, for all agents, or the names of agents.
 
         Returns:
             The function, or a decorator.
@@ -35,14 +35,14 @@ class Hooks:
         return lambda function: self._add(kind, frozenset(of), function)
 
     def of(self, kind: str, agent: str) -> tuple[Callable[..., Any], ...]:
-        """Return the hooks of `kind` for `agent`, in order."""
-        return tuple(f for its, names, f in self._hooks if its == kind and (not names or agent in names))
+        """Return the hooks of `kind` for `agent`, in the order of their definition."""
+        return tuple(f for name, agents, f in self._hooks if name == kind and (not agents or agent in agents))
 
     def has_any(self, agent: str) -> bool:
         return any(self.of(kind, agent) for kind in HOOK_NAMES)
 
     def require_agents(self, agents: Container[str]) -> None:
-        """Check that each hook names existing agents.
+        """Check that all agents that hooks name exist.
 
         Raises:
             ConfigError: A hook names an agent that is not in `agents`.

@@ -1,7 +1,7 @@
-"""Pool for agents that wait on I/O: thousands of runs in one worker process, on its event loop.
+"""Celery pool for agents that wait for I/O. It executes thousands of runs on the event loop of one worker process.
 
-Celery loads it by its path, ``a2a_celery.pool:AsyncioPool``. Runs of agents are awaited. Every other Celery task,
-including one that is exposed as an agent, runs in a thread, as on Celery's pool of threads.
+Celery loads the pool by its path, ``a2a_celery.pool:AsyncioPool``. Runs of agents are awaited. All other Celery tasks,
+including tasks that are exposed as agents, run in threads, as on Celery's thread pool.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .integrations.celery import PoolInfo
 logger = logging.getLogger(__name__)
 
 THREADS = 32
-"""Maximum threads for Celery tasks that are not agents. The pool's concurrency is a limit too."""
+"""Maximum number of threads for Celery tasks that are not agents. The concurrency of the pool is a limit too."""
 
 
 class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
-    """Runs at most `limit` agents at a time; others wait in order.
+    """Pool that runs at most `limit` agents concurrently. Further agents wait in order.
 
     Only the event loop changes the waiting and running calls, so no lock is needed and a signal handler may interrupt
     any code.
@@ -49,7 +49,7 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         accept_callback: Any = None,
         **options: Any,
     ) -> Any:
-        """Run a call on the event loop if it is an agent's, else in a thread."""
+        """Run the call of an agent on the event loop, and any other call in a thread."""
         request = getattr(accept_callback, "__self__", None)  # Celery passes the pool only bound methods of the request
         if isinstance(request, RunRequest) and request.may_be_awaited:
             loop = self._loop_of(request)
@@ -76,7 +76,7 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         self.limit -= n
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Accept the termination of an agent, which Celery then stops through its call.
+        """Accept the termination of an agent, which Celery then stops through `AsyncTaskCall`.
 
         Raises:
             NotImplementedError: The call runs in a thread, which cannot be stopped.
@@ -97,8 +97,10 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
             await asyncio.wait(self._begun)
 
     def _loop_of(self, request: RunRequest) -> asyncio.AbstractEventLoop | None:
-        """Return the event loop for runs, or None if it failed to start; the thread of the run then reports the
-        failure."""
+        """Return the event loop for runs, or None if the loop failed to start.
+
+        In that case, the thread of the run reports the failure.
+        """
         if self._loop is None:
             try:
                 self._loop = request.task.runs_in().loop
@@ -113,16 +115,16 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
     def _begin_next(self) -> None:
         while self._waiting and len(self._begun) < self.limit and not self._stopping:
             call = self._waiting.popleft()
-            made = asyncio.create_task(call.make(), name=f"a2a-call-{call.request.id}")
-            self._begun.add(made)
-            made.add_done_callback(self._ended)
+            task = asyncio.create_task(call.make(), name=f"a2a-call-{call.request.id}")
+            self._begun.add(task)
+            task.add_done_callback(self._ended)
 
-    def _ended(self, made: asyncio.Task[None]) -> None:
-        self._begun.discard(made)
-        if not made.cancelled() and made.exception() is not None:
-            logger.error("%s failed", made.get_name(), exc_info=made.exception())
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s failed", task.get_name(), exc_info=task.exception())
         self._begin_next()
 
     def further_info(self) -> dict[str, Any]:
-        """Return the numbers of running and of waiting agents, for ``celery inspect stats``."""
+        """Return the numbers of running and waiting agents for ``celery inspect stats``."""
         return {"agents": len(self._begun), "waiting": len(self._waiting)}

@@ -1,4 +1,4 @@
-"""Retry options of an agent, named and defined as Celery names and defines those of a task."""
+"""Retry options of an agent. Their names and meanings are those of Celery's retry options of a task."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from celery.utils.time import get_exponential_backoff_interval
 from .errors import AgentSignal, ConfigError
 
 MAX_DELAY = 366 * 24 * 3600
-"""Seconds: the longest delay before a retry."""
+"""Maximum delay before a retry, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The retries of an agent's runs.
+    """Retry policy for the runs of an agent.
 
-    A run whose agent raises one of `autoretry_for`, and none of `dont_autoretry_for`, is retried `max_retries` times at
-    most (None: without a limit). The delay is `default_retry_delay` seconds. With `retry_backoff` (True, or a factor in
-    seconds) the delay doubles with each retry up to `retry_backoff_max` seconds; `retry_jitter` makes it a random time
-    between 0 and that value.
-    """
+    A run is retried if its agent raises one of `autoretry_for` that is not one of `dont_autoretry_for`. The maximum
+    number of retries is `max_retries`, or unlimited if it is None. The delay is `default_retry_delay` seconds. With
+    `retry_backoff` (True, or a factor in seconds), the delay doubles with each retry, up to `retry_backoff_max`
+    seconds. With `retry_jitter`, this delay is a random time between 0 and that value."""
 
     autoretry_for: tuple[type[Exception], ...] = ()
     dont_autoretry_for: tuple[type[Exception], ...] = ()
@@ -39,7 +38,7 @@ class RetryPolicy:
 
     @classmethod
     def from_options(cls, agent: str, options: Mapping[str, Any]) -> RetryPolicy:
-        """Return the policy of the agent with that name from those of its `options` that are in `RETRY_OPTIONS`.
+        """Return the policy of the agent named `agent`. `options` contains only options in `RETRY_OPTIONS`.
 
         Raises:
             ConfigError: An option is invalid.
@@ -53,28 +52,28 @@ class RetryPolicy:
         return cls(**{**options, **classes})
 
     def is_retried(self, error: BaseException) -> bool:
-        """Return True if `error` is retried, regardless of the number of retries."""
+        """Return True if a run that failed with `error` may be retried, regardless of the number of retries."""
         if isinstance(error, (AgentSignal, TaskPredicate)):  # Celery's Ignore, Reject and Retry
             return False
         return isinstance(error, self.autoretry_for) and not isinstance(error, self.dont_autoretry_for)
 
     def backoff(self, retries: int) -> float:
-        """Return the seconds to wait after an exception of a run that was retried `retries` times before."""
+        """Return the delay, in seconds, before the next retry of a run that was already retried `retries` times."""
         if not self.retry_backoff:
             return self.default_retry_delay
         delay: int = get_exponential_backoff_interval(
             factor=int(self.retry_backoff),
-            retries=min(retries, self.retry_backoff_max.bit_length()),  # beyond that it is the maximum in any case
+            retries=min(retries, self.retry_backoff_max.bit_length()),  # further retries have the maximum delay
             maximum=self.retry_backoff_max,
             full_jitter=self.retry_jitter,
         )
         return delay
 
     def requested_delay(self, error: BaseException | None, now: float) -> float | None:
-        """Return the seconds that the response in `error` asks for, limited to `retry_backoff_max`, or None.
+        """Return the delay that a Retry-After header in `error` requests, up to `retry_backoff_max` seconds, or None.
 
-        `error.response.headers` is where httpx and the clients of model providers have the header Retry-After. `now` is
-        in seconds since 1970.
+        The header is read from `error.response.headers`, which exceptions of httpx and of clients of model providers
+        have. `now` is in seconds since 1970.
         """
         try:
             headers = error.response.headers  # type: ignore[union-attr]
@@ -86,7 +85,7 @@ class RetryPolicy:
 
 
 RETRY_OPTIONS = frozenset(option.name for option in fields(RetryPolicy))
-"""The options of an agent that are fields of its `RetryPolicy`."""
+"""Options of an agent that are fields of its `RetryPolicy`."""
 
 
 def require_delay(name: str, value: Any) -> None:
@@ -151,9 +150,9 @@ _CHECKS = {
 
 
 def parse_retry_after(value: str, now: float) -> float | None:
-    """Return the seconds that a Retry-After header asks for, or None if `value` is neither seconds nor an HTTP date.
+    """Return the delay in a Retry-After header, in seconds, or None if `value` is neither seconds nor an HTTP date.
 
-    A date counts from `now`, in seconds since 1970.
+    `now` is the current time in seconds since 1970, from which a date is converted to a delay.
 
     Source: RFC 9110, section 10.2.3.
     """

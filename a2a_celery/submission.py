@@ -1,8 +1,8 @@
-"""Tasks from Python without HTTP: `A2A.submit` and the handle of a task.
+"""Submission of tasks from Python without HTTP: `A2A.submit` and the handle of a task.
 
-Each process has one background thread whose event loop owns the connections. The blocking and the asynchronous methods
-call it, so that a handle works in any thread and on any event loop. The thread is created at the first call, and hence
-after any fork.
+Each process has a background thread whose event loop owns the connections. The blocking and the asynchronous methods
+run their work on this loop, so a handle can be used in any thread and on any event loop. The thread is created at the
+first call, and therefore after any fork.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from .telemetry.tracing import trace_to_keep
 T = TypeVar("T")
 
 CANCEL_MARGIN = 2.0
-"""Seconds beyond the agent's cancel grace that a cancel waits for the end of the task."""
+"""Seconds that a cancel waits for the end of the task, in addition to the agent's cancel grace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Message to submit, with its caller, as made in the thread or coroutine of the submitting code."""
+    """Message to submit, with its caller. It is created in the thread or coroutine of the submitting code."""
 
     agent: str
     params: SendMessageRequest
@@ -72,10 +72,10 @@ class Submission:
         extensions: Sequence[str] = (),
         cancel_with_parent: bool = True,
     ) -> Submission:
-        """Return the submission of `content`. See `A2A.submit`.
+        """Return the submission of `content`; see `A2A.submit`.
 
         Raises:
-            TypeError: A message cannot carry `content`.
+            TypeError: `content` has a type that A2A cannot represent.
         """
         message = Session(context_id).message(content)
         children = CURRENT_CHILDREN.get()
@@ -87,7 +87,7 @@ class Submission:
 
 
 class SubmissionProcess:
-    """Background thread of one process, with its event loop and its connections."""
+    """Background thread of a process, with its event loop and its connections."""
 
     def __init__(self, app: Celery, agents: Mapping[str, Agent], settings: Settings) -> None:
         self.settings = settings
@@ -137,18 +137,18 @@ class Submissions:
         return self.run(lambda process: self._submit(process, submission))
 
     async def submit_async(self, submission: Submission) -> TaskHandle:
-        """See `submit`."""
+        """Submit a message without blocking the caller's event loop; see `submit`."""
         return await self.run_async(lambda process: self._submit(process, submission))
 
     def handle(self, agent: str, task_id: str, *, owner: str = "", tenant: str = "") -> TaskHandle:
-        """Return the handle of a task that exists; see `A2A.task`."""
+        """Return the handle of an existing task; see `A2A.task`."""
         return TaskHandle(self, task_id, "", Scope(agent, tenant, owner))
 
     def run(self, call: Callable[[SubmissionProcess], Coroutine[Any, Any, T]]) -> T:
-        """Run a call on the background loop, and block until it returns.
+        """Run a call on the background loop, and block until the call returns.
 
         Raises:
-            RuntimeError: The caller is a coroutine, whose event loop would be blocked.
+            RuntimeError: The method was called from a coroutine, whose event loop it would block.
         """
         try:
             asyncio.get_running_loop()
@@ -194,8 +194,8 @@ class TaskHandle:
 
     Attributes:
         task_id: Id of the task.
-        context_id: Id of its context, or "" for a handle that `A2A.task` returned.
-        agent: Name of its agent.
+        context_id: Id of the task's context, or "" for a handle from `A2A.task`.
+        agent: Name of the task's agent.
     """
 
     def __init__(self, submissions: Submissions, task_id: str, context_id: str, scope: Scope) -> None:
@@ -212,21 +212,22 @@ class TaskHandle:
         """Wait until the task is terminal or interrupted, and return its result.
 
         Args:
-            timeout: Seconds to wait, or None for no limit. 0 only checks the current state.
+            timeout: Seconds to wait, or None for no limit. With 0, only the current state is checked.
 
         Raises:
-            DeadlineExceeded: The task takes longer; its `result` is the current state. The task continues.
+            DeadlineExceeded: The task did not end in time, and continues. The `result` of the exception is the current
+                state of the task.
             TaskNotFoundError: The task does not exist, or was deleted after its retention.
             StoreUnavailable: The store is unavailable.
         """
         return self._submissions.run(lambda process: self._result(process, timeout))
 
     async def result_async(self, timeout: float | None = None) -> Result:
-        """See `result`."""
+        """Wait for the result without blocking the event loop; see `result`."""
         return await self._submissions.run_async(lambda process: self._result(process, timeout))
 
     def events(self) -> Iterator[StreamResponse]:
-        """Yield the task, then its events until it is terminal or interrupted, as `RemoteAgent.follow` does.
+        """Yield the task, and then its events until the task is terminal or interrupted, like `RemoteAgent.follow`.
 
         Raises:
             TaskNotFoundError: The task does not exist, or was deleted after its retention.
@@ -237,18 +238,18 @@ class TaskHandle:
             yield from self._submissions.run(reader.read)
 
     async def events_async(self) -> AsyncGenerator[StreamResponse, None]:
-        """See `events`."""
+        """Yield the task and its events without blocking the event loop; see `events`."""
         reader = EventReader(self.task_id, self._scope)
         while not reader.is_over:
             for event in await self._submissions.run_async(reader.read):
                 yield event
 
     def cancel(self) -> Result:
-        """Cancel the task, and wait for its end as CancelTask does.
+        """Cancel the task, and wait for its end, like CancelTask.
 
         Returns:
-            The task after the request. Its `stop_reason` is None while the agent is still stopping. A task that had
-            ended before is returned unchanged.
+            The task after the request. Its `stop_reason` is None if the agent is still stopping. A task that has
+            already ended is returned unchanged.
 
         Raises:
             TaskNotFoundError: The task does not exist, or was deleted after its retention.
@@ -257,7 +258,7 @@ class TaskHandle:
         return self._submissions.run(self._cancel)
 
     async def cancel_async(self) -> Result:
-        """See `cancel`."""
+        """Cancel the task without blocking the event loop; see `cancel`."""
         return await self._submissions.run_async(self._cancel)
 
     async def _result(self, process: SubmissionProcess, timeout: float | None) -> Result:
@@ -310,7 +311,7 @@ class TaskHandle:
 
 
 class EventReader:
-    """Reader of the events of a task: first the task, then the later events of its log."""
+    """Reader of the events of a task. The first event is the task itself, and the later events come from its log."""
 
     def __init__(self, task_id: str, scope: Scope) -> None:
         self.is_over = False
@@ -320,7 +321,7 @@ class EventReader:
         self._context_id = ""
 
     async def read(self, process: SubmissionProcess) -> list[StreamResponse]:
-        """Return the next events, and wait for them if there are none yet."""
+        """Return the next events. If there are none yet, wait for them."""
         if self._after is None:
             return [stream_response(await self._task(process))]
         async with process.follower.listen(self._task_id) as signal:

@@ -1,8 +1,8 @@
-"""Settings: immutable, validated, each with its unit and default.
+"""Immutable, validated settings, with their units and defaults.
 
-A setting is ``a2a_lease_ttl`` in the Celery configuration and ``A2A_LEASE_TTL`` in the environment, which takes
-precedence. A secret may be in a file that ``A2A_SECRET_KEY_FILE`` names. Times are in seconds unless the name says
-otherwise.
+A setting is named ``a2a_lease_ttl`` in the Celery configuration, and ``A2A_LEASE_TTL`` in the environment, which takes
+precedence. A secret may be in a file that ``A2A_SECRET_KEY_FILE`` names. Times are in seconds unless the name of the
+setting contains another unit.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     ),
     NoneType: ("None", lambda value: value is None),
 }
-"""Types of the settings, with a description for error messages."""
+"""Types of the settings: a description for error messages, and a function that checks the type of a value."""
 
 
 class Rule(NamedTuple):
-    """Rule for the value of a setting. None is always valid."""
+    """Rule for the value of a setting. The value None is always valid."""
 
     is_met: Callable[[Any], object]
     text: str
 
 
 def at_least(minimum: int, unit: str) -> Rule:
-    """Return the rule for a value with a minimum."""
+    """Return a rule that a value is at least `minimum`. `unit` follows the number in the error message."""
     return Rule(lambda value: value >= minimum, f"must be at least {minimum}{unit}")
 
 
@@ -93,8 +93,8 @@ class Settings:
     """
 
     store_url: str = field(default="", repr=False)
-    """URL of the Redis or Valkey server that stores the tasks. Default: the result backend or the broker, if it is such
-    a server."""
+    """URL of the Redis or Valkey server that stores the tasks. The default is the result backend or the broker,
+    whichever is such a server."""
 
     key_prefix: Annotated[str, Rule(lambda text: text and "{" not in text, "must be a word without '{'")] = (
         DEFAULT_KEY_PREFIX
@@ -102,12 +102,12 @@ class Settings:
     """Prefix of every key in the store. Deployments that share a Redis need different prefixes."""
 
     public_url: Annotated[str | None, WEB_URL] = None
-    """URL of the gateway for clients, used in cards without an interface. None: the address of the request."""
+    """URL of the gateway for clients, which is used in cards without an interface. None: the address of the request."""
 
     allowed_hosts: Annotated[Sequence[str], HOST_NAMES] = ()
-    """Values of the ``Host`` header that a gateway without authentication serves, in addition to that of `public_url`;
-    ``*`` for any. IP addresses, names without a dot and names of private networks (``.local``, ``.internal``) need
-    no entry."""
+    """Values of the ``Host`` header that a gateway without authentication serves, in addition to the host of
+    `public_url`. ``*`` allows any host. IP addresses, names without a dot and names of private networks (``.local``,
+    ``.internal``) need no entry."""
 
     trusted_origins: Annotated[Sequence[str], ORIGINS] = ()
     """Origins of web pages, such as ``https://chat.example.com``, that may send requests to a gateway without
@@ -134,85 +134,87 @@ class Settings:
 
     first_event_hold: Annotated[float, Rule(lambda value: value >= 0, "must be 0 seconds or more")] = 0.5
     """Time without an event of an executor after which its task becomes WORKING and streams show the task. Until then,
-    the agent may still answer with a single message. 0: do not wait; such a message completes the task instead."""
+    the agent may answer with a single message. 0: do not wait. A single message then completes the task."""
 
     input_timeout: Annotated[float | None, MORE_THAN_0_SECONDS] = 7 * 24 * 3600.0
     """Time that a task waits for its client in INPUT_REQUIRED or AUTH_REQUIRED before it is FAILED. None: no limit."""
 
     retention: Annotated[int, at_least(1, " second")] = 7 * 24 * 3600
-    """Time for which the store keeps an ended task, its log and its list entries; whole seconds."""
+    """Time for which an ended task, its log and its list entries stay in the store, in whole seconds."""
 
     archive_url: Annotated[str | None, Rule(is_archive_url, f"must begin with {ARCHIVE_RULE}")] = field(
         default=None, repr=False
     )
-    """SQLAlchemy URL, with an asynchronous driver, of the database that ended tasks move to after `retention`:
-    ``postgresql+asyncpg://…``. None: ended tasks are deleted."""
+    """SQLAlchemy URL, with an asynchronous driver, of the database to which ended tasks are moved after `retention`,
+    such as ``postgresql+asyncpg://…``. None: ended tasks are deleted."""
 
     archive_retention: int | None = None
-    """Time after its end for which an archived task is kept, more than `retention`; whole seconds. None: no limit."""
+    """Time after its end for which a task stays in the archive, in whole seconds. It must exceed `retention`. None: no
+    limit."""
 
     redispatch_after: Annotated[float, MORE_THAN_0_SECONDS] = 60.0
-    """Seconds after which an unclaimed run that was published again, or that a busy worker has fetched, is published
-    once more.
+    """Seconds after which a run that was published again, or that a busy worker has fetched, is published once more if
+    no worker has claimed it.
 
-    Each further wait is twice as long. A run is not published while its queue may still have its message.
+    Each further wait is twice as long. A run is not published while its message may still be in the queue.
     """
 
     max_request_bytes: Annotated[int, at_least(1024, " bytes")] = 10 * 1024 * 1024
-    """Maximum bytes of a request body."""
+    """Maximum size of a request body in bytes."""
 
     task_max_bytes: Annotated[int | None, AT_LEAST_1] = 64 * 1024 * 1024
-    """Maximum bytes of a task in the store for accepting another message. None: no limit."""
+    """Maximum size of a stored task in bytes, including the message that is added to it. None: no limit."""
 
     owner_requests_per_second: Annotated[
         float | None, Rule(lambda rate: 0 < rate <= 1e6, "must be more than 0, or None")
     ] = None
-    """Maximum requests per second on average of an owner, which is a user in all tenants. None: no limit."""
+    """Maximum average number of requests per second of an owner, who is a user in all tenants. None: no limit."""
 
     owner_request_burst: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum requests of an owner at once after a pause. None: the requests of one second, at least one."""
+    """Maximum number of requests that an owner may send at once after a pause. None: the requests of one second, but at
+    least one."""
 
     owner_max_concurrent_tasks: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum tasks of an owner that are SUBMITTED or WORKING. None: no limit."""
+    """Maximum number of tasks of an owner that are SUBMITTED or WORKING. None: no limit."""
 
     owner_max_waiting_tasks: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum tasks of an owner that wait for a worker (SUBMITTED). None: no limit."""
+    """Maximum number of tasks of an owner that wait for a worker (SUBMITTED). None: no limit."""
 
     owner_max_paused_tasks: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum tasks of an owner that wait for their client (INPUT_REQUIRED or AUTH_REQUIRED) for accepting a new task.
-    None: no limit."""
+    """Maximum number of tasks of an owner that wait for their client (INPUT_REQUIRED or AUTH_REQUIRED). At the limit,
+    new tasks are refused. None: no limit."""
 
     owner_max_webhooks: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum webhooks of an owner's tasks, including ended tasks in the store. None: no limit."""
+    """Maximum number of webhooks of an owner's tasks, including ended tasks in the store. None: no limit."""
 
     owner_max_streams: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum open streams of an owner in one gateway process. None: no limit."""
+    """Maximum number of open streams of an owner in one gateway process. None: no limit."""
 
     agent_max_queue: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum runs of one agent, across all owners, that wait for a worker. None: no limit."""
+    """Maximum number of runs of an agent, across all owners, that wait for a worker. None: no limit."""
 
     owner_max_stored_bytes: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum bytes of an owner's tasks in the store, including the accepted message. Ended tasks count until they
-    leave the store. None: no limit."""
+    """Maximum size, in bytes, of an owner's tasks in the store, including the new message. Ended tasks count until they
+    are removed from the store. None: no limit."""
 
     store_max_bytes: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum bytes of all tasks in the store, including the accepted message. None: no limit."""
+    """Maximum size, in bytes, of all tasks in the store, including the new message. None: no limit."""
 
     store_watermark: Annotated[
         float | None, Rule(lambda share: 0 <= share < 1, "must be 0 or more and less than 1, or None")
     ] = 0.9
-    """Share of the store's ``maxmemory``, 0 to 1, above which no message is accepted, so that running tasks can end.
-    None or 0: no limit. It has no effect on a server without ``maxmemory`` or with eviction."""
+    """Share of the store's ``maxmemory``, from 0 to 1, above which messages are refused, so that running tasks can end.
+    None or 0: no limit. The setting has no effect on a server without ``maxmemory`` or with eviction."""
 
     store_wait_replicas: Annotated[int, Rule(lambda value: value >= 0, "must be 0 or more")] = 0
     """Number of replicas that must confirm each accepted message and each end of a task within a second. An unconfirmed
     message is refused. An unconfirmed end is logged and stays valid. 0: do not wait for replicas."""
 
     step_max_bytes: Annotated[int, at_least(2, " bytes")] = 1024 * 1024
-    """Maximum bytes of the recorded result of a durable step."""
+    """Maximum size of the recorded result of a durable step in bytes."""
 
     session_max_bytes: Annotated[int, at_least(2, " bytes")] = 256 * 1024
-    """Maximum bytes, in JSON, of the state of an agent's session."""
+    """Maximum size, as JSON in bytes, of the state of an agent's session."""
 
     secret_key: str | Sequence[str] | None = field(default=None, repr=False)
     """Secret of at least 32 characters that encrypts webhook credentials and sessions in the store and derives the
@@ -221,14 +223,14 @@ class Settings:
 
     webhook_private_key: str | Sequence[str] | None = field(default=None, repr=False)
     """Ed25519 key, ``whsk_…``, that signs posts to webhooks in addition to HMAC. The first of several keys signs, and
-    gateways publish the public keys of all. Separate keys by spaces in the environment. None: HMAC only."""
+    gateways publish the public keys of all keys. Separate keys by spaces in the environment. None: HMAC only."""
 
     webhook_public_keys: Sequence[str] = ()
-    """Further public keys, ``whpk_…``, that gateways publish, for private keys that only watchers have."""
+    """Further public keys, ``whpk_…``, that gateways publish. They belong to private keys that only watchers have."""
 
     blob_url: Annotated[str | None, BLOB_URL] = field(default=None, repr=False)
-    """fsspec URL of the object store for parts that are too large for Redis: ``s3://bucket/a2a``, ``file:///srv/a2a``.
-    None: they are stored in Redis."""
+    """fsspec URL of the object store for parts that are too large for Redis, such as ``s3://bucket/a2a`` or
+    ``file:///srv/a2a``. None: all parts are stored in Redis."""
 
     blob_threshold: Annotated[int, at_least(1024, " bytes")] = 256 * 1024
     """Size in bytes above which a part is stored at `blob_url`."""
@@ -238,12 +240,12 @@ class Settings:
     environment."""
 
     webhook_bytes_per_hour: Annotated[int | None, at_least(1024 * 1024, " bytes, or None")] = 1024**3
-    """Maximum bytes per hour that are posted to webhooks at one host for one owner. Further posts wait. None: no
+    """Maximum number of bytes per hour that are posted to webhooks of an owner at a host. Further posts wait. None: no
     limit."""
 
     webhook_consent: bool = False
-    """Makes gateways ask a receiver for consent before they accept its webhook, by ``OPTIONS`` with the host of
-    `public_url` in ``WebHook-Request-Origin``."""
+    """Makes gateways ask a receiver for consent before they accept a webhook. The request is ``OPTIONS`` with the host
+    of `public_url` in ``WebHook-Request-Origin``."""
 
     ui: bool = False
     """Serves the operator's page at ``/ui/``."""
@@ -287,8 +289,9 @@ class Settings:
     libraries require asyncio's event loop, such as nest_asyncio."""
 
     preload_agents: bool = True
-    """Makes the processes of a worker import the agents that were given by name at their start. False: at the first
-    message. Green pools (gevent, eventlet) always import them at the first message."""
+    """Makes the processes of a worker import the agents that are registered by name when the processes start. False:
+    the agents are imported at the first message. Green pools (gevent, eventlet) always import them at the first
+    message."""
 
     log_format: Annotated[str, Rule(FORMATS.__contains__, f"must be {' or '.join(FORMATS)}")] = "text"
     """Format of log lines: ``text``, or ``json`` for one object per line with stable actions and ids."""
@@ -311,7 +314,8 @@ class Settings:
 
     def _check(self, name: str, declared: Any, *rules: Rule) -> None:
         value = getattr(self, name)
-        types = [VALUE_TYPES[each] for each in (get_args(declared) if isinstance(declared, UnionType) else (declared,))]
+        members = get_args(declared) if isinstance(declared, UnionType) else (declared,)
+        types = [VALUE_TYPES[member] for member in members]
         texts = [text for text, _ in types]
         wanted = f"{', '.join(texts[:-1])}, or {texts[-1]}" if texts[1:] else texts[0]
         self._require(name, any(has_type(value) for _, has_type in types), f"must be {wanted}")
@@ -322,14 +326,15 @@ class Settings:
 
     @property
     def secret_keys(self) -> tuple[bytes, ...]:
-        """Secrets in `secret_key`, the one that encrypts first."""
+        """Secrets in `secret_key`. The first secret encrypts."""
         if self.secret_key is None:
             return ()
         keys = (self.secret_key,) if isinstance(self.secret_key, str) else self.secret_key
         return tuple(key.encode() for key in keys)
 
     def _require_signing_keys(self) -> None:
-        """Check the webhook keys. No error repeats a key, which may be in the wrong setting."""
+        """Check the webhook keys. Error messages do not contain the keys, because a private key may be in the wrong
+        setting."""
         readers = {"webhook_private_key": private_key_bytes, "webhook_public_keys": public_key_bytes}
         for name, read in readers.items():
             keys = self.webhook_private_keys if name == "webhook_private_key" else self.webhook_public_keys
@@ -340,11 +345,11 @@ class Settings:
                 raise ConfigError(f"{CONF_PREFIX}{name}: {e}") from None
             if len(keys) > MAX_KEYS:
                 raise ConfigError(f"{CONF_PREFIX}{name} has {len(keys)} keys, more than {MAX_KEYS}")
-        given = self.webhook_private_key is not None
-        self._require("webhook_private_key", not given or bool(self.webhook_private_keys), "must be a key, or None")
+        is_set = self.webhook_private_key is not None
+        self._require("webhook_private_key", not is_set or bool(self.webhook_private_keys), "must be a key, or None")
         self._require(
             "webhook_private_key",
-            not given or self.secret_key is not None,
+            not is_set or self.secret_key is not None,
             "needs a2a_secret_key, which webhooks require",
         )
 
@@ -357,7 +362,7 @@ class Settings:
 
     @property
     def blob_place(self) -> str | None:
-        """`blob_url` without user, password and query, for display."""
+        """URL of the object store without user, password and query, for display."""
         if self.blob_url is None:
             return None
         parts = urlsplit(self.blob_url)
@@ -375,8 +380,8 @@ class Settings:
         """Networks in `allow_networks`."""
         return tuple(ip_network(network) for network in self.allow_networks)
 
-    def _require(self, name: str, fine: bool, rule: str) -> None:
-        if not fine:
+    def _require(self, name: str, is_met: bool, rule: str) -> None:
+        if not is_met:
             secret = any(f.name == name and not f.repr for f in fields(self))  # a URL may have a password
             secret = secret or name == "webhook_public_keys"  # a private key may be there by mistake
             shown = "…" if secret else repr(getattr(self, name))
@@ -384,7 +389,7 @@ class Settings:
 
 
 def visible_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings without secrets by name, as JSON data, for display and to compare processes."""
+    """Return the settings by name, without secrets, as JSON data for display and for comparing processes."""
     values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
     values["blob_url"] = settings.blob_place
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -392,5 +397,5 @@ def visible_settings(settings: Settings) -> dict[str, Any]:
 
 def default_of(name: str) -> Any:
     """Return the default of the setting `name`."""
-    found = next(f for f in fields(Settings) if f.name == name)
-    return None if found.default is MISSING else found.default
+    setting = next(f for f in fields(Settings) if f.name == name)
+    return None if setting.default is MISSING else setting.default

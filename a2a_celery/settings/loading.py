@@ -1,4 +1,4 @@
-"""Loading of the settings from the Celery configuration, the environment, and the files that it names."""
+"""Loading of the settings from the Celery configuration, the environment, and the files that the environment names."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _BESIDE = (
     ("CELERY_RESULT_BACKEND", "result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
     ("CELERY_BROKER_URL", "broker_url", "broker_transport_options", "broker_use_ssl"),
 )
-"""Celery settings that may name the store's Redis: variable, configuration key, and the keys of its options and TLS."""
+"""Celery settings that may name the store: the variable, the configuration key, and the keys of options and TLS."""
 
 
 class LoadedSettings(NamedTuple):
-    """Settings of a process, with the source of each setting that has no default value."""
+    """Settings of a process, with the sources of the settings that were set."""
 
     settings: Settings
     sources: Mapping[str, str]
-    """By field name: the variable or the configuration key, and where it was set."""
+    """Source of each setting that was set, by name: the variable or the configuration key, and its place."""
 
 
 def load_settings(
@@ -45,7 +45,7 @@ def read_settings(
     """Read the settings from a Celery configuration and an environment. The environment takes precedence.
 
     Args:
-        conf: Configuration of an app. It resolves names under the namespace itself.
+        conf: Configuration of an app, which resolves names under the namespace.
         environ: Environment variables.
         namespace: Namespace of the app, such as CELERY in Django projects.
 
@@ -67,7 +67,7 @@ def read_settings(
 
 
 def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
-    """Return the keys under which an app's configuration finds `name`, the recommended one first.
+    """Return the keys under which an app's configuration finds `name`, the recommended key first.
 
     Source: celery.utils.collections.ConfigurationView, which takes the case of a key from that of the namespace.
     """
@@ -80,8 +80,8 @@ def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
 def source_of(name: str, conf: Mapping[str, Any], namespace: str | None = None) -> str:
     """Return the place where the configuration key `name` was set."""
     view = getattr(conf, "data", conf)  # a configuration that was not read yet
-    *given, last = getattr(view, "maps", [conf])  # in the order of Celery's look-up
-    for mapping in given or [last]:
+    *changes, defaults = getattr(view, "maps", [conf])  # in the order of Celery's lookup
+    for mapping in changes or [defaults]:
         for key in spellings(name, namespace):
             if key in mapping:
                 return f"{key}{IN_CONFIGURATION}"
@@ -101,7 +101,7 @@ def _from_configuration(conf: Mapping[str, Any], namespace: str | None) -> tuple
 
 
 def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Mapping[str, str]) -> None:
-    """Refuse configuration keys that look like settings and have no effect.
+    """Refuse configuration keys that look like settings but have no effect.
 
     A known name in an unused spelling is allowed if the setting has a value from elsewhere.
     """
@@ -118,7 +118,7 @@ def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Map
             if is_inside or key in right:
                 raise ConfigError(
                     f"{key} is not a setting of this version; known: "
-                    f"{', '.join(spellings(CONF_PREFIX + each, namespace)[0] for each in sorted(known))}"
+                    f"{', '.join(spellings(CONF_PREFIX + setting, namespace)[0] for setting in sorted(known))}"
                 )
         elif key not in right and name not in sources:
             raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: write {right[0]}")
@@ -130,15 +130,15 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigError: A file is unreadable or empty, or the variable without ``_FILE`` is set too.
     """
-    found = dict(environ)
+    variables = dict(environ)
     for name in (ENV_PREFIX + f.name.upper() for f in fields(Settings) if not f.repr):
-        path = found.pop(name + FILE_SUFFIX, "")
+        path = variables.pop(name + FILE_SUFFIX, "")
         if not path:
             continue
-        if name in found:
+        if name in variables:
             raise ConfigError(f"both {name} and {name}{FILE_SUFFIX} are set: leave one out")
-        found[name] = _content(name + FILE_SUFFIX, path)
-    return found
+        variables[name] = _content(name + FILE_SUFFIX, path)
+    return variables
 
 
 def _read(name: str, text: str, wanted: Any) -> Any:
@@ -173,10 +173,10 @@ def _content(variable: str, path: str) -> str:
 
 
 def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:
-    """Return the URL of the result backend or the broker, whichever is a Redis, and its source.
+    """Return the URL of the result backend or the broker, whichever is a Redis server, and the source of the URL.
 
-    Celery's environment variables take precedence over its configuration. An unsupported Redis comes last, and the
-    settings refuse it.
+    Celery's environment variables take precedence over its configuration. A supported Redis deployment takes precedence
+    over an unsupported one, which the settings refuse.
     """
     found: list[tuple[str, str]] = []
     for variable, key, options, tls in _BESIDE:

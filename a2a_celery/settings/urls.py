@@ -1,6 +1,6 @@
 """URLs of the store and of the archive, and their validation.
 
-The archive's URL is parsed without SQLAlchemy, which most processes do not have.
+The URL of the archive is parsed without SQLAlchemy, which most processes do not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_CLUSTER = "Redis Cluster is not supported: name a single primary, such as red
 
 
 def is_redis_url(url: str) -> bool:
-    """Return True if `url` names Redis or Valkey, in a supported deployment or not."""
+    """Return True if `url` names a Redis or Valkey deployment, supported or not."""
     known = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
     return urlsplit(url).scheme in known
 
@@ -35,7 +35,7 @@ def is_sentinel_url(url: str) -> bool:
 
 
 def store_url_mistake(url: str) -> str:
-    """Return the rule that `url` violates, or ""."""
+    """Return the rule that `url` violates, or "" if the URL is valid."""
     parts = urlsplit(url)
     if parts.scheme in SENTINEL_SCHEMES:
         return _sentinel_mistake(url)
@@ -66,7 +66,7 @@ def _is_port(url: str) -> bool:
 
 
 def redis_url(url: str) -> str:
-    """Return `url` in redis-py's form. Celery's forms for unix sockets and Valkey are accepted."""
+    """Return `url` in the form of redis-py. Celery's forms for Unix sockets and Valkey are converted."""
     for theirs, ours in (("redis+socket://", "unix://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
         if url.startswith(theirs):
             url = ours + url[len(theirs) :]
@@ -86,13 +86,15 @@ def url_address(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
-    """Primary that Sentinels name, parsed from a URL of the store.
+    """Sentinels and the name of their primary, parsed from a URL of the store.
 
-    ``sentinel://user:password@host:26379,host2:26379/0?master_name=mymaster``: user, password and database are the
-    primary's. ``sentinels://`` means TLS to the primary and to the Sentinels. kombu's list of URLs with semicolons is
-    accepted too. Options: ``min_other_sentinels``; redis-py's ``ssl_…`` for the primary; ``sentinel_username``,
-    ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` for the Sentinels. Without a ``sentinel_ssl_…``,
-    those of the primary apply to both.
+    The form is ``sentinel://user:password@host:26379,host2:26379/0?master_name=mymaster``. The user, the password and
+    the database belong to the primary. ``sentinels://`` means TLS to the primary and to the Sentinels. kombu's list of
+    URLs with semicolons is accepted too.
+
+    The options are ``min_other_sentinels``; ``ssl_…`` of redis-py for the primary; and ``sentinel_username``,
+    ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` for the Sentinels. Without ``sentinel_ssl_…``, the
+    options ``ssl_…`` apply to both.
     """
 
     sentinels: tuple[tuple[str, int], ...]
@@ -105,14 +107,14 @@ class SentinelAddress:
     """redis-py URL with user, password and TLS of the Sentinels. Its host is a placeholder."""
 
     shown: str
-    """URL without users, passwords and options."""
+    """URL without users, passwords and options, for display."""
 
     @classmethod
     def of(cls, url: str) -> SentinelAddress:
         """Parse `url`.
 
         Raises:
-            ValueError: The URL is invalid. The message is the violated rule.
+            ValueError: The URL is invalid. The message names the violated rule.
         """
         first, *others = (urlsplit(part) for part in re.split(r";(?=sentinels?://)", url))
         parts = (first, *others)
@@ -145,7 +147,7 @@ class SentinelAddress:
 
 
 def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
-    """Return kombu's `url` of Sentinels with the values that kombu reads from the transport `options`.
+    """Return kombu's Sentinel `url`, extended by the values that kombu reads from the transport `options`.
 
     Timeouts are omitted, because the store sets its own.
     """
@@ -168,7 +170,7 @@ def _sentinel_mistake(url: str) -> str:
 
 
 def _require_agreement(first: SplitResult, others: list[SplitResult]) -> None:
-    """Check that later URLs repeat neither user, password nor database, which are read from the first URL."""
+    """Check that the other URLs have no other scheme, user, password or database than the first URL."""
     for part in others:
         user_info = part.netloc.rpartition("@")[0]
         same_user = user_info in ("", first.netloc.rpartition("@")[0])
@@ -200,7 +202,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _options_of_each(options: Mapping[str, str], *, is_primary_tls: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Return redis-py's options for the primary and for the Sentinels, with ``ssl`` for TLS."""
+    """Return redis-py's options for the primary and for the Sentinels. The option ``ssl`` means TLS."""
     words = {"true": True, "1": True, "false": False, "0": False, "": is_primary_tls}
     is_sentinel_tls = words.get(options.get("sentinel_ssl", "").lower())
     if is_sentinel_tls is None:
@@ -232,7 +234,7 @@ def is_archive_url(url: str) -> bool:
 
 
 def archive_place(url: str | None) -> str:
-    """Return the archive's database without credentials, to compare processes, or "" without an archive."""
+    """Return the URL of the archive without credentials, for comparing processes, or "" if there is no archive."""
     if url is None:
         return ""
     parts = urlsplit(url)
