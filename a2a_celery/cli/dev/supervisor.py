@@ -435,7 +435,7 @@ class Supervisor:
 
     def _progress(self, health: _Health) -> None:
         if not self._healthy:
-            self._say(f"gateway answers at {self._url} after {self._elapsed():.1f} s")
+            self._say(f"gateway responds at {self._url} after {self._elapsed():.1f} s")
         healthy = {part for part, state in health.found.items() if state == "ok"}
         for part in sorted(healthy - self._healthy):
             self._say(f"{part}: ok after {self._elapsed():.1f} s")

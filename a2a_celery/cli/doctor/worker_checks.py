@@ -34,7 +34,7 @@ def workers(found: Survey) -> Iterator[Finding]:
         elif report["store"]["error"]:
             yield wrong(node, f"cannot reach the store: {report['store']['error']}")
         elif not isinstance(found.store, str) and report["store"]["identity"] != found.store.identity:
-            yield wrong(node, "has another store than this command: see A2A_STORE_URL in both places.")
+            yield wrong(node, "uses a different store from this command: see A2A_STORE_URL in both places.")
         else:
             queues = ", ".join(report["queues"]) or "no queue"
             yield ok(node, f"{report['pool']}, consumes {queues}, has {_agents(found, report)}")
@@ -137,7 +137,7 @@ def results(found: Survey) -> Iterator[Finding]:
         yield note(
             "results",
             f"task_ignore_result is set: an exposed task ({plain}) that begins a chain, group or chord fails unless "
-            "the last task of that has ignore_result=False.",
+            "its last task has ignore_result=False.",
         )
 
 

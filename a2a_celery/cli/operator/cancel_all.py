@@ -168,7 +168,9 @@ def _cancel(
     with operator_store(context, None) as (found, store, keys):
         tasks = list(islice((task for task in open_tasks(store, keys) if task in wanted), most))
         if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
-            raise click.ClickException(f"no agent {wanted.agent!r} in this app, and no such task of one")
+            raise click.ClickException(
+                f"this app has no agent {wanted.agent!r}, and no stored task belongs to such an agent"
+            )
         if dry_run or not tasks:
             _show(tasks, as_lines)
             return
@@ -202,7 +204,7 @@ def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
         for task in tasks:
             click.echo(json.dumps(task_fields(task) | {"outcome": "none"}, ensure_ascii=False))
     elif not tasks:
-        click.echo("no such task that has not ended")
+        click.echo("no open task matches")
     else:
         for line in summary_lines(tasks):
             click.echo(line)

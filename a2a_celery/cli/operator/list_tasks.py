@@ -98,13 +98,15 @@ def _show(context: click.Context, wanted: Selection, limit: int, as_lines: bool)
         found_tasks = all_tasks(store, keys, pattern, wanted.states, **times)
         tasks = list(islice((task for task in found_tasks if wanted.has_begun(task)), limit + 1))
         if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
-            raise click.ClickException(f"no agent {wanted.agent!r} in this app, and no such task of one")
+            raise click.ClickException(
+                f"this app has no agent {wanted.agent!r}, and no stored task belongs to such an agent"
+            )
     if as_lines:
         for task in tasks[:limit]:
             click.echo(json.dumps(task_fields(task), ensure_ascii=False))
         return
     if not tasks:
-        click.echo("no such task")
+        click.echo("no task matches")
         return
     for line in summary_lines(tasks[:limit]):
         click.echo(line)
