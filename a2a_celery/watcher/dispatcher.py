@@ -155,6 +155,7 @@ class Dispatcher:
         self._redispatch_after_us = int(redispatch_after * 1_000_000)
         self._results = results
         self._results_reply = True
+        self._resumed: set[str] = set()
         self._backlog = Backlog(store, keys, publisher.queues, overtaken_after)
 
     async def tick(self) -> None:
@@ -169,13 +170,13 @@ class Dispatcher:
             pass  # due runs may follow many runs that wait in a long queue
 
     async def _resume_suspended(self) -> None:
-        """Queue the suspended runs whose time has come. They are due at once."""
+        """Queue the suspended runs whose time has come. They are due at once, and were not published before."""
+        self._resumed.clear()
         latest_us = None if self._store_clock is None else self._store_clock.latest_us
         resume = resume_due_runs(self._keys, limit=RESUME_BATCH, latest_us=latest_us)
-        while (resumed := await self._store.run(resume)) == RESUME_BATCH:
+        while due := await self._store.run(resume):
+            self._resumed.update(due)
             self._metrics.record_progress(self.name)
-        if resumed:
-            logger.debug("%d suspended runs continue", resumed)
 
     async def _publish_due(self) -> bool:
         """Publish a batch of due runs. Return True if the batch was full and all its runs still wait in their
@@ -205,6 +206,9 @@ class Dispatcher:
                     continue
                 published = options.without_past_times(now).to_json()
                 await self._publisher.publish_async(run.agent, run.ref.task_id, run.ref.run, published)
+                if run.ref.name in self._resumed:
+                    logger.debug("run %s published after its suspension", run.ref.name)
+                    continue
                 self._metrics.count_redispatch()
                 log_fields = about(Action.RUN_DISPATCHED_AGAIN, run.ref.name, agent=run.agent)
                 logger.info("run %s published again", run.ref.name, extra=log_fields)

@@ -65,7 +65,7 @@ class Suspensions:
 
     async def resumed(self, limit: int = 100) -> int:
         """Resume the runs whose time has come."""
-        return await self.store.run(resume_due_runs(self.keys, limit=limit))
+        return len(await self.store.run(resume_due_runs(self.keys, limit=limit)))
 
     async def come(self, ref: RunRef) -> None:
         """Let the time of a suspended run come."""

@@ -6,6 +6,7 @@ import asyncio
 
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.watcher.metrics import WatcherMetrics
 from a2a_celery.watcher.role_loop import StoreClock
 from tests.support.dispatching import Broker, dispatcher
 from tests.support.seeds import Seeds
@@ -28,6 +29,32 @@ async def test_runs_whose_time_has_come_are_published_once(store: AsyncStore, ke
 
     assert sorted(broker.taken) == sorted(("agent", claim.ref.task_id, 2) for claim in claims[1:])
     assert await suspensions.waiting() == [f"{claims[0].ref.task_id}.2"]
+
+
+class CountingMetrics(WatcherMetrics):
+    """Metrics that count repeated publishes."""
+
+    repetitions = 0
+
+    def count_redispatch(self) -> None:
+        """Count a run that was published again."""
+        self.repetitions += 1
+
+
+async def test_a_resumed_run_does_not_count_as_published_again(store: AsyncStore, keys: Keys) -> None:
+    suspensions, metrics = Suspensions(Seeds(store, keys)), CountingMetrics()
+    claim = await suspensions.seeds.claimed()
+    await suspensions.suspended(claim, timer(wait_us=HOUR_US))
+    await suspensions.come(RunRef(claim.ref.task_id, 2))
+    watcher = dispatcher(store, keys, Broker())
+    watcher._metrics = metrics
+
+    await watcher.tick()
+    assert metrics.repetitions == 0
+    await store.redis.zadd(keys.dispatch, {f"{claim.ref.task_id}.2": 1})
+    await watcher.tick()
+
+    assert metrics.repetitions == 1
 
 
 async def test_a_resumed_run_waits_for_a_broker_that_is_down(store: AsyncStore, keys: Keys) -> None:

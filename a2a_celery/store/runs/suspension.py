@@ -90,13 +90,17 @@ def suspend_run(
     return Operation(script("suspend_run"), keys.task(ref.task_id), arguments, parse)
 
 
-def resume_due_runs(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
-    """Queue up to `limit` suspended runs that are due. The result is the number of due runs.
+def resume_due_runs(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[list[str]]:
+    """Queue up to `limit` suspended runs that are due. Return their names.
 
     `latest_us` is the latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
     """
+
+    def parse(reply: Sequence[bytes]) -> list[str]:
+        return [name.decode() for name in reply]
+
     latest = "" if latest_us is None else latest_us
-    return Operation(script("resume_due_runs"), [keys.suspended], [keys.prefix, limit, latest], int)
+    return Operation(script("resume_due_runs"), [keys.suspended], [keys.prefix, limit, latest], parse)
 
 
 def take_signal(

@@ -1,7 +1,7 @@
 -- resume_due_runs: queue suspended runs whose time has come. Their waits for a signal have timed out.
 -- KEYS  list of suspended runs
 -- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any)
--- returns the number of due runs. Runs of missing tasks leave the list.
+-- returns the name of each due run, in order. Runs of missing tasks leave the list.
 -- requires: full_store, keys, suspension, tasks, time
 local suspended = KEYS[1]
 local prefix, limit, latest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -20,4 +20,4 @@ for _, name in ipairs(due) do
     redis.call('ZREM', suspended, name)
   end
 end
-return #due
+return due

@@ -1,0 +1,82 @@
+"""Signals of operators: `A2A.signal`, `A2A.signal_async` and the command ``a2a signal``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from a2a_celery import SignalRefused
+from a2a_celery.cli.commands import a2a as commands
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.schema import SCHEMA
+from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS
+from tests.support.suspensions import Suspensions, wait_for
+
+from .agents_here import AgentsHere, agents_here
+
+
+@pytest.fixture
+async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
+    """An app with the agent of the tasks."""
+    async with agents_here(store, keys, redis_server.store_url) as here:
+        here.a2a.agent("agent", description="Waits.")(lambda turn: None)
+        yield here
+
+
+async def send(here: AgentsHere, way: str, *arguments: Any, **options: Any) -> bool:
+    """Send a signal by the blocking or by the asynchronous method."""
+    if way == "async":
+        return await here.a2a.signal_async(*arguments, **options)
+    return await asyncio.to_thread(here.a2a.signal, *arguments, **options)
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+async def test_a_signal_resumes_a_run_or_is_stored(here: AgentsHere, way: str) -> None:
+    suspensions = Suspensions(here.seeds)
+    claim = await here.seeds.claimed()
+    await suspensions.suspended(claim, wait_for("go"))
+
+    replies = [await send(here, way, claim.ref.task_id, "go", {"number": n}, signal_id=f"s{n}") for n in (1, 2, 2)]
+
+    assert replies == [True, False, False]
+    again = await here.seeds.claimed(claim.ref.task_id, run=2)
+    assert again.journal is not None
+    assert again.journal["go#1"].content == b'{"number":1}'
+    assert await suspensions.taken(again, "go", 2) is not None
+    assert await suspensions.taken(again, "go", 3) is None
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+async def test_a_signal_that_cannot_be_received_is_refused(here: AgentsHere, way: str) -> None:
+    ended, full = await here.seeds.ended(COMPLETED), await here.seeds.created()
+    for number in range(MAX_STORED_SIGNALS):
+        await Suspensions(here.seeds).sent(full, "go", str(number).encode())
+
+    for task_id, text in ((ended, "COMPLETED"), ("unknown", "no task"), (full, "100 signals")):
+        with pytest.raises(SignalRefused, match=text):
+            await send(here, way, task_id, "go")
+    for arguments in (("two words",), ("go", object()), ("go", "x" * 70_000), ("go", float("nan"))):
+        with pytest.raises(ValueError, match="signal"):
+            await send(here, way, full, *arguments)
+
+
+async def test_the_command_reports_errors_in_one_line(here: AgentsHere) -> None:
+    await here.store.redis.hset(here.keys.installation, "schema", SCHEMA)
+    task_id = await here.seeds.created()
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(commands, ["signal", *arguments], obj=SimpleNamespace(app=here.a2a.celery))
+        return result.exit_code, result.output
+
+    assert (await asyncio.to_thread(run, task_id, "go", "{"))[0] == 2
+    assert (await asyncio.to_thread(run, task_id, "two words"))[0] == 2
+    code, output = await asyncio.to_thread(run, "unknown", "go")
+    assert (code, output.count("\n")) == (1, 1), output
+    assert (await asyncio.to_thread(run, task_id, "go", "[1]")) == (0, f"stored until task {task_id} waits for go\n")
