@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from celery import Task
 
@@ -38,6 +38,9 @@ Route: TypeAlias = "Callable[[SendMessageRequest, Caller], Mapping[str, Any]]"
 """Function that returns Celery options (`CELERY_OPTIONS`) for a message and its caller. It runs on the gateway's event
 loop, so it must not block."""
 
+OnMessage: TypeAlias = Literal["queue", "steer", "interrupt", "reject"]
+"""Effect of a message to a task whose run has not ended."""
+
 OWN_OPTIONS = frozenset(
     {
         "cancel_grace",
@@ -45,6 +48,7 @@ OWN_OPTIONS = frozenset(
         "idle_limit",
         "input_timeout",
         "max_attempts",
+        "on_message",
         "one_run_per_context",
         "route",
         "scheduling",
@@ -82,6 +86,9 @@ class Agent:
         session: Stores the state of the agent for each context.
         one_run_per_context: Serializes the messages of a caller in a context. None means True if the agent has a
             session and is not an executor.
+        on_message: Effect of a message to a task whose run has not ended. "queue": the message has its turn when the
+            agent has asked its client. "steer": the agent can read the message while it works. "interrupt": the agent
+            is stopped, and the turn of the message begins. "reject": the message is refused.
         retry: Exceptions of the agent that cause a retry, and the delays.
     """
 
@@ -103,6 +110,7 @@ class Agent:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     input_timeout: float | None = None
     cancel_grace: float | None = None
+    on_message: OnMessage = "queue"
 
     @classmethod
     def with_options(
@@ -149,6 +157,11 @@ class Agent:
             return self.session and self.kind != "executor"
         return self.one_run_per_context
 
+    @property
+    def delivers_messages(self) -> bool:
+        """True if a message to a working task reaches its run, and so has an effect before the run ends."""
+        return self.on_message in ("steer", "interrupt")
+
     def grace(self, settings: Settings) -> float:
         """Return the seconds that the agent may take to stop when it is cancelled."""
         return settings.cancel_grace if self.cancel_grace is None else self.cancel_grace
@@ -182,6 +195,7 @@ class Agent:
                 "or set one_run_per_context = False"
             )
         self._check_show_execution()
+        self._check_on_message()
         for name in ("time_limit", "idle_limit", "cancel_grace"):
             limit = getattr(self, name)
             if limit is not None and not (_is_number(limit) and 0 < limit < inf):
@@ -198,6 +212,23 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: show_execution = {self.show_execution!r}: True or False")
         if self.show_execution and not self.card.capabilities.streaming:
             raise ConfigError(f"agent {self.name!r}: show_execution = True needs a card with capabilities.streaming")
+
+    def _check_on_message(self) -> None:
+        known = get_args(OnMessage)
+        if self.on_message not in known:
+            raise ConfigError(f"agent {self.name!r}: on_message = {self.on_message!r}: one of {', '.join(known)}")
+        if not self.delivers_messages:
+            return
+        if self.kind == "task":
+            raise ConfigError(
+                f"agent {self.name!r}: on_message = {self.on_message!r}: a Celery task receives its arguments once; "
+                "choose 'queue' or 'reject'"
+            )
+        if self.scheduling:
+            raise ConfigError(
+                f"agent {self.name!r}: on_message = {self.on_message!r}: a message for later would arrive at once; "
+                "leave scheduling out, or choose 'queue' or 'reject'"
+            )
 
 
 def longest_grace(agents: Iterable[Agent], settings: Settings) -> float:

@@ -48,6 +48,7 @@ from ..lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Superseded,
     Suspended,
     as_left,
     final_event,
@@ -269,7 +270,7 @@ class Run:
                 outcome = await self._after_run(outcome, events)
                 if events.blob_error is None:
                     outcome = await self._settle(claim, events, outcome) or outcome
-                    if isinstance(outcome, Canceled | Retried):  # the next attempt starts these tasks again
+                    if isinstance(outcome, Canceled | Retried | Superseded):  # the next run starts its tasks again
                         self._children.cancel_all(is_retried=isinstance(outcome, Retried))
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
@@ -283,6 +284,13 @@ class Run:
 
     def ask_to_cancel(self) -> None:
         self.stop(Stop.CANCEL)
+
+    def ask_to_interrupt(self) -> None:
+        self.stop(Stop.INTERRUPT)
+
+    def message_arrived(self) -> None:
+        if self._events is not None:
+            self._events.messages.notify()
 
     def give_up(self) -> None:
         if not self.ended:
@@ -353,6 +361,7 @@ class Run:
             ends_on_return=self._agent.session
             or self._agent.serialize_context
             or (self._hooks is not None and self._hooks.holds_end),
+            on_message=self._agent.on_message,
             clock=self._clock,
         )
         if self._call is None:
@@ -414,12 +423,13 @@ class Run:
         events.stopping = True
         if stop is Stop.CANCEL:
             events.hold_end()
+        else:
+            events.close()  # frameworks report a cancellation they did not expect as a canceled task
+        if stop in (Stop.CANCEL, Stop.INTERRUPT):
             self._children.cancel_all()
             cancelling = asyncio.create_task(self._cancel_agent(adapter, events))
             await asyncio.wait({cancelling}, timeout=grace * CANCEL_SHARE)
             cancelling.cancel()
-        else:
-            events.close()  # frameworks report an unexpected cancellation as a canceled task
         agent.cancel()
         await asyncio.wait({agent}, timeout=until - self._clock.monotonic())
         if not agent.done():
@@ -433,7 +443,9 @@ class Run:
             case Stop.CANCEL:
                 return Canceled()  # even after a normal return, because agents swallow cancellations
             case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT:
-                return Lost()  # aborted, so the worker's main process writes the end
+                return Lost()  # aborted: the worker's main process writes the end
+            case Stop.INTERRUPT:
+                return Superseded()
             case Stop.OUT_OF_TIME:
                 return Failure(OUT_OF_TIME)
 
@@ -458,6 +470,7 @@ class Run:
             open_journal(claim, events, self._host.settings)
             self._shown = claim
             open_session(self._agent, claim, events, self._host.settings)
+            events.messages.replay(claim)
             if self._hooks is not None:
                 await self._hooks.before(claim)
             return await run_agent(adapter, claim, events)

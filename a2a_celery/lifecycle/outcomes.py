@@ -153,11 +153,18 @@ class Delegated:
 
 
 @dataclass(frozen=True, slots=True)
+class Superseded:
+    """A further message of the client interrupted the run. The turn of that message follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Another run or process owns the task. The run must not write."""
 
 
-Outcome = Completed | Paused | Rejection | Refused | Failure | Canceled | Retried | Suspended | Delegated | Lost
+Outcome = (
+    Completed | Paused | Rejection | Refused | Failure | Canceled | Retried | Suspended | Delegated | Superseded | Lost
+)
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
@@ -196,7 +203,7 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             event = status(states.WORKING)
             event.metadata.update(suspension_metadata(when, signal))
             return event
-        case Delegated() | Lost():
+        case Delegated() | Superseded() | Lost():
             return None
 
 

@@ -153,7 +153,7 @@ def _generated_libraries() -> dict[str, str]:
 
     legal = lua_list([f"[{int(state)}]={lua_set(after)}" for state, after in LEGAL.items()])
     bounds = lua_list([str(int(bound * 1_000_000)) for bound in BOUNDS])
-    names = ("SUBMITTED", "WORKING", "COMPLETED", "FAILED", "CANCELED")
+    names = ("SUBMITTED", "WORKING", "INPUT_REQUIRED", "COMPLETED", "FAILED", "CANCELED")
     return {
         "transitions": f"local LEGAL = {legal}",
         "states": "\n".join(

@@ -11,6 +11,7 @@ from celery import Task
 from celery.app.trace import build_tracer
 
 from a2a_celery import A2A
+from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
 from a2a_celery.dispatch import RUN_HEADER
 from a2a_celery.errors import StoreUnavailable
@@ -71,7 +72,7 @@ class Scene:
         self.opened: list[RunEventQueue] = []
 
     async def begin(
-        self, *, hold: float = LONG, claim: Claim | None = None, working: bool = True
+        self, *, hold: float = LONG, claim: Claim | None = None, working: bool = True, on_message: OnMessage = "queue"
     ) -> tuple[Claim, RunEventQueue]:
         """Claim a run and open its event queue."""
         claim = claim or await self.seeds.claimed(working=working)
@@ -79,7 +80,15 @@ class Scene:
         async def publish_next(run: RunRef, options: bytes) -> None:
             self.published.append(run.run)
 
-        events = RunEventQueue(self.gate, self.keys, claim, hold=hold, input_timeout=None, publish_next=publish_next)
+        events = RunEventQueue(
+            self.gate,
+            self.keys,
+            claim,
+            hold=hold,
+            input_timeout=None,
+            publish_next=publish_next,
+            on_message=on_message,
+        )
         self.opened.append(events)
         return claim, events
 

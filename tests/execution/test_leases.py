@@ -13,9 +13,9 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.execution.process.leases import EXPIRY_CHECK_INTERVAL, LeaseKeeper
 from a2a_celery.store import AsyncStore, Keys, Operation
 from a2a_celery.store.runs.commands import RunRef
-from a2a_celery.store.tasks.commands import request_cancel
+from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from tests.support.clocks import ManualClock
-from tests.support.seeds import ANN, CONTEXT, Seeds
+from tests.support.seeds import ANN, CONTEXT, Seeds, request
 from tests.support.waiting import eventually_async
 
 T = TypeVar("T")
@@ -32,6 +32,12 @@ class FakeRun:
 
     def ask_to_cancel(self) -> None:
         self.requests.append("cancel")
+
+    def ask_to_interrupt(self) -> None:
+        self.requests.append("interrupt")
+
+    def message_arrived(self) -> None:
+        self.requests.append("message")
 
     def give_up(self) -> None:
         self.requests.append("give up")
@@ -119,11 +125,27 @@ async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, k
     one, other = await run_of(seeds), await run_of(seeds)
 
     with keeper.renewing(one), keeper.renewing(other):
-        keeper.asked_to_cancel(one.ref.name.encode())
-        keeper.asked_to_cancel(b"unknown.1")
-    keeper.asked_to_cancel(other.ref.name.encode())
+        for effect in ("", " steer", " interrupt", " of a later release"):
+            keeper.notified(f"{one.ref.name}{effect}".encode())
+        keeper.notified(b"unknown.1")
+    keeper.notified(other.ref.name.encode())
 
-    assert (one.requests, other.requests) == (["cancel"], [])
+    assert (one.requests, other.requests) == (["cancel", "message", "interrupt"], [])
+
+
+async def test_a_run_learns_of_messages_also_without_a_notification(
+    store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
+) -> None:
+    steered, interrupted, kept = [await run_of(seeds) for _ in range(3)]
+    for run, on_message in ((steered, "steer"), (interrupted, "interrupt")):
+        message = request("more", run.ref.task_id, CONTEXT)
+        task_id = run.ref.task_id
+        await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="n", on_message=on_message))
+
+    with keeper.renewing(steered), keeper.renewing(interrupted), keeper.renewing(kept):
+        await keeper.tick()
+
+    assert (steered.requests, interrupted.requests, kept.requests) == (["message"], ["interrupt"], [])
 
 
 async def test_an_outage_shorter_than_the_lease_has_no_effect(

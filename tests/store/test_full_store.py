@@ -21,18 +21,10 @@ from a2a_celery.store.admin.archiving import read_archive_state, remove_archived
 from a2a_celery.store.admin.start_check import correct_due_times
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
 from a2a_celery.store.operation import SCRIPTS, script
-from a2a_celery.store.runs.commands import (
-    Renewal,
-    RunRef,
-    SessionState,
-    acquire_due_runs,
-    append,
-    end_run,
-    renew_runs,
-    settle_run,
-)
+from a2a_celery.store.runs.commands import RunRef, SessionState, acquire_due_runs, append, end_run, settle_run
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
+from a2a_celery.store.runs.renewal import Renewal, renew_runs
 from a2a_celery.store.runs.suspension import resume_due_runs
 from a2a_celery.store.sdk import _save_task
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task, end_pauses, request_cancel
@@ -80,7 +72,7 @@ BY_SCRIPT = {
     "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_steps": READ, "read_journal":
     READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
-    "correct_clock": READ,
+    "correct_clock": READ, "read_messages": READ,
     "blobs_in_use": READ, "secrets_in_use": READ, "read_archive_state": READ, "find_keys": READ, "open_store": READ,
     "acquire_request": WRITTEN, "acquire_bytes": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,
     # operators

@@ -35,12 +35,12 @@ from a2a_celery.store.runs.commands import (
     end_run,
     mark_all_published,
     postpone_runs,
-    renew_runs,
     report_prefetched,
     revoke_run,
     settle_run,
 )
 from a2a_celery.store.runs.journal import read_journal
+from a2a_celery.store.runs.messages import read_messages
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, lapsed_runs, return_run
 from a2a_celery.store.runs.release import (
     delegate_to_canvas,
@@ -51,6 +51,7 @@ from a2a_celery.store.runs.release import (
     release_run,
     retry_run,
 )
+from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import (
     acquire_request,
     continue_task,
@@ -149,6 +150,13 @@ async def _checkpoint(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
     return renew_runs(keys, [(REF, TOKEN), (RunRef("none", 1), "x")], lease_us=LEASE_US)
+
+
+async def _messages(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    sent = request("more", "t", CONTEXT)
+    await seeds.store.run(continue_task(keys, ANN, "t", sent, "", caller=b"{}", nonce="n", on_message="steer"))
+    return read_messages(keys, REF, token=TOKEN, received=0)
 
 
 async def _mark(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -336,8 +344,8 @@ VERBS: list[Make] = [
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
     _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
     _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
-    _unlist, _read_memory, _revoke, _read_family, _acquire_canceled_parents, *STORE_OPERATIONS, *WEBHOOK_OPERATIONS,
-    *SUSPENSION_OPERATIONS,
+    _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_canceled_parents, *STORE_OPERATIONS,
+    *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS,
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}

@@ -27,11 +27,11 @@ from a2a_celery.store.runs.commands import (
     append,
     checkpoint,
     claim_run,
-    renew_runs,
     settle_run,
 )
 from a2a_celery.store.runs.recovery import Lapse, Lapsed, lapse_run, lapsed_runs, left_open, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas
+from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
 from a2a_celery.watcher.recoverer import RETRY_AFTER, Recoverer
 from tests.store.test_cost import Meter

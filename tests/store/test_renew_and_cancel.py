@@ -20,7 +20,8 @@ from a2a_celery.lifecycle.states import (
 )
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.log.pubsub import PubSubListener
-from a2a_celery.store.runs.commands import Renewal, RunRef, renew_runs
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.renewal import Renewal, renew_runs
 from a2a_celery.store.tasks.commands import CanceledNow, CancelRequested, Ended, Missing, continue_task, request_cancel
 from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, request, status
 from tests.support.waiting import eventually_async

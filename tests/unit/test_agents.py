@@ -211,3 +211,28 @@ def test_the_attempts_of_an_exposed_task_follow_its_celery_options(
     def resize(url: str) -> None: ...
 
     assert A2A(app).expose(resize, **given).max_attempts == attempts
+
+
+@pytest.mark.parametrize("kind", ["function", "executor"])
+@pytest.mark.parametrize("on_message", ["queue", "steer", "interrupt", "reject"])
+def test_functions_and_executors_honour_each_on_message(kind: str, on_message: Any) -> None:
+    assert agent(kind=kind, on_message=on_message).on_message == on_message
+
+
+def test_a_celery_task_queues_or_rejects_messages() -> None:
+    for on_message in ("queue", "reject"):
+        agent(kind="task", on_message=on_message)
+    for on_message in ("steer", "interrupt"):
+        with pytest.raises(ConfigError, match=f"'{on_message}': a Celery task receives its arguments once"):
+            agent(kind="task", on_message=on_message)
+
+
+def test_an_unknown_on_message_is_refused() -> None:
+    with pytest.raises(ConfigError, match="on_message = 'drop': one of queue, steer, interrupt, reject"):
+        agent(on_message="drop")
+
+
+def test_a_message_for_later_cannot_reach_a_working_agent() -> None:
+    for on_message in ("steer", "interrupt"):
+        with pytest.raises(ConfigError, match="a message for later would arrive at once"):
+            agent(on_message=on_message, scheduling=True)

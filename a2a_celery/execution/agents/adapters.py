@@ -33,6 +33,10 @@ T = TypeVar("T")
 ATTEMPT = "a2a_attempt"
 """Key in an executor's `call_context.state` of the number of the attempt at the turn, starting at 1."""
 
+INCOMING = "a2a_incoming"
+"""Key of an executor's `call_context.state` for the messages that arrive while it works (`IncomingMessages`), if the
+agent has ``on_message="steer"``."""
+
 RETRIES = "a2a_retries"
 """Key in an executor's `call_context.state` of the number of retries of the turn before this run."""
 
@@ -106,7 +110,10 @@ class ExecutorAdapter:
 
     async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
         related = await events.store.own_tasks(claim.request.message.reference_task_ids)
-        await self._executor.execute(_request_context(claim, _paused_task(claim), related), events)
+        context = _request_context(claim, _paused_task(claim), related)
+        if events.messages.is_enabled:
+            context.call_context.state[INCOMING] = events.messages
+        await self._executor.execute(context, events)
         return Completed()
 
     async def cancel(self, claim: Claim, events: RunEventQueue) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from datetime import datetime
 from threading import get_ident
@@ -82,9 +82,7 @@ class Turn:
     def __init__(self, claim: Claim, events: RunEventQueue, caller: Caller) -> None:
         self._claim = claim
         self._events = events
-        messages = [message for message in claim.task.history if message.role == Role.ROLE_USER]
-        self._message = messages[-1 - claim.ask_count] if claim.ask_count < len(messages) else claim.request.message
-        self._answers = messages[len(messages) - claim.ask_count :]
+        self._message, *self._answers = _message_and_answers(claim)
         self._asked = 0
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
@@ -458,6 +456,31 @@ class Turn:
         self.stop_if_asking()
         return Waits(self._claim, self._events, self.journal)
 
+    async def poll_messages(self) -> list[Message]:
+        """Return the messages that the client has sent since the last call, oldest first; [] if there are none.
+
+        The agent must be registered with ``on_message="steer"``. Each message is read once, in the order of the log, by
+        this method or by `incoming`. A message that the agent has not read when it returns becomes the next turn.
+
+        If the function is called again for the same message (another attempt, a retry, or the answer to an `ask`), it
+        reads the messages again from the first.
+
+        Raises:
+            ConfigError: If the agent has another `on_message`.
+        """
+        return await self._events.messages.poll()
+
+    def incoming(self) -> AsyncGenerator[Message, None]:
+        """Return an iterator over the messages that the client sends while the agent works; see `poll_messages`.
+
+        The iterator waits for further messages and has no end: leave the loop with ``break``, or iterate in a task that
+        is cancelled when the work is done.
+
+        Raises:
+            ConfigError: If the agent has another `on_message`.
+        """
+        return self._events.messages.follow()
+
     def stop_if_asking(self) -> None:
         """Raise the question or the wait of this run again if the code that called `ask` or a wait has caught it.
 
@@ -502,6 +525,20 @@ class Turn:
         if get_ident() == self._thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
         return BlockingTurn(self, self._loop)
+
+
+def _message_and_answers(claim: Claim) -> list[Message]:
+    """Return the message that began the turn, and the client's answers to the questions of `Turn.ask` so far."""
+    if not claim.ask_count:
+        return [claim.request.message]
+    history = claim.task.history
+    if len(claim.turn_messages) == claim.ask_count + 1:
+        return [history[index] for index in claim.turn_messages]
+    # an earlier release began the turns
+    messages = [message for message in history if message.role == Role.ROLE_USER]
+    if claim.ask_count < len(messages):
+        return messages[-1 - claim.ask_count :]
+    return [claim.request.message, *messages[len(messages) - claim.ask_count :]]
 
 
 class BlockingTurn:
@@ -574,6 +611,15 @@ class BlockingTurn:
         """See `Turn.wait_for`."""
         waits = self._turn._waits
         return self._wait_for(waits.wait_for(waits.begin_wait(name, timeout)))
+
+    def poll_messages(self) -> list[Message]:
+        """See `Turn.poll_messages`."""
+        return self._wait_for(self._turn.poll_messages())
+
+    def incoming(self) -> Iterator[Message]:
+        """See `Turn.incoming`."""
+        while True:
+            yield self._wait_for(self._turn._events.messages.wait())
 
     def retry(self, **options: Any) -> Retry:
         """See `Turn.retry`."""

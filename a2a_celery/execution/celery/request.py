@@ -28,7 +28,18 @@ from ...clock import SYSTEM_CLOCK
 from ...dispatch import fleet_of
 from ...errors import StoreUnavailable
 from ...integrations.celery import RequestInternals
-from ...lifecycle import Canceled, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried, Suspended
+from ...lifecycle import (
+    Canceled,
+    Failure,
+    Lost,
+    Outcome,
+    Paused,
+    Refused,
+    Rejection,
+    Retried,
+    Superseded,
+    Suspended,
+)
 from ...lifecycle.outcomes import AGENT_FAILED, INVALID_ANSWER, NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, revoked_by
 from ...lifecycle.states import CANCELED, REJECTED
 from ...store.runs.commands import RunRef
@@ -46,6 +57,9 @@ DROPPED = "DROPPED"
 SUSPENDED = "SUSPENDED"
 """Name of the end of a Celery task whose run continues later, as another Celery task."""
 
+SUPERSEDED = "SUPERSEDED"
+"""Name of the end of a run that a further message of the client interrupted."""
+
 EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "CANCELED": ("task-revoked", {"terminated": False, "signum": None, "expired": False}),
     # not task-rejected, which Celery orders before STARTED
@@ -54,6 +68,7 @@ EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AUTH_REQUIRED": ("task-auth_required", {}),
     SUSPENDED: ("task-suspended", {}),
     DROPPED: ("task-dropped", {}),
+    SUPERSEDED: ("task-superseded", {}),
 }
 """Celery event, with its fields, for each end of a run that is neither success nor failure."""
 
@@ -314,6 +329,8 @@ def celery_result(outcome: Outcome | None) -> str:
             raise RunConcluded.in_state(state)
         case Suspended():
             raise RunConcluded(SUSPENDED)
+        case Superseded():
+            raise RunConcluded(SUPERSEDED)
         case None:
             raise RunConcluded(DROPPED)
         case _:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from a2a.server.events import EventQueue
 from a2a.types import Message, Task, TaskState, TaskStatusUpdateEvent
 
+from ...agents import OnMessage
 from ...clock import SYSTEM_CLOCK, Clock
 from ...concurrency import LeanEvent
 from ...errors import BlobsUnavailable, StepsChanged
@@ -31,6 +32,7 @@ from ...store.runs.suspension import SuspendedRun
 from ...store.tasks.commands import read_task
 from ..agent_caller import AgentCaller, StartingCalls
 from ..limits import IdleClock, Retries
+from .incoming import IncomingMessages
 from .settlement import PublishNext, RunStore, Settlement, drop
 from .steps import StepRecorder
 from .translator import Translator
@@ -158,6 +160,7 @@ class RunEventQueue(EventQueue):
         input_timeout: Maximum seconds for which the task may wait for its client, or None for no limit.
         publish_next: Function that publishes the next run of the context.
         ends_on_return: Whether to write the end of the task only when the agent has returned.
+        on_message: Option of the agent.
         clock: The clock.
     """
 
@@ -171,6 +174,7 @@ class RunEventQueue(EventQueue):
         input_timeout: float | None,
         publish_next: PublishNext,
         ends_on_return: bool = False,
+        on_message: OnMessage = "queue",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.clock = clock
@@ -178,13 +182,17 @@ class RunEventQueue(EventQueue):
         self._keys = keys
         self._claim = claim
         self._hold = hold
-        self._translator = Translator(claim.task, answer_allowed=claim.turn == 1 and claim.version == 1)
+        takes_messages = on_message in ("steer", "interrupt")  # a turn may follow the end of the agent
+        is_first = claim.turn == 1 and claim.version == 1
+        self._translator = Translator(claim.task, answer_allowed=is_first and not takes_messages)
         pause_us = int((input_timeout or 0) * 1_000_000)
         self.settlement = Settlement(self.store, claim, self._translator, pause_us=pause_us, publish_next=publish_next)
         self._pending: list[RunRecord] = []
         self._written = 0
         self._state = QueueState.OPEN
-        self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return else EndPolicy.IMMEDIATE
+        self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return or takes_messages else EndPolicy.IMMEDIATE
+        self.messages = IncomingMessages(self.store, claim, is_enabled=on_message == "steer", on_lost=self._mark_lost)
+        self.settlement.read_count = lambda: self.messages.read_count
         self.stopping = False
         """True if the run must stop."""
         self._queued, self._progress = LeanEvent(), LeanEvent()

@@ -20,6 +20,7 @@ from ...lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Superseded,
     Suspended,
 )
 from ...store.runs.commands import Claim, RunRef
@@ -46,6 +47,7 @@ OUTCOMES: dict[type[Outcome], str] = {
     Retried: "retried",
     Suspended: "suspended",
     Delegated: "delegated",
+    Superseded: "superseded",
     Lost: "lost",
 }
 """Names of outcomes in logs and spans. If an agent ends its task and returns, its run counts as completed."""

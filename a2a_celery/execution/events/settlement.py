@@ -196,6 +196,8 @@ class Settlement:
         self.wait: PendingWait | None = None
         """Wait that `Turn.sleep` or `Turn.wait_for` has begun in this run, or None."""
         self.session: SavedAtEnd | None = None
+        self.read_count: Callable[[], int] = lambda: 0
+        """Returns the number of messages that the agent has read, of those that arrived during the run."""
         self._store = store
         self._claim = claim
         self._translator = translator
@@ -243,6 +245,7 @@ class Settlement:
                 before=before,
                 events=events,
                 ask_count=self.asked,
+                read_count=self.read_count(),
                 pause_us=self._pause_us,
                 pause_timeout=unanswered(self._claim) if self._pause_us else None,
                 answer_schema=answer_schema(self._translator.question, self._claim),

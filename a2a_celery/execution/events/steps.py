@@ -34,6 +34,7 @@ from ...lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Superseded,
     Suspended,
 )
 from ...lifecycle import states as task_states
@@ -167,6 +168,8 @@ def end_of(outcome: Outcome, state: TaskState) -> Choice:
             return ExecutionState.ERROR, {"reason": "rejected"}
         case Suspended():
             return ExecutionState.INTERRUPTED, {"reason": "suspended"}
+        case Superseded():
+            return ExecutionState.CANCELLED, {}
         case Retried():
             return ExecutionState.ERROR, {"reason": "retried"}
         case Lost():

@@ -59,6 +59,7 @@ class Stop(Enum):
     OUT_OF_TIME = "it reached a time limit"
     ABORT = "its Celery task was aborted"
     STUCK = "its events cannot be written"
+    INTERRUPT = "a message of its client interrupts it"
     SHUTDOWN = "its worker shuts down and has requeued it"
 
 

@@ -1,7 +1,7 @@
 """Renewal of the leases of all runs of a worker process, in a single call to the store.
 
-The reply names the runs whose leases were lost and the runs to cancel. A pub/sub channel of the process delivers
-cancels faster, and the renewal makes up for lost notifications.
+The reply names the runs whose lease was lost, the runs to cancel or to interrupt, and those with waiting messages. A
+pub/sub channel of the process delivers all but the first faster; the renewal covers lost notifications.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Protocol
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ...store import AsyncStore, Keys
-from ...store.runs.commands import Renewal, RunRef, renew_runs
+from ...store.runs.commands import RunRef
+from ...store.runs.renewal import Renewal, renew_runs
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,12 @@ class LeasedRun(Protocol):
 
     def ask_to_cancel(self) -> None:
         """Cancel the run at the request of a client."""
+
+    def ask_to_interrupt(self) -> None:
+        """Stop the run for a further message of its client."""
+
+    def message_arrived(self) -> None:
+        """Let the run read a message of its client."""
 
     def give_up(self) -> None:
         """Stop the run because its lease is lost."""
@@ -79,11 +86,20 @@ class LeaseKeeper:
         if self._leased.get(name) is run:
             del self._leased[name], self._until[name]
 
-    def asked_to_cancel(self, name: bytes) -> None:
-        """Handle a cancel notification on the channel of the process."""
-        run = self._leased.get(name.decode())
-        if run is not None:
-            run.ask_to_cancel()
+    def notified(self, notification: bytes) -> None:
+        """Handle a notification on the channel of the process: the name of a run to cancel, or the name of a run and
+        the effect of a message."""
+        name, _, effect = notification.decode().partition(" ")
+        run = self._leased.get(name)
+        if run is None:
+            return
+        match effect:
+            case "":
+                run.ask_to_cancel()
+            case "interrupt":
+                run.ask_to_interrupt()
+            case "steer":
+                run.message_arrived()
 
     async def tick(self) -> None:
         """Renew all leases once.
@@ -108,6 +124,10 @@ class LeaseKeeper:
                 self._until[run.ref.name] = asked_at + self._lease_ttl
             if run.ref.name in renewal.cancel:
                 run.ask_to_cancel()
+            elif run.ref.name in renewal.interrupt:
+                run.ask_to_interrupt()
+            elif run.ref.name in renewal.messages:
+                run.message_arrived()
 
     async def _renewed(self, runs: list[LeasedRun]) -> Renewal:
         renewal = renew_runs(self._keys, [(run.ref, run.token) for run in runs], lease_us=self.lease_us)

@@ -37,7 +37,8 @@ from ...store import AsyncStore, Keys, SyncStore
 from ...store.blobs.blob_store import blobs_of
 from ...store.client.tracing import TracedStore
 from ...store.log.pubsub import PubSubListener
-from ...store.runs.commands import RunRef, renew_runs
+from ...store.runs.commands import RunRef
+from ...store.runs.renewal import renew_runs
 from ...telemetry.logs import about
 from ...telemetry.names import Action
 from ..agent_caller import AgentCaller
@@ -305,6 +306,8 @@ class WorkerProcess:
         else:
             if answer.cancel:
                 return Stop.CANCEL
+            if answer.interrupt:
+                return Stop.INTERRUPT
             if answer.lost:
                 return Stop.LOST
         return Stop.OUT_OF_TIME if run.out_of_time else None
@@ -359,7 +362,7 @@ class WorkerProcess:
         if self._make_calls is not None:
             self.calls = self._make_calls(self)
         await self.line.start()
-        await self.line.on_message(self.keys.runner(self.runner_id), self.leases.asked_to_cancel)
+        await self.line.on_message(self.keys.runner(self.runner_id), self.leases.notified)
         self.leases.start()
 
     def _serve(self) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from a2a.server.context import ServerCallContext
 from a2a.types import Message, SendMessageRequest, Task
-from a2a.utils.errors import UnsupportedOperationError
+from a2a.utils.errors import A2AError, UnsupportedOperationError
 
 from ...acceptance.errors import invalid, not_found
 from ...acceptance.new_tasks import NewTasks, idempotency_key, run_options, with_ids
@@ -270,11 +270,10 @@ class MessageAcceptor:
                 push=await self._push(params, context, task_id),
                 limits=await self._limits.task_limits(),
                 max_bytes=self._settings.task_max_bytes,
+                on_message=self._agent.on_message,
             ),
         )
         match answer:
-            case answers.TooManyConfigs():
-                raise too_many_configs(task_id)
             case answers.Missing():
                 raise await self._task_reader.closed_task_error(scope, task_id)
             case answers.WrongContext(context_id):
@@ -282,17 +281,14 @@ class MessageAcceptor:
                 raise invalid("message.context_id", text)
             case answers.Ended(state):
                 raise closed_task_error(task_id, state)
-            case answers.Full():
-                raise UnsupportedOperationError(
-                    f"{tasks.MAX_WAITING_TURNS} messages wait for this task: send this message again later",
-                    data={"taskId": task_id},
-                )
-            case answers.TooLarge():
-                raise _too_large(task_id, self._settings.task_max_bytes)
+            case answers.Full() | answers.Working() | answers.TooLarge() | answers.TooManyConfigs():
+                raise _refusal(answer, task_id, self._settings.task_max_bytes)
             case answers.Begun(run, task, newest, is_blocked, is_resolved):
                 if not is_blocked:
                     self._publisher.publish(self._agent.name, RunRef(task_id, run), options)
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=0, new=True, is_resolved=is_resolved)
+            case answers.Delivered(task, newest, is_resolved):
+                return AcceptedMessage(task, newest, since=newest, preceding_turns=0, is_resolved=is_resolved)
             case answers.Waiting(place, task, newest, is_resolved):
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=place, is_resolved=is_resolved)
             case answers.Known():
@@ -341,6 +337,27 @@ async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> Ac
     if stored is None:
         raise not_found(accepted.task.id)
     return replace(accepted, task=stored[0], newest=stored[1], is_resolved=True)
+
+
+def _refusal(
+    answer: answers.Full | answers.Working | answers.TooLarge | answers.TooManyConfigs,
+    task_id: str,
+    max_bytes: int | None,
+) -> A2AError:
+    """Return the error for a message that the task cannot accept."""
+    match answer:
+        case answers.TooManyConfigs():
+            return too_many_configs(task_id)
+        case answers.TooLarge():
+            return _too_large(task_id, max_bytes)
+        case answers.Full():
+            text = f"{tasks.MAX_WAITING_TURNS} messages wait for this task: send this message again later"
+        case answers.Working():
+            text = (
+                "The task is working and accepts no message: send this message when the task asks for input, or "
+                "without a task id, with this task in referenceTaskIds"
+            )
+    return UnsupportedOperationError(text, data={"taskId": task_id})
 
 
 def _too_large(task_id: str, max_bytes: int | None) -> UnsupportedOperationError:

@@ -122,6 +122,10 @@ class Claim:
             pages.
         journal_origin: id of the first dead letter if the task was requeued with its journal, otherwise the id of the
             task.
+        turn_messages: indexes in the task's history of the message of the turn, after those of the turns that led to it
+            by a question of the agent's `ask`. Empty in the first turn of a task.
+        read_messages: indexes in the task's history of the messages that arrived during these earlier turns and that
+            the agent has read.
     """
 
     ref: RunRef
@@ -141,6 +145,8 @@ class Claim:
     execution: tuple[Step, ...] = ()
     journal: Mapping[str, JournalEntry] | None = field(default_factory=dict, repr=False)
     journal_origin: str = ""
+    turn_messages: tuple[int, ...] = ()
+    read_messages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +276,7 @@ def claim_run(
 
 def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
     _, turn, attempt, request, caller, ask_count, interrupted, scope, options, snapshot, saved, steps = reply[:12]
-    entries, origin = reply[12:]
+    entries, origin, *indexes = reply[12:]
     task, newest = task_from_snapshot(snapshot)
     return Claim(
         ref,
@@ -290,6 +296,7 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
         tuple(decode_step(step) for step in steps),
         None if entries == b"" else journal_from(entries),
         origin.decode() or ref.task_id,
+        *(tuple(map(int, text.split())) for text in indexes),
     )
 
 
@@ -313,6 +320,7 @@ def settle_run(
     before: int,
     events: Sequence[RunRecord],
     ask_count: int = 0,
+    read_count: int = 0,
     pause_us: int = 0,
     pause_timeout: Event | None = None,
     dead_letter: bool = False,
@@ -324,6 +332,8 @@ def settle_run(
     Args:
         before: number of records that the run wrote earlier.
         ask_count: number of answers that the agent's `ask` has received, including the next message.
+        read_count: number of messages that arrived during the run and that the agent has read. The turn of the next one
+            follows the run.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: event with which the watcher ends the pause.
         dead_letter: True to leave a dead letter if the task is FAILED.
@@ -351,11 +361,7 @@ def settle_run(
         script("settle_run"),
         keys.task(ref.task_id),
         [
-            ref.run,
-            token,
-            before,
-            FIRST_PUBLISH_GRACE_US,
-            ask_count,
+            *(ref.run, token, before, FIRST_PUBLISH_GRACE_US, ask_count, read_count),
             *(keys.pauses, pause_us),
             b"" if pause_timeout is None else encode(pause_timeout),
             keys.dead_letters if dead_letter else "",
@@ -412,28 +418,6 @@ def _written(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
             return Illegal(int(reply[1]), state_of(reply[2]))
         case _:
             return RunLost.of(reply)
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """Result of a renewal: the names of the runs whose claims are no longer valid, and of the runs to cancel."""
-
-    lost: frozenset[str]
-    cancel: frozenset[str]
-
-
-def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
-    """Renew the leases of `claims`, which are pairs of a run and the token of its claim."""
-    arguments: list[Argument] = [lease_us]
-    for ref, token in claims:
-        arguments += [ref.task_id, ref.run, token]
-
-    def parse(reply: Sequence[Sequence[bytes]]) -> Renewal:
-        lost, cancel = (frozenset(name.decode() for name in names) for names in reply)
-        return Renewal(lost, cancel)
-
-    records = [keys.task(ref.task_id).record for ref, _ in claims]
-    return Operation(script("renew_runs"), [keys.leases, *records], arguments, parse)
 
 
 def checkpoint(

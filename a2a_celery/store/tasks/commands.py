@@ -242,8 +242,9 @@ def continue_task(
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
     answered_run: int | None = None,
+    on_message: str = "queue",
 ) -> Operation[Continued]:
-    """Accept a further message to a task. The message begins the next run, or waits for the end of the open run.
+    """Accept a further message to a task. The message begins the next run, or `on_message` decides if a run is open.
 
     Args:
         request: request whose message contains the ids of the task and the context.
@@ -256,6 +257,7 @@ def continue_task(
         limits: limits for a message that begins a run, or None.
         max_bytes: maximum size of the task including the message, or None for no limit.
         answered_run: run whose question the message answers, after the caller has validated the answer, or None.
+        on_message: ``Agent.on_message``.
     """
     message = request.message
     return Operation(
@@ -277,6 +279,8 @@ def continue_task(
             limit_argument(keys, scope, limits),
             "" if max_bytes is None else max_bytes,
             "" if answered_run is None else answered_run,
+            on_message,
+            keys.runner(""),
             *config_arguments(keys, push),
         ],
         continued,

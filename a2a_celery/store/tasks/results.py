@@ -141,8 +141,37 @@ class Waiting:
     is_resolved: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The message is in the history, at the event `newest`, and the open run can read it or is interrupted by it.
+
+    A client must not receive a task that is not `is_resolved`, because it has blob references.
+    """
+
+    task: Task
+    newest: EventId
+    is_resolved: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """A run of the task is open, and its agent accepts no message meanwhile. Nothing was written."""
+
+
 Answered = (
-    Missing | WrongContext | Ended | Full | TooLarge | TooManyConfigs | Known | Conflict | Limited | Begun | Waiting
+    Missing
+    | WrongContext
+    | Ended
+    | Full
+    | TooLarge
+    | TooManyConfigs
+    | Known
+    | Conflict
+    | Limited
+    | Begun
+    | Waiting
+    | Delivered
+    | Working
 )
 """Result of `continue_task` for a message that needs no validation or was validated."""
 
@@ -212,6 +241,8 @@ def continued(reply: Sequence[Any]) -> Continued:
             return OpenQuestion(int(reply[1]), reply[2])
         case b"full":
             return Full()
+        case b"working":
+            return Working()
         case b"large":
             return TooLarge()
         case b"configs":
@@ -225,6 +256,8 @@ def continued(reply: Sequence[Any]) -> Continued:
         case b"begun":
             task, newest = task_from_snapshot(reply[2])
             return Begun(int(reply[1]), task, newest, reply[3] == b"1", snapshot_is_resolved(reply[2]))
+        case b"delivered":
+            return Delivered(*task_from_snapshot(reply[1]), snapshot_is_resolved(reply[1]))
         case _:
             return Waiting(int(reply[1]), *task_from_snapshot(reply[2]), snapshot_is_resolved(reply[2]))
 

@@ -30,7 +30,7 @@ local function end_task(keys, r, dead_letters)
   redis.call('DEL', keys[7])
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
-    'resumed_by'}
+    'resumed_by', 'has_messages', 'interrupt_requested'}
   if dead_letters then
     redis.call('HDEL', keys[1], unpack(fields))
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
@@ -41,8 +41,8 @@ local function end_task(keys, r, dead_letters)
     if r.signal_bytes then redis.call('DEL', keys[12]) end
     add_size(r, -tonumber(r.signal_bytes or 0))
     if r.quota_account then add_size(r, -size_of_request(keys)) end
-    for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'signal_ids', 'signal_bytes',
-      not r.enabled_configs and 'trace' or nil}) do
+    for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages', 'signal_ids',
+      'signal_bytes', not r.enabled_configs and 'trace' or nil}) do
       fields[#fields + 1] = field
     end
     redis.call('HDEL', keys[1], unpack(fields))

@@ -16,23 +16,32 @@ local function append_client_message(keys, r, at, message)
   add_size(r, #message)
 end
 
--- Remove and return the first waiting message, as continue_task stored it: message, SUBMITTED event, request, caller,
--- options, and the suffix of a message that the task never processed. Return nil if no message waits.
+-- Return the fields of a waiting message, as continue_task packed it: message, SUBMITTED event, request, caller, options,
+-- the suffix of a message that the task never processed and, if the message is in the history already, 'steer' or
+-- 'interrupt' and its index in the history.
+local function unpack_waiting(waiting)
+  local fields = {struct.unpack('>I4c0I4c0I4c0I4c0I4c0I4c0', waiting)}
+  local position = table.remove(fields)
+  if position <= #waiting then fields[7], fields[8] = struct.unpack('>I4c0I4', waiting, position) end
+  return fields
+end
+
+-- Remove the first waiting message and return its fields, or nil if no message waits.
 local function next_waiting(keys, r)
   local waiting = redis.call('LPOP', keys[7])
   if waiting then
     add_size(r, -#waiting)
-    return {struct.unpack('>I4c0I4c0I4c0I4c0I4c0I4c0', waiting)}
+    return unpack_waiting(waiting)
   end
 end
 
 -- Append waiting messages to the history if the task will end in `state`, marked as not processed. Two concatenated
--- protobuf messages are one merged message.
+-- protobuf messages are one merged message. A message that is in the history already does not change.
 local function append_waiting_messages(keys, r, state)
   if not TERMINAL[state] then return end
   local waiting = next_waiting(keys, r)
   while waiting do
-    append_client_message(keys, r, next_timestamp(r), waiting[1] .. waiting[6])
+    if not waiting[7] then append_client_message(keys, r, next_timestamp(r), waiting[1] .. waiting[6]) end
     waiting = next_waiting(keys, r)
   end
 end

@@ -56,7 +56,13 @@
 --   published_at               "<run> <µs>": the last confirmation of the broker, or the attempt of a watcher to publish
 --   lost_processes             worker processes that were lost before they claimed the run, each followed by a space
 --   ask_count                  number of answers that the agent's `ask` has received or waits for
---   interrupted_state          state before the message of the current turn; absent in the first turn
+--   interrupted_state          state before the message of the current turn, INPUT_REQUIRED if the task was not
+--                              interrupted; absent in the first turn
+--   turn_messages              index in the history of the message of the current turn, after those of the turns that led
+--                              to it by a question of `ask`; absent in the first turn. Deleted with the request
+--   read_messages              indexes in the history of the messages that these earlier turns have read
+--   has_messages               '1' if a message was delivered to an open run; deleted at the task's end
+--   interrupt_requested        run that a message of the client interrupts; deleted at the task's end
 --   pause_timeout, pauses      event that ends an unanswered pause ('' if pauses have no timeout), and the key of the list of
 --                              pauses; the event is deleted at the task's end
 --   answer_schema              JSON Schema of the answer to the open question; absent if any message answers it
@@ -83,7 +89,7 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
   'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner',
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
-  'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes'}
+  'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 

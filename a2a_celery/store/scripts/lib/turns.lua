@@ -1,21 +1,35 @@
 -- requires: dispatch, journal, log, options, states, status, stored_bytes, tasks, time
 
--- Begin the next turn: append the client's message, set SUBMITTED and queue a run. Without a question of `ask`, the
--- message is no answer, and the journal is deleted. `message` and `submitted` are
--- encoded events; a watcher publishes the run after due_us.
-local function begin_turn(keys, r, message, submitted, request, caller, options, due_us)
-  end_pause(keys, r)
-  if (r.ask_count or '0') == '0' then delete_journal(keys, r) end
-  append_client_message(keys, r, next_timestamp(r), message)
-  redis.call('HSET', keys[1], 'interrupted_state', micros(r.state))
+-- Start the next turn, whose message is the entry `index` of the history: write the status and number its run. The
+-- caller queues the run. ask_count is '0' unless the message answers a question of the agent's `ask`; then the journal
+-- is kept.
+local function start_turn(keys, r, index, state, status, request, caller, options, ask_count)
   local at = next_timestamp(r)
-  append_entry(keys, r, at, submitted)
-  set_status(keys, r, SUBMITTED, '0', submitted, at)
-  r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
-  r.phase, r.token, r.runner = 'queued', '', ''
+  append_entry(keys, r, at, status)
+  set_status(keys, r, state, '0', status, at)
   if r.quota_account then add_size(r, #request + #caller + #options - size_of_request(keys)) end
   redis.call('HSET', keys[1], 'request', request, 'caller', caller)
   set_options(keys[1], options)
   redis.call('HDEL', keys[1], 'republish_count', 'uncounted_attempts', 'lost_processes', 'answer_schema')
-  queue_run(keys, r, at + due_us)
+  if ask_count == '0' then
+    delete_journal(keys, r)
+    redis.call('HDEL', keys[1], 'read_messages')
+    redis.call('HSET', keys[1], 'turn_messages', micros(index))
+  else
+    local earlier = r.turn_messages or r.turn == 1 and '0' -- unknown if an earlier release began the turns
+    if earlier then redis.call('HSET', keys[1], 'turn_messages', earlier .. ' ' .. micros(index)) end
+  end
+  r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
+  r.phase, r.token, r.runner = 'queued', '', ''
+end
+
+-- Begin the next turn of an interrupted task: append the client's message, set SUBMITTED and queue a run. `message` and
+-- `submitted` are encoded events; a watcher publishes the run after due_us.
+local function begin_turn(keys, r, message, submitted, request, caller, options, due_us)
+  end_pause(keys, r)
+  append_client_message(keys, r, next_timestamp(r), message)
+  redis.call('HSET', keys[1], 'interrupted_state', micros(r.state))
+  local index = redis.call('LLEN', keys[3]) - 1
+  start_turn(keys, r, index, SUBMITTED, submitted, request, caller, options, r.ask_count or '0')
+  queue_run(keys, r, r.at + due_us)
 end

@@ -7,7 +7,7 @@
 --       if events are off)
 -- returns {'dropped', reason} | {'unrecorded', context}: the call must be repeated with the event of the retry
 --       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,
---       steps, journal, journal_origin}
+--       steps, journal, journal_origin, turn_messages, read_messages}
 --       session is {} or {version, state, '1' if an earlier run of the same turn saved it}
 --       steps are the newest of the task; the first run of a task, before any retry, receives those of the session
 --       journal is {keys and entries in turn} | '': it is too large, see read_journal
@@ -83,8 +83,9 @@ if r.phase == 'queued' then
   end
   save_record(KEYS, r)
 end
+local indexes = r.turn > 1 and redis.call('HMGET', record, 'turn_messages', 'read_messages') or {}
 return {
   'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.ask_count or '0', r.interrupted_state or '', r.scope,
   r.options or '', snapshot(KEYS, r, -1, true), session_of(r), steps_before(r),
-  small_journal(KEYS, r) or '', r.journal_origin or '',
+  small_journal(KEYS, r) or '', r.journal_origin or '', indexes[1] or '', indexes[2] or '',
 }

@@ -9,7 +9,7 @@
 -- returns {'over', version, state}: the run has ended, by this call or before
 --       | {'unchanged'}: the run does not exist, belongs to another process or to a later retry, or will have another
 --       attempt
--- requires: context_queue, events, full_store, metrics, notifications, retirement, runs, states, status, tasks, time
+-- requires: context_queue, events, full_store, incoming, metrics, notifications, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
 local run, runner_prefix, worker_was_lost, dead_letters = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
 local max_lost, retries, first_event = tonumber(ARGV[5]), tonumber(ARGV[6]), 7
@@ -32,7 +32,7 @@ if r.phase == 'running' then
   if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
   if r.cancel_requested == '1' then
     write_status(KEYS, r, CANCELED, '1', r.canceled_event)
-  elseif worker_was_lost and r.attempt < tonumber(r.max_attempts or '1') then
+  elseif worker_was_lost and (is_interrupting(r) or r.attempt < tonumber(r.max_attempts or '1')) then
     redis.call('ZADD', r.leases, micros(now()), run_name(r))
     return {'unchanged'}
   else

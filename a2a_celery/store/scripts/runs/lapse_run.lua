@@ -1,6 +1,6 @@
 -- lapse_run: end the attempt of a worker whose lease has expired. any live state → CANCELED if a client requested the
--- cancel; → WORKING, with the next run queued, if the turn may have another attempt; otherwise → FAILED, with a dead
--- letter
+-- cancel; → WORKING, with the next run queued, if a message interrupts the run or the turn may have another attempt;
+-- otherwise → FAILED, with a dead letter
 -- KEYS  keys of the task
 -- ARGV  run, version that the remaining arguments were made from, FAILED event, WORKING event of the next attempt, its
 --       packed metadata, µs until the next run is published, list of dead letters, and the arguments of replace_task if
@@ -8,7 +8,7 @@
 -- returns {'failed'} | {'canceled'} | {'again', next run, its options} | {'changed'}: the call must be made from the
 --       current version
 --       | {'over'}: the lease has not expired, or the run has ended
--- requires: full_store, metrics, notifications, replacement, retirement, runs, states, status, tasks, time
+-- requires: full_store, incoming, metrics, notifications, replacement, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
 local run, version, failed_event, working_event, metadata = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local again_us, dead_letters, first_replacement = tonumber(ARGV[6]), ARGV[7], 8
@@ -20,7 +20,10 @@ if lease and tonumber(lease) > now() then return {'over'} end
 if r.version ~= version then return {'changed'} end
 refuse_on_full_store(record) -- the worker may be alive, but cannot renew its lease in a full store
 local reply
-if r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts or '1') then
+if is_interrupting(r) then
+  local options = begin_turn_of_message(KEYS, r, r.state, '0', again_us)
+  reply = {'again', micros(r.run), options}
+elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts or '1') then
   close_run(r)
   if #ARGV >= first_replacement then replace_task(KEYS, r, first_replacement) end
   write_status(KEYS, r, WORKING, '0', working_event)

@@ -1,12 +1,13 @@
 -- release_run: release a claimed run from its worker: the run is queued for a retry, or delegated to a canvas. The
--- events decide the state; → CANCELED if a client requested the cancel. A full store accepts small events.
+-- events decide the state; → CANCELED if a client requested the cancel. If a message interrupts the run, its turn
+-- begins instead. A full store accepts small events.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, 'queued' or 'delegated', options of the run or
 --       the canvas, number of retries, list of delegated runs, µs until a watcher publishes the run or polls the
 --       canvas, number of arguments of the events, events, and the arguments of replace_task if the task is replaced
 --       before the events
 -- returns {'released', version, state} | {'lost', see missing_events} | {'illegal', number of the event, state}
--- requires: dispatch, events, notifications, replacement, retirement, runs, states, status, tasks, time
+-- requires: dispatch, events, incoming, notifications, replacement, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
 local run, token, before, phase = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local content, retries, canvases, due_us = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
@@ -28,6 +29,8 @@ apply_events(KEYS, r, first_event, last_event)
 if r.cancel_requested == '1' then
   write_status(KEYS, r, CANCELED, '1', r.canceled_event)
   end_task(KEYS, r)
+elseif is_interrupting(r) then
+  begin_turn_of_message(KEYS, r, r.state, '0', 0)
 else
   close_run(r)
   r.phase, r.seq = phase, 0

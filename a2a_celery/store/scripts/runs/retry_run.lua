@@ -1,11 +1,12 @@
 -- retry_run: queue the next attempt of a claimed run that Celery retries and whose worker has not recorded the retry.
--- any live state → WORKING; → CANCELED if a client requested the cancel.
+-- any live state → WORKING; → CANCELED if a client requested the cancel. If a message interrupts the run, its turn
+-- begins instead.
 -- KEYS  keys of the task
 -- ARGV  run, beginning of the runner's id, number of retries including this one, and to write: options of the run, µs
 --       until a watcher publishes it, event
 -- returns {'unchanged'}: the run does not exist, belongs to another process, or the retry was recorded
 --       | {'claimed', context, options}: nothing was written | {'released', version, state}
--- requires: dispatch, events, notifications, retirement, runs, states, status, tasks, time
+-- requires: dispatch, events, incoming, notifications, retirement, runs, states, status, tasks, time
 local run, runner_prefix, retries, options, again_us, first_event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], 6
 
 local r = load_record(KEYS)
@@ -24,6 +25,8 @@ apply_events(KEYS, r, first_event)
 if r.cancel_requested == '1' then
   write_status(KEYS, r, CANCELED, '1', r.canceled_event)
   end_task(KEYS, r)
+elseif is_interrupting(r) then
+  begin_turn_of_message(KEYS, r, r.state, '0', 0)
 else
   close_run(r)
   r.phase, r.seq = 'queued', 0

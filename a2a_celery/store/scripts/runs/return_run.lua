@@ -7,7 +7,7 @@
 --       that is not claimed, µs until a watcher publishes the next run, list of dead letters, FAILED event
 -- returns {'queued', agent, next run, its options} | {'lapsed', agent, attempt, maximum attempts} | {'over', state}
 --       | {'unchanged'}: the run belongs to another process, or does not exist
--- requires: context_queue, events, full_store, metrics, notifications, options, retirement, runs, states, status, tasks, time
+-- requires: context_queue, events, full_store, incoming, metrics, notifications, options, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
 local run, runner_prefix, due_us, dead_letters, first_event = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], 5
 
@@ -31,7 +31,7 @@ if r.phase == 'queued' then
 end
 if runner_prefix == '' or string.sub(r.runner, 1, #runner_prefix) ~= runner_prefix then return {'unchanged'} end
 local max_attempts, is_canceled = tonumber(r.max_attempts or '1'), r.cancel_requested == '1'
-if is_canceled or max_attempts == 1 then
+if is_canceled or max_attempts == 1 and not is_interrupting(r) then
   if is_canceled then write_status(KEYS, r, CANCELED, '1', r.canceled_event) else apply_events(KEYS, r, first_event) end
   end_task(KEYS, r, r.state == FAILED and dead_letters)
   count_metric(r, 'lost', r.state == FAILED and 'failed' or 'canceled')

@@ -1,22 +1,22 @@
 -- settle_run: write the last events of a run, end its lease, begin the next waiting turn, and save the session if the
 -- task completed or was interrupted. → terminal or interrupted; an interrupted task that a client asked to cancel →
--- CANCELED. A full store accepts small events.
+-- CANCELED; → WORKING if the turn of a message that the run has not read follows. A full store accepts small events.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, µs until a watcher publishes the next run, number
---       of answers that the agent's `ask` has received or waits for, pauses, µs until a pause ends (0 for never),
---       FAILED event that ends the pause, list of dead letters if a FAILED task leaves a dead letter (''
---       for none), JSON Schema of the answer ('' for none), the session: the arguments of save_session ('' for none),
---       events
+--       of answers that the agent's `ask` has received or waits for, number of messages that the run has read, pauses,
+--       µs until a pause ends (0 for never), FAILED event that ends the pause, list of dead letters if a FAILED task
+--       leaves a dead letter ('' for none), JSON Schema of the answer ('' for none), the session: the arguments of
+--       save_session ('' for none), events
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task} | {'lost', see
 --       missing_events}
 --       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: child_waits, context_queue, events, keys, notifications, retirement, runs, sessions, states, status, tasks, time, turns
+-- requires: child_waits, context_queue, events, incoming, keys, notifications, retirement, runs, sessions, states, status, tasks, time, turns
 local record = KEYS[1]
 local run, token, before, due_us, ask_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local pauses, pause_us, pause_timeout, dead_letters = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local answer_schema = ARGV[10]
-local session, session_state, first_session, first_event = ARGV[11], ARGV[13], 11, 17
+local read_count, pauses, pause_us, pause_timeout, dead_letters = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), ARGV[9], ARGV[10]
+local answer_schema = ARGV[11]
+local session, session_state, first_session, first_event = ARGV[12], ARGV[14], 12, 18
 
 local r = load_record(KEYS)
 if r and r.settled then
@@ -30,21 +30,30 @@ if missing then return {'lost', missing} end
 local newer = newer_version(first_session)
 if newer then return {'conflict', newer} end
 allow_small_write(KEYS, first_event, #session_state)
+local has_next, replaced_state = has_next_message(KEYS, r, read_count)
 if r.seq <= before and #ARGV >= first_event then
   local illegal = first_illegal(r, first_event)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
+  if has_next then replaced_state = keep_working(r, first_event) end
   apply_events(KEYS, r, first_event)
   observe_first_event(KEYS, r, before, first_event)
   r.seq = before + (#ARGV - first_event + 1) / 5
 end
-if INTERRUPTED[r.state] and r.cancel_requested == '1' then -- interrupted before the cancel reached the agent
+local left_state = replaced_state or r.state
+local is_interrupted = r.interrupt_requested == micros(r.run) and not TERMINAL[r.state]
+if r.cancel_requested == '1' and (INTERRUPTED[r.state] or is_interrupted) then -- before the cancel reached the agent
   write_status(KEYS, r, CANCELED, '1', r.canceled_event)
 end
-if session ~= '' and (session_state == '' or r.state == COMPLETED or INTERRUPTED[r.state]) then
+if session ~= '' and (session_state == '' or r.state == COMPLETED or INTERRUPTED[r.state] or replaced_state) then
   save_session(KEYS, r, first_session)
 end
 local next_task, next_run, next_options = '', '', ''
-if r.phase == 'running' and (TERMINAL[r.state] or INTERRUPTED[r.state]) then
+if has_next and r.phase == 'running' and (replaced_state or INTERRUPTED[r.state] or is_interrupted) then
+  remove_read_messages(KEYS, r, read_count, ask_count)
+  next_options = begin_turn_of_message(KEYS, r, left_state, ask_count, due_us)
+  next_task, next_run = r.task_id, micros(r.run)
+  redis.call('HSET', record, 'settled', table.concat({token, micros(r.version), micros(r.state), next_run}, ' '))
+elseif r.phase == 'running' and (TERMINAL[r.state] or INTERRUPTED[r.state]) then
   next_task, next_run, next_options = leave_context_queue(KEYS, r, due_us)
 end
 if TERMINAL[r.state] then
@@ -52,6 +61,7 @@ if TERMINAL[r.state] then
 elseif INTERRUPTED[r.state] then
   close_run(r)
   redis.call('HSET', record, 'ask_count', ask_count)
+  remove_read_messages(KEYS, r, read_count, ask_count)
   local waiting = next_waiting(KEYS, r)
   if waiting then
     local message, submitted, request, caller, options = unpack(waiting)

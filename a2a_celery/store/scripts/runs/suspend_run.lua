@@ -1,6 +1,6 @@
 -- suspend_run: release a claimed run until a time, or until a signal. The next run of the turn is suspended; it is
--- queued at once if the signal has arrived, the child has ended or the time has passed. → CANCELED if a client requested the cancel. A full
--- store accepts small events.
+-- queued at once if the signal has arrived, the child has ended or the time has passed. → CANCELED if a client
+-- requested the cancel. If a message interrupts the run, its turn begins instead. A full store accepts small events.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, list of suspended runs, name of the signal (''
 --       for a time only), µs until the run continues ('' for no limit), µs since 1970 at which it continues instead (''
@@ -8,7 +8,7 @@
 --       arguments of the events, events, and the arguments of replace_task if the task is replaced before the events
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: child_waits, events, notifications, options, replacement, retirement, runs, signals, states, status, stored_bytes, suspension, tasks, time
+-- requires: child_waits, events, incoming, notifications, options, replacement, retirement, runs, signals, states, status, stored_bytes, suspension, tasks, time
 local record = KEYS[1]
 local run, token, before, suspended = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local signal, wait_us, until_us, wait_key, wait_header, wait_timeout = unpack(ARGV, 5, 10)
@@ -35,6 +35,8 @@ local next_run = ''
 if r.cancel_requested == '1' then
   write_status(KEYS, r, CANCELED, '1', r.canceled_event)
   end_task(KEYS, r)
+elseif is_interrupting(r) then
+  begin_turn_of_message(KEYS, r, r.state, '0', 0)
 else
   close_run(r)
   r.run, r.seq, r.token, r.phase = r.run + 1, 0, '', 'suspended'

@@ -1,31 +1,35 @@
 -- continue_task: accept a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run;
--- while a run is open, the message waits for its end.
+-- while a run is open, the agent's on_message decides: the message waits for its end, can be read by the run, interrupts
+-- the run, or is refused.
 -- KEYS  keys of the task
 -- ARGV  scope, context id ('' if the client named none), nonce of the call, µs until a watcher publishes the run,
 --       message event, SUBMITTED event, request, caller, maximum number of waiting messages, options of the run, key of
 --       the message id ('' to accept any), digest of the message, ms for which the id is remembered, suffix of the
 --       message if the task ends before the message has its turn, limits as in check_limits, maximum bytes of the task
---       ('' for no limit), run whose question the message is known to answer ('' for none), and a push-notification
---       config: the arguments of save_config
+--       ('' for no limit), run whose question the message is known to answer ('' for none), on_message of the agent,
+--       prefix of the channels of workers, and a push-notification config: the arguments of save_config
 -- returns {'begun', run, snapshot, '1' if the run is blocked} | {'waiting', number of waiting messages, snapshot}
+--       | {'delivered', snapshot}: the open run can read the message, or is interrupted | {'working'}: a run is open
 --       | {'question', run, JSON Schema of the answer}: the message answers the question of another run
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'known', task id, version, turns ahead}: the message was accepted before
 --       | {'conflict'}: another message has the same id | {'limited', see check_limits}
--- requires: configs, context_queue, full_store, limits, messages, notifications, snapshot, states, stored_bytes, tasks, time, turns
-local record, waiting_turns = KEYS[1], KEYS[7]
+-- requires: configs, context_queue, full_store, incoming, limits, messages, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
+local record, history, waiting_turns = KEYS[1], KEYS[3], KEYS[7]
 local scope, context_id, nonce, due_us, message, submitted, request, caller = unpack(ARGV, 1, 8)
 local max_waiting, options, message_key, digest, window_ms, suffix, limits, max_bytes = unpack(ARGV, 9, 16)
-local answered_run, first_config = ARGV[17], 18
+local answered_run, on_message, channel_prefix, first_config = ARGV[17], ARGV[18], ARGV[19], 20
 
 local r = load_record(KEYS)
 if not r or r.scope ~= scope then return {'missing'} end
 local function begun() return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), is_blocked(KEYS, r) and '1' or '0'} end
 local function waiting() return {'waiting', tostring(redis.call('LLEN', waiting_turns)), snapshot(KEYS, r, -1, true)} end
+local function delivered() return {'delivered', snapshot(KEYS, r, -1, true)} end
+local is_delivered = on_message == 'steer' or on_message == 'interrupt'
 if not TERMINAL[r.state] then
   if r.nonce == 'begun ' .. nonce then return begun() end
-  if r.nonce == nonce then return waiting() end
+  if r.nonce == nonce then return is_delivered and delivered() or waiting() end
 end
 local accepted = find_accepted(message_key)
 if accepted then
@@ -34,6 +38,7 @@ if accepted then
 end
 if context_id ~= '' and context_id ~= r.context then return {'context', r.context} end
 if TERMINAL[r.state] then return {'ended', micros(r.state)} end
+if r.phase ~= '' and on_message == 'reject' then return {'working'} end
 if r.phase ~= '' and redis.call('LLEN', waiting_turns) >= tonumber(max_waiting) then return {'full'} end
 if r.phase == '' and answered_run ~= micros(r.run) and r.answer_schema then
   return {'question', micros(r.run), r.answer_schema}
@@ -45,9 +50,32 @@ exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
 if exceeded then return exceeded end
 refuse_on_full_store(record)
 if not save_config(KEYS, r, first_config, r.version) then return {'configs'} end
-if r.phase ~= '' then
-  local turn = struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0', #message, message, #submitted, submitted, #request, request,
-    #caller, caller, #options, options, #suffix, suffix)
+if on_message == 'interrupt' and (r.phase == 'queued' or r.phase == 'suspended') then
+  append_client_message(KEYS, r, next_timestamp(r), message)
+  replace_queued_run(KEYS, r, submitted, request, caller, options, tonumber(due_us))
+  r.nonce = 'begun ' .. nonce
+  save_record(KEYS, r)
+  remember_message(message_key, digest, window_ms, r.task_id, record, r.version, 0)
+  notify(KEYS, r)
+  return begun()
+end
+local turn = r.phase ~= '' and struct.pack('>I4c0I4c0I4c0I4c0I4c0I4c0', #message, message, #submitted, submitted, #request,
+  request, #caller, caller, #options, options, #suffix, suffix)
+if turn and is_delivered then
+  append_client_message(KEYS, r, next_timestamp(r), message)
+  turn = turn .. struct.pack('>I4c0I4', #on_message, on_message, redis.call('LLEN', history) - 1)
+  redis.call('RPUSH', waiting_turns, turn)
+  add_size(r, #turn)
+  r.nonce = nonce
+  redis.call('HSET', record, 'has_messages', '1')
+  if on_message == 'interrupt' then redis.call('HSET', record, 'interrupt_requested', micros(r.run)) end
+  save_record(KEYS, r)
+  remember_message(message_key, digest, window_ms, r.task_id, record, r.version, 0)
+  notify(KEYS, r)
+  if r.phase == 'running' then redis.call('PUBLISH', channel_prefix .. r.runner, run_name(r) .. ' ' .. on_message) end
+  return delivered()
+end
+if turn then
   redis.call('RPUSH', waiting_turns, turn)
   add_size(r, #turn)
   count_growth(r)

@@ -1,0 +1,98 @@
+"""Messages of the client that arrive while the agent works on a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+
+from a2a.types import Message
+
+from ...concurrency import LeanEvent
+from ...errors import ConfigError
+from ...store.runs.commands import Claim, RunLost
+from ...store.runs.messages import read_messages
+from .settlement import RunStore
+
+
+class IncomingMessages:
+    """Messages that arrive during a turn, in the order of the log. Each message is read once.
+
+    Every run of the turn starts with the first message: the next attempt after a lost worker or a retry, and a run that
+    answers a question of `Turn.ask`. A message that no run has read becomes the next turn.
+
+    Args:
+        store: Store of the run.
+        claim: Claim of the run.
+        is_enabled: True for an agent with ``on_message="steer"``.
+        on_lost: Called if another worker has the run.
+    """
+
+    def __init__(self, store: RunStore, claim: Claim, *, is_enabled: bool, on_lost: Callable[[], None]) -> None:
+        self._store = store
+        self._claim = claim
+        self.is_enabled = is_enabled
+        self._on_lost = on_lost
+        self._earlier: deque[Message] = deque()
+        self._received: deque[Message] = deque()
+        self._arrived = LeanEvent()
+        self._reading = asyncio.Lock()
+        self.read_count = 0
+        """Number of messages that the agent has read, without those that earlier turns have read before."""
+
+    def replay(self, claim: Claim) -> None:
+        """Start with the messages that the earlier turns of a question have read. `claim` is complete."""
+        self._earlier.extend(claim.task.history[index] for index in claim.read_messages)
+
+    def notify(self) -> None:
+        """Wake the reader: a message may have arrived."""
+        self._arrived.set()
+
+    async def poll(self) -> list[Message]:
+        """Return the messages that have arrived and are not read yet, with one read of the store.
+
+        Raises:
+            ConfigError: The agent is not registered with ``on_message="steer"``.
+            CancelledError: Another worker has the run.
+        """
+        self._require_enabled()
+        async with self._reading:
+            await self._receive()
+            return [self._next() for _ in range(len(self._earlier) + len(self._received))]
+
+    async def wait(self) -> Message:
+        """Wait for the next message and return it; raises as `poll`."""
+        self._require_enabled()
+        while True:
+            async with self._reading:
+                if not self._earlier and not self._received:
+                    self._arrived.clear()
+                    await self._receive()
+                if self._earlier or self._received:
+                    return self._next()
+            await self._arrived.wait()
+
+    async def follow(self) -> AsyncGenerator[Message, None]:
+        """Yield the messages as they arrive, without an end; raises as `poll`."""
+        while True:
+            yield await self.wait()
+
+    def _require_enabled(self) -> None:
+        if not self.is_enabled:
+            agent = self._claim.scope.agent
+            raise ConfigError(f"agent {agent!r} receives no messages while it works: give it on_message='steer'")
+
+    async def _receive(self) -> None:
+        claim = self._claim
+        received = self.read_count + len(self._received)
+        answer = await self._store.run(read_messages(self._store.keys, claim.ref, token=claim.token, received=received))
+        if isinstance(answer, RunLost):
+            self._on_lost()
+            raise asyncio.CancelledError
+        self._received.extend(answer)
+
+    def _next(self) -> Message:
+        if self._earlier:
+            return self._earlier.popleft()
+        self.read_count += 1
+        return self._received.popleft()

@@ -1,0 +1,40 @@
+"""Renewal of the leases of claimed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..keys import Keys
+from ..operation import Argument, Operation, script
+from .commands import RunRef
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Names of the runs that need attention.
+
+    Attributes:
+        lost: runs whose claims are no longer valid.
+        cancel: runs to cancel.
+        interrupt: runs that a message of their client interrupts.
+        messages: other runs for which messages wait.
+    """
+
+    lost: frozenset[str]
+    cancel: frozenset[str]
+    interrupt: frozenset[str] = frozenset()
+    messages: frozenset[str] = frozenset()
+
+
+def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
+    """Renew the leases of `claims`, pairs of a run and the token of its claim."""
+    arguments: list[Argument] = [lease_us]
+    for ref, token in claims:
+        arguments += [ref.task_id, ref.run, token]
+
+    def parse(reply: Sequence[Sequence[bytes]]) -> Renewal:
+        return Renewal(*(frozenset(name.decode() for name in names) for names in reply))
+
+    records = [keys.task(ref.task_id).record for ref, _ in claims]
+    return Operation(script("renew_runs"), [keys.leases, *records], arguments, parse)

@@ -1,0 +1,100 @@
+-- requires: context_queue, runs, states, status, tasks, time, turns
+
+-- A message to a task with an open run waits in the list `turns`. Agent.on_message decides about it:
+--   queue      it is in the list only, and has its turn when the run has interrupted the task
+--   steer      it is in log and history as well; the run can read it, and it has its turn if the run does not read it
+--   interrupt  it is in log and history as well; its worker stops the run, and the turn of the message follows
+
+-- Return true if a message of a client interrupts the run.
+local function is_interrupting(r)
+  return r.cancel_requested ~= '1' and r.interrupt_requested == micros(r.run)
+end
+
+-- Return true if the turn of a waiting message follows the run, also if the run completes the task. The run has read
+-- the first `read_count` messages.
+local function has_next_message(keys, r, read_count)
+  if not r.has_messages or r.cancel_requested == '1' then return false end
+  local waiting = redis.call('LINDEX', keys[7], read_count)
+  return waiting and (is_interrupting(r) or unpack_waiting(waiting)[7] ~= nil)
+end
+
+-- Remove the messages that a run has read. If the run ends with a question of `ask`, the turn that follows reads them
+-- again.
+local function remove_read_messages(keys, r, read_count, ask_count)
+  if not r.has_messages then return end
+  local indexes = {r.read_messages}
+  for _ = 1, read_count do
+    local message = next_waiting(keys, r)
+    if not message then break end -- the store was restored from an older state
+    indexes[#indexes + 1] = micros(message[8])
+  end
+  if ask_count == '0' then
+    redis.call('HDEL', keys[1], 'read_messages')
+  elseif #indexes > 0 then
+    redis.call('HSET', keys[1], 'read_messages', table.concat(indexes, ' '))
+  end
+end
+
+-- Change the final status among the events from ARGV[first] on to WORKING, because another turn follows, and return its
+-- state, or nil if there is none. Two concatenated protobuf messages are one merged message, so the message of the
+-- status stays.
+local function keep_working(r, first)
+  for i = #ARGV - 4, first, -5 do
+    if ARGV[i] == 'S' then
+      local state = tonumber(ARGV[i + 1])
+      if state == COMPLETED or INTERRUPTED[state] or TERMINAL[state] and is_interrupting(r) then
+        ARGV[i + 1], ARGV[i + 3] = micros(WORKING), ARGV[i + 3] .. r.working_event
+        return state
+      end
+      return nil
+    end
+  end
+end
+
+-- Queue the run of a turn that replaces the open run. The task keeps its place in the queue of its context.
+local function queue_in_place(keys, r, due)
+  enter_queue(r)
+  if is_blocked(keys, r) then
+    redis.call('ZADD', r.dispatch .. ':blocked', micros(now()), run_name(r))
+  else
+    redis.call('ZADD', r.dispatch, micros(due), run_name(r))
+  end
+end
+
+-- Remove the waiting message whose turn follows the run, and return its fields. It is the newest interrupting message
+-- or, without one, the first message.
+local function next_message(keys, r)
+  if not is_interrupting(r) then return next_waiting(keys, r) end
+  local newest
+  for i, waiting in ipairs(redis.call('LRANGE', keys[7], 0, -1)) do
+    if unpack_waiting(waiting)[7] == 'interrupt' then newest = i end
+  end
+  for _ = 1, newest - 1 do
+    local waiting = next_waiting(keys, r)
+    if not waiting[7] then append_client_message(keys, r, next_timestamp(r), waiting[1]) end
+  end
+  return next_waiting(keys, r)
+end
+
+-- Close the open run and queue the turn of the next waiting message. WORKING stays; `before` is the state that the run
+-- would have left. Return the options of the new run, which a watcher publishes after due_us.
+local function begin_turn_of_message(keys, r, before, ask_count, due_us)
+  if is_interrupting(r) then ask_count = '0' end
+  local _, _, request, caller, options, _, _, index = unpack(next_message(keys, r))
+  close_run(r)
+  redis.call('HSET', keys[1], 'ask_count', ask_count, 'interrupted_state', micros(INTERRUPTED[before] and before or INPUT_REQUIRED))
+  start_turn(keys, r, index, WORKING, r.working_event, request, caller, options, ask_count)
+  queue_in_place(keys, r, r.at + due_us)
+  return options
+end
+
+-- Replace a queued or suspended run by a run of the client's newest message, the last entry of the history.
+local function replace_queued_run(keys, r, submitted, request, caller, options, due_us)
+  redis.call('ZREM', r.dispatch .. ':blocked', run_name(r))
+  close_run(r)
+  redis.call('HSET', keys[1], 'ask_count', '0', 'interrupted_state', micros(INPUT_REQUIRED))
+  local state = r.state == SUBMITTED and SUBMITTED or WORKING
+  local index = redis.call('LLEN', keys[3]) - 1
+  start_turn(keys, r, index, state, state == SUBMITTED and submitted or r.working_event, request, caller, options, '0')
+  queue_in_place(keys, r, r.at + due_us)
+end

@@ -1,0 +1,17 @@
+-- read_messages: return the messages that have arrived for a claimed run, in order. Does not change the task.
+-- KEYS  keys of the task
+-- ARGV  run, token of its claim, number of messages that the run has received
+-- returns {'messages', message events} | {'lost'}
+-- requires: status, tasks
+local waiting_turns = KEYS[7]
+local run, token, received = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+
+local r = load_record(KEYS)
+if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return {'lost'} end
+local messages = {}
+for _, waiting in ipairs(redis.call('LRANGE', waiting_turns, received, -1)) do
+  local fields = unpack_waiting(waiting)
+  if not fields[7] then break end -- it was accepted while the agent had on_message='queue'
+  messages[#messages + 1] = fields[1]
+end
+return {'messages', messages}

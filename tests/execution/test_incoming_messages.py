@@ -1,0 +1,218 @@
+"""An agent reads the messages that arrive while it works: each once, in order, and again if its turn is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from a2a.helpers import get_message_text
+from a2a.types import Message
+
+from a2a_celery import ConfigError
+from a2a_celery.agents import OnMessage
+from a2a_celery.caller import Caller
+from a2a_celery.execution.agents.turn import Turn
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.lifecycle import Paused, Superseded
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.store.runs.commands import Claim
+from a2a_celery.store.tasks.commands import continue_task
+from tests.support.seeds import ANN, CONTEXT, request, status
+
+from .scene import Scene, until
+
+
+async def send(scene: Scene, claim: Claim, text: str, on_message: OnMessage = "steer") -> None:
+    """Send a message to the task."""
+    task_id = claim.ref.task_id
+    message = request(text, task_id, CONTEXT)
+    await scene.seeds.store.run(
+        continue_task(scene.keys, ANN, task_id, message, "", caller=b"{}", nonce=uuid4().hex, on_message=on_message)
+    )
+
+
+async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunEventQueue, Turn]:
+    """Begin a run of an agent that can be steered."""
+    claim, events = await scene.begin(claim=claim, on_message="steer")
+    events.messages.replay(claim)
+    return claim, events, Turn(claim, events, Caller())
+
+
+async def next_turn(scene: Scene, claim: Claim, **options: int) -> tuple[Claim, RunEventQueue, Turn]:
+    """Begin the next run of the task."""
+    return await turn_of(scene, await scene.seeds.claimed(claim.ref.task_id, run=claim.ref.run + 1, **options))
+
+
+async def polled(turn: Turn) -> list[str]:
+    return [get_message_text(message) for message in await turn.poll_messages()]
+
+
+async def until_reading(scene: Scene) -> None:
+    """Wait until an agent has read the store once."""
+
+    async def has_read() -> bool:
+        return "read_messages" in scene.gate.calls
+
+    await until(has_read)
+
+
+async def test_each_message_is_read_once_in_order(scene: Scene) -> None:
+    claim, events, turn = await turn_of(scene)
+    assert await polled(turn) == []
+    for text in ("left", "right"):
+        await send(scene, claim, text)
+
+    assert await polled(turn) == ["left", "right"]
+    assert await polled(turn) == []
+
+    await scene.settle(claim, events)
+    assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
+
+
+async def test_a_poll_reads_the_store_once(scene: Scene) -> None:
+    claim, _, turn = await turn_of(scene)
+    await send(scene, claim, "left")
+    before = len(scene.gate.calls)
+
+    await turn.poll_messages()
+
+    assert scene.gate.calls[before:] == ["read_messages"]
+
+
+async def test_an_iteration_waits_for_a_notification_without_reading_the_store(scene: Scene) -> None:
+    claim, events, turn = await turn_of(scene)
+    heard: list[str] = []
+
+    async def listen() -> None:
+        async for message in turn.incoming():
+            heard.append(get_message_text(message))
+            if heard[-1] == "done":
+                break
+
+    async with asyncio.timeout(20):
+        listening = asyncio.create_task(listen())
+        await until_reading(scene)
+        for text in ("left", "done"):
+            await send(scene, claim, text)
+        assert scene.gate.calls.count("read_messages") == 1
+        events.messages.notify()
+        await listening
+
+    assert heard == ["left", "done"]
+    assert scene.gate.calls.count("read_messages") == 2
+
+
+async def test_what_an_iteration_has_not_yielded_is_unread(scene: Scene) -> None:
+    claim, events, turn = await turn_of(scene)
+    for text in ("left", "right", "back"):
+        await send(scene, claim, text)
+
+    async for message in turn.incoming():
+        assert get_message_text(message) == "left"
+        break
+    await scene.settle(claim, events)
+
+    assert scene.published == [2]
+    _, _, following = await next_turn(scene, claim)
+    assert (following.text, following.number) == ("right", 2)
+    assert await polled(following) == ["back"]
+
+
+async def test_concurrent_readers_share_the_messages(scene: Scene) -> None:
+    claim, events, turn = await turn_of(scene)
+    iterator = turn.incoming()
+    waiting: asyncio.Future[Message] = asyncio.ensure_future(anext(iterator))  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        await until_reading(scene)
+        for text in ("left", "right"):
+            await send(scene, claim, text)
+        assert await polled(turn) == ["left", "right"], "a reader that waits blocks no other"
+        await send(scene, claim, "back")
+        events.messages.notify()
+        assert get_message_text(await waiting) == "back"
+
+
+async def test_a_reader_that_is_cancelled_consumes_nothing(scene: Scene) -> None:
+    claim, _, turn = await turn_of(scene)
+    await send(scene, claim, "left")
+    scene.gate.open.clear()
+    reading = asyncio.create_task(turn.poll_messages())
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait({reading})
+    scene.gate.open.set()
+
+    assert await polled(turn) == ["left"]
+
+
+async def test_the_next_attempt_reads_the_messages_again(scene: Scene) -> None:
+    claim, _, turn = await turn_of(scene, await scene.seeds.claimed(max_attempts=2))
+    await send(scene, claim, "left")
+    assert await polled(turn) == ["left"]
+    await scene.seeds.lost(claim.ref)
+    await send(scene, claim, "right")
+
+    again, events, repeated = await next_turn(scene, claim, max_attempts=2)
+
+    assert (repeated.text, repeated.attempt) == ("hello", 2)
+    assert await polled(repeated) == ["left", "right"]
+    with pytest.raises(asyncio.CancelledError):
+        await turn.poll_messages()
+    await scene.settle(again, events)
+    assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
+
+
+async def test_a_function_that_is_called_again_after_an_answer_reads_them_again(scene: Scene) -> None:
+    claim, events, turn = await turn_of(scene)
+    await send(scene, claim, "left")
+    assert await polled(turn) == ["left"]
+    events.settlement.asked = 1
+    await scene.settle(claim, events, Paused(INPUT_REQUIRED))
+    await send(scene, claim, "ten")
+
+    again, events, repeated = await next_turn(scene, claim)
+    await send(scene, claim, "right")
+
+    assert repeated.text == "hello"
+    assert await polled(repeated) == ["left", "right"]
+    assert await repeated.ask("how far?") == "ten"
+    await scene.settle(again, events)
+    assert (await scene.seeds.task(claim.ref.task_id)).status.state == COMPLETED
+
+
+async def test_an_unread_message_becomes_the_next_turn_of_an_agent_that_sent_its_own_end(scene: Scene) -> None:
+    claim, events, _ = await turn_of(scene)
+    await events.enqueue_event(status(COMPLETED, "done"))
+    await send(scene, claim, "left")
+
+    await scene.settle(claim, events)
+
+    task = await scene.seeds.task(claim.ref.task_id)
+    assert (task.status.state, scene.published) == (WORKING, [2])
+    assert [get_message_text(message) for message in task.history] == ["hello", "left", "done"]
+
+
+async def test_an_interrupted_run_leaves_its_task_working(scene: Scene) -> None:
+    claim, events = await scene.begin(on_message="interrupt")
+    await events.enqueue_event(status(WORKING, "half"))
+    await send(scene, claim, "rather this", "interrupt")
+
+    await scene.settle(claim, events, Superseded())
+
+    assert scene.published == [2]
+    assert await scene.seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, WORKING, WORKING]
+    assert (await scene.seeds.claimed(claim.ref.task_id, run=2)).request.message.parts[0].text == "rather this"
+
+
+@pytest.mark.parametrize("on_message", ["queue", "interrupt", "reject"])
+async def test_other_agents_learn_that_they_cannot_read_messages(scene: Scene, on_message: OnMessage) -> None:
+    claim, events = await scene.begin(on_message=on_message)
+    turn = Turn(claim, events, Caller())
+
+    with pytest.raises(
+        ConfigError, match="agent 'agent' receives no messages while it works: give it on_message='steer'"
+    ):
+        await turn.poll_messages()
+    with pytest.raises(ConfigError):
+        await anext(turn.incoming())

@@ -1,0 +1,519 @@
+"""A message to a task with an open run: the agent's on_message decides what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_celery.agents import OnMessage
+from a2a_celery.lifecycle import EventKind, kind_of
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    SUBMITTED,
+    WORKING,
+)
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.pubsub import PubSubListener
+from a2a_celery.store.runs.commands import Claim, RunLost, Settled, end_run, settle_run
+from a2a_celery.store.runs.messages import read_messages
+from a2a_celery.store.runs.recovery import GivenUp, return_run
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.runs.renewal import Renewal, renew_runs
+from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, IdempotencyKey, continue_task, request_cancel
+from a2a_celery.store.tasks.results import (
+    Begun,
+    Conflict,
+    Continued,
+    Delivered,
+    Full,
+    Known,
+    TooLarge,
+    Waiting,
+    Working,
+)
+from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
+
+FINAL = [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED]
+
+
+class Conversation:
+    """Sends messages to tasks, and reads those that a run can read."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+        self.store, self.keys, self.seeds = store, keys, seeds
+
+    async def send(
+        self, claim: Claim | str, text: str, on_message: OnMessage = "steer", nonce: str = "", **options: object
+    ) -> Continued:
+        """Send a further message."""
+        task_id = claim if isinstance(claim, str) else claim.ref.task_id
+        sent = request(text, task_id, CONTEXT)
+        nonce = nonce or uuid4().hex
+        return await self.store.run(
+            continue_task(
+                self.keys, ANN, task_id, sent, "", caller=b"{}", nonce=nonce, on_message=on_message, **options
+            )  # type: ignore[arg-type]
+        )
+
+    async def unread(self, claim: Claim, received: int = 0) -> list[str]:
+        """Return the texts of the messages that the run can read."""
+        found = await self.store.run(read_messages(self.keys, claim.ref, token=claim.token, received=received))
+        assert isinstance(found, list), found
+        return [message.parts[0].text for message in found]
+
+    async def settle(
+        self, claim: Claim, state: TaskState | None, text: str = "", *, read: int = 0, asked: int = 0
+    ) -> Settled:
+        """End the run in `state`, or without a state, after it has read `read` messages."""
+        events = [] if state is None else [status(state, text)]
+        answer = await self.store.run(
+            settle_run(
+                self.keys, claim.ref, token=claim.token, before=0, events=events, ask_count=asked, read_count=read
+            )
+        )
+        assert isinstance(answer, Settled), answer
+        return answer
+
+    async def history(self, claim: Claim | str) -> list[str]:
+        """Return the texts of the task's messages."""
+        task_id = claim if isinstance(claim, str) else claim.ref.task_id
+        return [message.parts[0].text for message in (await self.seeds.task(task_id)).history]
+
+    async def next_claim(self, claim: Claim, **options: object) -> Claim:
+        """Claim the run after `claim`."""
+        return await self.seeds.claimed(claim.ref.task_id, run=claim.ref.run + 1, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def talk(store: AsyncStore, keys: Keys, seeds: Seeds) -> Conversation:
+    return Conversation(store, keys, seeds)
+
+
+def text_of(claim: Claim) -> str:
+    """Return the text of the message of the claim's turn."""
+    return claim.request.message.parts[0].text
+
+
+async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_reads_it(
+    talk: Conversation, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    before = await seeds.log(claim.ref.task_id)
+
+    answers = [await talk.send(claim, text) for text in ("left", "right")]
+
+    log = await seeds.log(claim.ref.task_id)
+    assert all(isinstance(answer, Delivered) for answer in answers)
+    assert [answer.newest.version for answer in answers] == [len(before) + 1, len(before) + 2]  # type: ignore[union-attr]
+    assert [kind_of(entry.event) for entry in log[len(before) :]] == [EventKind.CLIENT_MESSAGE] * 2
+    assert await talk.history(claim) == ["hello", "left", "right"]
+    assert (await seeds.task(claim.ref.task_id)).status.state == WORKING
+    assert await talk.unread(claim) == ["left", "right"]
+    assert await talk.unread(claim, received=1) == ["right"]
+    assert await talk.unread(claim, received=2) == []
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_run_that_waits_for_a_worker_can_read_it_too(talk: Conversation, seeds: Seeds) -> None:
+    task_id = await seeds.created()
+
+    assert isinstance(await talk.send(task_id, "left"), Delivered)
+
+    claim = await seeds.claimed(task_id)
+    assert text_of(claim) == "hello"
+    assert await talk.unread(claim) == ["left"]
+
+
+async def test_its_worker_is_notified(talk: Conversation, keys: Keys, seeds: Seeds, redis_server) -> None:  # type: ignore[no-untyped-def]
+    listener, received = PubSubListener(redis_server.store_url), asyncio.Queue[bytes]()
+    await listener.start()
+    await listener.on_message(keys.runner("runner"), received.put_nowait)
+    claim = await seeds.claimed()
+
+    await talk.send(claim, "left")
+    await talk.send(claim, "stop", "interrupt")
+
+    async with asyncio.timeout(20):
+        assert await received.get() == f"{claim.ref.name} steer".encode()
+        assert await received.get() == f"{claim.ref.name} interrupt".encode()
+    await listener.stop()
+
+
+@pytest.mark.parametrize("state", FINAL)
+async def test_unread_messages_become_the_next_turn_whatever_the_end(
+    talk: Conversation, seeds: Seeds, state: TaskState
+) -> None:
+    claim = await seeds.claimed()
+    for text in ("left", "right", "back"):
+        await talk.send(claim, text)
+
+    settled = await talk.settle(claim, state, "done", read=1)
+
+    task = await seeds.task(claim.ref.task_id)
+    assert (settled.state, settled.next_run) == (WORKING, 2)
+    assert task.status.state == WORKING
+    assert await talk.history(claim) == ["hello", "left", "right", "back", "done"]
+    following = await talk.next_claim(claim)
+    assert (text_of(following), following.turn, following.attempt) == ("right", 2, 1)
+    assert following.interrupted_state == (INPUT_REQUIRED if state == COMPLETED else state)
+    assert await talk.unread(following) == ["back"]
+    settled = await talk.settle(following, COMPLETED, read=1)
+    assert (settled.state, settled.next_run) == (COMPLETED, None)
+    assert await seeds.states(claim.ref.task_id) == [SUBMITTED, *[WORKING] * 3, COMPLETED]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_run_that_has_read_everything_ends_the_task(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "left")
+
+    assert (await talk.settle(claim, COMPLETED, read=1)).state == COMPLETED
+
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_pause_that_was_written_before_the_end_is_followed_by_the_turn(
+    talk: Conversation, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, status(INPUT_REQUIRED, "which?"))
+    await talk.send(claim, "this")
+
+    settled = await talk.store.run(settle_run(talk.keys, claim.ref, token=claim.token, before=1, events=[]))
+
+    assert isinstance(settled, Settled)
+    assert (settled.state, settled.next_run) == (WORKING, 2)
+    assert (await talk.next_claim(claim)).interrupted_state == INPUT_REQUIRED
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+@pytest.mark.parametrize("state", [FAILED, REJECTED, CANCELED])
+async def test_a_run_that_fails_ends_the_task_and_unread_messages_stay_in_the_history(
+    talk: Conversation, seeds: Seeds, state: TaskState
+) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "left")
+
+    settled = await talk.settle(claim, state, "no")
+
+    assert (settled.state, settled.next_run) == (state, None)
+    assert await talk.history(claim) == ["hello", "left"]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_repeated_end_returns_the_same_next_run_and_writes_nothing(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "left")
+    first = await talk.settle(claim, COMPLETED)
+    before = await seeds.everything()
+
+    assert await talk.settle(claim, COMPLETED) == first
+
+    assert await seeds.everything() == before
+
+
+async def test_a_message_and_an_end_at_once_lose_nothing(talk: Conversation, seeds: Seeds) -> None:
+    for _ in range(20):
+        claim = await seeds.claimed()
+        sent, settled = await at_once(talk.send(claim, "left"), talk.settle(claim, COMPLETED))
+
+        if isinstance(sent, Delivered):
+            assert settled.next_run == 2
+            assert text_of(await talk.next_claim(claim)) == "left"
+        else:
+            assert settled.state == COMPLETED
+        await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_two_clients_at_once_are_read_in_the_order_of_the_log(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+
+    await at_once(*(talk.send(claim, str(number)) for number in range(20)))
+
+    history = (await talk.history(claim))[1:]
+    assert sorted(history, key=int) == [str(number) for number in range(20)]
+    assert await talk.unread(claim) == history
+
+
+async def test_the_next_attempt_of_a_lost_run_reads_the_messages_again(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed(max_attempts=2)
+    await talk.send(claim, "left")
+    assert await talk.unread(claim) == ["left"]
+
+    assert (await seeds.lost(claim.ref)).outcome == "again"
+
+    again = await talk.next_claim(claim, max_attempts=2)
+    assert (text_of(again), again.attempt) == ("hello", 2)
+    assert await talk.unread(again) == ["left"]
+    lost = await talk.store.run(read_messages(talk.keys, claim.ref, token=claim.token, received=0))
+    assert lost == RunLost()
+    assert (await talk.settle(again, COMPLETED, read=1)).state == COMPLETED
+
+
+async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again(
+    talk: Conversation, seeds: Seeds
+) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "left")
+    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, asked=1)
+    assert isinstance(await talk.send(claim, "ten"), Begun)
+    answered = await talk.next_claim(claim)
+    await talk.send(answered, "right")
+    await talk.settle(answered, INPUT_REQUIRED, "how fast?", read=1, asked=2)
+    await talk.send(claim, "slowly")
+
+    last = await talk.next_claim(answered)
+
+    history = [message.parts[0].text for message in last.task.history]
+    assert last.ask_count == 2
+    assert [history[index] for index in last.turn_messages] == ["hello", "ten", "slowly"]
+    assert [history[index] for index in last.read_messages] == ["left", "right"]
+    await talk.settle(last, INPUT_REQUIRED, "what else?")
+    await talk.send(claim, "nothing")
+    new = await talk.next_claim(last)
+    assert (new.ask_count, len(new.turn_messages), new.read_messages) == (0, 1, ())
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_an_unread_message_answers_the_question(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "left")
+    await talk.send(claim, "ten")
+
+    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, asked=1)
+
+    answered = await talk.next_claim(claim)
+    history = [message.parts[0].text for message in answered.task.history]
+    assert history == ["hello", "left", "ten", "how far?"]
+    assert [history[index] for index in answered.turn_messages] == ["hello", "ten"]
+    assert [history[index] for index in answered.read_messages] == ["left"]
+    assert (answered.ask_count, answered.interrupted_state) == (1, INPUT_REQUIRED)
+
+
+async def test_a_cancel_ends_the_task_with_its_unread_messages(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "left")
+    await talk.store.run(request_cancel(talk.keys, ANN, claim.ref.task_id, CONTEXT))
+
+    settled = await talk.settle(claim, INPUT_REQUIRED, "how far?")
+
+    assert (settled.state, settled.next_run) == (CANCELED, None)
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_a_message_interrupts_a_claimed_run(talk: Conversation, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await seeds.appended(claim, chunk("half"))
+    renewal = renew_runs(keys, [(claim.ref, claim.token)], lease_us=LEASE_US)
+
+    sent = await talk.send(claim, "rather this", "interrupt")
+
+    assert isinstance(sent, Delivered)
+    assert await talk.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
+    settled = await talk.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
+    assert isinstance(settled, Settled)
+    assert (settled.state, settled.next_run) == (WORKING, 2)
+    following = await talk.next_claim(claim)
+    assert (text_of(following), following.turn) == ("rather this", 2)
+    assert await talk.store.run(renew_runs(keys, [(following.ref, following.token)], lease_us=LEASE_US)) == Renewal(
+        frozenset(), frozenset()
+    )
+    assert (await talk.settle(following, COMPLETED)).state == COMPLETED
+    assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, WORKING, COMPLETED]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_the_newest_of_several_messages_begins_the_turn(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    for text in ("this", "that", "neither"):
+        await talk.send(claim, text, "interrupt")
+
+    await talk.settle(claim, None)
+
+    following = await talk.next_claim(claim)
+    assert text_of(following) == "neither"
+    assert await talk.history(claim) == ["hello", "this", "that", "neither"]
+    assert (await talk.settle(following, COMPLETED)).next_run is None
+
+
+@pytest.mark.parametrize("state", [*FINAL, FAILED, REJECTED])
+async def test_an_interrupted_run_ends_no_task(talk: Conversation, seeds: Seeds, state: TaskState) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "rather this", "interrupt")
+
+    assert (await talk.settle(claim, state, "the end", asked=1)).state == WORKING
+
+    following = await talk.next_claim(claim)
+    assert (text_of(following), following.ask_count) == ("rather this", 0)
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+@pytest.mark.parametrize("serialize_context", [True, False])
+async def test_a_message_replaces_a_run_that_no_worker_has_claimed(
+    talk: Conversation, keys: Keys, seeds: Seeds, serialize_context: bool
+) -> None:
+    first = await seeds.created(serialize_context=serialize_context)
+    second = await seeds.created(serialize_context=serialize_context)
+
+    answers = [await talk.send(task_id, "rather this", "interrupt") for task_id in (first, second)]
+
+    assert [(answer.run, answer.is_blocked) for answer in answers] == [(2, False), (2, serialize_context)]  # type: ignore[union-attr]
+    dispatched, blocked = [f"{first}.2".encode(), f"{second}.2".encode()], []
+    if serialize_context:
+        blocked = [dispatched.pop()]
+    assert sorted(await seeds.store.redis.zrange(keys.dispatch, 0, -1)) == sorted(dispatched)
+    assert await seeds.store.redis.zrange(f"{keys.dispatch}:blocked", 0, -1) == blocked
+    claim = await seeds.claimed(first, run=2)
+    assert (text_of(claim), claim.turn) == ("rather this", 2)
+    assert await talk.history(claim) == ["hello", "rather this"]
+    await talk.settle(claim, COMPLETED)
+    assert text_of(await seeds.claimed(second, run=2)) == "rather this"
+    await seeds.require_consistent(first)
+
+
+async def test_an_interrupted_run_keeps_the_place_of_its_task_in_the_context(talk: Conversation, seeds: Seeds) -> None:
+    first = await seeds.created(serialize_context=True)
+    await seeds.created(serialize_context=True)
+    claim = await seeds.claimed(first)
+    await talk.send(claim, "rather this", "interrupt")
+
+    settled = await talk.settle(claim, None)
+
+    assert (settled.next_run, settled.other) == (2, None)
+    assert text_of(await talk.next_claim(claim)) == "rather this"
+
+
+async def test_the_turn_begins_when_the_interrupted_worker_is_lost(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "rather this", "interrupt")
+    killed = await talk.store.run(
+        end_run(talk.keys, claim.ref, runner="runner", event=status(FAILED, "lost"), lost=True)
+    )
+    assert type(killed).__name__ == "Unchanged"
+
+    assert (await seeds.lost(claim.ref)).outcome == "again"
+
+    following = await talk.next_claim(claim)
+    assert (text_of(following), following.turn, following.attempt) == ("rather this", 2, 1)
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_the_turn_begins_when_the_interrupted_worker_shuts_down(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "rather this", "interrupt")
+
+    returned = await talk.store.run(return_run(talk.keys, claim.ref, runner="runner", lost=status(FAILED, "lost")))
+
+    assert isinstance(returned, GivenUp)
+    assert (await seeds.lost(claim.ref)).outcome == "again"
+    assert text_of(await talk.next_claim(claim)) == "rather this"
+
+
+async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "rather this", "interrupt")
+
+    await talk.store.run(
+        release_run(
+            talk.keys,
+            claim.ref,
+            token=claim.token,
+            before=0,
+            events=[status(WORKING)],
+            options=b"",
+            retries=1,
+            again_us=0,
+        )
+    )
+
+    assert text_of(await talk.next_claim(claim)) == "rather this"
+    assert await talk.store.redis.zrange(talk.keys.leases, 0, -1) == [f"{claim.ref.task_id}.2".encode()]
+
+
+async def test_a_cancel_wins_over_an_interruption(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await talk.send(claim, "rather this", "interrupt")
+    await talk.store.run(request_cancel(talk.keys, ANN, claim.ref.task_id, CONTEXT))
+
+    settled = await talk.settle(claim, None)
+
+    assert (settled.state, settled.next_run) == (CANCELED, None)
+    assert await talk.history(claim) == ["hello", "rather this"]
+    await seeds.require_consistent(claim.ref.task_id)
+
+
+async def test_reject_refuses_a_message_and_writes_nothing(talk: Conversation, seeds: Seeds) -> None:
+    for task_id in (await seeds.created(), (await seeds.claimed()).ref.task_id):
+        before = await seeds.everything()
+
+        assert await talk.send(task_id, "more", "reject") == Working()
+
+        assert await seeds.everything() == before
+    assert isinstance(await talk.send(await seeds.ended(INPUT_REQUIRED), "this", "reject"), Begun)
+
+
+async def test_renewal_names_the_runs_with_waiting_messages(talk: Conversation, keys: Keys, seeds: Seeds) -> None:
+    claims = [await seeds.claimed() for _ in range(2)]
+    await talk.send(claims[0], "left")
+
+    renewal = await talk.store.run(renew_runs(keys, [(c.ref, c.token) for c in claims], lease_us=LEASE_US))
+
+    assert renewal == Renewal(frozenset(), frozenset(), frozenset(), frozenset({claims[0].ref.name}))
+
+
+@pytest.mark.parametrize("on_message", ["steer", "interrupt"])
+async def test_limits_and_repeats_are_those_of_any_message(
+    talk: Conversation, seeds: Seeds, on_message: OnMessage
+) -> None:
+    claim = await seeds.claimed()
+    key = IdempotencyKey("m1", "digest", 60_000)
+    first = await talk.send(claim, "left", on_message, idempotency_key=key)
+    assert isinstance(first, Delivered)
+    before = await seeds.everything()
+
+    known = await talk.send(claim, "left", on_message, idempotency_key=key)
+    conflict = await talk.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
+    large = await talk.send(claim, "left", on_message, max_bytes=1)
+
+    assert known == Known(claim.ref.task_id, first.newest.version, 0)
+    assert (conflict, large) == (Conflict(), TooLarge())
+    assert await seeds.everything() == before
+    for _ in range(MAX_WAITING_TURNS - 1):
+        await talk.send(claim, "more", on_message)
+    assert await talk.send(claim, "one more", on_message) == Full()
+
+
+@pytest.mark.parametrize("on_message", ["steer", "interrupt"])
+async def test_a_call_that_is_repeated_as_its_reply_was_lost_delivers_once(
+    talk: Conversation, seeds: Seeds, on_message: OnMessage
+) -> None:
+    claim = await seeds.claimed()
+    first = await talk.send(claim, "left", on_message, nonce="a")
+    before = await seeds.everything()
+
+    assert await talk.send(claim, "left", on_message, nonce="a") == first
+
+    assert await seeds.everything() == before
+
+
+async def test_a_message_from_before_the_option_keeps_its_place(talk: Conversation, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    assert isinstance(await talk.send(claim, "queued", "queue"), Waiting)
+    await talk.send(claim, "steering")
+
+    assert await talk.unread(claim) == []
+    await talk.settle(claim, INPUT_REQUIRED)
+
+    following = await talk.next_claim(claim)
+    assert text_of(following) == "queued"
+    assert await talk.unread(following) == ["steering"]
+    await talk.settle(following, COMPLETED, read=1)
+    await seeds.require_consistent(claim.ref.task_id)

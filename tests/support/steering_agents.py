@@ -1,0 +1,151 @@
+"""Agents that clients speak to while they work, one for each kind and each `on_message`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from a2a.helpers import get_message_text
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Part
+
+from a2a_celery import Turn
+
+from .agents import Patient, a2a, app, card  # noqa: F401  the app of these agents
+
+
+def may_end(task_id: str) -> bool:
+    """Return whether the test has allowed the agents of this task to end."""
+    return (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists()
+
+
+async def until_allowed(task_id: str) -> None:
+    """Wait for `may_end`."""
+    while not may_end(task_id):  # noqa: ASYNC110 - another process makes the file
+        await asyncio.sleep(0.05)
+
+
+@a2a.agent("listens", on_message="steer", max_attempts=3)
+async def listens(turn: Turn) -> str:
+    """Repeat what it is told until it is told "done"."""
+    heard = [turn.text]
+    async for message in turn.incoming():
+        heard.append(get_message_text(message))
+        await turn.say(f"heard {heard[-1]}")
+        if heard[-1] == "done":
+            break
+    return " ".join(heard)
+
+
+@a2a.agent("sync-listens", on_message="steer")
+def sync_listens(turn: Turn) -> Iterator[str]:
+    """Repeat what it is told until it is told "done", from a plain function."""
+    yield turn.text
+    for message in turn.blocking.incoming():
+        yield f" {get_message_text(message)}"
+        if get_message_text(message) == "done":
+            return
+
+
+@a2a.agent("polls", on_message="steer")
+async def polls(turn: Turn) -> str:
+    """Read what has arrived when the test allows it."""
+    await until_allowed(turn.task_id)
+    return " ".join([turn.text, *map(get_message_text, await turn.poll_messages())])
+
+
+@a2a.agent("ignores", on_message="steer")
+async def ignores(turn: Turn) -> str:
+    """Read no message."""
+    await until_allowed(turn.task_id)
+    return turn.text
+
+
+@a2a.agent("asks", on_message="steer")
+async def asks(turn: Turn) -> str:
+    """Read a message, ask a question, and return both with the answer."""
+    async for message in turn.incoming():
+        steering = get_message_text(message)
+        break
+    answer = await turn.ask(f"After {steering}?")
+    return f"{turn.text} {steering} {answer}"
+
+
+class Listens(Patient):
+    """An executor that repeats what it is told until it is told "done"."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Read the messages that arrive."""
+        updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
+        heard = [context.get_user_input()]
+        async for message in context.call_context.state["a2a_incoming"].follow():
+            heard.append(get_message_text(message))
+            if heard[-1] == "done":
+                break
+        await updater.add_artifact([Part(text=" ".join(heard))])
+        await updater.complete()
+
+
+a2a.add_agent(card("executor-listens"), Listens, on_message="steer")
+
+
+@a2a.agent("yields-to-messages", on_message="interrupt", cancel_grace=5)
+async def yields_to_messages(turn: Turn) -> str:
+    """Work until a message interrupts it, unless that is all there is to do."""
+    if turn.text.startswith("work"):
+        await asyncio.sleep(3600)
+    return f"{turn.number} {turn.text}"
+
+
+@a2a.agent("sync-yields-to-messages", on_message="interrupt", cancel_grace=5)
+def sync_yields_to_messages(turn: Turn) -> str:
+    """Work until a message interrupts it, from a plain function."""
+    while turn.text.startswith("work") and not turn.cancelled:
+        time.sleep(0.02)
+    return f"{turn.number} {turn.text}"
+
+
+class YieldsToMessages(Patient):
+    """An executor that waits until a message interrupts it, and reports the cancellation as frameworks do."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Work if the message says so."""
+        updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
+        try:
+            if context.get_user_input().startswith("work"):
+                await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await updater.cancel()
+            raise
+        await updater.add_artifact([Part(text=context.get_user_input())])
+        await updater.complete()
+
+
+a2a.add_agent(card("executor-yields"), YieldsToMessages, on_message="interrupt", cancel_grace=5)
+
+
+@a2a.agent("ignores-interrupts", on_message="interrupt", cancel_grace=1)
+async def ignores_interrupts(turn: Turn) -> str:
+    """Block the event loop if the message says so."""
+    if turn.text == "work":
+        time.sleep(3600)  # noqa: ASYNC251 - the agent blocks the loop
+    return turn.text
+
+
+@a2a.agent("refuses", on_message="reject")
+async def refuses(turn: Turn) -> str:
+    """Work until the test allows the end."""
+    await until_allowed(turn.task_id)
+    return turn.text
+
+
+@a2a.agent("queues")
+async def queues(turn: Turn) -> str:
+    """Ask in the first turn, when the test allows it."""
+    await until_allowed(turn.task_id)
+    return f"{turn.text} {await turn.ask('which?')}"
