@@ -36,11 +36,12 @@ from .errors import (
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from .execution.agents.answer import Answer
     from .execution.agents.durable_steps import step
     from .execution.agents.journal import current_step_key
     from .execution.agents.run_hooks import RunInfo
     from .execution.agents.session import ContextSession, current_session
-    from .execution.agents.turn import Answer, Turn
+    from .execution.agents.turn import Turn
     from .execution.events.steps import current_execution
     from .execution.plain_tasks.plain_task import current_turn
     from .lifecycle.questions import Question

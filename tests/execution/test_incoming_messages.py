@@ -12,10 +12,12 @@ from a2a.types import Message
 from a2a_celery import ConfigError
 from a2a_celery.agents import OnMessage
 from a2a_celery.caller import Caller
+from a2a_celery.execution.agents.journal import open_journal
 from a2a_celery.execution.agents.turn import Turn
 from a2a_celery.execution.events.queue import RunEventQueue
 from a2a_celery.lifecycle import Paused, Superseded
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.settings import Settings
 from a2a_celery.store.runs.commands import Claim
 from a2a_celery.store.tasks.commands import continue_task
 from tests.support.seeds import ANN, CONTEXT, request, status
@@ -36,7 +38,13 @@ async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunE
     """Begin a run of an agent that can be steered."""
     claim, events = await scene.begin(claim=claim, on_message="steer")
     events.messages.replay(claim)
-    return claim, events, Turn(claim, events, Caller())
+    return claim, events, new_turn(claim, events)
+
+
+def new_turn(claim: Claim, events: RunEventQueue) -> Turn:
+    """Return the turn of a run."""
+    open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
+    return Turn(claim, events, Caller())
 
 
 async def next_turn(scene: Scene, claim: Claim, **options: int) -> tuple[Claim, RunEventQueue, Turn]:
@@ -208,7 +216,7 @@ async def test_an_interrupted_run_leaves_its_task_working(scene: Scene) -> None:
 @pytest.mark.parametrize("on_message", ["queue", "interrupt", "reject"])
 async def test_other_agents_learn_that_they_cannot_read_messages(scene: Scene, on_message: OnMessage) -> None:
     claim, events = await scene.begin(on_message=on_message)
-    turn = Turn(claim, events, Caller())
+    turn = new_turn(claim, events)
 
     with pytest.raises(
         ConfigError, match="agent 'agent' receives no messages while it works: give it on_message='steer'"

@@ -22,6 +22,7 @@ from a2a_celery.lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Superseded,
     Suspended,
     final_event,
     outcomes,
@@ -86,7 +87,7 @@ def test_every_outcome_leaves_a_state_of_the_table() -> None:
     ends: list[Outcome] = [Completed(), Rejection(), Refused(""), Failure(), Canceled()]
     ends += [Paused(state) for state in INTERRUPTED]
     ends += [Retried(2, 4, "")]
-    going_on = {Delegated, Lost, Suspended}  # another run or another system ends the task
+    going_on = {Delegated, Lost, Superseded, Suspended}  # another run or another system ends the task
     assert {type(outcome) for outcome in ends} | going_on == set(get_args(Outcome)), "an outcome is not compared here"
 
     named = {state.strip() for _, states, _ in table_rows() for state in states.split(",")}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 from uuid import uuid4
 
 from a2a.helpers import get_message_text
-from a2a.types import Artifact, Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 from celery.exceptions import Retry
 from google.protobuf.json_format import MessageToDict
 
@@ -27,6 +27,7 @@ from ..agent_caller import ChildCall, name_of
 from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
+from .answer import Answer, message_and_answers
 from .calls import KIND as CALL
 from .calls import perform_call
 from .durable_steps import DurableStep, perform, perform_blocking
@@ -39,26 +40,6 @@ T = TypeVar("T")
 
 CANCEL_POLL_INTERVAL = 0.2
 """Seconds between two checks for a stop of the run while a blocking call waits for the store."""
-
-
-class Answer(str):
-    """Answer of the client to a question of `Turn.ask`.
-
-    The string is the text of the answer.
-
-    Attributes:
-        message: The complete A2A message of the answer, with all its parts.
-    """
-
-    __slots__ = ("message",)
-    message: Message
-
-    @classmethod
-    def of(cls, message: Message) -> Answer:
-        """Return the answer in `message`."""
-        answer = cls(get_message_text(message))
-        answer.message = message
-        return answer
 
 
 class Turn:
@@ -82,7 +63,7 @@ class Turn:
     def __init__(self, claim: Claim, events: RunEventQueue, caller: Caller) -> None:
         self._claim = claim
         self._events = events
-        self._message, *self._answers = _message_and_answers(claim)
+        self._message, *self._answers = message_and_answers(claim)
         self._asked = 0
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
@@ -457,27 +438,16 @@ class Turn:
         return Waits(self._claim, self._events, self.journal)
 
     async def poll_messages(self) -> list[Message]:
-        """Return the messages that the client has sent since the last call, oldest first; [] if there are none.
-
-        The agent must be registered with ``on_message="steer"``. Each message is read once, in the order of the log, by
-        this method or by `incoming`. A message that the agent has not read when it returns becomes the next turn.
-
-        If the function is called again for the same message (another attempt, a retry, or the answer to an `ask`), it
-        reads the messages again from the first.
+        """Return the messages that have arrived since the last call, oldest first; see ``docs/durable-work.md``.
 
         Raises:
-            ConfigError: If the agent has another `on_message`.
+            ConfigError: If the agent is not registered with ``on_message="steer"``.
         """
         return await self._events.messages.poll()
 
     def incoming(self) -> AsyncGenerator[Message, None]:
-        """Return an iterator over the messages that the client sends while the agent works; see `poll_messages`.
-
-        The iterator waits for further messages and has no end: leave the loop with ``break``, or iterate in a task that
-        is cancelled when the work is done.
-
-        Raises:
-            ConfigError: If the agent has another `on_message`.
+        """Return an iterator over the messages that arrive, without an end: leave it with ``break``, or cancel its task.
+        Raises as `poll_messages`.
         """
         return self._events.messages.follow()
 
@@ -525,20 +495,6 @@ class Turn:
         if get_ident() == self._thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
         return BlockingTurn(self, self._loop)
-
-
-def _message_and_answers(claim: Claim) -> list[Message]:
-    """Return the message that began the turn, and the client's answers to the questions of `Turn.ask` so far."""
-    if not claim.ask_count:
-        return [claim.request.message]
-    history = claim.task.history
-    if len(claim.turn_messages) == claim.ask_count + 1:
-        return [history[index] for index in claim.turn_messages]
-    # an earlier release began the turns
-    messages = [message for message in history if message.role == Role.ROLE_USER]
-    if claim.ask_count < len(messages):
-        return messages[-1 - claim.ask_count :]
-    return [claim.request.message, *messages[len(messages) - claim.ask_count :]]
 
 
 class BlockingTurn:

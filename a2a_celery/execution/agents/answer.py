@@ -1,0 +1,42 @@
+"""Answers of the client to questions of `Turn.ask`, and the message of their turn."""
+
+from __future__ import annotations
+
+from a2a.helpers import get_message_text
+from a2a.types import Message, Role
+
+from ...store.runs.commands import Claim
+
+
+class Answer(str):
+    """Client's answer to a question of `Turn.ask`.
+
+    The string is the text of the answer.
+
+    Attributes:
+        message: The complete A2A message of the answer, with all its parts.
+    """
+
+    __slots__ = ("message",)
+    message: Message
+
+    @classmethod
+    def of(cls, message: Message) -> Answer:
+        """Return the answer in `message`."""
+        answer = cls(get_message_text(message))
+        answer.message = message
+        return answer
+
+
+def message_and_answers(claim: Claim) -> list[Message]:
+    """Return the message that began the turn, and the client's answers to the questions of `Turn.ask` so far."""
+    if not claim.ask_count:
+        return [claim.request.message]
+    history = claim.task.history
+    if len(claim.turn_messages) == claim.ask_count + 1:
+        return [history[index] for index in claim.turn_messages]
+    # an earlier release began the turns
+    messages = [message for message in history if message.role == Role.ROLE_USER]
+    if claim.ask_count < len(messages):
+        return messages[-1 - claim.ask_count :]
+    return [claim.request.message, *messages[len(messages) - claim.ask_count :]]
