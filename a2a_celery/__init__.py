@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .submission import TaskHandle
 else:
     _LAZY = {
-        "Answer": "execution.agents.turn",
+        "Answer": "execution.agents.answer",
         "ContextSession": "execution.agents.session",
         "Question": "lifecycle.questions",
         "RunInfo": "execution.agents.run_hooks",

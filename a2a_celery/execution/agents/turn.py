@@ -446,8 +446,8 @@ class Turn:
         return await self._events.messages.poll()
 
     def incoming(self) -> AsyncGenerator[Message, None]:
-        """Return an iterator over the messages that arrive, without an end: leave it with ``break``, or cancel its task.
-        Raises as `poll_messages`.
+        """Return an iterator over the messages that arrive, without an end: leave it with ``break``. Raises as
+        `poll_messages`.
         """
         return self._events.messages.follow()
 
