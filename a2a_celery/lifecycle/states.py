@@ -22,7 +22,7 @@ TERMINAL: frozenset[TaskState] = frozenset({COMPLETED, FAILED, CANCELED, REJECTE
 """States that no other state follows. The first terminal state that is written wins."""
 
 INTERRUPTED: frozenset[TaskState] = frozenset({INPUT_REQUIRED, AUTH_REQUIRED})
-"""States in which the task waits for its client. A blocking call returns when the task enters such a state."""
+"""States in which the task waits for its client. A blocking call returns when the task enters one."""
 
 _GOING_ON = frozenset({WORKING, INPUT_REQUIRED, AUTH_REQUIRED})
 

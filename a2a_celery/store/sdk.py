@@ -54,7 +54,7 @@ class RedisTaskStore(VersionedTaskStore):
         store: Store client.
         keys: Keys of the deployment, or None for the default prefix.
         retention: Seconds after which an ended task expires.
-        owner_resolver: Function that returns the owner of the tasks in a call context.
+        owner_resolver: Function that returns the owner of tasks from a call context.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from ..keys import Keys
 from ..operation import BOUNDS, Operation, script
 
 SAMPLED_RUNS = 1000
-"""Number of queued runs among which the oldest run is searched. The runs are those that are due first."""
+"""Maximum number of queued runs that are read to find the oldest. Runs that are due first are read first."""
 
 
 @dataclass(frozen=True, slots=True)

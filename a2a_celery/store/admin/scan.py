@@ -81,7 +81,7 @@ def newest_tasks(
 
 
 def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
-    """Read the states of tasks. The result contains None for a task that does not exist."""
+    """Read the states of tasks. If a task does not exist, its state is None."""
 
     def parse(reply: Sequence[bytes]) -> list[TaskState | None]:
         return [state_of(state) if state else None for state in reply]

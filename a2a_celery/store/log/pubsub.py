@@ -199,7 +199,7 @@ class PubSubListener:
         self._up = False
 
     async def start(self) -> None:
-        """Connect in the background and return at once."""
+        """Start to connect in the background. The call does not wait for the connection."""
         if self._task is None:
             self._task = asyncio.create_task(self._stay_connected(), name="a2a-pubsub")
 

@@ -214,7 +214,7 @@ def without_artifacts(task: Task, artifact_ids: frozenset[str]) -> Task:
 
 
 def left_open(log: Sequence[LogEntry]) -> frozenset[str]:
-    """Return the ids of incomplete artifacts: those that began in the newest attempt or turn and have no last chunk."""
+    """Return the ids of artifacts that began in the newest attempt or turn and have no last chunk."""
     opened: set[str] = set()
     _update_left_open(opened, log)
     return frozenset(opened)
