@@ -47,7 +47,7 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"within {POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL:g} s" in TEXT
     assert f"the state of {MAX_HOSTS:,} idle hosts" in TEXT
     assert (2 * MAX_POSTS_PER_HOST, "two watchers make up to sixteen posts at a time to a host" in TEXT) == (16, True)
-    assert f"addresses are cached for {CACHE_TTL:g} s" in TEXT
+    assert f"addresses of a name are cached for {CACHE_TTL:g} s" in TEXT
     assert f"A lookup may take at most {LOOKUP_TIMEOUT:g} s" in TEXT
     assert A2A_JSON in TEXT
     assert f"more than {LARGE_TASK // 1024} KiB (as protobuf)" in TEXT
