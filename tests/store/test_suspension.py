@@ -19,6 +19,7 @@ from a2a_celery.store.runs.commands import (
     Illegal,
     RunLost,
     RunRef,
+    SessionState,
     Unchanged,
     acquire_due_runs,
     append,
@@ -30,7 +31,7 @@ from a2a_celery.store.runs.suspension import suspend_run, take_signal
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, request_cancel
 from a2a_celery.store.tasks.results import CanceledNow, Ended, Full, Limited, Missing, TooLarge, Waiting
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS, SignalResumed, SignalStored, send_signal
-from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, Seeds, at_once, chunk, request, status
+from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 from tests.support.suspensions import Suspensions, received, timed_out, timer, wait_for
 
 HOUR_US = 3_600_000_000
@@ -474,3 +475,19 @@ async def test_the_entry_of_a_missing_task_leaves_the_list(
 
     assert await suspensions.resumed() == 1
     assert await suspensions.waiting() == []
+
+
+async def test_a_session_is_kept_for_the_time_of_a_wait(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    first = await seeds.claimed(session=True)
+    await seeds.settled(first, status(COMPLETED), session=SessionState(ANN, CONTEXT, 0, b'{"n":1}'))
+    session = keys.session(ANN, CONTEXT)
+    claim = await seeds.claimed(session=True)
+    wait = timer(wait_us=10 * RETENTION * 1_000_000)
+
+    await store.run(
+        suspend_run(keys, claim.ref, token=claim.token, before=0, events=[], wait=wait, options=b"", session=session)
+    )
+
+    assert await store.redis.ttl(session) == pytest.approx(11 * RETENTION, abs=5)

@@ -71,6 +71,7 @@ class RunRelease:
         claim, keys, pending = events.store.claim, events.store.keys, events.settlement.wait
         assert pending is not None
         options = replace(RunOptions.from_json(claim.options), not_before=None, not_after=None)
+        session = "" if claim.session is None else keys.session(claim.scope, claim.task.context_id)
 
         def make_release(
             before: int, rest: list[RunRecord], replacement: Task | None
@@ -83,6 +84,7 @@ class RunRelease:
                 events=rest,
                 wait=pending.remaining(self._clock.monotonic()),
                 options=options.to_json(),
+                session=session,
                 replacement=replacement,
             )
 

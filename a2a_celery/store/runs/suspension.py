@@ -57,6 +57,7 @@ def suspend_run(
     events: Sequence[RunRecord],
     wait: Wait,
     options: bytes,
+    session: str = "",
     replacement: Task | None = None,
 ) -> Operation[SuspendedRun | RunLost | Illegal]:
     """Suspend a claimed run with its last `events`.
@@ -67,6 +68,7 @@ def suspend_run(
         before: number of records that the run wrote earlier.
         wait: signal or time that ends the wait.
         options: options of the next run.
+        session: key of the session of the run, which is kept for the time of the wait too; "" for none.
         replacement: task that replaces the stored task before `events` are written, or None.
     """
 
@@ -84,7 +86,7 @@ def suspend_run(
         *(ref.run, token, before, keys.suspended, wait.signal),
         *("" if us is None else us for us in (wait.wait_us, wait.until_us)),
         *(wait.received.key, encode_entry(wait.received), encode_entry(wait.timeout)),
-        *(options, FIRST_PUBLISH_GRACE_US, len(written), *written),
+        *(options, FIRST_PUBLISH_GRACE_US, session, len(written), *written),
         *([] if replacement is None else task_arguments(replacement)),
     ]
     return Operation(script("suspend_run"), keys.task(ref.task_id), arguments, parse)

@@ -16,12 +16,13 @@ local function newer_version(first)
   return version and tonumber(version) ~= tonumber(ARGV[first + 1]) and version or nil
 end
 
--- Extend an existing session by the task's retention.
-local function renew_session(r, session)
-  if redis.call('EXPIRE', session, r.retention) == 0 then return end
+-- Extend an existing session by the task's retention and `more_seconds`, nil for none.
+local function renew_session(r, session, more_seconds)
+  local seconds = tonumber(r.retention) + (more_seconds or 0)
+  if redis.call('EXPIRE', session, micros(seconds)) == 0 then return end
   local list = redis.call('HGET', session, 'secret')
   if list then
-    redis.call('ZADD', list, micros(now() + tonumber(r.retention) * 1000000), session)
+    redis.call('ZADD', list, micros(now() + seconds * 1000000), session)
     prune_expired(list)
   end
 end

@@ -4,15 +4,17 @@
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, list of suspended runs, name of the signal (''
 --       for a time only), µs until the run continues ('' for no limit), µs since 1970 at which it continues instead (''
---       for none), key, header and timeout of the journal's entry as in record_wait, options of the next run, µs until a watcher publishes a queued run, number of
---       arguments of the events, events, and the arguments of replace_task if the task is replaced before the events
+--       for none), key, header and timeout of the journal's entry as in record_wait, options of the next run, µs until a
+--       watcher publishes a queued run, key of the session to extend by the wait ('' for none), number of arguments of
+--       the events, events, and the arguments of replace_task if the task is replaced before the events
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: child_waits, events, incoming, notifications, options, replacement, retirement, runs, signals, states, status, stored_bytes, suspension, tasks, time
+-- requires: child_waits, events, incoming, notifications, options, replacement, retirement, runs, sessions, signals, states, status, stored_bytes, suspension, tasks, time
 local record = KEYS[1]
 local run, token, before, suspended = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local signal, wait_us, until_us, wait_key, wait_header, wait_timeout = unpack(ARGV, 5, 10)
-local options, due_us, first_event, last_event = ARGV[11], tonumber(ARGV[12]), 14, 13 + tonumber(ARGV[13])
+local options, due_us, session = ARGV[11], tonumber(ARGV[12]), ARGV[13]
+local first_event, last_event = 15, 14 + tonumber(ARGV[14])
 
 local r = load_record(KEYS)
 if r and r.settled then
@@ -51,6 +53,9 @@ else
     next_run = micros(r.run)
   else
     redis.call('ZADD', suspended, due == math.huge and '+inf' or micros(due), run_name(r))
+    if session ~= '' then
+      renew_session(r, session, due < math.huge and math.ceil((due - now()) / 1000000) or 0) -- the next run needs it
+    end
   end
   redis.call('HSET', record, 'settled',
     table.concat({token, micros(r.version), micros(r.state), next_run == '' and '-' or next_run}, ' '))
