@@ -27,7 +27,7 @@ def test_its_numbers_are_the_codes() -> None:
     assert "ten minutes" in TEXT
     assert f"holds at most {MAX_BYTES // MIB} MiB of blobs" in TEXT
     assert f"Other readers wait for at most {BUDGET_TIMEOUT:g} s" in TEXT
-    assert f"log ends after {LOG_BLOB_BYTES // MIB} MiB of blobs" in TEXT
+    assert f"ends after {LOG_BLOB_BYTES // MIB} MiB of blobs" in TEXT
     assert f"ListTasks after {PAGE_BLOB_BYTES // MIB} MiB" in TEXT
     assert f"At most {CALLS_AT_ONCE} calls" in TEXT
     assert f"`max_request_bytes` ({default_of('max_request_bytes') // MIB} MiB)" in TEXT

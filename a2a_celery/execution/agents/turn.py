@@ -52,8 +52,7 @@ class Turn:
     returns the earlier answers immediately.
 
     Attributes:
-        execution: State machine of the run: current state, history and listeners. The run and its steps change the
-            state.
+        execution: State machine of the run, with its state, history and listeners. The run's steps change the state.
         journal: Recorded results of the turn. `step` reads and writes it.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
@@ -89,8 +88,7 @@ class Turn:
 
     @property
     def task(self) -> Task:
-        """The task at the start of the run, with this message as the last of its history and with the artifacts of
-        earlier turns."""
+        """The task at the start of the run. This message is the last of its history."""
         return self._claim.task
 
     @property
@@ -115,8 +113,7 @@ class Turn:
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt: 1 plus the number of earlier runs of this turn that were lost with their
-        workers."""
+        """The number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost."""
         return self._claim.attempt
 
     @property
@@ -142,9 +139,8 @@ class Turn:
 
         Args:
             countdown: Seconds until the next attempt begins.
-            eta: Time at which the next attempt begins, in UTC if it has no time zone. Without `eta` and `countdown`,
-                the delay is taken from the Retry-After header of `exc.response`, or is `default_retry_delay` if there
-                is no header.
+            eta: Time of the next attempt, in UTC if it has no time zone. Without `eta` and `countdown`, the delay is the
+                Retry-After header of `exc.response`, or `default_retry_delay` if there is no header.
             exc: Cause of the retry. Clients see the name of its class.
             max_retries: Maximum number of retries for this run, or None for the maximum of the agent.
 
@@ -235,10 +231,8 @@ class Turn:
         ``docs/durable-work.md``.
 
         Args:
-            name: Name of the step. If several calls have the same name, their results are distinguished by the order of
-                the calls.
-            function: Async function, or plain function, which is called in a thread. The options of the decorator
-                `step` apply.
+            name: Name of the step. Calls with the same name are distinguished by their order.
+            function: Async function, or plain function, which is called in a thread. The options of `step` apply.
             *args: Positional arguments of the function.
             **kwargs: Keyword arguments of the function.
 
@@ -354,8 +348,7 @@ class Turn:
             text: Text before the questions.
 
         Returns:
-            The answers by their keys: text for a question without a schema, otherwise the value that `ask` would
-                return.
+            The answers by their keys: text without a schema, otherwise the value that `ask` would return.
 
         Raises:
             InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
@@ -367,8 +360,7 @@ class Turn:
         return answers
 
     def _answer_of(self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] = ()) -> Any:
-        """Return the first valid answer that the client has sent. If there is none, ask the question, with the reason
-        for the latest refusal."""
+        """Return the first valid answer of the client. If there is none, ask again with the latest reason."""
         reason = ""
         while (answer := self._next_answer()) is not None:
             try:
@@ -452,9 +444,7 @@ class Turn:
         return self._events.messages.follow()
 
     def stop_if_asking(self) -> None:
-        """Raise the question or the wait of this run again if the code that called `ask` or a wait has caught it.
-
-        This method is thread-safe.
+        """Raise the question or the wait of this run again if other code has caught it. This method is thread-safe.
 
         Raises:
             InputRequired: If `ask` has asked a question that the client has not answered yet.
