@@ -164,7 +164,7 @@ def test_a_healthy_deployment_has_no_problems() -> None:
         ("wrong", {"queues": {"other": "celery"}}, "agent other", "celery@one consumes its queue celery and does not"),
         ("note", {"queues": {"echo": "celery", "odd": None}}, "agent odd", "not checked"),
         ("wrong", worker(store={"error": "refused"}), "celery@one", "cannot reach the store: refused"),
-        ("wrong", worker(store={"identity": "x/1", "clock_offset": 0.0, "error": ""}), "celery@one", "a different store"),
+        ("wrong", worker(store={"identity": "x/1", "clock_offset": 0.0, "error": ""}), "celery@one", "different store"),
         ("wrong", worker(store={"identity": "abc/0", "clock_offset": 7.0, "error": ""}), "clock", "7.0 s ahead"),
         ("note", worker(pool="threads"), "celery@one", "cooperative on the pool threads"),
         ("note", worker(drained=["celery"]), "celery@one", "does not consume celery: a2a drain --worker celery@one"),

@@ -139,8 +139,8 @@ class Turn:
 
         Args:
             countdown: Seconds until the next attempt begins.
-            eta: Time of the next attempt, in UTC if it has no time zone. Without `eta` and `countdown`, the delay is the
-                Retry-After header of `exc.response`, or `default_retry_delay` if there is no header.
+            eta: Time of the next attempt, in UTC if it has no time zone. Without `eta` and `countdown`, the delay is
+                the Retry-After header of `exc.response`, or `default_retry_delay` if there is no header.
             exc: Cause of the retry. Clients see the name of its class.
             max_retries: Maximum number of retries for this run, or None for the maximum of the agent.
 
