@@ -1,14 +1,20 @@
-"""Event loops, daemon threads for calls that may hang, and a memory-lean `asyncio.Event`."""
+"""Event loops, calls between threads and event loops, and a memory-lean `asyncio.Event`."""
 
 from __future__ import annotations
 
 import _thread
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+CANCEL_POLL_INTERVAL = 0.2
+"""Seconds between two checks for a stop while a thread waits for a coroutine."""
 
 
 class LeanEvent:
@@ -138,3 +144,37 @@ def new_loop(*, uvloop: bool) -> asyncio.AbstractEventLoop:
     threads_are_threads = _thread.start_new_thread.__module__ == "_thread"
     loop: asyncio.AbstractEventLoop = fastest_loop() if uvloop and threads_are_threads else asyncio.new_event_loop()
     return loop
+
+
+def wait_for(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, is_stopping: Callable[[], bool]) -> T:
+    """Execute `work` on an event loop and return its result, from another thread.
+
+    The wait also ends if `is_stopping` returns True, because `work` may take a long time, for example while the store
+    is unavailable. `work` is then cancelled.
+
+    Raises:
+        asyncio.CancelledError: `work` was cancelled.
+    """
+    future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        while not wait([future], CANCEL_POLL_INTERVAL).done:
+            if is_stopping():
+                future.cancel()
+                raise asyncio.CancelledError
+        return result_of(future)
+    finally:
+        del future  # holds the exception, whose traceback holds this frame
+
+
+def result_of(future: Future[T]) -> T:
+    """Return the result of a coroutine that an event loop in another thread executes.
+
+    Raises:
+        asyncio.CancelledError: The coroutine was cancelled. The error of `future` itself would be an `Exception`.
+    """
+    try:
+        return future.result()
+    except CancelledError:
+        raise asyncio.CancelledError from None
+    finally:
+        del future

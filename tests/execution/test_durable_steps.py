@@ -398,3 +398,19 @@ async def test_a_large_journal_is_replayed(scene: Scene) -> None:
 
     assert await task.attempt(agent) == await task.attempt(agent) == [200_000] * 8
     assert made == list(range(8))
+
+
+async def test_a_blocking_call_that_is_cancelled_is_no_exception_of_the_agent(task: Task, calls: Calls) -> None:
+    def agent(turn: Turn) -> None:
+        async def cancelled(*args: Any, **kwargs: Any) -> None:
+            raise asyncio.CancelledError
+
+        turn.say = cancelled  # type: ignore[method-assign]
+        try:
+            turn.blocking.say("working")
+        except Exception as error:
+            calls.made.append(type(error).__name__)
+
+    with pytest.raises(asyncio.CancelledError):
+        await task.attempt(agent)
+    assert calls.made == []

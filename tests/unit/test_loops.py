@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
-from a2a_celery.concurrency import new_loop
+from a2a_celery.concurrency import new_loop, result_of, wait_for
 from tests.support.loops import in_thread
 
 FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
@@ -47,3 +48,27 @@ def test_under_gevent_it_is_the_loop_of_asyncio() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
     assert "uvloop" not in done.stdout
+
+
+def test_a_cancelled_coroutine_is_no_exception_in_the_thread_that_waits(loop: asyncio.AbstractEventLoop) -> None:
+    async def cancel_itself() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        wait_for(cancel_itself(), loop, lambda: False)
+    with pytest.raises(asyncio.CancelledError):
+        result_of(asyncio.run_coroutine_threadsafe(cancel_itself(), loop))
+
+
+def test_a_thread_stops_waiting_when_it_must_stop(loop: asyncio.AbstractEventLoop) -> None:
+    cancelled = threading.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        wait_for(hang(), loop, lambda: True)
+    assert cancelled.wait(10)

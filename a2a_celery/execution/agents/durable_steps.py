@@ -18,8 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from threading import get_ident
@@ -27,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from celery.exceptions import TaskPredicate
 
+from ...concurrency import result_of, wait_for
 from ...errors import ConfigError, StepError
 from ...lifecycle.journal import JournalEntry
 from ...retry_policy import RETRY_OPTIONS, RetryPolicy
@@ -40,9 +40,6 @@ T = TypeVar("T")
 
 KIND = "step"
 """Kind of the journal entries of durable steps."""
-
-CANCEL_POLL_INTERVAL = 0.2
-"""Seconds between two checks for a stop of the run while its thread waits."""
 
 DEFAULT_RETRIES = RetryPolicy(default_retry_delay=1.0)
 """Defaults of the retry options of a step. The run keeps its worker slot during the delay, so the delay is short."""
@@ -219,12 +216,13 @@ def perform_blocking(
     if call.entry is not None:
         return _replayed(journal, call, call.entry)
     if durable.is_async:
-        return _waited(journal, perform(journal, durable, name, args, kwargs, call))
+        work = perform(journal, durable, name, args, kwargs, call)
+        return wait_for(work, journal.loop, lambda: journal.is_stopping)
     try:
         with journal.executing(call):
             value = _attempted_blocking(journal, durable, call, partial(durable.function, *args, **kwargs))
         form, content = encode_result(name, value)
-        recorded = _result(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
+        recorded = result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
     except BaseException as error:
         failed = _defer_failure(journal, call, error)
         if failed is None:
@@ -293,7 +291,7 @@ def _attempted_blocking(
             if delay is None:
                 raise
         retries += 1
-        _waited(journal, journal.clock.sleep(delay))
+        wait_for(journal.clock.sleep(delay), journal.loop, lambda: journal.is_stopping)
 
 
 def _retry_delay(
@@ -337,25 +335,3 @@ async def _finished(thread: asyncio.Future[Any]) -> Any:
         raise _CancelledLate(thread.result()) from None
     finally:
         del thread  # holds the exception, whose traceback holds this frame
-
-
-def _waited(journal: RunJournal, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work` on the event loop of the run, from another thread."""
-    future: Future[T] = asyncio.run_coroutine_threadsafe(work, journal.loop)
-    try:
-        while not wait([future], CANCEL_POLL_INTERVAL).done:
-            if journal.is_stopping:
-                future.cancel()
-                raise asyncio.CancelledError
-        return _result(future)
-    finally:
-        del future  # holds the exception, whose traceback holds this frame
-
-
-def _result(future: Future[T]) -> T:
-    try:
-        return future.result()
-    except CancelledError:  # of concurrent.futures, an Exception
-        raise asyncio.CancelledError from None
-    finally:
-        del future

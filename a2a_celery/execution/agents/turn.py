@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from datetime import datetime
 from threading import get_ident
 from typing import Any, TypeVar, overload
@@ -16,6 +15,7 @@ from celery.exceptions import Retry
 from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
+from ...concurrency import wait_for
 from ...errors import ConfigError, InputRequired, SuspendRun
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.events import parts_of
@@ -37,9 +37,6 @@ from .session import HISTORY_MESSAGES, ContextSession
 from .waits import Waits
 
 T = TypeVar("T")
-
-CANCEL_POLL_INTERVAL = 0.2
-"""Seconds between two checks for a stop of the run while a blocking call waits for the store."""
 
 
 class Turn:
@@ -591,9 +588,4 @@ class BlockingTurn:
         if self.cancelled:
             call.close()
             raise asyncio.CancelledError
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
-        while not wait([future], CANCEL_POLL_INTERVAL).done:
-            if self.cancelled:  # the store may be unavailable for a long time
-                future.cancel()
-                raise asyncio.CancelledError
-        return future.result()
+        return wait_for(call, self._loop, lambda: self.cancelled)
