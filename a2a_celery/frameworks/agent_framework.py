@@ -20,10 +20,16 @@ from agent_framework import (
     AgentSession,
     ChatContext,
     ChatMiddleware,
+    ChatResponse,
+    ChatResponseUpdate,
     Content,
     FunctionInvocationContext,
     FunctionMiddleware,
     Message,
+    MiddlewareFailure,
+    MiddlewareTermination,
+    ResponseStream,
+    UserInputRequiredException,
 )
 from google.protobuf.json_format import MessageToDict
 
@@ -31,6 +37,9 @@ from ..errors import Failed, InputRequired
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
 from .conversation import Conversation, EarlyStops, OpenSteps, data_of
+from .recorded_calls import MODEL, TOOL, RecordedCall
+
+Updates = ResponseStream[ChatResponseUpdate, ChatResponse[Any]]
 
 REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"
@@ -40,9 +49,12 @@ DONE = ("stop", "tool_calls")
 
 NOTHING_WAITS = "The question is no longer open."
 
+CONTROL_FLOW = (MiddlewareFailure, MiddlewareTermination, UserInputRequiredException)
+"""Exceptions of the framework that end a run or ask a question. They are no failures of a tool."""
+
 
 def framework_agent(
-    make: Callable[[Turn], Agent[Any]], *, fail_on: Collection[str] = ()
+    make: Callable[[Turn], Agent[Any]], *, fail_on: Collection[str] = (), durable: bool = True
 ) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
     """Return a function agent that runs an agent of agent-framework. Register it with ``session=True``.
 
@@ -55,6 +67,8 @@ def framework_agent(
     Args:
         make: Function that returns the agent, called for every run. The function may return the same agent each time.
         fail_on: Stop reasons that fail the task.
+        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
+            the tools have effects in the memory of the process that later calls need.
 
     Raises:
         ConfigError: `fail_on` is not a collection of strings.
@@ -69,9 +83,8 @@ def framework_agent(
         contents = _answers(turn, conversation.questions)
         # without an id, the framework drops a message that equals the previous one
         message = Message("user", contents, message_id=str(uuid4()))
-        async with agent.run(
-            message, session=session, stream=True, middleware=[_ModelSteps(), _ToolSteps()]
-        ) as updates:
+        middleware: list[ChatMiddleware | FunctionMiddleware] = [_ModelCalls(durable), _ToolCalls(turn, durable)]
+        async with agent.run(message, session=session, stream=True, middleware=middleware) as updates:
             async for update in updates:
                 if update.text:
                     yield update.text
@@ -90,30 +103,130 @@ def framework_agent(
     return answer
 
 
-class _ModelSteps(ChatMiddleware):
-    """Middleware that reports the agent's model calls."""
+class _ModelCalls(ChatMiddleware):
+    """Middleware that reports the agent's model calls as execution steps, and records their responses."""
+
+    def __init__(self, durable: bool) -> None:
+        self._durable = durable
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        call = RecordedCall.begin(MODEL, MODEL, _request(context)) if self._durable and context.stream else None
+        if call is not None and call.result is not None:
+            context.result = _recorded_stream(ChatResponse.from_dict(call.result))
+            return
         steps = OpenSteps()
         steps.model_call(self, str((context.options or {}).get("model") or ""))
         context.stream_cleanup_hooks.append(lambda: steps.end(self))
         try:
             await call_next()
+        except Exception as error:
+            if call is not None:
+                call.fail(error)
+            raise
         finally:
             if not context.stream:
                 steps.end(self)
+        if call is not None and isinstance(context.result, ResponseStream):
+            context.result = _recording_stream(context.result, call)
 
 
-class _ToolSteps(FunctionMiddleware):
-    """Middleware that reports the agent's tool calls."""
+def _request(context: ChatContext) -> list[Any]:
+    """Return the data by which parallel model calls are recognized. The ids of messages differ in each run."""
+    return [[message.role, [content.to_dict() for content in message.contents]] for message in context.messages]
+
+
+def _recording_stream(updates: Updates, call: RecordedCall) -> Updates:
+    """Return a stream of `updates` that ends after the response is recorded."""
+
+    async def recorded() -> AsyncGenerator[ChatResponseUpdate, None]:
+        try:
+            async for update in updates:
+                yield update
+            response = await updates.get_final_response()
+        except Exception as error:
+            call.fail(error)
+            raise
+        additional = {"additional_properties": response.additional_properties}  # not in to_dict
+        await call.finish(response.to_dict() | additional)
+
+    return ResponseStream(recorded(), finalizer=lambda _: updates.get_final_response())
+
+
+def _recorded_stream(response: ChatResponse[Any]) -> Updates:
+    async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
+        for update in response.to_updates():
+            yield update
+
+    return ResponseStream(updates(), finalizer=lambda _: response)
+
+
+class _ToolCalls(FunctionMiddleware):
+    """Middleware that reports the agent's tool calls as execution steps, and records their results.
+
+    The results of some tools are not recorded, because a later run needs the effect of the call: the tool has asked a
+    question, or has changed the session or the list of tools.
+    """
+
+    def __init__(self, turn: Turn, durable: bool) -> None:
+        self._turn = turn
+        self._durable = durable
 
     async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        name = context.function.name
+        call = RecordedCall.begin(TOOL, name, context.arguments) if self._durable else None
+        if call is None:
+            await self._execute(name, call_next)
+            return
+        if call.result is not None:
+            context.result = _loaded_result(call.result)
+            return
+        state = self._state(context)
+        try:
+            with call.executing():
+                await self._execute(name, call_next)
+        except CONTROL_FLOW:
+            call.abandon()
+            raise
+        except Exception as error:
+            call.fail(error)
+            raise
+        except BaseException:
+            call.abandon()
+            raise
+        result = _dumped_result(context.result)
+        if result is None or self._state(context) != state:
+            call.abandon()
+        else:
+            await call.finish(result)
+
+    async def _execute(self, name: str, call_next: Callable[[], Awaitable[None]]) -> None:
         steps = OpenSteps()
-        steps.tool_call(self, context.function.name)
+        steps.tool_call(self, name)
         try:
             await call_next()
         finally:
             steps.end(self)
+
+    def _state(self, context: FunctionInvocationContext) -> tuple[Any, ...]:
+        """Return what a tool may change other than by its result."""
+        session = None if context.session is None else context.session.to_dict()
+        sessions = json.dumps([session, self._turn.session.state], default=str)
+        return self._turn.question_count, sessions, list(map(id, context.tools or ()))
+
+
+def _dumped_result(result: Any) -> dict[str, Any] | None:
+    """Return the result of a tool as data, or None if it has another form than `FunctionTool.invoke` returns."""
+    if isinstance(result, str):
+        return {"text": result}
+    if isinstance(result, list) and all(isinstance(content, Content) for content in result):
+        return {"contents": [content.to_dict() for content in result]}
+    return None
+
+
+def _loaded_result(result: dict[str, Any]) -> str | list[Content]:
+    if "text" in result:
+        return str(result["text"])
+    return [Content.from_dict(content) for content in result["contents"]]
 
 
 def _asking(requests: list[dict[str, Any]], why: str = "") -> InputRequired:

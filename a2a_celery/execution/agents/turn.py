@@ -334,6 +334,11 @@ class Turn:
             raise self._question(InputRequired(question, parts=parts))
         return Answer.of(answer)
 
+    @property
+    def question_count(self) -> int:
+        """The number of questions that this run has asked, including those that the client has answered."""
+        return self._asked
+
     async def ask_all(self, questions: Mapping[str, Question], text: str = "") -> dict[str, Any]:
         """Ask the client several questions at once and return the answers by their keys.
 

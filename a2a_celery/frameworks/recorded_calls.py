@@ -1,0 +1,93 @@
+"""Model and tool calls of a framework's agent as durable steps, for hooks that can replace a call by its result.
+
+`RecordedCall.begin` returns a call with the result that an earlier run of the turn recorded, or without a result. In
+the second case the hook makes the call, and passes the result to `finish` or the exception to `fail`. Calls that are
+made one after the other are recognized by their order, and parallel calls by their arguments; see
+``execution.agents.journal``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ..errors import StepError
+from ..execution.agents.journal import CURRENT, UNFINISHED, JournalCall, RunJournal
+from ..execution.agents.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
+
+logger = logging.getLogger(__name__)
+
+MODEL = "model"
+"""Kind and name of the entries of model calls."""
+
+TOOL = "tool"
+"""Kind of the entries of tool calls, whose name is that of the tool."""
+
+
+class RecordedCall:
+    """Model or tool call of the current run, with its entry in the journal.
+
+    Attributes:
+        result: Result that an earlier run recorded, as JSON data, or None if the call must be made.
+    """
+
+    def __init__(self, journal: RunJournal, call: JournalCall) -> None:
+        self._journal = journal
+        self._call = call
+        self.result = None if call.entry is None else self._recorded(call.entry.form, call.entry.content)
+
+    @classmethod
+    def begin(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
+        """Return the next call with this name, or None outside a run.
+
+        Args:
+            kind: `MODEL` or `TOOL`.
+            name: `MODEL`, or the name of the tool.
+            arguments: Arguments, by which calls of parallel tools are recognized.
+
+        Raises:
+            CancelledError: The run must stop.
+            StepsChanged: An earlier run recorded a different call at this position.
+            Exception: The exception that an earlier run recorded for the call.
+        """
+        journal = CURRENT.get(None)
+        return None if journal is None else cls(journal, journal.begin(kind, name, arguments))
+
+    def executing(self) -> AbstractContextManager[None]:
+        """Return a context manager that makes durable steps in the block a part of this call."""
+        return self._journal.executing(self._call)
+
+    async def finish(self, result: Any) -> None:
+        """Record the result before the framework receives it.
+
+        If the result is too large or is not JSON data, only this run uses it. A later run makes the call again.
+
+        Raises:
+            CancelledError: The run is lost. The result must not be used.
+        """
+        try:
+            content = json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+            await self._journal.record(self._call, "json", content)
+        except (StepError, TypeError, ValueError, RecursionError) as problem:
+            call = self._call
+            logger.warning("%s call %s is not recorded, and may be repeated: %s", call.kind, call.key, problem)
+            self.abandon()
+
+    def fail(self, error: Exception) -> None:
+        """Record the failure of the call if the framework continues after it."""
+        self._journal.defer(self._call, FAILURE, encode_failure(self._call.name, error)[0])
+
+    def abandon(self) -> None:
+        """Record no result. A later run makes the call again."""
+        self._journal.defer(self._call, UNFINISHED, b"")
+
+    def _recorded(self, form: str, content: bytes) -> Any:
+        if form != FAILURE:
+            return json.loads(content)
+        try:
+            error = decode_failure(content)
+        except UnreadableResult as problem:
+            raise self._journal.changed(f"{self._call.kind} call {self._call.key}: {problem}") from problem
+        raise error

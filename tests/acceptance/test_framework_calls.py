@@ -1,0 +1,43 @@
+"""Model and tool calls of frameworks' agents on real workers that are killed: no finished call is repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.test_durable_steps import reached
+from tests.support import durable_agents
+from tests.support.durable_agents import lines
+from tests.support.fleet import running_fleet
+from tests.support.framework_agents import AGENTS, ANSWER, ROUNDS, STOPS
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
+    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
+    with running_fleet(tmp_path, "redis", app="tests.support.framework_agents", **env) as fleet:
+        gateway, _ = fleet.gateway(), fleet.watcher()
+        worker = fleet.worker(pool=pool, concurrency=4)
+        tasks = {agent: send(gateway, agent, agent, returnImmediately=True) for agent in AGENTS}
+        for number in STOPS:
+            for agent in AGENTS:
+                reached(tmp_path, f"{agent}.before-{number}")
+            worker.kill()
+            worker = fleet.worker(pool=pool, concurrency=4)
+
+        for agent, task in tasks.items():
+            eventually(
+                lambda a=agent, t=task: state(read(gateway, a, t)) not in ("SUBMITTED", "WORKING"), what="an end"
+            )
+            ended = read(gateway, agent, task)
+            assert state(ended) == "COMPLETED", ended
+            texts = ["".join(part.get("text", "") for part in one["parts"]).strip() for one in ended["artifacts"]]
+            assert texts == [ANSWER]
+            assert lines(agent, "questions") == [str(number) for number in range(len(ROUNDS))]
+            assert sorted(lines(agent, "looked-up")) == ["a", "b", "c", "d", "e"]
+            assert len(set(lines(agent, "keys"))) == 5

@@ -1,0 +1,79 @@
+"""Agents of frameworks whose model stops before its questions, where their worker may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any
+
+import agent_framework
+from agent_framework import ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
+from celery import Celery
+
+from a2a_celery import A2A, Turn, current_step_key
+from a2a_celery.frameworks.agent_framework import framework_agent
+from workers import with_agent_framework
+
+from .durable_agents import is_passed, write_line
+
+ROUNDS: list[list[str]] = [["a"], ["b"], ["c"], ["d", "e"], []]
+"""Cities that the model looks up after each question. The last question has an answer."""
+
+STOPS = (3, 4)
+"""Questions before which the model stops: after the third call of a tool, and after two parallel calls."""
+
+ANSWER = "It is warm in a, b, c, d and e."
+AGENTS = ("agent-framework",)
+
+app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
+app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
+a2a = A2A(app)
+
+
+async def question(task: str, number: int) -> list[str]:
+    """Stop at a place that no earlier attempt has reached, or record the question and return the cities to look up."""
+    if number in STOPS and not is_passed(f"{task}.before-{number}"):
+        await asyncio.Event().wait()
+    write_line(task, "questions", str(number))
+    return ROUNDS[number]
+
+
+async def weather(task: str, city: str) -> str:
+    """Return the weather of a city."""
+    write_line(task, "looked-up", city)
+    write_line(task, "keys", current_step_key())
+    return f"warm in {city}"
+
+
+class Model(with_agent_framework.StandIn):
+    """Model that looks up the weather in rounds, each with a text."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__()
+        self._task = task
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+    ) -> Awaitable[ChatResponse] | ResponseStream[ChatResponseUpdate, ChatResponse]:
+        number = sum(message.role == "assistant" for message in messages)
+
+        async def updates() -> AsyncIterator[ChatResponseUpdate]:
+            cities = await question(self._task, number)
+            for word in [] if cities else ANSWER.split(" "):
+                yield ChatResponseUpdate(role="assistant", contents=[Content.from_text(f"{word} ")])
+            calls = [Content.from_function_call(f"call-{city}", "look_up", arguments={"city": city}) for city in cities]
+            yield ChatResponseUpdate(role="assistant", contents=calls, finish_reason="tool_calls" if calls else "stop")
+
+        return self._build_response_stream(updates())
+
+
+def make(turn: Turn) -> agent_framework.Agent[Any]:
+    async def look_up(city: str) -> str:
+        """Look up the weather of a city."""
+        return await weather(turn.text, city)
+
+    return agent_framework.Agent(Model(turn.text), name="weather", tools=[agent_framework.tool(look_up)])
+
+
+a2a.agent("agent-framework", description="Knows the weather.", session=True, max_attempts=5)(framework_agent(make))
