@@ -41,7 +41,7 @@ async def begin(fleet: ChaosFleet) -> str:
     """Send a message that keeps a worker busy for a moment, and return its task's id."""
     body = message_json(Order(pause=0.3).to_text()) | {"configuration": {"returnImmediately": True}}
     async with httpx.AsyncClient() as http:
-        (gateway,) = fleet.those("gateway")
+        (gateway,) = fleet.slots_of("gateway")
         answer = await http.post(f"{gateway.url}/agents/once/message:send", json=body, headers=V1, timeout=60)
     return str(answer.json()["task"]["id"])
 

@@ -82,7 +82,7 @@ def test_a_question_is_answered_in_its_task(page: Page) -> None:
 def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
     page.open().agent("ask")
     page.send("parent")
-    page.says("#task .badge", "Needs an answer")
+    page.shows("#task .badge", "Needs an answer")
     parent = page.task_id()
     message = message_json("child")
     message["message"]["metadata"] = {"a2a_celery/parentTaskId": parent}
@@ -90,13 +90,13 @@ def test_a_task_links_to_its_parent_and_its_children(page: Page) -> None:
     child = httpx.post(url, json=message, headers={"A2A-Version": "1.0"}, timeout=30).json()["task"]["id"]
 
     page.one("#task .family summary").click()
-    page.says("#task .family li", child)
+    page.shows("#task .family li", child)
     page.one("#task .family a").click()
-    page.says("#task .ids", child)
+    page.shows("#task .ids", child)
     page.one("#task .family summary").click()
-    page.says("#task .family h4", "Parent task")
+    page.shows("#task .family h4", "Parent task")
     page.one("#task .family a").click()
-    page.says("#task .ids", parent)
+    page.shows("#task .ids", parent)
 
 
 def test_cancelling_asks_first_and_stops_the_agent(page: Page) -> None:

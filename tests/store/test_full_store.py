@@ -72,7 +72,7 @@ BY_SCRIPT = {
     "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_steps": READ, "read_journal":
     READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
-    "correct_clock": READ, "read_messages": READ,
+    "correct_clock": READ, "read_messages": READ, "read_family": READ, "acquire_canceled_parents": WRITTEN,
     "blobs_in_use": READ, "secrets_in_use": READ, "read_archive_state": READ, "find_keys": READ, "open_store": READ,
     "acquire_request": WRITTEN, "acquire_bytes": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,
     # operators

@@ -22,6 +22,7 @@ from a2a_celery.lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Superseded,
     Suspended,
 )
 from a2a_celery.lifecycle.execution import ENDS, ExecutionState
@@ -184,6 +185,7 @@ ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [
     (Refused(AGENT_REFUSED), S.ERROR, {"reason": "rejected"}),
     (Retried(2, 3, ""), S.ERROR, {"reason": "retried"}),
     (Suspended(""), S.INTERRUPTED, {"reason": "suspended"}),
+    (Superseded(), S.CANCELLED, {}),
     (Lost(), S.ERROR, {"reason": "lost"}),
 ]
 

@@ -18,6 +18,7 @@ from a2a_celery.lifecycle import (
     Refused,
     Rejection,
     Retried,
+    Superseded,
     Suspended,
     final_event,
 )
@@ -135,10 +136,10 @@ def test_a_suspended_run_shows_when_it_continues_and_what_it_waits_for() -> None
     assert dict(event.metadata) == own_metadata({CONTINUES_AT: "2030-01-01T08:00:00+00:00", WAITS_FOR: "go"})
 
 
-@pytest.mark.parametrize("outcome", [Lost(), Delegated("{}")])
-def test_a_lost_or_delegated_run_has_no_final_event(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [Lost(), Delegated("{}"), Superseded()])
+def test_a_run_without_an_end_of_its_task_has_no_final_event(outcome: Outcome) -> None:
     assert final_event(outcome, "t", "c") is None
 
 
 def test_every_outcome_is_tested() -> None:
-    assert {type(outcome) for outcome, _ in MEANINGS} | {Lost, Delegated} == set(get_args(Outcome))
+    assert {type(outcome) for outcome, _ in MEANINGS} | {Lost, Delegated, Superseded} == set(get_args(Outcome))

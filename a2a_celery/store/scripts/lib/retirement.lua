@@ -38,8 +38,10 @@ local function end_task(keys, r, dead_letters)
     redis.call('EXPIRE', dead_letters, math.max(tonumber(r.retention), redis.call('TTL', dead_letters)))
   else
     delete_journal(keys, r)
-    if r.signal_bytes then redis.call('DEL', keys[12]) end
-    add_size(r, -tonumber(r.signal_bytes or 0))
+    if r.signal_bytes then
+      redis.call('DEL', keys[12])
+      add_size(r, -tonumber(r.signal_bytes))
+    end
     if r.quota_account then add_size(r, -size_of_request(keys)) end
     for _, field in ipairs({'request', 'caller', 'options', 'begins_at', 'turn_messages', 'read_messages', 'signal_ids',
       'signal_bytes', not r.enabled_configs and 'trace' or nil}) do
