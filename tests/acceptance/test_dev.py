@@ -252,7 +252,7 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     assert dev.output().rstrip().endswith("dev     | all stopped")
 
 
-@pytest.mark.parametrize("text", ["embedded Redis", "starting worker", "starting gateway", "gateway answers"])
+@pytest.mark.parametrize("text", ["embedded Redis", "starting worker", "starting gateway", "gateway responds"])
 def test_a_signal_while_it_starts_stops_everything(text: str, devs: list[Dev], tmp_path: Path) -> None:
     devs.append(dev := Dev([*DEMO, "--port", "0"], tmp_path, tmp_path / "log"))
     eventually(lambda: text in dev.output(), what=text)
