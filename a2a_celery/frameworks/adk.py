@@ -12,9 +12,11 @@ from a2a.types import TaskStatusUpdateEvent
 from google.adk.a2a.executor.config import ExecuteInterceptor
 from google.adk.a2a.executor.executor_context import ExecutorContext
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.platform import time as platform_time
@@ -24,12 +26,13 @@ from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
-from google.genai.types import FinishReason
+from google.genai.types import Content, FinishReason
 from pydantic_core import to_jsonable_python
 
 from ..execution.agents.session import current_session
 from ..lifecycle.states import COMPLETED
 from .conversation import EarlyStops, OpenSteps
+from .recorded_calls import MODEL, TOOL, OpenCalls, RecordedCall
 
 KEY = "adk"
 """Key of the ADK session in the run's session state."""
@@ -119,14 +122,32 @@ class ContextSessionService(BaseSessionService):
 
 
 class ExecutionSteps(BasePlugin):
-    """ADK plugin that reports model and tool calls as execution steps; see `Turn.model_call`."""
+    """ADK plugin that reports model and tool calls as execution steps and records their results.
 
-    def __init__(self) -> None:
+    A later run of the turn receives the recorded results; see `Turn.model_call` and ``docs/frameworks.md``.
+
+    Args:
+        durable: Record the results. False if the tools have effects in the memory of the process that later calls need.
+    """
+
+    def __init__(self, *, durable: bool = True) -> None:
         super().__init__(name="a2a_celery_steps")
+        self._durable = durable
         self._steps = OpenSteps()
+        self._calls = OpenCalls()
 
-    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
-        self._steps.model_call(_model_key(callback_context), llm_request.model or "")
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        key = _model_key(callback_context)
+        if self._durable and not _is_streaming(callback_context):
+            request = (callback_context.agent_name, _without_ids(llm_request.contents))
+            recorded = self._calls.begin(key, MODEL, MODEL, request)
+            if recorded is not None:
+                _apply(EventActions.model_validate(recorded["actions"]), callback_context)
+                return LlmResponse.model_validate(recorded["response"])
+        self._steps.model_call(key, llm_request.model or "")
+        return None
 
     async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
         if not llm_response.partial:
@@ -136,21 +157,41 @@ class ExecutionSteps(BasePlugin):
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> None:
         self._steps.end(_model_key(callback_context))
+        self._calls.drop(_model_key(callback_context))
+
+    async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
+        """Record a complete response of a model, with the changes of all callbacks, before the tools are called."""
+        call = None if event.partial else self._calls.drop((event.invocation_id, event.author))
+        if call is not None and event.content is not None and event.error_code is None:
+            response = event.model_dump(mode="json", exclude_none=True, include=set(LlmResponse.model_fields))
+            await _finish(call, {"response": response}, event.actions)
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> None:
-        self._steps.tool_call(_tool_key(tool_context), tool.name)
+    ) -> dict[str, Any] | None:
+        key = _tool_key(tool_context)
+        if self._durable and not tool.is_long_running:
+            recorded = self._calls.begin(key, TOOL, tool.name, (tool_context.agent_name, tool_args))
+            if recorded is not None:
+                _apply(EventActions.model_validate(recorded["actions"]), tool_context)
+                result: dict[str, Any] = recorded["result"]
+                return result
+        self._steps.tool_call(key, tool.name)
+        return None
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
     ) -> None:
         self._steps.end(_tool_key(tool_context))
+        call, actions = self._calls.drop(_tool_key(tool_context)), tool_context.actions
+        if call is not None and not actions.requested_tool_confirmations and not actions.requested_auth_configs:
+            await _finish(call, {"result": {"result": None} if result is None else result}, actions)
 
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
     ) -> None:
         self._steps.end(_tool_key(tool_context))
+        self._calls.drop(_tool_key(tool_context))
 
 
 def stop_reasons(*, fail_on: Collection[str] = ()) -> ExecuteInterceptor:
@@ -184,6 +225,31 @@ def _model_key(context: CallbackContext) -> tuple[str, str]:
 
 def _tool_key(context: ToolContext) -> tuple[str, str | None]:
     return context.invocation_id, context.function_call_id
+
+
+def _is_streaming(context: CallbackContext) -> bool:
+    """Return True if the model streams its response, which may then consist of several complete parts."""
+    return context.run_config is not None and context.run_config.streaming_mode.value is not None
+
+
+def _without_ids(contents: list[Content]) -> list[Any]:
+    """Return the data by which model calls are recognized. ADK's ids of function calls differ in each run."""
+    ids = {"parts": {"__all__": {"function_call": {"id"}, "function_response": {"id"}}}}
+    return [content.model_dump(mode="json", exclude_none=True, exclude=ids) for content in contents]
+
+
+async def _finish(call: RecordedCall, result: dict[str, Any], actions: EventActions) -> None:
+    """Record the result of a call with its actions, unless the state has values that are not JSON data."""
+    changes = actions.model_dump(mode="json", exclude_defaults=True)
+    if EventActions.model_validate(changes) == actions:
+        await call.finish({**result, "actions": changes})
+
+
+def _apply(recorded: EventActions, context: CallbackContext) -> None:
+    """Repeat the changes of the state and the other actions of a recorded call."""
+    context.state.update(recorded.state_delta)
+    for name in recorded.model_fields_set - {"state_delta"}:
+        setattr(context.actions, name, getattr(recorded, name))
 
 
 def _memory() -> dict[str, Any]:

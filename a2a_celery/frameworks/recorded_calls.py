@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from ..errors import StepError
 from ..execution.agents.journal import CURRENT, UNFINISHED, JournalCall, RunJournal
 from ..execution.agents.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
+from ..execution.events.steps import Execution, current_execution
+from ..lifecycle.execution import ENDS
 
 logger = logging.getLogger(__name__)
 
@@ -91,3 +94,28 @@ class RecordedCall:
         except UnreadableResult as problem:
             raise self._journal.changed(f"{self._call.kind} call {self._call.key}: {problem}") from problem
         raise error
+
+
+class OpenCalls:
+    """Calls that have begun but not ended, by a key that the framework provides, for hooks before and after a call."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, tuple[Execution, RecordedCall]] = {}
+
+    def begin(self, key: Hashable, kind: str, name: str, arguments: Any) -> Any:
+        """Return the recorded result of the next call with this name, or None if the call must be made.
+
+        See `RecordedCall.begin`.
+        """
+        execution, call = current_execution(), RecordedCall.begin(kind, name, arguments)
+        if execution is None or call is None:
+            return None
+        for ended in [other for other, (run, _) in self._open.items() if run.state in ENDS]:
+            del self._open[ended]  # a cancelled agent does not report the end of its calls
+        if call.result is None:
+            self._open[key] = execution, call
+        return call.result
+
+    def drop(self, key: Hashable) -> RecordedCall | None:
+        """Remove and return the open call with this key, or return None."""
+        return self._open.pop(key, (None, None))[1]

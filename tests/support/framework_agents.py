@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
 
 import agent_framework
 from agent_framework import ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
 from celery import Celery
+from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
+from google.adk.agents import LlmAgent
+from google.adk.apps import App
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
 
 from a2a_celery import A2A, Turn, current_step_key
+from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 from a2a_celery.frameworks.agent_framework import framework_agent
 from workers import with_agent_framework
 
+from .agents import card
 from .durable_agents import is_passed, write_line
 
 ROUNDS: list[list[str]] = [["a"], ["b"], ["c"], ["d", "e"], []]
@@ -24,7 +35,7 @@ STOPS = (3, 4)
 """Questions before which the model stops: after the third call of a tool, and after two parallel calls."""
 
 ANSWER = "It is warm in a, b, c, d and e."
-AGENTS = ("agent-framework",)
+AGENTS = ("agent-framework", "adk")
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
@@ -42,7 +53,6 @@ async def question(task: str, number: int) -> list[str]:
 async def weather(task: str, city: str) -> str:
     """Return the weather of a city."""
     write_line(task, "looked-up", city)
-    write_line(task, "keys", current_step_key())
     return f"warm in {city}"
 
 
@@ -71,9 +81,41 @@ class Model(with_agent_framework.StandIn):
 def make(turn: Turn) -> agent_framework.Agent[Any]:
     async def look_up(city: str) -> str:
         """Look up the weather of a city."""
+        write_line(turn.text, "keys", current_step_key())
         return await weather(turn.text, city)
 
     return agent_framework.Agent(Model(turn.text), name="weather", tools=[agent_framework.tool(look_up)])
 
 
 a2a.agent("agent-framework", description="Knows the weather.", session=True, max_attempts=5)(framework_agent(make))
+
+
+class AdkModel(BaseLlm):
+    """Model of ADK that looks up the weather in rounds."""
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """Yield the response."""
+        number = sum(content.role == "model" for content in llm_request.contents)
+        cities = await question("adk", number)
+        calls = [types.FunctionCall(name="look_up", args={"city": city}) for city in cities]
+        parts = [types.Part(function_call=call) for call in calls] or [types.Part(text=ANSWER)]
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+
+async def look_up(city: str, tool_context: ToolContext) -> str:
+    """Look up the weather of a city."""
+    tool_context.state[city] = "known"
+    return await weather("adk", city)
+
+
+def executor() -> A2aAgentExecutor:
+    agent = LlmAgent(name="weather", model=AdkModel(model="stand-in"), tools=[look_up])
+    runner = Runner(
+        app=App(name="weather", root_agent=agent, plugins=[ExecutionSteps()]), session_service=ContextSessionService()
+    )
+    return A2aAgentExecutor(runner=runner)
+
+
+a2a.add_agent(card("adk"), executor, session=True, max_attempts=5)
