@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from socket import gethostname
@@ -167,7 +168,7 @@ def test_the_documented_commands_work(site: Site) -> None:
     done = 0
     for line in page_commands():
         assert line.startswith("celery -A acme a2a ")
-        words = [names.get(word, word) for word in line.removeprefix("celery -A acme a2a ").split()]
+        words = [names.get(word, word) for word in shlex.split(line.removeprefix("celery -A acme a2a "))]
         if words[0] == "drain":
             words += ["--undo"] * ("--undo" not in words and "--shutdown" not in words)
             words = [word if word != "--shutdown" else "--undo" for word in words]
@@ -175,7 +176,7 @@ def test_the_documented_commands_work(site: Site) -> None:
             words = words[: words.index("--watch")]
         if words[0] == "cancel":
             words += ["--help"] if "--store" in words else ["--dry-run"]
-        if words[0] == "requeue" and ("--all" in words or site.lost in words):
+        if words[0] == "signal" or (words[0] == "requeue" and ("--all" in words or site.lost in words)):
             words += ["--help"]
         site.a2a(*words, code=int(words[0] == "doctor"))
         done += 1

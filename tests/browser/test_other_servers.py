@@ -33,17 +33,17 @@ async def test_the_sdks_own_server(browser: webdriver.Chrome) -> None:
         await does(page.open)
         await does(page.agent, "plain")
         await does(page.send, "go")
-        await does(page.says, "#task .badge", "Working")
+        await does(page.shows, "#task .badge", "Working")
         await steps.given.put("one ")
-        await does(page.says, "#task article .text", "one")
-        await does(page.says, "#tasks .groups h4", "Working")
+        await does(page.shows, "#task article .text", "one")
+        await does(page.shows, "#tasks .groups h4", "Working")
         await steps.given.put("two")
-        await does(page.says, "#task article .text", "one two")
+        await does(page.shows, "#task article .text", "one two")
         await steps.given.put(None)
-        await does(page.says, "#task .badge", "Completed")
+        await does(page.shows, "#task .badge", "Completed")
         address = page.browser.current_url.partition("/ui/")[2]
         await does(page.open, address)
-        await does(page.says, "#task article .text", "one two")
+        await does(page.shows, "#task article .text", "one two")
         await does(page.until, lambda: "keeps no events" in page.text("#task"), "it says that there is no log")
 
 
@@ -51,18 +51,18 @@ async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser
     steps, does = Steps(), asyncio.to_thread
     async with page_beside(browser, steps, RestrictedServer(token="open sesame")) as page:
         await does(page.open)
-        await does(page.says, "#notices", "asks who you are")
+        await does(page.shows, "#notices", "asks who you are")
         await does(lambda: page.one("#credential-value").send_keys("open sesame\n"))
-        await does(page.says, "#credentials-button", "Signed in")
+        await does(page.shows, "#credentials-button", "Signed in")
         await does(page.agent, "plain")
         await does(page.send, "go")
-        await does(page.says, "#task .badge", "Working")
+        await does(page.shows, "#task .badge", "Working")
         stored = await does(page.script, "return [document.cookie, sessionStorage.length, localStorage.length].join()")
         assert stored == ",0,0"
         await steps.given.put(None)
-        await does(page.says, "#task .badge", "Completed")
+        await does(page.shows, "#task .badge", "Completed")
         await does(page.open)
-        await does(page.says, "#notices", "asks who you are")
+        await does(page.shows, "#notices", "asks who you are")
 
 
 async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
@@ -70,15 +70,15 @@ async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
     async with page_beside(browser, steps, RestrictedServer(["ListTasks"]), streaming=False) as page:
         await does(page.open)
         await does(page.agent, "plain")
-        await does(page.says, "#tasks .about", "It does not stream")
-        await does(page.says, "#tasks", "does not list its tasks")
+        await does(page.shows, "#tasks .about", "It does not stream")
+        await does(page.shows, "#tasks", "does not list its tasks")
         await does(page.send, "go")
-        await does(page.says, "#task .connection", "does not stream")
-        await does(page.says, "#tasks .groups .line", "go")
+        await does(page.shows, "#task .connection", "does not stream")
+        await does(page.shows, "#tasks .groups .line", "go")
         await steps.given.put("done")
         await steps.given.put(None)
-        await does(page.says, "#task .badge", "Completed")
-        await does(page.says, "#task article .text", "done")
+        await does(page.shows, "#task .badge", "Completed")
+        await does(page.shows, "#task article .text", "done")
 
 
 def legacy(card: Card, _: str) -> Card:
@@ -109,7 +109,7 @@ async def test_an_agent_that_the_page_can_not_speak_to(
 ) -> None:
     async with page_beside(browser, Steps(), RestrictedServer(card=card)) as page:
         await asyncio.to_thread(page.open)
-        await asyncio.to_thread(page.says, "#tasks", error)
+        await asyncio.to_thread(page.shows, "#tasks", error)
 
 
 async def test_a_card_that_names_another_address_and_http_json(browser: webdriver.Chrome) -> None:
@@ -117,13 +117,13 @@ async def test_a_card_that_names_another_address_and_http_json(browser: webdrive
     async with page_beside(browser, steps, RestrictedServer(card=elsewhere)) as page:
         await does(page.open)
         await does(page.agent, "plain")
-        await does(page.says, "#tasks .about", "Its card names https://example.com")
+        await does(page.shows, "#tasks .about", "Its card names https://example.com")
         await does(page.send, "go")
-        await does(page.says, "#task .badge", "Working")
-        await does(page.says, "#tasks .groups h4", "Working")
+        await does(page.shows, "#task .badge", "Working")
+        await does(page.shows, "#tasks .groups h4", "Working")
         await does(lambda: page.one("#task .title .danger").click())
         await does(lambda: page.one("dialog .danger").click())
-        await does(page.says, "#task .badge", "Canceled")
+        await does(page.shows, "#task .badge", "Canceled")
 
 
 REPEATED = """
