@@ -16,7 +16,7 @@ from a2a_celery.store.admin.scan import TaskSummary, listed
 from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, end_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
 from a2a_celery.store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.results import Ended, Missing
+from a2a_celery.store.tasks.results import Delivered, Ended, Missing
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 
@@ -92,6 +92,23 @@ async def test_a_task_without_further_attempts_leaves_a_dead_letter(
     assert (dead_letter.agent, dead_letter.scope, dead_letter.options) == (ANN.agent, ANN, ROUTE)
     assert dead_letter.request.message.parts[0].text == "hello"
     assert dead_letter.task.status.message.parts[0].text == WORKER_LOST
+
+
+async def test_a_requeued_task_begins_with_the_message_of_its_turn(
+    store: AsyncStore, keys: Keys, graveyard: Graveyard
+) -> None:
+    task_id = await graveyard.lapsed()
+    for text in ("and this", "and that"):
+        sent = request(text, task_id, CONTEXT)
+        steering = continue_task(keys, ANN, task_id, sent, "", caller=CALLER, nonce=text, on_message="steer")
+        assert isinstance(await store.run(steering), Delivered)
+    await Recoverer(store, keys).tick()
+
+    assert await graveyard.requeue(await graveyard.dead_letter(task_id), "new") == "requeued"
+
+    claim = await graveyard.claim("new")
+    assert claim.request.message.parts[0].text == "hello"
+    assert [message.parts[0].text for message in claim.task.history] == ["hello"]
 
 
 @pytest.mark.parametrize(("lost", "dies"), [(True, True), (False, False)])

@@ -117,15 +117,15 @@ def requeue_task(
 def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequest, Task]:
     """Return the request and the new task for a dead letter.
 
-    The history contains the messages before the client's last message, because the last message may answer a question
-    in them. The history does not contain the messages of the lost run.
+    The history contains the messages before the message of the last turn, because that message may answer a question in
+    them. The history does not contain the messages of the lost run, or messages that a client sent while it worked.
     """
     request = SendMessageRequest()
     request.CopyFrom(dead_letter.request)
     request.message.task_id = task_id
     request.message.reference_task_ids.append(dead_letter.task.id)
     task = Task(id=task_id, context_id=dead_letter.task.context_id, status=TaskStatus(state=SUBMITTED))
-    for message in _before_the_last(dead_letter.task.history):
+    for message in _before_the_turn(dead_letter):
         copy = task.history.add()
         copy.CopyFrom(message)
         copy.task_id = task_id
@@ -134,11 +134,13 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
     return request, task
 
 
-def _before_the_last(history: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages before the last client message that was processed."""
+def _before_the_turn(dead_letter: DeadLetter) -> Sequence[Message]:
+    """Return the messages before the message of the last turn, which later messages to the working agent may follow."""
+    history, message_id = dead_letter.task.history, dead_letter.request.message.message_id
     turns = [
         number
         for number, message in enumerate(history)
         if message.role == Role.ROLE_USER and TASK_ENDED_FIRST not in message.metadata
     ]
-    return history[: turns[-1]] if turns else []
+    of_request = [number for number in turns if history[number].message_id == message_id]
+    return history[: (of_request or turns)[-1]] if turns else []
