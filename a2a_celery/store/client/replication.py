@@ -27,7 +27,7 @@ ACCEPTING = frozenset({"create_task", "continue_task"})
 ENDING = frozenset(
     {
         *("settle_run", "end_run", "end_by_result", "lapse_run", "revoke_run", "request_cancel"),
-        *("end_pauses", "return_run", "release_run", "retry_run"),
+        *("end_pauses", "return_run", "release_run", "retry_run", "suspend_run"),
     }
 )
 """Scripts that may end a task. If the write is not confirmed, it remains valid, because clients may have seen the end.
