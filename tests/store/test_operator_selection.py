@@ -147,8 +147,8 @@ class TestList:
         assert error in command(*arguments, code=2).stderr
 
     def test_an_agent_that_was_removed_is_accepted_while_it_has_tasks(self, command: Command) -> None:
-        assert "no agent 'removed' in this app" in command("list", "--all", "--agent", "removed", code=1).stderr
-        assert "no agent 'removed' in this app" in command("cancel", "--all", "--agent", "removed", code=1).stderr
+        assert "this app has no agent 'removed'" in command("list", "--all", "--agent", "removed", code=1).stderr
+        assert "this app has no agent 'removed'" in command("cancel", "--all", "--agent", "removed", code=1).stderr
 
 
 async def test_times_are_those_of_the_state_and_of_the_run(command: Command, seeds: Seeds) -> None:
