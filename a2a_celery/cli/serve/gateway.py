@@ -41,7 +41,7 @@ LEVEL_VARIABLE = "A2A_CELERY_LOG_LEVEL"
 """Environment variable with the log level, for the processes of ``gateway --workers N``."""
 
 
-SWITCH_INTERVAL = 0.001
+SWITCH_INTERVAL = 0.0001
 """Seconds that a thread which parses a large body may delay the event loop (the switch interval; Python's default is
 0.005)."""
 
