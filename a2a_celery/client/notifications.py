@@ -316,8 +316,8 @@ class Verifier:
                 return
             if self._public_keys.is_unavailable:
                 raise PublicKeysUnavailable
-        kinds = " or ".join(self._schemes.values())
-        raise NotAuthentic(f"No signature of this id, time and body was made with a known {kinds}.")
+        key_types = " or ".join(self._schemes.values())
+        raise NotAuthentic(f"No signature of this id, time and body was made with a known {key_types}.")
 
     def _require_now(self, timestamp: int) -> None:
         age = self._clock.time() - timestamp

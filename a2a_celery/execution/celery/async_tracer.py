@@ -145,7 +145,7 @@ def context_of(request: RunRequest) -> Context:
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Return True if `value` is the default of the context, as it is for a dozen headers of a run."""
+    """Return True if `value` is the default of the context, as for a dozen headers of a run."""
     return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
 
 

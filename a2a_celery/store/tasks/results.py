@@ -155,7 +155,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A run of the task is open, and its agent accepts no message meanwhile. Nothing was written."""
+    """A run of the task is open, and its agent accepts no message until the run ends. Nothing was written."""
 
 
 Answered = (
