@@ -30,10 +30,16 @@ UNCONFIRMED = {"append", "save_task"}
 save_task serves the SDK's own request handler, which accepts messages in memory."""
 
 
+ENDS = ("end_task(", "end_stopped_run(")
+"""Calls of the functions that may end a task."""
+
+
 def test_each_script_that_may_end_a_task_is_listed() -> None:
     scripts = [path for path in SCRIPTS.glob("*/*.lua") if path.parent.name != "lib"]
 
-    assert {path.stem for path in scripts if "end_task(" in path.read_text()} - UNCONFIRMED == replication.ENDING
+    ending = {path.stem for path in scripts if any(call in path.read_text() for call in ENDS)}
+
+    assert ending - UNCONFIRMED == replication.ENDING
 
 
 @pytest.fixture(params=installed_servers(), ids=str)

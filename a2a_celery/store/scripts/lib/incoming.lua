@@ -1,4 +1,4 @@
--- requires: context_queue, runs, states, status, tasks, time, turns
+-- requires: context_queue, retirement, runs, states, status, tasks, time, turns
 
 -- A message to a task with an open run waits in the list `turns`. Agent.on_message decides about it:
 --   queue      it is in the list only, and has its turn when the run has interrupted the task
@@ -97,4 +97,18 @@ local function replace_queued_run(keys, r, submitted, request, caller, options, 
   local index = redis.call('LLEN', keys[3]) - 1
   start_turn(keys, r, index, state, state == SUBMITTED and submitted or r.working_event, request, caller, options, '0')
   queue_in_place(keys, r, r.at + due_us)
+end
+
+-- Cancel the task if a client requested the cancel, or begin the turn of a message that interrupts the run. Return true
+-- if no other run of the turn may follow.
+local function end_stopped_run(keys, r)
+  if r.cancel_requested == '1' then
+    write_status(keys, r, CANCELED, '1', r.canceled_event)
+    end_task(keys, r)
+  elseif is_interrupting(r) then
+    begin_turn_of_message(keys, r, r.state, '0', 0)
+  else
+    return false
+  end
+  return true
 end

@@ -7,7 +7,7 @@
 --       canvas, number of arguments of the events, events, and the arguments of replace_task if the task is replaced
 --       before the events
 -- returns {'released', version, state} | {'lost', see missing_events} | {'illegal', number of the event, state}
--- requires: dispatch, events, incoming, notifications, replacement, retirement, runs, states, status, tasks, time
+-- requires: dispatch, events, incoming, notifications, replacement, runs, states, tasks, time
 local record = KEYS[1]
 local run, token, before, phase = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local content, retries, canvases, due_us = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
@@ -26,12 +26,7 @@ for i = last_event + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i
 allow_small_write(KEYS, first_event, replacement_bytes, last_event)
 if #ARGV > last_event then replace_task(KEYS, r, last_event + 1) end
 apply_events(KEYS, r, first_event, last_event)
-if r.cancel_requested == '1' then
-  write_status(KEYS, r, CANCELED, '1', r.canceled_event)
-  end_task(KEYS, r)
-elseif is_interrupting(r) then
-  begin_turn_of_message(KEYS, r, r.state, '0', 0)
-else
+if not end_stopped_run(KEYS, r) then
   close_run(r)
   r.phase, r.seq = phase, 0
   if phase == 'queued' then

@@ -6,7 +6,7 @@
 --       until a watcher publishes it, event
 -- returns {'unchanged'}: the run does not exist, belongs to another process, or the retry was recorded
 --       | {'claimed', context, options}: nothing was written | {'released', version, state}
--- requires: dispatch, events, incoming, notifications, retirement, runs, states, status, tasks, time
+-- requires: dispatch, events, incoming, notifications, runs, tasks, time
 local run, runner_prefix, retries, options, again_us, first_event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], 6
 
 local r = load_record(KEYS)
@@ -22,12 +22,7 @@ if not options then return {'claimed', r.context, r.options or ''} end
 if first_illegal(r, first_event) then return {'unchanged'} end
 allow_small_write(KEYS, first_event)
 apply_events(KEYS, r, first_event)
-if r.cancel_requested == '1' then
-  write_status(KEYS, r, CANCELED, '1', r.canceled_event)
-  end_task(KEYS, r)
-elseif is_interrupting(r) then
-  begin_turn_of_message(KEYS, r, r.state, '0', 0)
-else
+if not end_stopped_run(KEYS, r) then
   close_run(r)
   r.phase, r.seq = 'queued', 0
   queue_retry(KEYS, r, options, retries, again_us)

@@ -9,7 +9,7 @@
 --       the events, events, and the arguments of replace_task if the task is replaced before the events
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: child_waits, events, incoming, notifications, options, replacement, retirement, runs, sessions, signals, states, status, stored_bytes, suspension, tasks, time
+-- requires: child_waits, events, incoming, notifications, options, replacement, runs, sessions, signals, states, stored_bytes, suspension, tasks, time
 local record = KEYS[1]
 local run, token, before, suspended = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local signal, wait_us, until_us, wait_key, wait_header, wait_timeout = unpack(ARGV, 5, 10)
@@ -34,12 +34,7 @@ allow_small_write(KEYS, first_event, replacement_bytes, last_event)
 if #ARGV > last_event then replace_task(KEYS, r, last_event + 1) end
 apply_events(KEYS, r, first_event, last_event)
 local next_run = ''
-if r.cancel_requested == '1' then
-  write_status(KEYS, r, CANCELED, '1', r.canceled_event)
-  end_task(KEYS, r)
-elseif is_interrupting(r) then
-  begin_turn_of_message(KEYS, r, r.state, '0', 0)
-else
+if not end_stopped_run(KEYS, r) then
   close_run(r)
   r.run, r.seq, r.token, r.phase = r.run + 1, 0, '', 'suspended'
   if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', record, 'options')) end
