@@ -114,6 +114,14 @@ def pack_metadata(metadata: Struct) -> bytes:
     return packed
 
 
+def snapshot_size(reply: list[Any]) -> int:
+    """Return the bytes of the messages and artifacts in a reply of ``snapshot``. They are 0 if the contents are read
+    separately."""
+    if len(reply) == _WITHOUT_CONTENTS or isinstance(reply[-1], FoldedTask):
+        return 0
+    return sum(map(len, reply[6])) + sum(len(chunk) for chunks in reply[8] for chunk in chunks)
+
+
 def require_contents(snapshots: Sequence[list[Any]]) -> None:
     """Check that each snapshot has its contents.
 

@@ -181,18 +181,26 @@ class Keys:
         return f"{self.prefix}:pauses"
 
     @property
-    def canceled_parents(self) -> str:
-        """Sorted set of canceled tasks with children (tags), scored by the time at which a watcher cancels the
-        children.
+    def reminders(self) -> str:
+        """Sorted set of the tasks (tags) whose open question has a reminder, scored by the µs of the next reminder.
+
+        It does not expire.
+        """
+        return f"{self.prefix}:reminders"
+
+    @property
+    def ended_parents(self) -> str:
+        """Sorted set of tasks that ended without a result (tags), scored by the time at which a watcher cancels
+        their children.
 
         A watcher removes a task whose children have ended.
         """
-        return f"{self.prefix}:canceled_parents"
+        return f"{self.prefix}:ended_parents"
 
     @property
-    def canceled_parent_notifications(self) -> str:
-        """Channel with a message for each task that is added to `canceled_parents`."""
-        return f"{self.canceled_parents}:notifications"
+    def ended_parent_notifications(self) -> str:
+        """Channel with a message for each task that is added to `ended_parents`."""
+        return f"{self.ended_parents}:notifications"
 
     @property
     def dead_letters(self) -> str:
@@ -339,6 +347,15 @@ class Keys:
         The set expires with its newest member.
         """
         return f"{self.prefix}:workers"
+
+    @property
+    def version_workers(self) -> str:
+        """Sorted set of the announcements of workers that consume version queues, scored by the time of the last
+        heartbeat.
+
+        The set expires with its newest member.
+        """
+        return f"{self.prefix}:version_workers"
 
     def scope_index(self, scope: Scope) -> str:
         """Return the prefix of eight sorted sets, one for each state: the scope's tasks (tags), scored by the time of

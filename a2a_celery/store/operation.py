@@ -47,6 +47,8 @@ class Operation(Generic[T]):
         args: arguments of the call.
         parse: function that converts the reply to the result.
         resolve_blobs: False to leave blob references in the reply unresolved.
+        size: function that returns the bytes of the reply, or None for an operation whose reply is small. An
+            `AsyncStore` parses large replies in a thread.
     """
 
     script: Script
@@ -54,6 +56,7 @@ class Operation(Generic[T]):
     args: Sequence[Argument]
     parse: Callable[[Any], T]
     resolve_blobs: bool = True
+    size: Callable[[Any], int] | None = None
 
 
 @cache

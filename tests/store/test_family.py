@@ -9,13 +9,14 @@ import pytest
 
 from a2a_celery.lifecycle import fold
 from a2a_celery.lifecycle.journal import JournalEntry
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.suspension import Wait
 from a2a_celery.store.tasks import family
 from a2a_celery.store.tasks.commands import create_task, request_cancel
-from a2a_celery.store.tasks.family import CanceledChild, Parent, acquire_canceled_parents, read_family
+from a2a_celery.store.tasks.family import OrphanedChild, Parent, acquire_ended_parents, read_family
 from a2a_celery.store.tasks.results import Created, Limited, TooDeep
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 from tests.support.suspensions import Suspensions
@@ -40,8 +41,8 @@ async def child_of(
     return await seeds.store.run(create)
 
 
-async def acquired(seeds: Seeds, again_us: int = 0) -> list[CanceledChild]:
-    return await seeds.store.run(acquire_canceled_parents(seeds.keys, limit=100, again_us=again_us))
+async def acquired(seeds: Seeds, again_us: int = 0) -> list[OrphanedChild]:
+    return await seeds.store.run(acquire_ended_parents(seeds.keys, limit=100, again_us=again_us))
 
 
 async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
@@ -98,7 +99,7 @@ async def test_a_family_is_invisible_in_another_scope(seeds: Seeds) -> None:
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "interrupted"])
-async def test_the_live_children_of_a_canceled_parent_are_due(seeds: Seeds, state: str) -> None:
+async def test_the_live_children_of_a_ended_parent_are_due(seeds: Seeds, state: str) -> None:
     parent_id = await seeds.created()
     if state != "queued":
         claim = await seeds.claimed(parent_id)
@@ -115,28 +116,46 @@ async def test_the_live_children_of_a_canceled_parent_are_due(seeds: Seeds, stat
         assert await acquired(seeds) == []  # the parent is not canceled yet
         await seeds.settled(claim, status(CANCELED))
 
-    assert await acquired(seeds) == [CanceledChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
+    assert await acquired(seeds) == [OrphanedChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
     assert len(await acquired(seeds, again_us=60_000_000)) == 1  # until the child has ended
     assert await acquired(seeds) == []
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
-    await seeds.store.redis.zadd(seeds.keys.canceled_parents, {parent_id: 0})
+    await seeds.store.redis.zadd(seeds.keys.ended_parents, {parent_id: 0})
     assert await acquired(seeds) == []
-    assert not await seeds.store.redis.exists(seeds.keys.canceled_parents)
+    assert not await seeds.store.redis.exists(seeds.keys.ended_parents)
 
 
-@pytest.mark.parametrize("end", [COMPLETED, FAILED])
-async def test_a_parent_that_ends_otherwise_cancels_nothing(seeds: Seeds, end: Any) -> None:
+@pytest.mark.parametrize("end", [COMPLETED, FAILED, REJECTED])
+async def test_a_parent_without_a_result_cancels_its_children(seeds: Seeds, end: Any) -> None:
     claim = await seeds.claimed()
     await child_of(seeds, claim.ref.task_id, "child")
+    await child_of(seeds, claim.ref.task_id, "independent", cancels=False)
 
     await seeds.settled(claim, status(end))
 
+    assert [child.task_id for child in await acquired(seeds)] == ([] if end == COMPLETED else ["child"])
+
+
+async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
+    """The task that it is requeued as finds its children again."""
+    claim = await seeds.claimed()
+    await child_of(seeds, claim.ref.task_id, "child")
+    events = [status(FAILED)]
+    settle = settle_run(seeds.keys, claim.ref, token=claim.token, before=0, events=events, dead_letter=True)
+    await seeds.store.run(settle)
+
+    await child_of(seeds, claim.ref.task_id, "late")
+
     assert await acquired(seeds) == []
 
 
-async def test_a_child_that_comes_after_the_cancel_is_due_too(seeds: Seeds) -> None:
+@pytest.mark.parametrize("end", ["is cancelled", "fails"])
+async def test_a_child_that_comes_after_the_end_is_due_too(seeds: Seeds, end: str) -> None:
     parent_id = await seeds.created()
-    await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
+    if end == "fails":
+        await seeds.settled(await seeds.claimed(parent_id), status(FAILED))
+    else:
+        await seeds.store.run(request_cancel(seeds.keys, ANN, parent_id, CONTEXT))
 
     await child_of(seeds, parent_id, "independent", cancels=False)
     assert await acquired(seeds) == []
@@ -152,7 +171,7 @@ async def test_a_deleted_parent_leaves_the_list(store: AsyncStore, keys: Keys, s
     await store.redis.delete(*[name async for name in store.redis.scan_iter(f"{keys.prefix}:{{{parent_id}}}:*")])
 
     assert await acquired(seeds) == []
-    assert not await store.redis.exists(keys.canceled_parents)
+    assert not await store.redis.exists(keys.ended_parents)
     await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:tasks:*")])
     await store.redis.delete(*[key async for key in store.redis.scan_iter(f"{keys.prefix}:context:*")])
 

@@ -31,7 +31,7 @@ from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_ta
 from a2a_celery.store.webhooks.deliveries import acquire_due_deliveries, acquire_requested_posts
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.store.operations_on_deliveries import acquired, requested
-from tests.store.test_operations import REF, TOKEN, VERBS, Make, claimed
+from tests.store.test_operations import REF, TOKEN, VERBS, Make, _post_reminders, claimed
 from tests.support.restarts import allow_writes, installed_servers, refuse_writes
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, chunk, request, status
 from tests.support.suspensions import Suspensions, wait_for
@@ -61,7 +61,7 @@ BY_SCRIPT = {
     "acquire_due_runs": REFUSED, "resume_due_runs": REFUSED, "postpone_runs": REFUSED, "lapsed_runs": REFUSED,
     "lapse_run": REFUSED,
     "save_task": REFUSED, "save_push_config": REFUSED, "register_blobs": REFUSED,
-    "request_post": REFUSED, "send_signal": REFUSED,
+    "request_post": REFUSED, "post_reminders": REFUSED, "send_signal": REFUSED,
     # ending, delivering, archiving and deleting free memory
     "end_pauses": WRITTEN, "delete_task": WRITTEN, "delete_push_config": WRITTEN, "unlist_task": WRITTEN,
     "acquire_due_deliveries": WRITTEN, "record_delivery": WRITTEN, "postpone_delivery": WRITTEN,
@@ -72,7 +72,7 @@ BY_SCRIPT = {
     "read_task": READ, "list_tasks": READ, "read_log": READ, "read_states": READ, "read_steps": READ, "read_journal":
     READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
-    "correct_clock": READ, "read_messages": READ, "read_family": READ, "acquire_canceled_parents": WRITTEN,
+    "correct_clock": READ, "read_messages": READ, "read_family": READ, "acquire_ended_parents": WRITTEN,
     "blobs_in_use": READ, "secrets_in_use": READ, "read_archive_state": READ, "find_keys": READ, "open_store": READ,
     "acquire_request": WRITTEN, "acquire_bytes": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,
     # operators
@@ -156,6 +156,12 @@ async def _pause_is_over(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return end_pauses(keys, limit=10)
 
 
+async def _reminder_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    operation = await _post_reminders(keys, seeds)
+    await seeds.store.redis.zadd(keys.reminders, {"t": 1})
+    return operation
+
+
 async def _suspended_run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     claim = await seeds.claimed(await seeds.created(task_id="t"))
     suspensions = Suspensions(seeds)
@@ -226,7 +232,7 @@ STEP = Step(1, 1, "r", Transition(1, ExecutionState.IDLE, ExecutionState.INITIAL
 
 NOTHING_TO_DO = {
     "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived",
-    "acquire_deliveries", "acquire_requested_posts",
+    "acquire_deliveries", "acquire_requested_posts", "post_reminders",
 }  # fmt: skip
 """Calls in ``test_operations`` without an effect. Each has a case below with an effect."""
 
@@ -255,6 +261,7 @@ CASES = [
     Case("a_canvas_is_due", _canvas_is_due, WRITTEN),
     Case("a_run_is_due", _run_is_due, REFUSED),
     Case("a_suspended_run_is_due", _suspended_run_is_due, REFUSED),
+    Case("a_reminder_is_due", _reminder_is_due, REFUSED),
     Case("a_pause_is_over", _pause_is_over, WRITTEN),
     Case("cancel_of_a_running_task", _cancel_of_a_running_task, WRITTEN),
     Case("a_message_that_waits", _message_that_waits, REFUSED),

@@ -27,6 +27,7 @@ from a2a_celery.store.operation import script
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import (
+    MAX_DEBT,
     IdempotencyKey,
     TaskLimits,
     acquire_request,
@@ -317,8 +318,8 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
         await created(seeds, many)
     late = await cost(many, ANN)
 
-    assert late == early == without + 2 * (len(AGENTS) + 1) + 5, (
-        "whether there is room; the lists of both states, of each agent and of the owner; the queue, the time, a place "
+    assert late == early == without + 2 * (len(AGENTS) + 1) + 4, (
+        "whether there is room; the lists of both states, of each agent and of the owner; the queue, a place "
         "there, and its name"
     )
 
@@ -351,4 +352,16 @@ async def test_a_bucket_is_never_fuller_than_it_can_be(store: AsyncStore, keys: 
 
     wait = await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
 
-    assert 9 < wait <= 10
+    assert MAX_DEBT + 9 < wait <= MAX_DEBT + 10
+
+
+async def test_a_response_takes_tokens_that_the_bucket_does_not_have(store: AsyncStore, keys: Keys) -> None:
+    rate = {"per_second": 0.1, "burst": 3}
+    enough = await store.run(acquire_request(keys, ANN, **rate, cost=2, spare=1, overdraw=True))
+    debt = await store.run(acquire_request(keys, ANN, **rate, cost=2, spare=1, overdraw=True))
+    refused = await store.run(acquire_request(keys, ANN, **rate))
+    again = await store.run(acquire_request(keys, ANN, **rate))
+
+    assert enough == 0
+    assert 19 < debt <= 20
+    assert debt - 1 < again <= refused <= debt, "a refused request takes nothing"

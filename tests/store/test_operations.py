@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from a2a.types import TaskStatusUpdateEvent
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Call, RunOptions
@@ -51,6 +52,7 @@ from a2a_celery.store.runs.release import (
     release_run,
     retry_run,
 )
+from a2a_celery.store.runs.reminders import Reminder, pack_reminders, post_reminders
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.store.tasks.commands import (
     acquire_request,
@@ -63,7 +65,7 @@ from a2a_celery.store.tasks.commands import (
     unlist_task,
 )
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.family import acquire_canceled_parents, read_family
+from a2a_celery.store.tasks.family import acquire_ended_parents, read_family
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
 from tests.store.operations_on_suspensions import SUSPENSION_OPERATIONS
@@ -189,6 +191,14 @@ async def _claimed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.ended(INPUT_REQUIRED, task_id="t")
     return end_pauses(keys, limit=10)
+
+
+async def _post_reminders(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await claimed(keys, seeds)
+    reminders = pack_reminders(keys, [Reminder(3_600_000_000, TaskStatusUpdateEvent())], None)
+    asked = [status(INPUT_REQUIRED, "well?")]
+    await seeds.store.run(settle_run(keys, REF, token=TOKEN, before=0, events=asked, reminders=reminders))
+    return post_reminders(keys, limit=10)
 
 
 async def _lapsed(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -332,11 +342,11 @@ async def _read_family(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return read_family(keys, None, "child")
 
 
-async def _acquire_canceled_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
+async def _acquire_ended_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
     parent_id = await seeds.created()
     await child_of(seeds, parent_id, "child")
     await seeds.store.run(request_cancel(keys, ANN, parent_id, CONTEXT))
-    return acquire_canceled_parents(keys, limit=1, again_us=0)
+    return acquire_ended_parents(keys, limit=1, again_us=0)
 
 
 VERBS: list[Make] = [
@@ -344,8 +354,8 @@ VERBS: list[Make] = [
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
     _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
     _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
-    _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_canceled_parents, *STORE_OPERATIONS,
-    *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS,
+    _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents, *STORE_OPERATIONS,
+    *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders,
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}

@@ -363,7 +363,7 @@ class TestOneTask:
         done = await asyncio.to_thread(command, "cancel", "waits", "--store")
         ended = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)
 
-        assert done.stdout.splitlines()[1] == "CANCELED: Cancelled by an operator."
+        assert done.stdout.splitlines()[1] == "CANCELED: Stopped by an operator."
         assert await seeds.states("waits") == [SUBMITTED, CANCELED]
         assert (await seeds.task("works")).status.state == WORKING
         assert "task waits is CANCELED: it has ended" in ended.stderr

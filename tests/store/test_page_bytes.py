@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from a2a.types import ListTasksRequest
 
 from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.client.connection import LARGE_REPLY
 from a2a_celery.store.log.pages import PAGE, PAGE_BYTES, read_log
+from a2a_celery.store.tasks import commands
 from a2a_celery.store.tasks.listing import PAGE_BYTES as TASKS_BYTES
 from a2a_celery.store.tasks.listing import list_page
 from tests.support.seeds import ANN, RETENTION, Seeds, chunk, status
@@ -84,3 +87,28 @@ async def test_a_page_of_a_log_is_limited_in_bytes(
         seen += [entry.version for entry in page.entries]
 
     assert seen == list(range(1, version + 1))
+
+
+async def test_large_replies_are_parsed_in_a_thread(
+    store: AsyncStore, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsers: list[bool] = []
+    parse = commands.task_from_snapshot
+
+    def recorded(reply: list[Any]) -> Any:
+        parsers.append(threading.current_thread() is threading.main_thread())
+        return parse(reply)
+
+    monkeypatch.setattr(commands, "task_from_snapshot", recorded)
+    task_id = await large_task(seeds, LARGE_REPLY // 2)
+    await list_page(store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
+    await large_task(seeds, LARGE_REPLY // 2)
+    larger = await large_task(seeds, 2 * LARGE_REPLY)
+    assert parsers == [True]
+
+    page = await list_page(store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
+    read = [await store.run(commands.read_task(keys, ANN, one)) for one in (task_id, larger)]
+
+    assert parsers == [True, *[False] * 3, True, False]
+    assert [len(task.artifacts[0].parts[0].text) for task in page.tasks] == [2 * LARGE_REPLY, *[LARGE_REPLY // 2] * 2]
+    assert [found[0].id for found in read if found] == [task_id, larger]

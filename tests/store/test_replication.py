@@ -19,6 +19,7 @@ from a2a_celery.store.client import replication
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.operation import SCRIPTS
 from a2a_celery.store.tasks.commands import read_task, request_cancel
+from a2a_celery.store.tasks.signals import SignalStored, send_signal
 from tests.support.restarts import installed_servers
 from tests.support.seeds import ANN, CONTEXT, Seeds, status
 from tests.support.sentinels import SentinelGroup, running_sentinels
@@ -85,6 +86,18 @@ async def test_an_accepted_message_that_no_replica_confirms_is_refused_and_a_rep
         assert await confirmed.store.run(read_task(keys, ANN, task_id))
 
     assert await confirmed.created(task_id=task_id) == task_id
+
+
+async def test_a_signal_that_no_replica_confirms_is_refused_and_a_repetition_stores_it_once(
+    group: SentinelGroup, confirmed: Seeds, keys: Keys
+) -> None:
+    task_id = await confirmed.created()
+    signal = send_signal(keys, ANN, task_id, name="go", payload=b"1", signal_id="s")
+    with late(group), pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed send_signal within 1000 ms"):
+        await confirmed.store.run(signal)
+
+    assert await confirmed.store.run(signal) == SignalStored()
+    assert await confirmed.store.redis.llen(keys.task(task_id).signals) == 1
 
 
 async def test_an_end_that_no_replica_confirms_counts_and_is_logged(

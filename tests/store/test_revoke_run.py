@@ -8,6 +8,7 @@ import pytest
 
 from a2a_celery.lifecycle import final_event
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_OPERATOR, revoked_by
+from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import Over, RunRef, Unchanged, end_run, revoke_run
@@ -38,7 +39,10 @@ async def test_a_queued_run_ends_at_once(
     assert first == again == Over(2, CANCELED)
     assert await seeds.states(task_id) == [SUBMITTED, CANCELED]
     message = (await seeds.task(task_id)).status.message
-    assert (message.parts[0].text, dict(message.metadata)) == (CANCELED_BY_OPERATOR, {"command": "revoke"})
+    assert (message.parts[0].text, dict(message.metadata)) == (
+        CANCELED_BY_OPERATOR,
+        own_metadata({"command": "revoke"}),
+    )
     assert await store.redis.zcard(keys.dispatch) == 0
     await seeds.require_consistent(task_id)
 
@@ -62,7 +66,10 @@ async def test_a_revoked_run_continues_unless_it_is_terminated(seeds: Seeds, rev
 
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, CANCELED]
     message = (await seeds.task(task_id)).status.message
-    assert (message.parts[0].text, dict(message.metadata)) == (CANCELED_BY_OPERATOR, {"command": "revoke"})
+    assert (message.parts[0].text, dict(message.metadata)) == (
+        CANCELED_BY_OPERATOR,
+        own_metadata({"command": "revoke"}),
+    )
     await seeds.require_consistent(task_id)
 
 

@@ -8,6 +8,7 @@ contain the quoted name of the agent:
 ``archived <agent> tasks``      tasks that were moved to the archive
 ``lost <agent> <outcome>``      runs of lost workers: again, failed, canceled, returned
 ``retried <agent> runs``        retries of runs, of agents and of Celery tasks
+``version <agent> <version>``   open tasks, by the version of the agent's code that began their turn; absent for 0
 ``<time> <agent> <bucket>``     times (queue, first, run, cancel) by histogram bucket, from 1; the last has no bound
 ``<time> <agent> sum``          their sum, µs
 =============================== ================================================================

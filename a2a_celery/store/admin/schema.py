@@ -152,10 +152,11 @@ def migrate(store: SyncStore, keys: Keys, step: Migration, schema: int, *, dry_r
 
 
 def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool) -> Operation[tuple[str, int]]:
-    """Convert one page of the keyspace with a migration step.
+    """Convert one page of the keyspace with a migration step. With `dry_run`, only count the records to change.
 
     Returns:
-        The cursor of the next page, or "0" after the last page, and the number of changed records.
+        The cursor of the next page, or "0" after the last page, and the number of records that were, or would be,
+        changed.
     """
     args: list[Argument] = [keys.prefix, cursor, PAGE, int(dry_run)]
     return Operation(script(step.script), [keys.installation], args, _page)

@@ -211,15 +211,15 @@ def read_clock(keys: Keys) -> Operation[ClockReading]:
 def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
     """Correct the times that were stored before the store's clock jumped by `jump_us`.
 
-    A backward jump is negative. All leases are renewed. After a forward jump, pauses and suspensions are
-    extended by the jump. After a backward jump, runs, suspensions, deliveries and canvases become due earlier by the
-    jump. Nothing changes if the store's number of corrections differs from `corrections`.
+    A backward jump is negative. All leases are renewed. After a forward jump, pauses, suspensions and reminders are
+    extended by the jump. After a backward jump, runs, suspensions, reminders, deliveries and canvases become due
+    earlier by the jump. Nothing changes if the store's number of corrections differs from `corrections`.
     """
 
     def parse(reply: Sequence[bytes]) -> ClockReading:
         return ClockReading(int(reply[0]), int(reply[1]))
 
-    lists = [keys.leases, keys.pauses, keys.suspended, keys.dispatch]
+    lists = [keys.leases, keys.pauses, keys.suspended, keys.reminders, keys.dispatch]
     lists += [keys.deliveries, keys.requested_posts, keys.canvases]
     return Operation(script("correct_clock"), [keys.installation, *lists], [jump_us, corrections, lease_us], parse)
 

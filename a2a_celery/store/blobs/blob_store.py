@@ -33,7 +33,7 @@ DIGEST_BESIDE = 64 * 1024
 
 
 class Blobs:
-    """Reads and writes the blobs of one deployment. The coroutines of an instance must run on one event loop."""
+    """Access to the blobs of one deployment. The coroutines of an instance must run on one event loop."""
 
     def __init__(self, objects: ObjectStore, keys: Keys, threshold: int) -> None:
         self.threshold = threshold
@@ -54,7 +54,8 @@ class Blobs:
 
         Args:
             operation: operation with large parts.
-            register: runs the operation that registers the task. It is called before the first blob is written.
+            register: runs the operation that registers the task, before the first blob is written. Returns True if the
+                task was not registered before.
 
         Raises:
             BlobsUnavailable: a blob was not written.

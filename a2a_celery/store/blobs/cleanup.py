@@ -21,7 +21,7 @@ REMOVE_FOR_US = 300_000_000
 
 
 def blobs_in_use(keys: Keys) -> Operation[int]:
-    """Count the tasks that have blobs, or a folder that is yet to be removed."""
+    """Count the tasks that have blobs, plus the orphaned blob folders that have not been removed."""
     return Operation(script("blobs_in_use"), [keys.blobs, keys.orphaned_blobs], [], int)
 
 

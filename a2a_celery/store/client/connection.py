@@ -43,6 +43,9 @@ MAX_BATCH = 64
 SEND_TIMEOUT = 17.0
 """Seconds that a pipeline may take, including retries."""
 
+LARGE_REPLY = 1 << 18
+"""Bytes of a reply above which an `AsyncStore` parses it in a thread, because parsing it takes milliseconds."""
+
 SCANNED = 1000
 """COUNT of one SCAN call, which blocks Redis for about a millisecond."""
 
@@ -113,7 +116,10 @@ class AsyncStore:
 
     async def _resolved(self, operation: Operation[T], reply: Any) -> T:
         try:
-            result, missing = read(operation, reply, {})
+            if operation.size is not None and operation.size(reply) > LARGE_REPLY:
+                result, missing = await asyncio.to_thread(read, operation, reply, {})
+            else:
+                result, missing = read(operation, reply, {})
         except LongSnapshot as long:
             for snapshot in long.snapshots:
                 await self._fold_log(snapshot)

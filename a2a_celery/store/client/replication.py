@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 REPLICA_TIMEOUT_MS = 1000
 """Milliseconds that replicas may take to confirm a write."""
 
-ACCEPTING = frozenset({"create_task", "continue_task"})
-"""Scripts that accept a message. If the write is not confirmed, the message is refused."""
+ACCEPTING = frozenset({"create_task", "continue_task", "send_signal"})
+"""Scripts that accept a message or a signal. If the write is not confirmed, the message is refused."""
 
 ENDING = frozenset(
     {
@@ -53,7 +53,10 @@ class Replicas:
         return self._count > 0 and operation.script.name in ACCEPTING | ENDING
 
     def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmed: Any) -> list[Any]:
-        """Return the replies of writes. The reply of a refused write is an error.
+        """Return the replies of writes after WAIT.
+
+        If too few replicas confirmed the writes, the reply of each accepting write is `StoreUnavailable`, and each
+        ending write keeps its reply.
 
         Args:
             operations: The writes on one connection.

@@ -29,8 +29,9 @@ from ...lifecycle import EventId, LogEntry
 from ..client.connection import AsyncStore, run_with_retry
 from ..client.redis_clients import CONNECT_TIMEOUT, aclose_client, async_client
 from ..codec import log_entries, state_of
-from ..keys import Keys
-from ..tasks.commands import ReplyChannel, read_task
+from ..keys import Keys, Scope
+from ..tasks.commands import ReplyChannel, read_final_task, read_task
+from ..tasks.results import FinalTask
 from .pages import LogPage, read_log
 
 BUFFER_BYTES = 64 * 1024
@@ -470,6 +471,24 @@ class LogFollower:
             through=reply_channel.channel if reply_channel else "",
             final_only=final_only,
         )
+
+    async def final_task(self, scope: Scope, task_id: str, *, history_length: int | None = None) -> FinalTask | None:
+        """Wait until a task is terminal or interrupted, and return it, or None if the task is not in `scope`.
+
+        Args:
+            history_length: Number of history messages to read, or None for all.
+
+        Raises:
+            StoreUnavailable: The store is unavailable.
+        """
+        final = read_final_task(self.keys, scope, task_id, history_length=history_length)
+        head = read_task(self.keys, scope, task_id, history_length=0, artifacts=False, resolve_blobs=False)
+        async with self.listen(task_id, final_only=True) as signal:
+            while (task := await run_with_retry(self.store, final)) is None:
+                if await run_with_retry(self.store, head) is None:
+                    return None
+                await signal.wait()
+            return task
 
     async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:
         """Yield the pages of `follow` that have entries, with a new signal."""

@@ -124,8 +124,8 @@ class Claim:
             task.
         turn_messages: indexes in the task's history of the message of the turn, after those of the turns that led to it
             by a question of the agent's `ask`. Empty in the first turn of a task.
-        read_messages: indexes in the task's history of the messages that arrived during these earlier turns and that
-            the agent has read.
+        read_messages: indexes in the task's history of the messages that the agent has read in these earlier turns.
+        other_version: version of the agent's code that recorded the journal if this run has another one, otherwise "".
     """
 
     ref: RunRef
@@ -147,6 +147,7 @@ class Claim:
     journal_origin: str = ""
     turn_messages: tuple[int, ...] = ()
     read_messages: tuple[int, ...] = ()
+    other_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,17 @@ class RetryUnrecorded:
     """The run is a retry that its previous attempt has not recorded. Repeat the claim with the event of the retry."""
 
     context_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherVersion:
+    """The turn began with another `version` of the agent's code. `options` are the stored options of the run."""
+
+    version: str
+    options: bytes
+
+
+NotClaimed = Dropped | RetryUnrecorded | OtherVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +255,9 @@ def claim_run(
     session: bool = False,
     resolve_blobs: bool = True,
     worker: str = "",
-) -> Operation[Claim | Dropped | RetryUnrecorded]:
+    version: str = "",
+    claims_other_version: bool = False,
+) -> Operation[Claim | NotClaimed]:
     """Claim a queued run. Only one caller receives a run.
 
     Args:
@@ -253,9 +267,13 @@ def claim_run(
         retried: event of the retry, which ends the previous attempt, or None.
         resolve_blobs: False to leave blob references unresolved. The call can be repeated with True.
         worker: Celery node name of the worker, or "" if events are off.
+        version: version of the agent's code in the worker, or "" for none.
+        claims_other_version: True to claim a run whose turn began with another version.
     """
 
-    def parse(reply: Sequence[Any]) -> Claim | Dropped | RetryUnrecorded:
+    def parse(reply: Sequence[Any]) -> Claim | NotClaimed:
+        if reply[0] == b"other_version":
+            return OtherVersion(reply[1].decode(), reply[2])
         if reply[0] != b"claimed":
             return (Dropped if reply[0] == b"dropped" else RetryUnrecorded)(reply[1].decode())
         return _claim(reply, ref, token, session=session, resolve_blobs=resolve_blobs)
@@ -267,7 +285,7 @@ def claim_run(
             *(ref.run, token, runner, lease_us, int(working), max_attempts, retries),
             *((b"", b"") if retried is None else (encode(retried), pack_metadata(retried.metadata))),
             keys.sessions if session else "",
-            worker,
+            *(worker, version, int(claims_other_version)),
         ],
         parse,
         resolve_blobs,
@@ -276,7 +294,7 @@ def claim_run(
 
 def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
     _, turn, attempt, request, caller, ask_count, interrupted, scope, options, snapshot, saved, steps = reply[:12]
-    entries, origin, *indexes = reply[12:]
+    entries, origin, turn_messages, read_messages, other_version = reply[12:]
     task, newest = task_from_snapshot(snapshot)
     return Claim(
         ref,
@@ -296,7 +314,9 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
         tuple(decode_step(step) for step in steps),
         None if entries == b"" else journal_from(entries),
         origin.decode() or ref.task_id,
-        *(tuple(map(int, text.split())) for text in indexes),
+        tuple(map(int, turn_messages.split())),
+        tuple(map(int, read_messages.split())),
+        other_version.decode(),
     )
 
 
@@ -325,6 +345,7 @@ def settle_run(
     pause_timeout: Event | None = None,
     dead_letter: bool = False,
     answer_schema: str = "",
+    reminders: bytes = b"",
     session: SessionState | None = None,
 ) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
     """End a claimed run with its last `events`. A waiting message begins the next run.
@@ -332,12 +353,12 @@ def settle_run(
     Args:
         before: number of records that the run wrote earlier.
         ask_count: number of answers that the agent's `ask` has received, including the next message.
-        read_count: number of messages that arrived during the run and that the agent has read. The turn of the next one
-            follows the run.
+        read_count: number of messages of the run that the agent has read. The turn of the next one follows the run.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: event with which the watcher ends the pause.
         dead_letter: True to leave a dead letter if the task is FAILED.
         answer_schema: JSON Schema of the answer to the question, or "" if any message answers the question.
+        reminders: reminders of the question, see `pack_reminders`, or b"" for none.
         session: state to save if the task is then COMPLETED or interrupted.
     """
 
@@ -365,7 +386,7 @@ def settle_run(
             *(keys.pauses, pause_us),
             b"" if pause_timeout is None else encode(pause_timeout),
             keys.dead_letters if dead_letter else "",
-            answer_schema,
+            *(answer_schema, reminders),
             *session_arguments(keys, session),
             *event_arguments(events),
         ],

@@ -149,10 +149,10 @@ def lapse_run(
 
 
 def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusUpdateEvent) -> Operation[RunReturn]:
-    """Return the run of a worker that shuts down.
+    """Requeue an unclaimed run of a worker that shuts down, or revoke the worker's claim on the run.
 
     Args:
-        runner: prefix of the id of the runner that has claimed the run. None to return only an unclaimed run.
+        runner: prefix of the id of the runner that has claimed the run, or None to requeue only an unclaimed run.
         lost: event that ends the task of a claimed run if the turn may not have another run. If a client requested a
             cancel, the task ends CANCELED instead.
     """

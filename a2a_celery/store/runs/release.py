@@ -210,6 +210,7 @@ class Steps:
         run: number of the newest run.
         running: True if the run is claimed, so that its steps may be incomplete.
         now_us: time at which the steps were read, by the store's clock.
+        version: version of the agent's code that began the turn, or "".
     """
 
     steps: list[Step]
@@ -219,6 +220,7 @@ class Steps:
     run: int
     running: bool
     now_us: int = field(compare=False)
+    version: str = ""
 
 
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
@@ -227,7 +229,7 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
     def parse(reply: Sequence[Any]) -> Steps | None:
         if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, steps = reply
+        now_us, agent, context_id, state, run, phase, version, steps = reply
         return Steps(
             [decode_step(step) for step in steps],
             agent.decode(),
@@ -236,6 +238,7 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
             int(run),
             phase == b"running",
             int(now_us),
+            version.decode(),
         )
 
     return Operation(script("read_steps"), keys.task(task_id), [], parse)

@@ -15,7 +15,14 @@ from ...lifecycle.events import EventId, timestamp
 from ...lifecycle.outcomes import CANCELED_BY_CLIENT, agent_message, status_event
 from ...lifecycle.states import CANCELED, SUBMITTED, WORKING
 from ..blobs.references import encode, encode_request, referenced_bytes
-from ..codec import event_arguments, require_blobs_retained, require_contents, state_of, task_from_snapshot
+from ..codec import (
+    event_arguments,
+    require_blobs_retained,
+    require_contents,
+    snapshot_size,
+    state_of,
+    task_from_snapshot,
+)
 from ..keys import Keys, Scope, quoted
 from ..operation import Argument, Operation, script
 from ..webhooks.push_configs import NewPushConfig, config_arguments
@@ -85,10 +92,14 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
     )
 
 
+MAX_DEBT = 60
+"""Maximum seconds in which an owner earns back the tokens that a response took from an empty bucket."""
+
+
 def acquire_request(
-    keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0
+    keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0, overdraw: bool = False
 ) -> Operation[float]:
-    """Take tokens for a request from the token bucket of the owner of `scope`.
+    """Take tokens for a request, or for its response, from the token bucket of the owner of `scope`.
 
     The bucket is shared by the requests to all agents. If the connection breaks, the call is repeated and may take the
     tokens twice.
@@ -100,14 +111,16 @@ def acquire_request(
         burst: capacity of the bucket in tokens.
         cost: tokens that the request takes.
         spare: tokens that must remain for a following request. `cost` and `spare` together must not exceed `burst`.
+        overdraw: True to take tokens that the bucket does not have. The debt never exceeds `MAX_DEBT`.
 
     Returns:
-        0 if the tokens were taken, or the seconds until the bucket has enough tokens.
+        0 if the tokens were taken, or the seconds until the bucket has enough tokens. With `overdraw`, the seconds
+        until the bucket has `spare` tokens again.
     """
     return Operation(
         script("acquire_request"),
         [keys.requests(scope)],
-        [repr(1_000_000 / per_second), burst, cost, spare],
+        [repr(1_000_000 / per_second), burst, cost, spare, MAX_DEBT * 1_000_000, int(overdraw)],
         lambda reply: int(reply) / 1e6,
     )
 
@@ -345,6 +358,7 @@ def read_task(
         ["*" if scope is None else str(scope), _length(history_length), int(artifacts), 0],
         parse,
         resolve_blobs,
+        lambda reply: 0 if reply is None else snapshot_size(reply),
     )
 
 
@@ -402,8 +416,7 @@ def list_tasks(
             tasks.append(task_from_snapshot(snapshot)[0])
             if blob_bytes is not None and referenced_bytes() > blob_bytes:
                 break
-        is_cut = len(tasks) < len(snapshots)
-        return Page(tasks, int(total), is_cut or more == b"1", int(border) if border else None)
+        return Page(tasks, int(total), more == b"1" or len(tasks) < len(snapshots), int(border) if border else None)
 
     return Operation(
         script("list_tasks"),
@@ -422,6 +435,7 @@ def list_tasks(
             "" if max_bytes is None else max_bytes,
         ],
         parse,
+        size=lambda reply: sum(map(snapshot_size, reply[3:])),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
 
 from ...lifecycle.outcomes import status_event
+from ...lifecycle.own_metadata import REQUEUED_FROM, own_metadata
 from ...lifecycle.states import SUBMITTED, WORKING
 from ..blobs.references import decode_as, encode, encode_request
 from ..codec import require_blobs_retained, state_of, task_arguments, task_from_snapshot
@@ -20,9 +21,6 @@ from ..keys import Keys, Scope
 from ..operation import Operation, script
 from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
 from .results import Ended, Missing
-
-REQUEUED_FROM = "requeuedFrom"
-"""Metadata key of a requeued task, with the id of the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
         copy.CopyFrom(message)
         copy.task_id = task_id
     task.history.append(request.message)
-    task.metadata.update({REQUEUED_FROM: dead_letter.task.id})
+    task.metadata.update(own_metadata({REQUEUED_FROM: dead_letter.task.id}))
     return request, task
 
 

@@ -81,8 +81,8 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class CanceledChild:
-    """Live task whose parent is CANCELED."""
+class OrphanedChild:
+    """Live task whose parent has ended without a result."""
 
     parent_id: str
     task_id: str
@@ -119,15 +119,15 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
     return Operation(script("read_family"), keys.task(task_id), arguments, parse)
 
 
-def acquire_canceled_parents(keys: Keys, *, limit: int, again_us: int) -> Operation[list[CanceledChild]]:
-    """Acquire the live children of up to `limit` canceled tasks. The canceled tasks are due again after `again_us`."""
+def acquire_ended_parents(keys: Keys, *, limit: int, again_us: int) -> Operation[list[OrphanedChild]]:
+    """Acquire the live children of up to `limit` ended tasks. These tasks are due again after `again_us`."""
 
-    def parse(reply: Sequence[bytes]) -> list[CanceledChild]:
+    def parse(reply: Sequence[bytes]) -> list[OrphanedChild]:
         fields = zip(*[(value.decode() for value in reply)] * 4, strict=True)
         return [
-            CanceledChild(parent, task_id, context_id, Scope.parse(scope))
+            OrphanedChild(parent, task_id, context_id, Scope.parse(scope))
             for parent, task_id, context_id, scope in fields
         ]
 
     arguments: list[Argument] = [keys.prefix, limit, again_us]
-    return Operation(script("acquire_canceled_parents"), [keys.canceled_parents], arguments, parse)
+    return Operation(script("acquire_ended_parents"), [keys.ended_parents], arguments, parse)

@@ -67,7 +67,10 @@ async def list_page(
         InvalidParamsError: the page token is invalid.
     """
     wanted = asked(params)
-    return response(wanted, await store.run(list_tasks(keys, scope, retention=retention, **wanted.of_store())))
+    page = await store.run(list_tasks(keys, scope, retention=retention, **wanted.of_store()))
+    listed = response(wanted, page)
+    listed.tasks.extend(page.tasks)
+    return listed
 
 
 def asked(params: ListTasksRequest) -> ListQuery:
@@ -90,12 +93,12 @@ def asked(params: ListTasksRequest) -> ListQuery:
 
 
 def response(wanted: ListQuery, page: Page) -> ListTasksResponse:
-    """Return the ListTasks response for a page."""
+    """Return the ListTasks response for a page, without its tasks."""
     token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]
         token = encode_list_tasks_cursor(ListTasksCursor(last.status.timestamp.ToNanoseconds(), last.id))
-    return ListTasksResponse(tasks=page.tasks, next_page_token=token, page_size=wanted.size, total_size=page.total)
+    return ListTasksResponse(next_page_token=token, page_size=wanted.size, total_size=page.total)
 
 
 def _position(token: str) -> tuple[int, str] | None:

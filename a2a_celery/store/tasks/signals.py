@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..codec import state_of
@@ -35,7 +35,14 @@ class SignalResumed:
     is_blocked: bool = False
 
 
-SentSignal = SignalStored | SignalResumed | Missing | Ended | Full | TooLarge | Limited
+@dataclass(frozen=True, slots=True)
+class SignalUnreceived:
+    """The agent of the task receives no signals. Nothing was written."""
+
+    agent: str
+
+
+SentSignal = SignalStored | SignalResumed | SignalUnreceived | Missing | Ended | Full | TooLarge | Limited
 """Result of `send_signal`."""
 
 
@@ -49,6 +56,7 @@ def send_signal(
     signal_id: str,
     limits: TaskLimits | None = None,
     max_bytes: int | None = None,
+    agents_without_signals: Iterable[str] = (),
 ) -> Operation[SentSignal]:
     """Send a signal to a task in `scope`. A scope of None includes all tasks.
 
@@ -58,6 +66,7 @@ def send_signal(
         signal_id: id of the signal. A repeated call with the same id has no effect.
         limits: limits of stored bytes, or None.
         max_bytes: maximum size of the task including the signal, or None for no limit.
+        agents_without_signals: names of agents that receive no signals.
     """
 
     def parse(reply: Sequence[bytes]) -> SentSignal:
@@ -67,6 +76,8 @@ def send_signal(
                 return SignalResumed(RunRef(task_id, int(run)), agent.decode(), options, blocked == b"1")
             case b"stored":
                 return SignalStored()
+            case b"unreceived":
+                return SignalUnreceived(reply[1].decode())
             case b"missing":
                 return Missing()
             case b"ended":
@@ -86,6 +97,7 @@ def send_signal(
             *(name, payload, signal_id, FIRST_PUBLISH_GRACE_US, MAX_STORED_SIGNALS, REMEMBERED_SIGNALS),
             limit_argument(keys, scope or Scope(), limits),
             "" if max_bytes is None else max_bytes,
+            "".join(f"\n{agent}\n" for agent in agents_without_signals),
         ],
         parse,
     )

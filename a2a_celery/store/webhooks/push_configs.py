@@ -24,6 +24,10 @@ MAX_PUSH_CONFIGS = 10
 """Maximum number of configs of a task."""
 
 
+ESCALATION = "a2a_celery/escalation"
+"""Id of the config that an agent adds to its task with ``escalate_to``. Clients cannot see or change it."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewPushConfig:
     """Config to save.
@@ -116,8 +120,10 @@ async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer |
     require_secrets(sealer, in_use)
 
 
-def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]:
-    """Return the arguments of ``save_config`` in ``scripts/lib``.
+def config_arguments(
+    keys: Keys, config: NewPushConfig | None, *, max_configs: int = MAX_PUSH_CONFIGS
+) -> list[Argument]:
+    """Return the arguments of ``save_config`` in ``scripts/lib``. `max_configs` is the limit of configs of the task.
 
     Raises:
         ValueError: the id is empty.
@@ -134,7 +140,7 @@ def config_arguments(keys: Keys, config: NewPushConfig | None) -> list[Argument]
         keys.secrets,
         keys.deliveries,
         keys.dead_deliveries,
-        MAX_PUSH_CONFIGS,
+        max_configs,
         keys.webhooks(config.account) if config.account_limit is not None else "",
         config.account_limit or "",
     ]

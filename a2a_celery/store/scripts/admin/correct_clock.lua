@@ -1,11 +1,12 @@
 -- correct_clock: return the store's time. After a jump of its clock, correct the times that were stored before the
 -- jump. Of all watchers, only the first to have seen all earlier corrections corrects a jump.
--- KEYS  installation, leases, pauses, suspended runs, and the lists whose members may become due too early but not too late
+-- KEYS  installation, leases, pauses, suspended runs, reminders, and the lists whose members may become due too early but
+--       not too late
 -- ARGV  µs of the jump (negative for backward, 0 to only read), number of corrections that the caller has seen, µs of a
 --       lease
 -- returns {µs now, number of corrections}
 -- requires: full_store, time
-local installation, leases, pauses, suspended, first_list = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 4
+local installation, leases, pauses, suspended, reminders, first_list = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], 4
 local jump, seen, lease_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
 local PAGE = 1000
@@ -30,6 +31,7 @@ end
 if jump > 0 then
   move(pauses, 'ZREVRANGE', 0)
   move(suspended, 'ZREVRANGE', 0)
+  move(reminders, 'ZREVRANGE', 0)
 else
   for i = first_list, #KEYS do move(KEYS[i], 'ZRANGE', redis.call('ZCOUNT', KEYS[i], '-inf', micros(at))) end
 end

@@ -2,16 +2,18 @@
 -- schema has lost all its data; the heartbeat restores the schema.
 -- KEYS  list of watchers or of workers, installation
 -- ARGV  announcement of the process ('' to only read), µs for which it is valid, schema that the process found when it
---       started, '1' if the process archives
+--       started, '1' if the process archives, '1' to withdraw the announcement
 -- returns the valid announcements
 -- requires: time
 local processes, installation = KEYS[1], KEYS[2]
-local announcement, ttl_us, schema, archives = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+local announcement, ttl_us, schema, archives, withdraws = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1', ARGV[5] == '1'
 
 local at = now()
 redis.call('ZREMRANGEBYSCORE', processes, '-inf', micros(at - ttl_us))
 redis.call('ZREMRANGEBYSCORE', processes, '(' .. micros(at), '+inf') -- recorded before the clock was set back
-if announcement ~= '' then
+if withdraws then
+  redis.call('ZREM', processes, announcement)
+elseif announcement ~= '' then
   redis.call('ZADD', processes, micros(at), announcement)
   redis.call('HSETNX', installation, 'schema', schema)
   if archives then redis.call('HSETNX', installation, 'archive', '1') end

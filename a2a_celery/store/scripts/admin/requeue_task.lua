@@ -5,7 +5,7 @@
 --       request, options, WORKING event, '1' if the new task receives the journal, and the arguments of replace_task
 -- returns {'requeued'}, also for a repeated call | {'blocked'}: requeued, but another run of the context comes first
 --       | {'blobs_expired'}: the blobs may be removed | {'gone'}: the dead letter does not exist any more
--- requires: blobs, context_queue, dispatch, full_store, keys, options, replacement, signals, stored_bytes, tasks
+-- requires: blobs, context_queue, dispatch, full_store, keys, options, replacement, signals, stored_bytes, tasks, time, versions
 local dead_record, dead_journal, dead_signals, new_keys = KEYS[1], KEYS[11], KEYS[12], {unpack(KEYS, 13, 24)}
 local dead_letters, task_id, retention, due_us, request, options, working_event = unpack(ARGV, 1, 7)
 local moves_journal, task_event, first_replacement = ARGV[8] == '1', ARGV[9], 9
@@ -42,14 +42,15 @@ if moves_journal and dead.journal_bytes then
   redis.call('HSET', record, 'journal_bytes', dead.journal_bytes)
   add_size(r, tonumber(dead.journal_bytes))
 end
+if moves_journal and dead.code_version then set_code_version(new_keys, r, dead.code_version) end
 if dead.signal_ids then redis.call('HSET', record, 'signal_ids', dead.signal_ids) end
 for _, signal in ipairs(redis.call('LRANGE', dead_signals, 0, -1)) do
   push_signal(new_keys, r, signal)
 end
 save_record(new_keys, r)
-queue_run(new_keys, r, r.at + tonumber(due_us))
+queue_run(new_keys, r, now() + tonumber(due_us))
 redis.call('DEL', dead_journal, dead_signals)
 redis.call('HDEL', dead_record, 'request', 'caller', 'options', 'begins_at', 'journal_bytes', 'journal_origin',
-  'signal_ids', 'signal_bytes')
+  'signal_ids', 'signal_bytes', 'code_version')
 redis.call('HSET', dead_record, 'requeued_as', task_id)
 return {is_blocked(new_keys, r) and 'blocked' or 'requeued'}

@@ -6,12 +6,18 @@
 
 local function prefix_of(keys) return string.match(keys[1], '^(.*):{') end
 
--- Return the list of canceled tasks whose children a watcher cancels.
-local function canceled_parents_key(keys) return prefix_of(keys) .. ':canceled_parents' end
+-- Return the list of ended tasks whose children a watcher cancels.
+local function ended_parents_key(keys) return prefix_of(keys) .. ':ended_parents' end
 
--- Let a watcher cancel the children of a canceled task.
+-- Return true if a task in this state has ended without a result, so that its children are canceled. The children of a
+-- dead letter continue, because the task that it is requeued as waits for them.
+local function cancels_children(state, is_dead_letter)
+  return TERMINAL[state] and state ~= COMPLETED and not is_dead_letter
+end
+
+-- Let a watcher cancel the children of an ended task.
 local function schedule_child_cancels(keys, tag)
-  local list = canceled_parents_key(keys)
+  local list = ended_parents_key(keys)
   redis.call('ZADD', list, micros(now()), tag)
   redis.call('PUBLISH', list .. ':notifications', '')
 end
@@ -36,7 +42,7 @@ local function find_parent(keys, first, scope)
   if id == '' then return nil end
   local parent = {tag = quoted(id)}
   parent.keys = keys_of(prefix_of(keys), parent.tag)
-  local stored = redis.call('HMGET', parent.keys[1], 'scope', 'state', 'depth', 'children')
+  local stored = redis.call('HMGET', parent.keys[1], 'scope', 'state', 'depth', 'children', 'request')
   if not stored[1] or string.match(stored[1], '/.*') ~= string.match(scope, '/.*') then return nil end
   parent.state, parent.depth = tonumber(stored[2]), tonumber(stored[3] or '0') + 1
   if parent.depth > max_depth then parent.exceeded = 'depth' end
@@ -45,13 +51,13 @@ local function find_parent(keys, first, scope)
   if count >= max_children then children, count = live_children(keys, children) end
   if count >= max_children then parent.exceeded = parent.exceeded or 'children' end
   parent.children = children .. task_tag(keys) .. (cancels == '1' and '' or '!') .. ' '
-  parent.cancels = cancels == '1'
+  parent.cancels_child = cancels == '1' and cancels_children(parent.state, stored[5])
   return parent
 end
 
--- Record a new task as a child. The child of a canceled parent is canceled soon.
+-- Record a new task as a child. The child of a parent that has ended without a result is canceled soon.
 local function join_family(keys, parent, id)
   redis.call('HSET', keys[1], 'parent', id, 'depth', parent.depth)
   redis.call('HSET', parent.keys[1], 'children', parent.children)
-  if parent.state == CANCELED and parent.cancels then schedule_child_cancels(keys, parent.tag) end
+  if parent.cancels_child then schedule_child_cancels(keys, parent.tag) end
 end

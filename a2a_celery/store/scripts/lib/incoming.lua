@@ -84,7 +84,7 @@ local function begin_turn_of_message(keys, r, before, ask_count, due_us)
   close_run(r)
   redis.call('HSET', keys[1], 'ask_count', ask_count, 'interrupted_state', micros(INTERRUPTED[before] and before or INPUT_REQUIRED))
   start_turn(keys, r, index, WORKING, r.working_event, request, caller, options, ask_count)
-  queue_in_place(keys, r, r.at + due_us)
+  queue_in_place(keys, r, now() + due_us)
   return options
 end
 
@@ -96,7 +96,7 @@ local function replace_queued_run(keys, r, submitted, request, caller, options, 
   local state = r.state == SUBMITTED and SUBMITTED or WORKING
   local index = redis.call('LLEN', keys[3]) - 1
   start_turn(keys, r, index, state, state == SUBMITTED and submitted or r.working_event, request, caller, options, '0')
-  queue_in_place(keys, r, r.at + due_us)
+  queue_in_place(keys, r, now() + due_us)
 end
 
 -- Cancel the task if a client requested the cancel, or begin the turn of a message that interrupts the run. Return true

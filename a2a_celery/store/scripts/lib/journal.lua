@@ -1,4 +1,4 @@
--- requires: stored_bytes
+-- requires: stored_bytes, versions
 
 -- The journal of a task is a hash: key of an entry → entry, see lifecycle/journal.py. It belongs to the current turn
 -- and to the turns before it whose `ask` the current turn answers.
@@ -9,9 +9,11 @@ local function write_entry(keys, r, key, entry)
   if redis.call('HSET', keys[11], key, entry) == 1 then growth = growth + #key end
   r.journal_bytes = redis.call('HINCRBY', keys[1], 'journal_bytes', growth)
   add_size(r, growth)
+  if r.claimed_version then set_code_version(keys, r, r.claimed_version) end
 end
 
 local function delete_journal(keys, r)
+  if r.code_version then set_code_version(keys, r, '') end
   if r.journal_origin then redis.call('HDEL', keys[1], 'journal_origin') end
   if r.journal_bytes then
     redis.call('DEL', keys[11])

@@ -1,4 +1,4 @@
--- requires: artifacts, log, status, stored_bytes, tasks
+-- requires: artifacts, events, log, runs, status, stored_bytes, tasks, time
 
 -- Replace the whole task. Arguments from ARGV[first] on: task event, state, status event, '1' if the status has a
 -- message, packed metadata, number of history events, history events, and pairs of artifact id and chunk.
@@ -17,4 +17,20 @@ local function replace_task(keys, r, first)
     add_size(r, #ARGV[i])
   end
   for i = artifacts, #ARGV, 2 do add_chunk(keys, r, ARGV[i], '0', ARGV[i + 1]) end
+end
+
+-- Apply the events with which a run leaves its worker, after the replacement of its task behind them in ARGV, if there
+-- is one. `before` is the number of the run's confirmed events. A full store accepts small events.
+-- Return nil, or the script's answer if nothing was written: {'lost', see missing_events} | {'illegal', number of the
+-- event, state}.
+local function apply_last_events(keys, r, before, first, last)
+  local missing = missing_events(keys, r, before)
+  if missing then return {'lost', missing} end
+  local illegal = first_illegal(r, first, last)
+  if illegal then return {'illegal', micros(illegal), micros(r.state)} end
+  local replacement_bytes = 0
+  for i = last + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i] end
+  allow_small_write(keys, first, replacement_bytes, last)
+  if #ARGV > last then replace_task(keys, r, last + 1) end
+  apply_events(keys, r, first, last)
 end

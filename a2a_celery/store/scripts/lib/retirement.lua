@@ -1,4 +1,4 @@
--- requires: child_waits, context_queue, family, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, webhooks
+-- requires: child_waits, context_queue, family, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, versions, webhooks
 
 -- Let all keys of an ended task expire together, `retention` seconds from now.
 local function expire_task(keys, r)
@@ -21,17 +21,16 @@ local function end_task(keys, r, dead_letters)
   close_run(r)
   leave_context_queue(keys, r, 0)
   count_metric(r, 'ended', micros(r.state))
-  if r.state == CANCELED then
-    observe_duration(r, 'cancel', r.cancel_requested_at)
-    if r.children then schedule_child_cancels(keys, task_tag(keys)) end
-  end
+  if r.state == CANCELED then observe_duration(r, 'cancel', r.cancel_requested_at) end
+  if r.children and cancels_children(r.state, dead_letters) then schedule_child_cancels(keys, task_tag(keys)) end
   end_pause(keys, r)
   resume_parent(keys, r)
   redis.call('DEL', keys[7])
   local fields = {'working_event', 'canceled_event', 'settled', 'pause_timeout', 'answer_schema', 'canvas', 'recorded_result',
     'worker', 'reply_channel', 'final_only', 'suspended', 'wait_signal', 'wait_key', 'wait_header', 'wait_timeout',
-    'resumed_by', 'has_messages', 'interrupt_requested'}
+    'resumed_by', 'has_messages', 'interrupt_requested', 'claimed_version'}
   if dead_letters then
+    if r.code_version then count_version_tasks(r, r.code_version, -1) end
     redis.call('HDEL', keys[1], unpack(fields))
     redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', micros(now()))
     redis.call('ZADD', dead_letters, micros(now() + tonumber(r.retention) * 1000000), task_tag(keys))

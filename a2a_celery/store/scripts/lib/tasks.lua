@@ -1,4 +1,4 @@
--- requires: keys, stored_bytes, time
+-- requires: keys, reminders, stored_bytes, time
 
 -- Fields of a record. A field without a value is absent, unless stated otherwise.
 --   task_id, scope, scope_index, context_index
@@ -65,6 +65,9 @@
 --   interrupt_requested        run that a message of the client interrupts; deleted at the task's end
 --   pause_timeout, pauses      event that ends an unanswered pause ('' if pauses have no timeout), and the key of the list of
 --                              pauses; the event is deleted at the task's end
+--   reminders, posted_reminders
+--                              reminders of the open question (see lib/reminders.lua), and the number of posted ones;
+--                              absent after the answer or the last reminder
 --   answer_schema              JSON Schema of the answer to the open question; absent if any message answers it
 --   requeued_as, requeued_from the task that a dead letter became; ids of the dead letters before this task, quoted, each
 --                              followed by a space
@@ -82,6 +85,8 @@
 --                              task last became its first
 --   journal_bytes              bytes of the journal, keys included; absent without a journal
 --   journal_origin             id of the first dead letter before this task, if the task continues with its journal
+--   code_version, claimed_version
+--                              see lib/versions.lua. A dead letter keeps the first until it is requeued
 --   size, largest              bytes of the task (see lib/stored_bytes.lua), and of the largest entry of its log
 --   quota_account              account whose sum of stored bytes includes the task; absent without a limit of stored bytes
 
@@ -89,7 +94,8 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
   'scope', 'scope_index', 'context_index', 'context', 'status', 'has_message', 'phase', 'token', 'runner',
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
-  'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent'}
+  'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent',
+  'code_version', 'claimed_version'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 
@@ -112,7 +118,9 @@ local function next_timestamp(r)
 end
 
 local function end_pause(keys, r)
-  if r.pauses then redis.call('ZREM', r.pauses, task_tag(keys)) end
+  if not r.pauses then return end
+  redis.call('ZREM', r.pauses, task_tag(keys))
+  cancel_reminders(keys, r)
 end
 
 -- Write the fields that a script may have changed.

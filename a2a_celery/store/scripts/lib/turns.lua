@@ -31,5 +31,5 @@ local function begin_turn(keys, r, message, submitted, request, caller, options,
   redis.call('HSET', keys[1], 'interrupted_state', micros(r.state))
   local index = redis.call('LLEN', keys[3]) - 1
   start_turn(keys, r, index, SUBMITTED, submitted, request, caller, options, r.ask_count or '0')
-  queue_run(keys, r, r.at + due_us)
+  queue_run(keys, r, now() + due_us)
 end

@@ -4,17 +4,21 @@
 -- ARGV  run, token of the claim, id of the worker process, µs of the lease, '1' to write WORKING, maximum runs of a
 --       turn, number of times that Celery retried the run, WORKING event of the retry ('' if unknown), its packed
 --       metadata, prefix of the keys of sessions ('' for an agent without sessions), Celery node name of the worker (''
---       if events are off)
--- returns {'dropped', reason} | {'unrecorded', context}: the call must be repeated with the event of the retry
+--       if events are off), version of the agent's code in the worker ('' for none), '1' to claim a run of another
+--       version
+-- returns {'dropped', reason} | {'other_version', version, options}: see lib/versions.lua
+--       | {'unrecorded', context}: the call must be repeated with the event of the retry
 --       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,
---       steps, journal, journal_origin, turn_messages, read_messages}
+--       steps, journal, journal_origin, turn_messages, read_messages, other_version}
 --       session is {} or {version, state, '1' if an earlier run of the same turn saved it}
 --       steps are the newest of the task; the first run of a task, before any retry, receives those of the session
 --       journal is {keys and entries in turn} | '': it is too large, see read_journal
--- requires: context_queue, journal, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions
+--       other_version is the version to which the journal belongs, '' for the worker's
+-- requires: context_queue, journal, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions, versions
 local record, metadata, execution = KEYS[1], KEYS[6], KEYS[10]
 local run, token, runner, lease_us, writes_working, max_attempts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
 local retries, retry_event, retry_metadata, session_prefix, worker = tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local version, claims_other_version = ARGV[12], ARGV[13] == '1'
 
 local function session_key(r) return session_prefix .. r.scope .. ':' .. quoted(r.context) end
 
@@ -68,6 +72,10 @@ if r.phase == 'running' and r.token ~= token then
 end
 if r.phase == 'queued' then
   if is_blocked(KEYS, r) then return {'dropped', 'another run of its context comes first'} end
+  if r.code_version and r.code_version ~= version and not claims_other_version then
+    return {'other_version', r.code_version, r.options or ''}
+  end
+  claim_version(KEYS, r, version)
   r.phase, r.token, r.runner, r.seq = 'running', token, runner, 0
   redis.call('ZADD', r.leases, micros(now() + tonumber(lease_us)), run_name(r))
   redis.call('ZREM', r.dispatch, run_name(r))
@@ -88,4 +96,5 @@ return {
   'claimed', micros(r.turn), micros(r.attempt), r.request, r.caller, r.ask_count or '0', r.interrupted_state or '', r.scope,
   r.options or '', snapshot(KEYS, r, -1, true), session_of(r), steps_before(r),
   small_journal(KEYS, r) or '', r.journal_origin or '', indexes[1] or '', indexes[2] or '',
+  r.claimed_version and r.code_version or '',
 }

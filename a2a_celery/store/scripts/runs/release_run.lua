@@ -7,7 +7,7 @@
 --       canvas, number of arguments of the events, events, and the arguments of replace_task if the task is replaced
 --       before the events
 -- returns {'released', version, state} | {'lost', see missing_events} | {'illegal', number of the event, state}
--- requires: dispatch, events, incoming, notifications, replacement, runs, states, tasks, time
+-- requires: dispatch, incoming, notifications, replacement, runs, states, tasks, time
 local record = KEYS[1]
 local run, token, before, phase = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local content, retries, canvases, due_us = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
@@ -17,15 +17,8 @@ local r = load_record(KEYS)
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if r.phase == phase or TERMINAL[r.state] then return {'released', micros(r.version), micros(r.state)} end
 if r.phase ~= 'running' then return {'lost'} end
-local missing = missing_events(KEYS, r, before)
-if missing then return {'lost', missing} end
-local illegal = first_illegal(r, first_event, last_event)
-if illegal then return {'illegal', micros(illegal), micros(r.state)} end
-local replacement_bytes = 0
-for i = last_event + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i] end
-allow_small_write(KEYS, first_event, replacement_bytes, last_event)
-if #ARGV > last_event then replace_task(KEYS, r, last_event + 1) end
-apply_events(KEYS, r, first_event, last_event)
+local refusal = apply_last_events(KEYS, r, before, first_event, last_event)
+if refusal then return refusal end
 if not end_stopped_run(KEYS, r) then
   close_run(r)
   r.phase, r.seq = phase, 0

@@ -5,18 +5,18 @@
 -- ARGV  run, token of its claim, number of earlier events of the run, µs until a watcher publishes the next run, number
 --       of answers that the agent's `ask` has received or waits for, number of messages that the run has read, pauses,
 --       µs until a pause ends (0 for never), FAILED event that ends the pause, list of dead letters if a FAILED task
---       leaves a dead letter ('' for none), JSON Schema of the answer ('' for none), the session: the arguments of
---       save_session ('' for none), events
+--       leaves a dead letter ('' for none), JSON Schema of the answer ('' for none), reminders of the question ('' for
+--       none), the session: the arguments of save_session ('' for none), events
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task} | {'lost', see
 --       missing_events}
 --       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: child_waits, context_queue, events, incoming, keys, notifications, retirement, runs, sessions, states, status, tasks, time, turns
+-- requires: child_waits, context_queue, events, incoming, keys, notifications, reminders, retirement, runs, sessions, states, status, tasks, time, turns
 local record = KEYS[1]
 local run, token, before, due_us, ask_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local read_count, pauses, pause_us, pause_timeout, dead_letters = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), ARGV[9], ARGV[10]
-local answer_schema = ARGV[11]
-local session, session_state, first_session, first_event = ARGV[12], ARGV[14], 12, 18
+local answer_schema, reminders = ARGV[11], ARGV[12]
+local session, session_state, first_session, first_event = ARGV[13], ARGV[15], 13, 19
 
 local r = load_record(KEYS)
 if r and r.settled then
@@ -75,7 +75,8 @@ elseif INTERRUPTED[r.state] then
     resume_parent(KEYS, r)
     redis.call('HSET', record, 'pauses', pauses, 'pause_timeout', pause_timeout)
     if answer_schema ~= '' then redis.call('HSET', record, 'answer_schema', answer_schema) end
-    redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(r.at + pause_us), task_tag(KEYS))
+    redis.call('ZADD', pauses, pause_us == 0 and '+inf' or micros(now() + pause_us), task_tag(KEYS))
+    schedule_reminders(KEYS, r, reminders)
   end
 end
 save_record(KEYS, r)

@@ -9,7 +9,7 @@
 --       the events, events, and the arguments of replace_task if the task is replaced before the events
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: child_waits, events, incoming, notifications, options, replacement, runs, sessions, signals, states, stored_bytes, suspension, tasks, time
+-- requires: child_waits, incoming, notifications, options, replacement, runs, sessions, signals, states, stored_bytes, suspension, tasks, time
 local record = KEYS[1]
 local run, token, before, suspended = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local signal, wait_us, until_us, wait_key, wait_header, wait_timeout = unpack(ARGV, 5, 10)
@@ -24,15 +24,8 @@ end
 if not r or r.run ~= run or r.token ~= token then return {'lost'} end
 if TERMINAL[r.state] then return {'suspended', micros(r.version), micros(r.state), ''} end
 if r.phase ~= 'running' then return {'lost'} end
-local missing = missing_events(KEYS, r, before)
-if missing then return {'lost', missing} end
-local illegal = first_illegal(r, first_event, last_event)
-if illegal then return {'illegal', micros(illegal), micros(r.state)} end
-local replacement_bytes = 0
-for i = last_event + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i] end
-allow_small_write(KEYS, first_event, replacement_bytes, last_event)
-if #ARGV > last_event then replace_task(KEYS, r, last_event + 1) end
-apply_events(KEYS, r, first_event, last_event)
+local refusal = apply_last_events(KEYS, r, before, first_event, last_event)
+if refusal then return refusal end
 local next_run = ''
 if not end_stopped_run(KEYS, r) then
   close_run(r)

@@ -1,15 +1,15 @@
--- acquire_canceled_parents: return the live children of canceled tasks to one watcher, which cancels them. A parent is
--- due again later, until no child is left that is canceled with it. Does not change the tasks.
--- KEYS  list of canceled parents
+-- acquire_ended_parents: return the live children of tasks that ended without a result to one watcher, which cancels
+-- them. A parent is due again later, until no child is left that is canceled with it. Does not change the tasks.
+-- KEYS  list of ended parents
 -- ARGV  key prefix, maximum number of parents, µs until a parent is due again
 -- returns {id of the parent, id, context and scope of a child, …}; parents without such children leave the list
 -- requires: full_store, keys, states, time
-local canceled_parents = KEYS[1]
+local ended_parents = KEYS[1]
 local prefix, limit, again_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-allow_on_full_store(canceled_parents)
+allow_on_full_store(ended_parents)
 local reply = {}
-for _, tag in ipairs(redis.call('ZRANGEBYSCORE', canceled_parents, '-inf', micros(now()), 'LIMIT', 0, limit)) do
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', ended_parents, '-inf', micros(now()), 'LIMIT', 0, limit)) do
   local parent, is_live = redis.call('HMGET', keys_of(prefix, tag)[1], 'task_id', 'children'), false
   for child in string.gmatch(parent[2] or '', '%S+') do
     local r = string.find(child, '!', 1, true) and {} or
@@ -20,9 +20,9 @@ for _, tag in ipairs(redis.call('ZRANGEBYSCORE', canceled_parents, '-inf', micro
     end
   end
   if is_live then
-    redis.call('ZADD', canceled_parents, micros(now() + again_us), tag)
+    redis.call('ZADD', ended_parents, micros(now() + again_us), tag)
   else
-    redis.call('ZREM', canceled_parents, tag)
+    redis.call('ZREM', ended_parents, tag)
   end
 end
 return reply

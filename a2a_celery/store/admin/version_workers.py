@@ -1,0 +1,43 @@
+"""Announcements of workers that consume version queues, see ``dispatch.version_queues``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from ..keys import Keys
+from ..operation import Argument, Operation, script
+from .schema import SCHEMA
+from .start_check import ANNOUNCEMENT_TTL_US
+
+
+@dataclass(frozen=True, slots=True)
+class VersionWorker:
+    """Worker that consumes a version queue: the queue of runs of one version of an agent's code."""
+
+    worker: str
+    queue: str
+    agent: str
+    version: str
+
+
+def announce_versions(
+    keys: Keys, served: Sequence[VersionWorker], *, withdraws: bool = False
+) -> Operation[list[VersionWorker]]:
+    """Announce the version queues that a worker consumes, or withdraw the announcement.
+
+    The announcement expires after `ANNOUNCEMENT_TTL_US`. The result contains the queues of all workers.
+    """
+
+    def parse(reply: Sequence[bytes]) -> list[VersionWorker]:
+        return [VersionWorker(*fields) for announcement in reply for fields in json.loads(announcement)]
+
+    announcement = json.dumps([astuple(queue) for queue in served]) if served else ""
+    arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, SCHEMA, 0, int(withdraws)]
+    return Operation(script("record_heartbeat"), [keys.version_workers, keys.installation], arguments, parse)
+
+
+def version_workers(keys: Keys) -> Operation[list[VersionWorker]]:
+    """Read the announcements that have not expired."""
+    return announce_versions(keys, ())

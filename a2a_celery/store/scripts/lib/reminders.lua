@@ -1,0 +1,33 @@
+-- requires: keys, time
+
+-- A question may have reminders. The field `reminders` of the record has texts, each after its length in four bytes
+-- (big-endian): the µs after the question of each reminder, separated by spaces; for each reminder, the bytes that are
+-- appended to the question's status event, and its packed metadata; and the arguments of save_config for the webhook
+-- that receives the last reminder and all later events, if there is one. Two concatenated protobuf messages are one
+-- merged message.
+
+local function reminders_key(r) return (string.gsub(r.leases, 'leases$', 'reminders')) end
+
+local function unpack_reminders(packed)
+  local texts, position = {}, 1
+  while position <= #packed do
+    texts[#texts + 1], position = struct.unpack('>I4c0', packed, position)
+  end
+  local times = {}
+  for us in string.gmatch(texts[1], '%d+') do times[#times + 1] = tonumber(us) end
+  return texts, times
+end
+
+-- Schedule the first reminder of a question that is asked now. '' for none.
+local function schedule_reminders(keys, r, packed)
+  if packed == '' then return end
+  redis.call('HSET', keys[1], 'reminders', packed, 'posted_reminders', '0')
+  local _, times = unpack_reminders(packed)
+  redis.call('ZADD', reminders_key(r), micros(now() + times[1]), task_tag(keys))
+end
+
+local function cancel_reminders(keys, r)
+  if not r.reminders then return end
+  redis.call('ZREM', reminders_key(r), task_tag(keys))
+  redis.call('HDEL', keys[1], 'reminders', 'posted_reminders')
+end

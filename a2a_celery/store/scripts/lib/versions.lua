@@ -1,0 +1,34 @@
+-- A version of an agent's code, see Agent.version. The journal of a task belongs to the version `code_version`, whose
+-- workers execute the runs of the turn while such workers exist. Another version that claims a run is `claimed_version`
+-- until the run writes the journal, which then belongs to that version.
+
+-- Count the open tasks of a version. The field is absent if there are none.
+local function count_version_tasks(r, version, change)
+  local metrics = string.gsub(r.leases, 'leases$', 'metrics')
+  local field = 'version ' .. string.match(r.scope, '^[^/]+') .. ' ' .. version
+  if redis.call('HINCRBY', metrics, field, change) <= 0 then redis.call('HDEL', metrics, field) end
+end
+
+-- Set the version to which the journal belongs, '' for none.
+local function set_code_version(keys, r, version)
+  if r.code_version then count_version_tasks(r, r.code_version, -1) end
+  redis.call('HDEL', keys[1], 'code_version', 'claimed_version')
+  r.code_version, r.claimed_version = version ~= '' and version, false
+  if version ~= '' then
+    redis.call('HSET', keys[1], 'code_version', version)
+    count_version_tasks(r, version, 1)
+  end
+end
+
+-- Record the version that claims a run, '' for an agent without versions.
+local function claim_version(keys, r, version)
+  if not r.code_version then
+    if version ~= '' then set_code_version(keys, r, version) end
+  elseif version ~= r.code_version then
+    redis.call('HSET', keys[1], 'claimed_version', version)
+    r.claimed_version = version
+  elseif r.claimed_version then
+    redis.call('HDEL', keys[1], 'claimed_version')
+    r.claimed_version = false
+  end
+end

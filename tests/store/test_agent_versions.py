@@ -1,0 +1,154 @@
+"""Versions of an agent's code in the store: the claims of runs, the open tasks of a version, and its workers."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.metrics import read_metrics
+from a2a_celery.store.admin.version_workers import VersionWorker, announce_versions, version_workers
+from a2a_celery.store.runs.commands import Claim, NotClaimed, OtherVersion, RunRef, claim_run, settle_run
+from a2a_celery.store.runs.suspension import Wait, suspend_run
+from a2a_celery.store.tasks.commands import continue_task
+from tests.support.seeds import ANN, LEASE_US, Seeds, request, status
+
+OPTIONS = b'{"celery":{"queue":"gpu"}}'
+
+
+class Versions:
+    """Runs of a task on workers with versions."""
+
+    def __init__(self, store: AsyncStore, keys: Keys) -> None:
+        self._store, self._keys = store, keys
+
+    async def claim(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim | NotClaimed:
+        """Claim a run for a worker with a version, "" for none."""
+        return await self._store.run(
+            claim_run(
+                self._keys,
+                ref,
+                token=uuid4().hex,
+                runner="runner",
+                lease_us=LEASE_US,
+                working=True,
+                max_attempts=9,
+                version=version,
+                claims_other_version=claims_other_version,
+            )
+        )
+
+    async def claimed(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim:
+        """Claim a run, and require that it succeeds."""
+        claim = await self.claim(ref, version, claims_other_version=claims_other_version)
+        assert isinstance(claim, Claim), claim
+        return claim
+
+    async def suspended(self, claim: Claim) -> RunRef:
+        """Suspend a run until a time that has passed, and return the next run."""
+        entries = JournalEntry("sleep#1", "sleep", "ended", b""), JournalEntry("sleep#1", "sleep", "timeout", b"")
+        wait = Wait(*entries, until_us=0)
+        suspend = suspend_run(self._keys, claim.ref, token=claim.token, before=0, events=[], wait=wait, options=OPTIONS)
+        await self._store.run(suspend)
+        return RunRef(claim.ref.task_id, claim.ref.run + 1)
+
+    async def open_tasks(self) -> dict[tuple[str, str], int]:
+        """Return the number of open tasks by agent and version."""
+        return (await self._store.run(read_metrics(self._keys))).counted("version")
+
+
+@pytest.fixture
+def versions(store: AsyncStore, keys: Keys) -> Versions:
+    return Versions(store, keys)
+
+
+async def test_a_run_of_another_version_is_claimed_only_on_request(seeds: Seeds, versions: Versions) -> None:
+    first = await versions.claimed(RunRef(await seeds.created(), 1), "1")
+    following = (await seeds.lost(first.ref)).next_run
+    assert following is not None
+    ref = RunRef(first.ref.task_id, following)
+
+    assert await versions.claim(ref, "2") == OtherVersion("1", b"")
+    assert await versions.claim(ref, "") == OtherVersion("1", b"")
+    assert (await versions.claimed(ref, "1")).other_version == ""
+
+
+async def test_a_run_of_a_version_returns_the_options_of_its_publish(seeds: Seeds, versions: Versions) -> None:
+    ref = await versions.suspended(await versions.claimed(RunRef(await seeds.created(), 1), "1"))
+
+    assert await versions.claim(ref, "2") == OtherVersion("1", OPTIONS)
+
+
+async def test_a_task_moves_to_another_version_when_that_records_a_step(seeds: Seeds, versions: Versions) -> None:
+    task_id = await seeds.created()
+    ref = await versions.suspended(await versions.claimed(RunRef(task_id, 1), "1"))
+    claim = await versions.claimed(ref, "2", claims_other_version=True)
+    assert claim.other_version == "1"
+    assert await versions.open_tasks() == {("agent", "1"): 1}, "nothing is recorded yet"
+
+    await seeds.appended(claim, JournalEntry("step#1", "step", "json", b"1", 2))
+
+    assert await versions.open_tasks() == {("agent", "2"): 1}
+    ref = await versions.suspended(claim)
+    assert isinstance(await versions.claim(ref, "1"), OtherVersion)
+
+
+async def test_a_run_that_records_nothing_leaves_the_task_to_its_version(seeds: Seeds, versions: Versions) -> None:
+    ref = await versions.suspended(await versions.claimed(RunRef(await seeds.created(), 1), "1"))
+    claim = await versions.claimed(ref, "2", claims_other_version=True)
+    following = (await seeds.lost(claim.ref)).next_run
+    assert following is not None
+
+    assert (await versions.claimed(RunRef(ref.task_id, following), "1")).other_version == ""
+
+
+async def test_the_next_turn_begins_on_any_version(seeds: Seeds, versions: Versions) -> None:
+    claim = await versions.claimed(RunRef(await seeds.created(), 1), "1")
+    await seeds.settled(claim, status(INPUT_REQUIRED))
+    assert await versions.open_tasks() == {("agent", "1"): 1}
+
+    task_id = claim.ref.task_id
+    following = continue_task(seeds.keys, ANN, task_id, request("next", task_id), "", caller=b"{}", nonce="n")
+    await seeds.store.run(following)
+
+    assert await versions.open_tasks() == {}
+    assert isinstance(await versions.claim(RunRef(task_id, 2), "2"), Claim)
+
+
+async def test_a_version_has_no_open_task_after_its_end(seeds: Seeds, versions: Versions) -> None:
+    claims = [await versions.claimed(RunRef(await seeds.created(), 1), "1") for _ in range(2)]
+    assert await versions.open_tasks() == {("agent", "1"): 2}
+
+    await seeds.settled(claims[0], status(COMPLETED))
+    assert await versions.open_tasks() == {("agent", "1"): 1}
+    await seeds.settled(claims[1], status(COMPLETED))
+    assert await versions.open_tasks() == {}
+
+
+async def test_a_requeued_task_belongs_to_the_version_of_its_dead_letter(seeds: Seeds, versions: Versions) -> None:
+    claim = await versions.claimed(RunRef(await seeds.created(), 1), "1")
+    events = [status(FAILED)]
+    await seeds.store.run(
+        settle_run(seeds.keys, claim.ref, token=claim.token, before=0, events=events, dead_letter=True)
+    )
+    assert await versions.open_tasks() == {}
+
+    new, _ = await seeds.requeued(claim.ref.task_id)
+
+    assert await versions.open_tasks() == {("agent", "1"): 1}
+    assert isinstance(await versions.claim(RunRef(new, 1), "2"), OtherVersion)
+
+
+async def test_workers_announce_and_withdraw_their_version_queues(store: AsyncStore, keys: Keys) -> None:
+    older, newer = VersionWorker("a@host", "celery.agent.1", "agent", "1"), VersionWorker("b@host", "q", "agent", "2")
+    await store.run(announce_versions(keys, [older]))
+    await store.run(announce_versions(keys, [newer]))
+    assert await store.run(version_workers(keys)) == [older, newer]
+    assert await store.redis.pttl(keys.version_workers) > 0
+
+    await store.run(announce_versions(keys, [older], withdraws=True))
+
+    assert await store.run(version_workers(keys)) == [newer]

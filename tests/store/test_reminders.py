@@ -1,0 +1,181 @@
+"""Reminders of open questions: each is posted once, when it is due, and not after an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from a2a.types import Message, TaskStatus, TaskStatusUpdateEvent
+
+from a2a_celery.lifecycle.own_metadata import NAMESPACE, REMINDER, own_metadata
+from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.runs.commands import Settled, settle_run
+from a2a_celery.store.runs.reminders import Reminder, pack_reminders, post_reminders
+from a2a_celery.store.tasks.commands import continue_task, end_pauses, request_cancel
+from a2a_celery.store.webhooks.deliveries import read_delivery
+from a2a_celery.store.webhooks.push_configs import ESCALATION, MAX_PUSH_CONFIGS, NewPushConfig, save_push_config
+from tests.support.seeds import ANN, CONTEXT, Seeds, request, status
+
+HOUR_US = 3_600_000_000
+CONFIG = NewPushConfig(ESCALATION, b"sealed", "fingerprint")
+
+
+def reminder(after_us: int, number: int) -> Reminder:
+    """Return a reminder with the metadata that it gets."""
+    message = Message(message_id=f"reminder-{number}")
+    metadata = own_metadata({REMINDER: number})
+    return Reminder(after_us, TaskStatusUpdateEvent(status=TaskStatus(message=message), metadata=metadata))
+
+
+class Questions:
+    """Tasks with open questions."""
+
+    def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+        self._store, self._keys, self._seeds = store, keys, seeds
+
+    async def asked(
+        self, after_us: Sequence[int] = (HOUR_US,), escalation: NewPushConfig | None = None, task_id: str = ""
+    ) -> str:
+        """Create a task that waits for an answer, and return its id."""
+        claim = await self._seeds.claimed(await self._seeds.created(task_id=task_id))
+        reminders = [reminder(us, number) for number, us in enumerate(after_us, start=1)]
+        settled = settle_run(
+            self._keys,
+            claim.ref,
+            token=claim.token,
+            before=0,
+            events=[status(INPUT_REQUIRED, "well?")],
+            pause_us=2 * HOUR_US,
+            pause_timeout=status(FAILED, "too late"),
+            reminders=pack_reminders(self._keys, reminders, escalation),
+        )
+        assert isinstance(await self._store.run(settled), Settled)
+        return claim.ref.task_id
+
+    async def come(self, task_id: str) -> None:
+        """Let the time of the next reminder come."""
+        await self._store.redis.zincrby(self._keys.reminders, -2 * HOUR_US, task_id)
+
+    async def post(self) -> int:
+        """Post all due reminders, and return their number."""
+        return await self._store.run(post_reminders(self._keys, limit=10))
+
+    async def posted(self, task_id: str) -> list[int]:
+        """Return the numbers of the reminders in the log."""
+        events = [entry.event for entry in await self._seeds.log(task_id)]
+        numbers = [e.metadata.fields.get(NAMESPACE + REMINDER) for e in events if isinstance(e, TaskStatusUpdateEvent)]
+        return [int(number.number_value) for number in numbers if number is not None]
+
+
+@pytest.fixture
+def questions(store: AsyncStore, keys: Keys, seeds: Seeds) -> Questions:
+    return Questions(store, keys, seeds)
+
+
+async def test_a_reminder_repeats_the_question_with_its_number(seeds: Seeds, questions: Questions) -> None:
+    task_id = await questions.asked()
+    assert await questions.post() == 0
+    await questions.come(task_id)
+
+    assert await questions.post() == 1
+
+    task = await seeds.task(task_id)
+    assert task.status.state == INPUT_REQUIRED
+    assert await seeds.status_text(task_id) == "well?"
+    assert task.status.message.message_id == "reminder-1"
+    assert task.metadata[NAMESPACE + REMINDER] == 1
+    assert [part.text for part in task.history[-1].parts] == ["well?"]
+    await seeds.require_consistent(task_id)
+    assert await questions.post() == 0
+
+
+async def test_concurrent_watchers_post_each_reminder_once_at_its_time(
+    store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
+) -> None:
+    task_id = await questions.asked((HOUR_US, 3 * HOUR_US))
+    await questions.come(task_id)
+    first_us = await store.redis.zscore(keys.reminders, task_id)
+
+    await asyncio.gather(*(questions.post() for _ in range(4)))
+
+    assert await questions.posted(task_id) == [1]
+    assert await store.redis.zscore(keys.reminders, task_id) == first_us + 2 * HOUR_US
+    await questions.come(task_id)
+    await asyncio.gather(*(questions.post() for _ in range(4)))
+    assert await questions.posted(task_id) == [1, 2]
+    assert not await store.redis.exists(keys.reminders)
+    await seeds.require_consistent(task_id)
+
+
+async def test_reminders_that_no_watcher_posted_in_time_are_each_posted_once(
+    seeds: Seeds, questions: Questions
+) -> None:
+    task_id = await questions.asked((1, 2, 3))
+
+    while await questions.post():
+        pass
+
+    assert await questions.posted(task_id) == [1, 2, 3]
+    await seeds.require_consistent(task_id)
+
+
+@pytest.mark.parametrize("how", ["answered", "canceled", "timed out"])
+async def test_a_question_that_is_over_has_no_reminder(
+    store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions, how: str
+) -> None:
+    task_id = await questions.asked()
+    match how:
+        case "answered":
+            message = request(task_id=task_id, context_id=CONTEXT)
+            await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
+        case "canceled":
+            await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
+            assert (await seeds.task(task_id)).status.state == CANCELED
+        case _:
+            await store.redis.zadd(keys.pauses, {task_id: 1})
+            assert await store.run(end_pauses(keys, limit=10)) == 1
+
+    assert not await store.redis.exists(keys.reminders)
+    assert await questions.post() == 0
+    assert await questions.posted(task_id) == []
+
+
+async def test_the_last_reminder_adds_the_webhook_that_receives_it(
+    store: AsyncStore, keys: Keys, questions: Questions
+) -> None:
+    task_id = await questions.asked((1, 2), CONFIG)
+    for number in range(MAX_PUSH_CONFIGS):
+        await store.run(save_push_config(keys, ANN, task_id, NewPushConfig(f"client-{number}", b"s", "fingerprint")))
+    assert await questions.post() == 1
+    assert await store.run(read_delivery(keys, task_id, ESCALATION)) is None
+
+    assert await questions.post() == 1
+
+    delivery = await store.run(read_delivery(keys, task_id, ESCALATION))
+    assert delivery is not None
+    assert delivery.version == delivery.delivered + 1, "it receives the reminder"
+
+
+async def test_the_same_webhook_follows_the_task_through_further_questions(
+    store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
+) -> None:
+    task_id = await questions.asked((1,), CONFIG)
+    await questions.post()
+    before = await store.run(read_delivery(keys, task_id, ESCALATION))
+    message = request(task_id=task_id, context_id=CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
+
+    claim = await seeds.claimed(task_id, run=2)
+    again = pack_reminders(keys, [reminder(1, 1)], NewPushConfig(ESCALATION, b"sealed again", "fingerprint"))
+    end = settle_run(
+        keys, claim.ref, token=claim.token, before=0, events=[status(INPUT_REQUIRED, "and?")], reminders=again
+    )
+    await store.run(end)
+    await questions.post()
+
+    after = await store.run(read_delivery(keys, task_id, ESCALATION))
+    assert before is not None
+    assert after is not None
+    assert after.delivered == before.delivered, "no event is skipped"
