@@ -19,9 +19,7 @@ from .client.result import Result, ResultBuilder
 from .client.session import Session
 from .execution.agent_caller import CallResult, ChildCall
 from .store import Scope
-from .store.client.connection import run_with_retry
 from .store.log.pubsub import LogFollower
-from .store.tasks.commands import read_final_task, read_task
 
 
 class AgentCalls:
@@ -53,16 +51,10 @@ class AgentCalls:
                     builder.add(event)
                 return builder.result()
         scope = Scope(call.target, call.caller.tenant, call.caller.user)
-        store, keys = self._follower.store, self._follower.keys
-        head = read_task(keys, scope, task_id, history_length=0, artifacts=False, resolve_blobs=False)
-        async with self._follower.listen(task_id, final_only=True) as signal:
-            while True:
-                final = await run_with_retry(store, read_final_task(keys, scope, task_id, history_length=0))
-                if final is not None:
-                    return Result.of(final.answer or final.task)
-                if await run_with_retry(store, head) is None:
-                    raise not_found(task_id)
-                await signal.wait()
+        final = await self._follower.final_task(scope, task_id, history_length=0)
+        if final is None:
+            raise not_found(task_id)
+        return Result.of(final.answer or final.task)
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
         """Return a result as JSON, without the history of the task."""

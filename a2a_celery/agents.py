@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
 
     from .caller import Caller
 
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
+"""Pattern of versions of an agent's code. A version is part of the names of queues."""
+
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 """Pattern of agent names. A name is part of URLs, of the name of a Celery task, and of keys in the store."""
 
@@ -55,6 +58,7 @@ OWN_OPTIONS = frozenset(
         "session",
         "show_execution",
         "time_limit",
+        "version",
     }
 )
 """Options that are fields of `Agent`. All other options, except `RETRY_OPTIONS`, are passed to Celery."""
@@ -90,6 +94,8 @@ class Agent:
             agent has asked its client. "steer": the agent can read the message while it works. "interrupt": the agent
             is stopped, and the turn of the message begins. "reject": the message is refused.
         retry: Exceptions of the agent that cause a retry, and the delays.
+        version: Version of the agent's code. The runs of a turn are executed by workers with the version that began the
+            turn, while such a worker exists. None means any worker.
     """
 
     name: str
@@ -111,6 +117,7 @@ class Agent:
     input_timeout: float | None = None
     cancel_grace: float | None = None
     on_message: OnMessage = "queue"
+    version: str | None = None
 
     @classmethod
     def with_options(
@@ -196,6 +203,7 @@ class Agent:
             )
         self._check_show_execution()
         self._check_on_message()
+        self._check_version()
         for name in ("time_limit", "idle_limit", "cancel_grace"):
             limit = getattr(self, name)
             if limit is not None and not (_is_number(limit) and 0 < limit < inf):
@@ -212,6 +220,16 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: show_execution = {self.show_execution!r}: True or False")
         if self.show_execution and not self.card.capabilities.streaming:
             raise ConfigError(f"agent {self.name!r}: show_execution = True needs a card with capabilities.streaming")
+
+    def _check_version(self) -> None:
+        if self.version is None:
+            return
+        if not isinstance(self.version, str) or not VERSION.fullmatch(self.version):
+            raise ConfigError(
+                f"agent {self.name!r}: version = {self.version!r}: 1 to 64 letters, digits, '_', '.', '+' and '-'"
+            )
+        if self.options.get("exchange") and not self.options.get("queue"):
+            raise ConfigError(f"agent {self.name!r}: version = {self.version!r} needs a queue instead of an exchange")
 
     def _check_on_message(self) -> None:
         known = get_args(OnMessage)

@@ -124,7 +124,7 @@ class A2A:
         name: str,
         *,
         description: str | None = None,
-        version: str = "1.0.0",
+        version: str | None = None,
         skills: Sequence[AgentSkill] = (),
         input_modes: Sequence[str] = ("text/plain", "application/json"),
         output_modes: Sequence[str] = ("text/plain", "application/json"),
@@ -136,9 +136,15 @@ class A2A:
         The decorator also accepts "module:name", which workers import. Returned and yielded values become artifacts:
         text, bytes, JSON-like data, parts or complete artifacts.
 
+        Args:
+            version: Version of the agent's code, which the card shows; see `Agent.version`. Without a version, the card
+                shows "1.0.0".
+
         Raises:
             ConfigError: See `add_agent`.
         """
+        if version is not None:
+            options["version"] = version
 
         def decorate(function: F) -> F:
             def card() -> AgentCard:
@@ -148,7 +154,7 @@ class A2A:
                     name,
                     function,
                     description=description,
-                    version=version,
+                    version=version or "1.0.0",
                     skills=skills,
                     input_modes=input_modes,
                     output_modes=output_modes,
@@ -297,7 +303,7 @@ class A2A:
             context_id: Context of the task, or "" for a new context.
             metadata: Metadata of the request, as JSON values.
             extensions: URIs of the extensions that the caller requests.
-            cancel_with_parent: False if a task that an agent submits survives the cancellation of the agent's task.
+            cancel_with_parent: False if a task that an agent submits survives the end of the agent's task.
 
         Raises:
             ConfigError: There is no such agent, or the store does not fit the settings.
@@ -360,19 +366,21 @@ class A2A:
 
         Raises:
             ValueError: The name, the payload or the id is invalid.
-            SignalRefused: The task is unknown or has ended, or stores too many signals.
+            SignalRefused: The task is unknown, has ended or stores too many signals, or its agent is not a function.
             StoreUnavailable: Redis is unreachable or refuses the signal.
         """
         from .acceptance.signals import Signal, SignalSender
 
-        return SignalSender(self.settings, self._publisher).send(Signal.of(task_id, name, payload, signal_id))
+        return SignalSender(self.settings, self._publisher, self.agents.values()).send(
+            Signal.of(task_id, name, payload, signal_id)
+        )
 
     async def signal_async(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
         """Send a signal as `signal` does, without blocking the event loop."""
         from .acceptance.signals import Signal, SignalSender
 
         signal = Signal.of(task_id, name, payload, signal_id)
-        return await SignalSender(self.settings, self._publisher).send_async(signal)
+        return await SignalSender(self.settings, self._publisher, self.agents.values()).send_async(signal)
 
     def asgi(self, *, standalone: bool = False) -> Starlette:
         """Return the gateway as an ASGI app, with the agents of every module that the app includes or discovers.

@@ -51,8 +51,7 @@ class ChildTasks:
         return parent_of_root(self.run_name)
 
     def add(self, name: str, cancel: Callable[[], Awaitable[object]]) -> None:
-        """Register the child task `name`. `cancel` cancels it together with the run, and may be called on another
-        loop."""
+        """Register the child task `name` and its cancel function, which may be called on another event loop."""
         if self._cancels is None:
             self._cancels = {}
         self._cancels[name] = cancel

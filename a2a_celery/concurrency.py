@@ -107,9 +107,8 @@ class DaemonThreads:
             error: BaseException | None = None
             try:
                 result = function()
-            except StopIteration as e:  # a future does not accept it, so the caller would wait forever
-                error = RuntimeError(f"StopIteration was raised: {e}")
-                error.__cause__ = e
+            except StopIteration as e:
+                error = _runtime_error(e)
             except BaseException as e:  # also SystemExit, which belongs to the caller
                 error = e
             with suppress(RuntimeError):  # the loop is closed
@@ -117,6 +116,29 @@ class DaemonThreads:
             del call, function, loop, future, result, error  # the error's traceback holds this frame
         if self._at_end is not None:
             self._at_end()
+
+
+async def call_in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a blocking function in a thread of the event loop, like `asyncio.to_thread`.
+
+    Raises:
+        RuntimeError: The function raised StopIteration.
+    """
+
+    def call() -> T:
+        try:
+            return function(*arguments)
+        except StopIteration as e:
+            raise _runtime_error(e) from e
+
+    return await asyncio.to_thread(call)
+
+
+def _runtime_error(error: StopIteration) -> RuntimeError:
+    """Return the replacement for `error`, which no future accepts, so that its caller would wait forever."""
+    replacement = RuntimeError(f"StopIteration was raised: {error}")
+    replacement.__cause__ = error
+    return replacement
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -40,7 +40,10 @@ class A2ACeleryError(Exception):
 
 
 class ConfigError(A2ACeleryError):
-    """A setting, a card or an agent is invalid. The error is raised at the start. It names the field and its value."""
+    """A setting, a card, an agent or a call of this package's API is invalid. The error names the invalid value.
+
+    Settings, cards and agents are checked when a process starts.
+    """
 
 
 class StoreUnavailable(A2ACeleryError):
@@ -85,7 +88,7 @@ class ChildRefused(A2ACeleryError):
 
 
 class ChildFailed(A2ACeleryError):
-    """The child task of a `Turn.call` did not complete. The text has no words of the child's agent.
+    """The child task of a `Turn.call` did not complete. The error text contains no text from the child's agent.
 
     Attributes:
         agent: Name or URL of the agent.
@@ -178,7 +181,7 @@ class AuthRequired(AgentSignal):
 
 
 class SuspendRun(AgentSignal):
-    """Ends the run until a time or a signal. `Turn.sleep` and `Turn.wait_for` raise it; do not catch it.
+    """Exception that ends the run until a time or a signal. `Turn.sleep` and `Turn.wait_for` raise it; do not catch it.
 
     Not an `Exception`; see `InputRequired`.
     """

@@ -28,7 +28,7 @@ from .client.result import Result
 from .client.session import Content, Session
 from .concurrency import new_loop
 from .crypto.sealing import sealer_of
-from .dispatch import Canvas, Publisher
+from .dispatch import Publisher
 from .lifecycle import EventId, EventKind, is_interrupted, is_terminal, kind_of
 from .lifecycle.client_events import client_event
 from .lifecycle.events import stream_response
@@ -40,8 +40,7 @@ from .store.client.connection import run_with_retry
 from .store.client.tracing import TracedStore
 from .store.log.pages import LogPage, read_log
 from .store.log.pubsub import LogFollower, PubSubListener
-from .store.runs.commands import RunRef
-from .store.tasks.commands import read_final_task, read_task, request_cancel
+from .store.tasks.commands import read_task, request_cancel
 from .store.tasks.results import CanceledNow, CancelRequested, Missing
 from .telemetry.tracing import trace_to_keep
 
@@ -264,23 +263,15 @@ class TaskHandle:
     async def _result(self, process: SubmissionProcess, timeout: float | None) -> Result:
         try:
             async with asyncio.timeout(timeout):
-                async with process.follower.listen(self.task_id, final_only=True) as signal:
-                    while (result := await self._final_result(process)) is None:
-                        await signal.wait()
-                    return result
+                final = await process.follower.final_task(self._scope, self.task_id)
         except TimeoutError:
             stored = await self._read(process)
             if is_final(stored):
                 return Result.of(stored)
             raise DeadlineExceeded(f"the task {self.task_id} took longer than {timeout} s", Result.of(stored)) from None
-
-    async def _final_result(self, process: SubmissionProcess) -> Result | None:
-        read = read_final_task(process.keys, self._scope, self.task_id)
-        final = await run_with_retry(process.store, read)
-        if final is not None:
-            return Result.of(final.answer or final.task)
-        await self._read(process, complete=False)  # raises if the task does not exist
-        return None
+        if final is None:
+            raise not_found(self.task_id)
+        return Result.of(final.answer or final.task)
 
     async def _read(self, process: SubmissionProcess, *, complete: bool = True) -> Task:
         length = None if complete else 0
@@ -297,10 +288,7 @@ class TaskHandle:
             case Missing():
                 raise not_found(self.task_id)
             case CanceledNow(run, _, canvas):
-                if run is not None:
-                    process.publisher.revoke_soon([RunRef(self.task_id, run).name])
-                if canvas:
-                    process.publisher.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
+                process.publisher.revoke_canceled_soon(self.task_id, run, canvas)
             case CancelRequested():
                 grace = process.submitter.agent(self.agent).grace(process.settings)
                 try:

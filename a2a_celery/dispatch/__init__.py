@@ -5,7 +5,15 @@ from .canvases import Canvas, ignored_results, unreadable_results
 from .connection import guard_workers
 from .options import EPOCH, MICROSECOND, Call, RunOptions, require_readable
 from .publisher import HIDDEN, RUN_HEADER, Publisher
-from .queues import BrokerQueues, entry_name, fleet_of, queue_of
+from .queues import (
+    BrokerQueues,
+    entry_name,
+    fleet_of,
+    queue_of,
+    version_queue,
+    version_queue_name,
+    version_queues,
+)
 
 __all__ = [
     "EPOCH",
@@ -26,4 +34,7 @@ __all__ = [
     "queue_of",
     "require_readable",
     "unreadable_results",
+    "version_queue",
+    "version_queue_name",
+    "version_queues",
 ]

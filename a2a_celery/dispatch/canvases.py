@@ -85,7 +85,7 @@ class Canvas:
         return cls(fields["result"], datetime.fromtimestamp(fields["until"], UTC))
 
     def ids(self) -> list[str]:
-        """Return the ids of the Celery tasks of the canvas, as far as they are known before the tasks begin."""
+        """Return the ids of the canvas's Celery tasks that are known before the tasks begin, without duplicates."""
         return list(dict.fromkeys(_ids(self.result)))
 
     def look(self, app: Celery) -> CanvasResult | None:

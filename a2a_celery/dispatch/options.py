@@ -16,6 +16,7 @@ from kombu.serialization import registry
 
 from ..agents import CELERY_OPTIONS, Agent
 from ..errors import ConfigError
+from ..settings import Settings
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -142,6 +143,17 @@ class RunOptions:
         if self.not_after is not None:
             again = min(again, max(now, self.not_after) + EXPIRY_GRACE)
         return again - now
+
+    def republish_in(self, now: datetime, settings: Settings) -> int:
+        """Return the µs from `now` until a watcher publishes this run again if no worker has claimed it.
+
+        A plain Celery task may run in a worker without this package, which claims no runs. Its result is checked after
+        `redispatch_after` only.
+        """
+        wait = settings.redispatch_after
+        if self.call is None:
+            wait = min(settings.lease_ttl, wait)
+        return self.next_check_in(now, timedelta(seconds=wait)) // MICROSECOND
 
     def without_past_times(self, now: datetime) -> RunOptions:
         """Return these options without `not_before` if that time has passed at `now`.

@@ -27,9 +27,10 @@ from ..lifecycle.outcomes import WORKER_LOST
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
+from .canvases import Canvas
 from .connection import PublishingPool, PublishingThreads
 from .options import Call, RunOptions
-from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers
+from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, version_queue
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +51,13 @@ HIDDEN = {"argsrepr": "()", "kwargsrepr": "(those of its A2A task)"}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Run to publish, with its stored `RunOptions`."""
+    """Run to publish, with its stored `RunOptions`, to the queue of its options or to a `version_queue`."""
 
     agent: str
     task_id: str
     number: int
     options: bytes
+    version_queue: str = ""
 
     @property
     def name(self) -> str:
@@ -139,6 +141,8 @@ class Publisher:
             "retry_policy": RETRY_POLICY,
             **chosen.over(self._options.get(run.agent, {})),
         }
+        if run.version_queue:
+            options |= {"queue": version_queue(self._app, run.version_queue), "exchange": "", "routing_key": ""}
         spans.enter_context(_traced(run.agent, options, chosen))
         if self._fleet_headers:
             options["headers"] = {**options.get("headers", {}), **self._fleet_headers}
@@ -155,7 +159,10 @@ class Publisher:
             self._call(chosen.call, chosen.retries, options)
 
     def _call(self, call: Call, retries: int, options: dict[str, Any]) -> None:
-        """Publish a plain Celery task in the way of its other callers, with the header that makes the call a run."""
+        """Publish a plain Celery task in the way of its other callers, with the header that makes the call a run.
+
+        With `task_always_eager`, ``apply_async`` would call the task in this process, so the run is published by name.
+        """
         task: Task | None = self._app.tasks.get(call.task)
         options = _expiring_in_a_worker({"expires": getattr(task, "expires", None), **options})
         options["headers"] = {
@@ -163,14 +170,16 @@ class Publisher:
             RUN_HEADER: True,
             "ignore_result": getattr(task, "ignore_result", False),  # for the worker, not for the publisher
         }
-        if task is None:
+        if task is None or self._app.conf.task_always_eager:
             self._app.send_task(call.task, kwargs=dict(call.kwargs), retries=retries, **HIDDEN, **options)
         else:
             task.apply_async(kwargs=dict(call.kwargs), retries=retries, expires=None, **HIDDEN, **options)
 
-    async def publish_async(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
-        """Publish a run in a thread; see `publish`."""
-        await self._publishing.publish(_Run(agent, task_id, run, options))
+    async def publish_async(
+        self, agent: str, task_id: str, run: int, options: bytes = b"", *, version_queue: str = ""
+    ) -> None:
+        """Publish a run in a thread, to the queue of its options or to a `version_queue`; see `publish`."""
+        await self._publishing.publish(_Run(agent, task_id, run, options, version_queue))
 
     def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
         """Publish a run in the background, and call `then()` when the broker has the message.
@@ -195,6 +204,18 @@ class Publisher:
                 logger.info("not revoked: %s: %s", ", ".join(celery_ids), e)
 
         self._in_background(revoke())
+
+    def revoke_canceled_soon(self, task_id: str, run: int | None, canvas: bytes) -> None:
+        """Revoke the Celery tasks of an A2A task that was canceled before a worker claimed its run; see `revoke_soon`.
+
+        Args:
+            run: Number of the queued run, or None.
+            canvas: Canvas that the task waits for, as JSON, whose tasks are terminated, or b"".
+        """
+        if run is not None:
+            self.revoke_soon([f"{task_id}.{run}"])
+        if canvas:
+            self.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
 
     def revoke(self, celery_ids: list[str], *, terminate: bool = False) -> None:
         """Revoke Celery tasks; see `revoke_soon`.

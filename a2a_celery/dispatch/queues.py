@@ -5,7 +5,7 @@ A header of each message contains the name of its fleet, which is the key prefix
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -98,6 +98,40 @@ def _route(app: Celery, task_name: str, options: Mapping[str, Any], kwargs: Mapp
     return queue.name if isinstance(queue, Queue) else queue
 
 
+VERSION_QUEUE_EXPIRY = timedelta(hours=1)
+"""Time after which RabbitMQ deletes a version queue that no worker consumes. A watcher publishes its runs again."""
+
+
+def version_queue_name(queue: str, agent: str, version: str) -> str:
+    """Return the name of the version queue: the queue of those runs that go to `queue` and that only workers with this
+    version of the agent may execute."""
+    return f"{queue}.{agent}.{version}"
+
+
+def version_queue(app: Celery, name: str) -> Queue:
+    """Return the version queue `name`, as consumers and publishers declare it."""
+    return Queue(  # type: ignore[no-untyped-call]
+        name,
+        routing_key=name,
+        expires=VERSION_QUEUE_EXPIRY.total_seconds(),
+        max_priority=app.conf.task_queue_max_priority,
+    )
+
+
+def version_queues(app: Celery, agents: Iterable[Agent], consumed: Iterable[str]) -> dict[str, Agent]:
+    """Return the version queues of a worker that consumes the queues `consumed`, with the agent of each.
+
+    A `route` may send the runs of its agent to any queue.
+    """
+    versioned = [(agent, agent.version, queue_of(app, agent)) for agent in agents if agent.version is not None]
+    return {
+        version_queue_name(queue, agent.name, version): agent
+        for queue in consumed
+        for agent, version, own_queue in versioned
+        if agent.route is not None or own_queue == queue
+    }
+
+
 class BrokerQueues:
     """Queues of the broker to which `app` publishes.
 
@@ -161,6 +195,7 @@ class BrokerQueues:
             with self._pool.acquire() as producer:
                 # A separate channel, because RabbitMQ closes the channel if the queue does not exist.
                 connection = producer.connection
+                connection.ensure_connection(max_retries=1)  # kombu opens no channel after the connection was closed
                 channel = connection.channel()
                 try:
                     return bool(channel.queue_declare(queue, passive=True).message_count == 0)

@@ -90,7 +90,11 @@ class LogEntry:
 
 
 def kind_of(event: Event) -> EventKind:
-    """Return the kind of `event`. The role of a message distinguishes client messages from answers of the agent."""
+    """Return the kind of `event`. The role of a message distinguishes client messages from answers of the agent.
+
+    Raises:
+        TypeError: `event` is not an A2A event.
+    """
     match event:
         case Task():
             return EventKind.TASK

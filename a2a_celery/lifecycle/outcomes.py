@@ -9,7 +9,7 @@ from a2a.types import Message, Part, Role, TaskState, TaskStatus, TaskStatusUpda
 from a2a.utils.errors import A2A_ERROR_REASONS, InvalidAgentResponseError
 
 from . import states
-from .own_metadata import retry_metadata, suspension_metadata
+from .own_metadata import COMMAND, ERROR, REFERENCE, own_metadata, retry_metadata, suspension_metadata
 
 AGENT_FAILED = "The agent failed."
 """Text for an exception of the agent. The worker's log has the traceback under the reference of the failure."""
@@ -41,7 +41,7 @@ AGENT_REFUSED = "The agent refused the request."
 CANCELED_BY_CLIENT = "Cancelled by the client."
 """Text for a CancelTask of the task's client."""
 
-CANCELED_BY_OPERATOR = "Cancelled by an operator."
+CANCELED_BY_OPERATOR = "Stopped by an operator."
 """Text for a cancel by an operator's command, or a revoked Celery task."""
 
 CANCELED_BY_PARENT = "Cancelled together with the task that started it."
@@ -186,14 +186,14 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             message = agent_message(text, task_id, context_id)
             message.parts.extend(parts)
             if reference is not None:
-                message.metadata.update({"reference": reference})
+                message.metadata.update(own_metadata({REFERENCE: reference}))
             if text == INVALID_ANSWER:
-                message.metadata.update({"error": A2A_ERROR_REASONS[InvalidAgentResponseError]})
+                message.metadata.update(own_metadata({ERROR: A2A_ERROR_REASONS[InvalidAgentResponseError]}))
             return status(states.FAILED, message)
         case Canceled(text, command):
             message = agent_message(text, task_id, context_id) if text else None
             if message is not None and command is not None:
-                message.metadata.update({"command": command})
+                message.metadata.update(own_metadata({COMMAND: command}))
             return status(states.CANCELED, message)
         case Retried(attempt, most, when, cause):
             event = status(states.WORKING)

@@ -1,4 +1,4 @@
-"""Metadata that this package writes to status events, and the lifetime of the metadata in a task.
+"""Metadata that this package writes to status events and their messages, and the lifetime of the metadata in a task.
 
 Each key has the prefix `NAMESPACE`. Older keys are also written without the prefix, for older clients.
 """
@@ -21,16 +21,25 @@ MAX_ATTEMPTS = "maxAttempts"
 NEXT_ATTEMPT_AT = "nextAttemptAt"
 CONTINUES_AT = "continuesAt"
 WAITS_FOR = "waitsFor"
+REMINDER = "reminder"
+"""Number of the reminder, from 1, in the metadata of a question that is repeated because it has no answer."""
+ESCALATED = "escalated"
+"""True in the metadata of a reminder that another webhook receives too."""
 RETURNED_ATTEMPT = "returnedAttempt"
 CAUSE = "cause"
 CELERY_STATE = "celery_state"
 EXECUTION = "execution"
+REFERENCE = "reference"
+ERROR = "error"
+COMMAND = "command"
+STOP_REASON = "stopReason"
+REQUEUED_FROM = "requeuedFrom"
 PARENT_TASK_ID = "parentTaskId"
 """Id of the parent task, in the metadata of a message that an agent sends and of the task that the message starts."""
 CANCEL_WITH_PARENT = "cancelWithParent"
 """Metadata key of a message that an agent sends. False if the task of the message is not canceled with the parent."""
 
-_NAMESPACE_ONLY = frozenset({CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR})
+_NAMESPACE_ONLY = frozenset({CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED})
 """Keys that are never written without the prefix."""
 
 
@@ -67,7 +76,7 @@ def _keys(*names: str) -> tuple[str, ...]:
     return tuple(own_metadata(dict.fromkeys(names)))
 
 
-WAIT_KEYS = _keys(NEXT_ATTEMPT_AT, CAUSE, CONTINUES_AT, WAITS_FOR)
+WAIT_KEYS = _keys(NEXT_ATTEMPT_AT, CAUSE, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED)
 """Keys that remain in a task until its next status."""
 
 DELAY_KEYS = tuple(NAMESPACE + name for name in (NEXT_ATTEMPT_AT, CONTINUES_AT, WAITS_FOR))

@@ -168,7 +168,8 @@ class Settings:
     owner_requests_per_second: Annotated[
         float | None, Rule(lambda rate: 0 < rate <= 1e6, "must be more than 0, or None")
     ] = None
-    """Maximum average number of requests per second of an owner, who is a user in all tenants. None: no limit."""
+    """Maximum average number of requests per second of an owner, who is a user in all tenants. A large body or response
+    counts as several requests. None: no limit."""
 
     owner_request_burst: Annotated[int | None, AT_LEAST_1] = None
     """Maximum number of requests that an owner may send at once after a pause. None: the requests of one second, but at

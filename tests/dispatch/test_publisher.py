@@ -18,7 +18,8 @@ from kombu import Queue
 
 from a2a_celery.agents import Agent
 from a2a_celery.dispatch import Call, Publisher, RunOptions, queue_of
-from a2a_celery.dispatch.connection import PublishingThreads
+from a2a_celery.dispatch.connection import PublishingPool, PublishingThreads
+from a2a_celery.dispatch.queues import BrokerQueues
 from a2a_celery.errors import BrokerUnavailable, RunNotAccepted
 from a2a_celery.store import redis_url
 from tests.support.fleet import RABBITMQ_URL
@@ -234,6 +235,39 @@ async def test_a_queue_reports_whether_messages_wait_in_it(broker: str, server: 
     assert await queues.is_empty(queue)
     with app.connection_for_write() as connection:
         connection.default_channel.queue_delete(queue)
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+async def test_a_queue_reports_its_messages_over_a_new_connection_if_the_old_one_is_closed(
+    broker: str, server: MortalRedis
+) -> None:
+    app = Celery("publisher", broker=RABBITMQ_URL if broker == "rabbitmq" else server.broker_url)
+    pool = PublishingPool(app)
+    queues = BrokerQueues(app, {}, pool)
+    assert await queues.is_empty("nowhere")
+    with pool.acquire() as producer:
+        producer.connection.close()
+
+    assert await queues.is_empty("nowhere")
+
+
+@pytest.mark.filterwarnings("ignore:task_always_eager has no effect on send_task")
+async def test_an_eager_app_publishes_an_exposed_task_instead_of_calling_it(
+    server: MortalRedis, celery: Celery
+) -> None:
+    calls = []
+    celery.conf.task_always_eager = True
+
+    @celery.task(name="exposed", shared=False)
+    def exposed(text: str) -> None:
+        calls.append(text)
+
+    call = RunOptions(call=Call("exposed", {"text": "hello"})).to_json()
+
+    await Publisher(celery, {}).publish_async("exposed", "t", 1, call)
+
+    assert in_queue(server) == ["t.1"]
+    assert calls == []
 
 
 @pytest.mark.filterwarnings("ignore:(?s).*'queue' task attribute")
