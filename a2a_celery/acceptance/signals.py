@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 from a2a.types import TaskState
 
+from ..agents import Agent
 from ..clock import SYSTEM_CLOCK
-from ..dispatch import MICROSECOND, Publisher, RunOptions
+from ..dispatch import Publisher, RunOptions
 from ..errors import BrokerUnavailable, SignalRefused
 from ..lifecycle.signals import encode_payload, require_signal_id, require_signal_name
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation, SyncStore
 from ..store.runs.commands import mark_published
 from ..store.tasks.results import Ended, Full, Missing, TooLarge
-from ..store.tasks.signals import MAX_STORED_SIGNALS, SentSignal, SignalResumed, send_signal
+from ..store.tasks.signals import MAX_STORED_SIGNALS, SentSignal, SignalResumed, SignalUnreceived, send_signal
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,9 @@ class Signal:
         identity = str(uuid4()) if signal_id is None else require_signal_id(signal_id)
         return cls(task_id, require_signal_name(name), encode_payload(payload), identity)
 
-    def operation(self, keys: Keys, max_bytes: int | None) -> Operation[SentSignal]:
+    def operation(
+        self, keys: Keys, max_bytes: int | None, agents_without_signals: Iterable[str]
+    ) -> Operation[SentSignal]:
         """Return the operation that sends the signal to a task of any owner."""
         return send_signal(
             keys,
@@ -58,22 +60,28 @@ class Signal:
             payload=self.payload,
             signal_id=self.signal_id,
             max_bytes=max_bytes,
+            agents_without_signals=agents_without_signals,
         )
 
 
 class SignalSender:
-    """Sends signals to tasks of all owners, and publishes the runs that they resume."""
+    """Sender of signals to tasks of all owners, and publisher of the runs that the signals resume.
 
-    def __init__(self, settings: Settings, publisher: Callable[[], Publisher]) -> None:
+    Args:
+        agents: Agents of the app. Signals to tasks of agents that are not functions are refused.
+    """
+
+    def __init__(self, settings: Settings, publisher: Callable[[], Publisher], agents: Iterable[Agent]) -> None:
         self._settings = settings
         self._keys = Keys(settings.key_prefix)
         self._publisher = publisher
+        self._without_signals = [agent.name for agent in agents if agent.kind != "function"]
 
     def send(self, signal: Signal) -> bool:
         """Send `signal`. See `A2A.signal`."""
         store = SyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
         try:
-            resumed = _resumed(store.run(signal.operation(self._keys, self._settings.task_max_bytes)), signal)
+            resumed = _resumed(store.run(self._operation(signal)), signal)
             if resumed is not None and not resumed.is_blocked:
                 try:
                     self._publisher().publish(resumed.agent, signal.task_id, resumed.ref.run, resumed.options)
@@ -89,7 +97,7 @@ class SignalSender:
         """Send `signal` without blocking the event loop. See `A2A.signal`."""
         store = AsyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
         try:
-            resumed = _resumed(await store.run(signal.operation(self._keys, self._settings.task_max_bytes)), signal)
+            resumed = _resumed(await store.run(self._operation(signal)), signal)
             if resumed is not None and not resumed.is_blocked:
                 try:
                     await self._publisher().publish_async(
@@ -103,10 +111,12 @@ class SignalSender:
         finally:
             await store.aclose()
 
+    def _operation(self, signal: Signal) -> Operation[SentSignal]:
+        return signal.operation(self._keys, self._settings.task_max_bytes, self._without_signals)
+
     def _again_us(self, resumed: SignalResumed) -> int:
         """Return the µs after which a watcher publishes the run again if no worker has claimed it."""
-        wait = timedelta(seconds=self._settings.redispatch_after)
-        return RunOptions.from_json(resumed.options).next_check_in(SYSTEM_CLOCK.now(), wait) // MICROSECOND
+        return RunOptions.from_json(resumed.options).republish_in(SYSTEM_CLOCK.now(), self._settings)
 
 
 def _resumed(sent: SentSignal, signal: Signal) -> SignalResumed | None:
@@ -120,6 +130,10 @@ def _resumed(sent: SentSignal, signal: Signal) -> SignalResumed | None:
             return sent
         case Missing():
             raise SignalRefused(f"no task {signal.task_id}: its id is wrong, or a2a_retention has passed")
+        case SignalUnreceived(agent):
+            raise SignalRefused(
+                f"task {signal.task_id}: its agent {agent!r} receives no signals: only agents that are functions do"
+            )
         case Ended(state):
             name = TaskState.Name(state).removeprefix("TASK_STATE_")
             raise SignalRefused(f"task {signal.task_id} is {name}: it has ended and receives no signals")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
 from math import ceil
 from uuid import uuid4
 
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class TaskSubmitter:
-    """Creates tasks of the agents of an app on one event loop."""
+    """Creator of tasks for the agents of an app, on one event loop."""
 
     def __init__(
         self,
@@ -141,11 +140,9 @@ class TaskSubmitter:
         now = self._clock.now()
         if options.publish_delay(now):
             return
-        settings = self._settings
-        wait = settings.redispatch_after if options.call else min(settings.lease_ttl, settings.redispatch_after)
-        again = options.next_check_in(now, timedelta(seconds=wait))
+        again_us = options.republish_in(now, self._settings)
         try:
             await self._publisher.publish_async(agent, ref.task_id, ref.run, options.to_json())
-            await self._store.run(mark_published(self._keys, ref, again_us=again // timedelta(microseconds=1)))
+            await self._store.run(mark_published(self._keys, ref, again_us=again_us))
         except (BrokerUnavailable, StoreUnavailable) as e:
             logger.warning("run %s will be published by the watcher: %s", ref.name, e)

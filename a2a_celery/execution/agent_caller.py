@@ -24,7 +24,7 @@ class StartingCalls:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a call for the block."""
+        """Count a call while the block runs."""
         self._count += 1
         self._none.clear()
         try:
@@ -91,7 +91,7 @@ class ChildCall:
 
 
 class AgentCaller(Protocol):
-    """Starts child tasks and waits for their results."""
+    """Client that starts child tasks and waits for their results."""
 
     async def start(self, call: ChildCall) -> CallResult:
         """Start the child, or find the child that an earlier run started. Return its current state, or the message of

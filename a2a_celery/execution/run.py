@@ -66,11 +66,12 @@ from ..lifecycle.states import AUTH_REQUIRED, INPUT_REQUIRED
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation
 from ..store.client.connection import run_with_retry
-from ..store.runs.commands import Claim, Dropped, RetryUnrecorded, RunRef, claim_run
+from ..store.runs.commands import Claim, NotClaimed, OtherVersion, RetryUnrecorded, RunRef, claim_run
 from ..store.runs.release import Released
 from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .agent_caller import AgentCaller
+from .agent_versions import forward_run
 from .agents.adapters import Adapter, UnusableAdapter
 from .agents.journal import open_journal
 from .agents.run_hooks import RunHooks, run_hooks
@@ -229,7 +230,7 @@ class Run:
         self._stopped: Stop | None = None
         self._woken: asyncio.Future[None] | None = None
         self._events: RunEventQueue | None = None
-        self._claiming: Callable[..., Operation[Claim | Dropped | RetryUnrecorded]] | None = None
+        self._claiming: Callable[..., Operation[Claim | NotClaimed]] | None = None
         self._shown: Claim | None = None
         self._execution: Execution
         self._children = ChildTasks(self.ref.name)
@@ -265,13 +266,12 @@ class Run:
                     if late:
                         late.cancel()
                 outcome = await self._outcome(agent, late, adapter, claim, events)
-                if isinstance(as_left(outcome, events.state), Canceled):
+                if self._stopped is Stop.TERMINATED or isinstance(as_left(outcome, events.state), Canceled):
                     self._children.cancel_all()  # including tasks that the agent started while it was stopping
                 outcome = await self._after_run(outcome, events)
                 if events.blob_error is None:
                     outcome = await self._settle(claim, events, outcome) or outcome
-                    if isinstance(outcome, Canceled | Retried | Superseded):  # the next run starts its tasks again
-                        self._children.cancel_all(is_retried=isinstance(outcome, Retried))
+                    self._cancel_children(as_left(outcome, events.state), events)
             except BlobsUnavailable as e:
                 events.fail_unwritable(e)
             except Exception:  # the task must not stay WORKING after any error
@@ -336,13 +336,18 @@ class Run:
             retries=self._retries,
             session=self._agent.session,
             worker=self._emitter.worker if self._emitter else "",
+            version=self._agent.version or "",
         )
         # the claim may have succeeded although its reply was lost
         answer = await run_with_retry(host.store, claim(resolve_blobs=False))
         if isinstance(answer, RetryUnrecorded) and call is not None:
             event = final_event(Retried(call.retries + 1, call.max_attempts, ""), self.ref.task_id, answer.context_id)
             answer = await run_with_retry(host.store, claim(retried=event, resolve_blobs=False))
-        if isinstance(answer, Dropped | RetryUnrecorded):
+        if isinstance(answer, OtherVersion):
+            if await forward_run(host, self._agent, self.ref, answer):
+                return None
+            answer = await run_with_retry(host.store, claim(claims_other_version=True, resolve_blobs=False))
+        if not isinstance(answer, Claim):
             logger.info("run %s dropped: %s", self.ref.name, answer, extra=about(Action.RUN_DROPPED, self.ref.name))
             return None
         if not answer.is_resolved:
@@ -425,8 +430,9 @@ class Run:
             events.hold_end()
         else:
             events.close()  # frameworks report a cancellation they did not expect as a canceled task
-        if stop in (Stop.CANCEL, Stop.INTERRUPT):
+        if stop in (Stop.CANCEL, Stop.INTERRUPT, Stop.TERMINATED):
             self._children.cancel_all()
+        if stop in (Stop.CANCEL, Stop.INTERRUPT):
             cancelling = asyncio.create_task(self._cancel_agent(adapter, events))
             await asyncio.wait({cancelling}, timeout=grace * CANCEL_SHARE)
             cancelling.cancel()
@@ -442,12 +448,12 @@ class Run:
         match stop:
             case Stop.CANCEL:
                 return Canceled()  # even after a normal return, because agents swallow cancellations
-            case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT:
-                return Lost()  # aborted: the worker's main process writes the end
+            case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT | Stop.TERMINATED:
+                return Lost()  # aborted or terminated: the worker's main process writes the end
             case Stop.INTERRUPT:
                 return Superseded()
             case Stop.OUT_OF_TIME:
-                return Failure(OUT_OF_TIME)
+                return _requested_end(claim, events) or Failure(OUT_OF_TIME)
 
     async def _cancel_agent(self, adapter: Adapter, events: RunEventQueue) -> None:
         """Notify the agent of its cancellation. This method is called in a separate asyncio task, because the agent may
@@ -478,6 +484,15 @@ class Run:
             return Canceled(CANCELED_BY_AGENT)
         except BaseException as error:  # including SystemExit and KeyboardInterrupt, which would stop the loop
             return self._retried(error, events) or self._ended_by(error, claim)
+
+    def _cancel_children(self, outcome: Outcome, events: RunEventQueue) -> None:
+        """Cancel the child tasks of a run that left no result, or whose next run starts its tasks again.
+
+        If the steps of the agent have changed, the task leaves a dead letter, which finds its children again.
+        """
+        without_result = isinstance(outcome, Canceled | Failure | Rejection) and events.steps_changed is None
+        if without_result or isinstance(outcome, Retried | Superseded):
+            self._children.cancel_all(is_retried=isinstance(outcome, Retried))
 
     def _retried(self, error: BaseException, events: RunEventQueue) -> Retried | None:
         """Return the retry that follows `error`, or None.
@@ -544,7 +559,7 @@ class Run:
         assert self._hooks is not None
         if not events.ended and not (events.paused and isinstance(outcome, Completed)):
             return await self._hooks.last(final)
-        metadata = self._hooks.info.metadata
+        metadata = self._hooks.metadata()
         if metadata and not events.add_to_end(metadata):
             logger.warning("run %s: its hooks added metadata after its end: %s", self.ref.name, sorted(metadata))
         return final
@@ -557,7 +572,7 @@ class Run:
         """Write the end of the run. Return the outcome if it differs from `outcome`, or None otherwise."""
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
-        if self._hooks is not None and final is not None and not isinstance(outcome, Lost):
+        if self._hooks is not None and final is not None and not isinstance(outcome, Retried | Suspended):
             final = await self._last_status(final, outcome, events)
         match outcome:
             case Lost():

@@ -129,7 +129,7 @@ class TurnByTurn:
         caller = Caller(user="ann").to_json()
         create = create_task(self._keys, ANN, "t", CONTEXT, request(text), caller=caller, retention=RETENTION)
         await self._store.run(create)
-        return await self._perform(agent, 1)
+        return await self.perform(agent, 1)
 
     async def answer(self, agent: str, text: str) -> list[str]:
         """Run the answer `text`, which completes the task. Return the texts of the task's artifacts."""
@@ -139,7 +139,7 @@ class TurnByTurn:
             continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce="answer")
         )
         assert isinstance(begun, Begun), begun
-        assert (await self._perform(agent, 2))[0] == COMPLETED
+        assert (await self.perform(agent, 2))[0] == COMPLETED
         task = await self._seeds.task("t")
         return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
 
@@ -155,9 +155,10 @@ class TurnByTurn:
         add = continue_task(self._keys, ANN, "t", message, CONTEXT, caller=caller, nonce=nonce, answered_run=run - 1)
         begun = await self._store.run(add)
         assert isinstance(begun, Begun), begun
-        return await self._perform(agent, run)
+        return await self.perform(agent, run)
 
-    async def _perform(self, agent: str, run: int) -> tuple[TaskState, str]:
+    async def perform(self, agent: str, run: int) -> tuple[TaskState, str]:
+        """Perform a run. Return the state of the task with the text of its status."""
         exposed = self._a2a.agents[agent].code
         if isinstance(exposed, Task):
             await asyncio.to_thread(perform_run, exposed, f"t.{run}", text="x")

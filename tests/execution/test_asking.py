@@ -144,6 +144,14 @@ async def asks_in_other_words(turn: Turn) -> str:
         raise InputRequired("Which city?") from None
 
 
+@a2a.agent("never-returns", description="Asks, and then waits until its limit.", idle_limit=1)
+async def never_returns(turn: Turn) -> str:
+    text = await call_tool(turn, BaseException)
+    if not text.startswith("in"):
+        await asyncio.Event().wait()
+    return text
+
+
 a2a.expose(plain)
 a2a.expose(plain_retried, name="plain-retried")
 a2a.expose(raises)
@@ -163,6 +171,7 @@ ASKING = [
     "plain",
     "plain-retried",
     "asks-in-other-words",
+    "never-returns",
 ]
 
 

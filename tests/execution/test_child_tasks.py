@@ -12,7 +12,7 @@ from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import RemoteAgent
 from a2a_celery.client.calling import call_task
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, WORKING
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, WORKING
 from a2a_celery.store import AsyncStore, Keys, SyncStore
 from a2a_celery.store.tasks.commands import request_cancel
 from tests.support.plain_server import Steps, plain_server
@@ -106,6 +106,20 @@ async def test_an_agent_that_cancels_itself_cancels_its_remote_tasks(here: Agent
         raise asyncio.CancelledError
 
     assert (await here.play("agent")).status.state == CANCELED
+
+    await ends_canceled(elsewhere, started[0])
+
+
+async def test_a_remote_task_is_cancelled_when_its_agent_fails(here: AgentsHere, elsewhere: str) -> None:
+    started: list[str] = []
+
+    @here.a2a.agent("agent")
+    async def fails(turn: Turn) -> None:
+        async with RemoteAgent(elsewhere) as remote:
+            started.append((await remote.submit(remote.session().message("wait"))).task_id)
+        raise RuntimeError
+
+    assert (await here.play("agent")).status.state == FAILED
 
     await ends_canceled(elsewhere, started[0])
 

@@ -69,6 +69,14 @@ async def test_a_run_that_is_lost_does_not_use_the_result(task: Task, scene: Sce
     assert calls.made == ["a"]
 
 
+async def test_a_plain_step_that_raises_stop_iteration_does_not_wait_forever(task: Task) -> None:
+    async def agent(turn: Turn) -> None:
+        with pytest.raises(RuntimeError, match="StopIteration was raised"):
+            await asyncio.wait_for(turn.step("first", next, iter([])), 10)
+
+    await task.attempt(agent)
+
+
 @pytest.mark.parametrize("name", ["", "x" * 201, None, 3])
 async def test_a_name_is_text(task: Task, name: Any) -> None:
     async def agent(turn: Turn) -> None:

@@ -12,9 +12,9 @@ from celery import Celery
 import a2a_celery
 from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.agents.blocking_turn import BlockingTurn
 from a2a_celery.execution.agents.durable_steps import DEFAULT_RETRIES
 from a2a_celery.execution.agents.journal import MAX_ENTRIES
-from a2a_celery.execution.agents.turn import BlockingTurn
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.retry_policy import RETRY_OPTIONS
 from a2a_celery.settings import default_of

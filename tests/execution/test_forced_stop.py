@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future
 from threading import Event
@@ -65,3 +66,17 @@ def test_a_callback_is_repeated_while_the_loop_is_blocked(
     loop.call_soon_threadsafe(block)
     assert oversee(under_way, loop, blocked) == "done"
     assert len(calls) >= 3
+
+
+def test_machines_of_one_name_have_other_runner_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = forced_stop.runner_prefix(7)
+    forced_stop._machine.cache_clear()
+    assert forced_stop.runner_prefix(7) == here
+    forced_stop._machine.cache_clear()
+    monkeypatch.setattr(os, "readlink", lambda path: f"{path} of another container")
+
+    elsewhere = forced_stop.runner_prefix(7)
+
+    forced_stop._machine.cache_clear()
+    assert elsewhere != here
+    assert elsewhere.split(".")[0] == here.split(".")[0], "the name of the machine is the same"

@@ -5,19 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from a2a.types import TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 from celery import Celery
+from celery.exceptions import Retry
 
-from a2a_celery import A2A, ConfigError, InputRequired, Rejected, RunInfo, Turn
+from a2a_celery import A2A, AuthRequired, ConfigError, Failed, InputRequired, Rejected, RunInfo, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.agents import run_hooks
 from a2a_celery.execution.celery.start_check import worker_starts
 from a2a_celery.lifecycle.execution import Transition
-from a2a_celery.lifecycle.outcomes import AGENT_FAILED
-from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_AGENT
+from a2a_celery.lifecycle.states import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    WORKING,
+)
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.waiting import eventually_async
 
@@ -46,6 +57,8 @@ def calls(here: AgentsHere) -> list[str]:
                 raise ValueError("broken")
             case "cancel":
                 raise asyncio.CancelledError
+            case "retry":
+                raise Retry(when=1000)
             case "say":
                 return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
         return turn.text
@@ -64,6 +77,12 @@ def both(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 WAYS = pytest.mark.parametrize("way", [lambda hook: hook, both], ids=["sync", "async"])
+ERRORS = pytest.mark.parametrize(
+    "error",
+    [ValueError("a secret"), Rejected("too late"), InputRequired("a secret"), SystemExit(3), asyncio.CancelledError()],
+    ids=lambda error: type(error).__name__,
+)
+"""Exceptions of hooks. Some are no `Exception`, and could end the event loop of all runs."""
 
 
 def state_and_text(task: Any) -> tuple[int, str]:
@@ -72,22 +91,31 @@ def state_and_text(task: Any) -> tuple[int, str]:
 
 
 @WAYS
-async def test_a_run_can_be_refused_before_its_agent_is_called(here: AgentsHere, calls: list[str], way: Any) -> None:
+@pytest.mark.parametrize(
+    ("signal", "state"),
+    [(Rejected, REJECTED), (Failed, FAILED), (InputRequired, INPUT_REQUIRED), (AuthRequired, AUTH_REQUIRED)],
+)
+async def test_a_run_can_be_refused_before_its_agent_is_called(
+    here: AgentsHere, calls: list[str], way: Any, signal: Any, state: int
+) -> None:
     def refuse(run: RunInfo) -> None:
         assert (run.agent, run.task_id, run.run, run.attempt, run.turn) == ("echo", "t", 1, 1, 1)
         assert (run.caller.user, run.message.parts[0].text) == ("ann", "hello")
-        raise Rejected("not today")
+        raise signal("not today")
 
     here.a2a.before_run(way(refuse))
 
-    assert state_and_text(await here.play("echo")) == (REJECTED, "not today")
+    assert state_and_text(await here.play("echo")) == (state, "not today")
     assert calls == []
 
 
 @WAYS
-async def test_a_hook_that_raises_before_a_run_fails_it(here: AgentsHere, calls: list[str], way: Any) -> None:
+@pytest.mark.parametrize("error", [ValueError("a secret"), SystemExit(3), StopIteration("a secret")])
+async def test_a_hook_that_raises_before_a_run_fails_it(
+    here: AgentsHere, calls: list[str], way: Any, error: BaseException
+) -> None:
     def broken(run: RunInfo) -> None:
-        raise ValueError("a secret")
+        raise error
 
     here.a2a.before_run("echo")(way(broken))
 
@@ -146,13 +174,39 @@ async def test_an_end_sent_by_the_agent_has_the_metadata_of_the_hooks(here: Agen
 
 
 @WAYS
+@pytest.mark.parametrize("where", ["before_run", "after_run", "on_event"])
+@pytest.mark.parametrize("text", ["hello", "say"])
+async def test_metadata_without_a_form_in_json_is_left_out(
+    here: AgentsHere, calls: list[str], way: Any, where: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def add(run: RunInfo, *event: Any) -> None:
+        run.metadata["at"] = object()
+
+    getattr(here.a2a, where)(way(add))
+
+    task = await here.play("echo", text)
+
+    assert (task.status.state, dict(task.metadata)) == (COMPLETED, {})
+    assert "the metadata of its hooks is not JSON" in caplog.text
+
+
+async def test_metadata_is_converted_to_json(here: AgentsHere, calls: list[str]) -> None:
+    here.a2a.before_run(lambda run: run.metadata.update(at=datetime(2026, 11, 1, tzinfo=UTC), tags=("a", "b")))
+
+    metadata = (await here.play("echo")).metadata
+
+    assert (metadata["at"], list(metadata["tags"])) == ("2026-11-01T00:00:00Z", ["a", "b"])
+
+
+@WAYS
+@ERRORS
 async def test_a_hook_that_raises_after_a_run_changes_nothing(
-    here: AgentsHere, calls: list[str], way: Any, caplog: pytest.LogCaptureFixture
+    here: AgentsHere, calls: list[str], way: Any, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcomes: list[str] = []
 
     def broken(run: RunInfo) -> None:
-        raise Rejected("too late")
+        raise error
 
     here.a2a.after_run(way(broken))
     here.a2a.after_run(way(lambda run: outcomes.append(run.outcome)))
@@ -160,6 +214,35 @@ async def test_a_hook_that_raises_after_a_run_changes_nothing(
     assert (await here.play("echo")).status.state == COMPLETED
     assert outcomes == ["completed"]
     assert "an after_run hook failed" in caplog.text
+
+
+async def test_an_end_waits_for_its_hooks_for_a_limited_time(
+    here: AgentsHere, calls: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run_hooks, "HOOKS_TIMEOUT", 0.05)
+
+    @here.a2a.after_run
+    async def hangs(run: RunInfo) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    assert (await here.play("echo")).status.state == COMPLETED
+    assert "its after_run hooks took more than 0.05 s" in caplog.text
+
+
+async def test_a_last_status_whose_hook_hangs_fails_the_run(
+    here: AgentsHere, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_hooks, "HOOKS_TIMEOUT", 0.05)
+
+    @here.a2a.on_event
+    async def hangs(run: RunInfo, event: Any) -> None:
+        if isinstance(event, TaskStatusUpdateEvent):
+            await asyncio.get_running_loop().create_future()
+
+    task = await here.play("echo")
+
+    assert state_and_text(task) == (FAILED, AGENT_FAILED)
+    assert task.status.message.metadata["reference"]
 
 
 @WAYS
@@ -196,12 +279,13 @@ async def test_an_agent_that_ignores_a_failed_hook_still_fails(here: AgentsHere)
 
 
 @WAYS
+@ERRORS
 async def test_an_event_whose_hook_raises_is_not_sent_and_fails_the_run(
-    here: AgentsHere, calls: list[str], way: Any
+    here: AgentsHere, calls: list[str], way: Any, error: BaseException
 ) -> None:
     def broken(run: RunInfo, event: Any) -> None:
         if isinstance(event, TaskArtifactUpdateEvent):
-            raise ValueError("a secret")
+            raise error
 
     here.a2a.on_event(way(broken))
 
@@ -210,6 +294,58 @@ async def test_an_event_whose_hook_raises_is_not_sent_and_fails_the_run(
     assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
     assert not task.artifacts
+
+
+@WAYS
+@ERRORS
+async def test_a_last_status_whose_hook_raises_fails_the_run(
+    here: AgentsHere, calls: list[str], way: Any, error: BaseException
+) -> None:
+    def broken(run: RunInfo, event: Any) -> None:
+        if isinstance(event, TaskStatusUpdateEvent):
+            raise error
+
+    here.a2a.on_event(way(broken))
+
+    task = await here.play("echo", "hello")
+
+    assert state_and_text(task) == (FAILED, AGENT_FAILED)
+    assert task.status.message.metadata["reference"]
+
+
+async def test_a_hook_that_returns_no_event_fails_the_run(here: AgentsHere) -> None:
+    @here.a2a.agent("stubborn")
+    async def stubborn(turn: Turn) -> Any:
+        with suppress(Exception):
+            await turn.say("hello")
+        return TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED))
+
+    here.a2a.on_event(lambda run, event: "no event")
+
+    assert state_and_text(await here.play("stubborn")) == (FAILED, AGENT_FAILED)
+
+
+async def test_a_hook_that_raises_does_not_undo_a_cancel(here: AgentsHere, calls: list[str]) -> None:
+    @here.a2a.on_event
+    def broken(run: RunInfo, event: Any) -> None:
+        event.status.state = COMPLETED
+        raise ValueError("a secret")
+
+    assert state_and_text(await here.play("echo", "cancel")) == (CANCELED, CANCELED_BY_AGENT)
+
+
+async def test_a_retry_is_no_event_of_a_hook(here: AgentsHere, calls: list[str]) -> None:
+    outcomes: list[str] = []
+    here.a2a.after_run(lambda run: outcomes.append(run.outcome))
+
+    @here.a2a.on_event
+    def broken(run: RunInfo, event: Any) -> None:
+        raise ValueError("a secret")
+
+    task = await here.play("echo", "retry")
+
+    assert (task.status.state, task.metadata["a2a_celery/attempt"]) == (WORKING, 2)
+    assert outcomes == ["retried"]
 
 
 async def test_a_hook_cannot_change_the_state_of_an_end(here: AgentsHere, calls: list[str]) -> None:
@@ -221,15 +357,19 @@ async def test_a_hook_cannot_change_the_state_of_an_end(here: AgentsHere, calls:
 
 
 @WAYS
+@ERRORS
 async def test_transition_hooks_are_called_from_the_first_transition_on(
-    here: AgentsHere, calls: list[str], way: Any
+    here: AgentsHere, calls: list[str], way: Any, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     transitions: list[str] = []
 
+    def broken(run: RunInfo, transition: Transition) -> None:
+        raise error
+
     def record(run: RunInfo, transition: Transition) -> None:
         transitions.append(f"{run.task_id}: {transition.before} to {transition.after}")
-        raise ValueError("broken")
 
+    here.a2a.on_transition(way(broken))
     here.a2a.on_transition(way(record))
 
     assert (await here.play("echo")).status.state == COMPLETED
@@ -239,6 +379,7 @@ async def test_transition_hooks_are_called_from_the_first_transition_on(
 
     await eventually_async(all_are_recorded)
     assert transitions == ["t: IDLE to INITIALIZING", "t: INITIALIZING to COMPLETED"]
+    assert caplog.text.count("an on_transition hook failed") == 2
 
 
 @pytest.mark.parametrize("kind", ["before_run", "after_run", "on_event", "on_transition"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,8 @@ from a2a_celery.lifecycle.states import COMPLETED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS
+from tests.support.agents import card
+from tests.support.seeds import ANN
 from tests.support.suspensions import Suspensions, wait_for
 
 from .agents_here import AgentsHere, agents_here
@@ -65,6 +68,22 @@ async def test_a_signal_that_cannot_be_received_is_refused(here: AgentsHere, way
     for arguments in (("two words",), ("go", object()), ("go", "x" * 70_000), ("go", float("nan"))):
         with pytest.raises(ValueError, match="signal"):
             await send(here, way, full, *arguments)
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+async def test_an_agent_that_is_no_function_receives_no_signal(here: AgentsHere, way: str) -> None:
+    def resize() -> None:
+        """Resize an image."""
+
+    here.a2a.expose(here.a2a.celery.task(resize, shared=False), name="resizer")
+    here.a2a.add_agent(card("executor"), "acme.agents:Executor")
+    for agent in ("resizer", "executor"):
+        task_id = await here.seeds.created(scope=replace(ANN, agent=agent))
+
+        with pytest.raises(SignalRefused, match=f"agent '{agent}' receives no signals: only agents that are functions"):
+            await send(here, way, task_id, "go")
+
+        assert not await here.store.redis.exists(here.keys.task(task_id).signals)
 
 
 async def test_the_command_reports_errors_in_one_line(here: AgentsHere) -> None:

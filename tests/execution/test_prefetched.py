@@ -9,6 +9,7 @@ import pytest
 from celery.worker import state
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.execution.celery.request import unfinished_requests
 from a2a_celery.execution.process.prefetched import PrefetchReporter, fetched_runs
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation
@@ -18,6 +19,8 @@ from tests.support.seeds import Seeds
 
 class Fetched:
     """Message as Celery's worker holds it."""
+
+    name = "a2a.echo"
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -65,7 +68,21 @@ async def test_new_runs_are_reported_at_once_and_known_ones_at_an_interval(
 
 def test_started_runs_and_other_tasks_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, fetched, other = Fetched("a.1"), Fetched("b.2"), Fetched("a-celery-task")
-    monkeypatch.setattr(state, "requests", {one.id: one for one in (begun, fetched, other)})
+    monkeypatch.setattr(state, "reserved_requests", {begun, fetched, other})
     monkeypatch.setattr(state, "active_requests", {begun})
 
     assert fetched_runs() == {"b.2"}
+
+
+def test_a_retry_that_arrived_before_the_end_of_its_execution_is_unfinished() -> None:
+    executed, retry = Fetched("a.1"), Fetched("a.1")
+    state.task_reserved(executed)
+    state.task_accepted(executed)
+    state.task_scheduled(retry)
+
+    state.task_ready(executed)
+
+    assert unfinished_requests() == [retry]
+    assert fetched_runs() == {"a.1"}
+    state.task_ready(retry)
+    assert unfinished_requests() == []

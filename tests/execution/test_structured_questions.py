@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
-from a2a.helpers import new_data_part
+from a2a.helpers import get_message_text, new_data_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Part, TaskStatus, TaskStatusUpdateEvent
@@ -17,13 +18,15 @@ from celery import Celery
 from pydantic import BaseModel, field_validator
 
 from a2a_celery import A2A, InputRequired, Question, Turn, current_turn
+from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.lifecycle.answers import AnswerType
 from a2a_celery.lifecycle.questions import checked_schema, schema_in, schema_part
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.tasks.commands import continue_task
 from tests.support.agents import card
-from tests.support.seeds import Seeds
+from tests.support.seeds import ANN, CONTEXT, Seeds, request
 
 from .scene import TurnByTurn
 
@@ -50,6 +53,17 @@ async def booked(turn: Turn) -> str:
 
 
 a2a.agent("books", description="Asks.")(booked)
+
+
+arrivals: list[Callable[[], object]] = []
+"""Calls that send a message to the working agent."""
+
+
+@a2a.agent("steered", description="Asks after messages have arrived that it does not read.", on_message="steer")
+async def steered(turn: Turn) -> str:
+    while arrivals:
+        await asyncio.to_thread(arrivals.pop(0))
+    return await booked(turn)
 
 
 @a2a.agent("catches", description="Asks.")
@@ -170,6 +184,28 @@ async def test_an_answer_that_the_type_refuses_is_asked_for_again(
     assert await turns.say("books", 4, Part(text='{"people": 2}')) == (INPUT_REQUIRED, "Your name?")
     assert (await turns.say("books", 5, Part(text="Ada")))[0] == COMPLETED
     assert (await seeds.task("t")).artifacts[0].parts[0].text == f"{TABLE} for Ada"
+
+
+async def test_unread_messages_answer_questions_or_are_refused_as_answers(
+    turns: TurnByTurn, seeds: Seeds, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    """The gateway accepted these messages before it knew the question and its schema."""
+    store = SyncStore(redis_server.store_url)
+    for text in ("many", '{"people": 3}', '{"people": 2}', "Ada"):
+        message, caller = request(text, "t", CONTEXT), Caller(user="ann").to_json()
+        send = continue_task(keys, ANN, "t", message, CONTEXT, caller=caller, nonce=text, on_message="steer")
+        arrivals.append(partial(store.run, send))
+
+    assert (await turns.begin("steered"))[0] == WORKING
+    for run in range(2, 5):
+        assert (await turns.perform("steered", run))[0] == WORKING, "an unread message follows"
+    assert (await turns.perform("steered", 5))[0] == COMPLETED
+    store.close()
+
+    task = await seeds.task("t")
+    assert task.artifacts[0].parts[0].text == f"{TABLE} for Ada"
+    refusals = [text for text in map(get_message_text, task.history) if text.startswith("The answer was not accepted.")]
+    assert [text.partition("\n")[2] for text in refusals] == ["Which table?\nThank you."] * 2
 
 
 @pytest.mark.parametrize("agent", ["all-at-once", "all-threaded"])

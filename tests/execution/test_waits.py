@@ -17,6 +17,7 @@ from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.execution.agents import waits
 from a2a_celery.execution.celery.request import RunConcluded
+from a2a_celery.lifecycle.outcomes import OUT_OF_TIME
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
@@ -159,6 +160,12 @@ async def limited(turn: Turn) -> str:
     return "awake"
 
 
+@a2a.agent("oversleeps", description="Naps beyond its time limit.", time_limit=0.1)
+async def oversleeps(turn: Turn) -> str:
+    await turn.sleep(4)
+    return "awake"
+
+
 @a2a.agent("misuses", description="Passes invalid arguments.")
 async def misuses(turn: Turn) -> str:
     errors = []
@@ -263,6 +270,11 @@ async def test_the_longest_short_sleep_is_documented(here: Here) -> None:
 
 async def test_a_short_sleep_counts_as_activity(here: Here) -> None:
     assert (await here.play("limited")).status.state == COMPLETED
+
+
+async def test_a_short_sleep_counts_in_the_time_limit(here: Here) -> None:
+    assert (await here.play("oversleeps")).status.state == FAILED
+    assert await here.seeds.status_text("t") == OUT_OF_TIME
 
 
 async def test_a_function_in_a_thread_waits_too(here: Here) -> None:

@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from celery.exceptions import TaskPredicate
 
-from ...concurrency import result_of, wait_for
+from ...concurrency import call_in_thread, result_of, wait_for
 from ...errors import ConfigError, StepError
 from ...lifecycle.journal import JournalEntry
 from ...retry_policy import RETRY_OPTIONS, RetryPolicy
@@ -311,7 +311,7 @@ async def _called(durable: DurableStep, function: Callable[[], Any]) -> Any:
     """Call the function of a step. A plain function is called in a thread, where it may block."""
     if durable.is_async:
         return await function()
-    result = await _finished(asyncio.ensure_future(asyncio.to_thread(function)))
+    result = await _finished(asyncio.ensure_future(call_in_thread(function)))
     return await result if inspect.isawaitable(result) else result
 
 

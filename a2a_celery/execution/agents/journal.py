@@ -99,12 +99,13 @@ class RunJournal:
         "_lock",
         "_ordinals",
         "_origin",
+        "_other_version",
         "_position",
-        "_settings",
         "_task",
         "_thread",
         "loop",
         "loop_thread",
+        "settings",
     )
 
     def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
@@ -112,8 +113,9 @@ class RunJournal:
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(len(key) + len(encode_entry(entry)) for key, entry in self._entries.items())
         self._origin = f"{claim.journal_origin}/{claim.turn - claim.ask_count}"
+        self._other_version = claim.other_version
         self._events = events
-        self._settings = settings
+        self.settings = settings
         self._ordinals: Counter[str] = Counter()
         self._position = 0
         self._deferred: list[tuple[object, JournalEntry]] = []
@@ -137,7 +139,7 @@ class RunJournal:
     @property
     def max_bytes(self) -> int:
         """Maximum bytes of the content of an entry."""
-        return self._settings.step_max_bytes
+        return self.settings.step_max_bytes
 
     def adopt_thread(self) -> None:
         """Make the current thread the thread of the agent, whose calls are the main sequence."""
@@ -237,10 +239,13 @@ class RunJournal:
 
     def changed(self, problem: str) -> StepsChanged:
         """Return the error that ends the run because the agent's code does not fit its journal."""
+        cause, remedy = "the code of the agent has changed since an earlier run of this turn, or", "Restore the code"
+        if self._other_version:
+            cause = f"the turn began with version {self._other_version} of the agent, which no worker has, or the code"
+            remedy = f"Start a worker with version {self._other_version}"
         error = StepsChanged(
-            f"{problem}: the code of the agent has changed since an earlier run of this turn, or does not call its "
-            "steps in the same order each time. Restore the code and requeue the task (a2a requeue TASK), or requeue "
-            "it without its recorded results (a2a requeue TASK --from-start)"
+            f"{problem}: {cause} does not call its steps in the same order each time. {remedy} and requeue the task "
+            "(a2a requeue TASK), or requeue it without its recorded results (a2a requeue TASK --from-start)"
         )
         self._events.steps_changed = self._events.steps_changed or error
         return error
@@ -263,7 +268,7 @@ class RunJournal:
                 f"{call.kind} {call.name!r}: its result has {content} bytes, and may have {self.max_bytes} "
                 "(a2a_step_max_bytes): store large values elsewhere, and return their names"
             )
-        largest = self._settings.task_max_bytes
+        largest = self.settings.task_max_bytes
         if largest is not None and self._bytes + size > largest:
             raise StepError(
                 f"{call.kind} {call.name!r}: the recorded results of the turn would have {self._bytes + size} bytes, "

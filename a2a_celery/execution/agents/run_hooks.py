@@ -6,27 +6,42 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from a2a.types import Message, TaskStatusUpdateEvent
+from google.protobuf.struct_pb2 import Struct
 
 from ...agents import Agent
 from ...caller import Caller
+from ...concurrency import call_in_thread
 from ...hooks import Hooks
-from ...lifecycle import Event, Failure, Outcome, final_event, is_interrupted, is_terminal
+from ...lifecycle import Event, Failure, Outcome, final_event
+from ...lifecycle.events import jsonable
 from ...lifecycle.execution import Transition
+from ...lifecycle.states import CANCELED
 from ...store.runs.commands import Claim
 from ..events.run_telemetry import OUTCOMES, reported
 
 logger = logging.getLogger(__name__)
 
-AFTER_RUN_WITHIN = 10.0
-"""Maximum seconds for all `after_run` hooks of a run, because the end of the run waits for them."""
+HOOKS_TIMEOUT = 10.0
+"""Maximum seconds for all `after_run` hooks of a run, and for its `on_event` hooks on the last status, because the end
+of the run waits for them."""
 
 
 class HookFailed(Exception):
-    """Ends an agent after a hook failed on one of its events."""
+    """Exception that ends an agent after a hook failed on one of its events."""
+
+
+class _HookRaised(Exception):
+    """A hook raised `error`, which is perhaps no `Exception` and could end the event loop of all runs."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 @dataclass(eq=False, slots=True)
@@ -78,53 +93,77 @@ class RunHooks:
         """Call the `before_run` hooks. Their exceptions are treated like exceptions of the agent."""
         self.info.message = claim.request.message
         for hook in self._before:
-            await _called(hook, self.info)
+            try:
+                await _called(hook, self.info)
+            except _HookRaised as e:
+                raise e.error from None
 
     async def after(self, outcome: Outcome) -> None:
         """Call the `after_run` hooks. Exceptions are logged."""
         self.info.outcome = OUTCOMES[type(outcome)]
         try:
-            async with asyncio.timeout(AFTER_RUN_WITHIN):
+            async with asyncio.timeout(HOOKS_TIMEOUT):
                 for hook in self._after:
                     try:
                         await _called(hook, self.info)
-                    except Exception:
-                        self._report("an after_run hook failed")
+                    except _HookRaised as e:
+                        self._report("an after_run hook failed", e.error)
         except TimeoutError:
-            logger.error("run %s: its after_run hooks took more than %g s", self._claim.ref.name, AFTER_RUN_WITHIN)
+            logger.error("run %s: its after_run hooks took more than %g s", self._claim.ref.name, HOOKS_TIMEOUT)
 
     async def event(self, event: Event) -> Event:
         """Pass `event` through the `on_event` hooks and return the result.
 
         Raises:
-            HookFailed: A hook raised an exception. The run fails.
+            HookFailed: A hook raised an exception or returned no event. The run fails.
         """
         async with self._order:
             for hook in self._on_event:
                 try:
-                    answer = hook(self.info, event)
-                    event = (await answer if inspect.isawaitable(answer) else answer) or event
-                except Exception as e:
-                    self.failed = self.failed or self._report("an on_event hook failed")
-                    raise HookFailed(f"an on_event hook failed [reference {self.failed}]") from e
+                    event = _require_event(await _result(partial(hook, self.info, event)) or event)
+                except (_HookRaised, TypeError) as e:
+                    error = e.error if isinstance(e, _HookRaised) else e
+                    self.failed = self.failed or self._report("an on_event hook failed", error)
+                    raise HookFailed(f"an on_event hook failed [reference {self.failed}]") from error
         return event
 
     async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
-        """Return the final status of the run with the metadata that hooks have added."""
+        """Return the final status of the run with the metadata that hooks have added.
+
+        If a hook fails, the status is FAILED, or the unchanged `event` if the run is canceled.
+        """
+        event.metadata.update(self.metadata())
+        original = copy(event)
         state = event.status.state
-        if is_terminal(state) or is_interrupted(state):
-            event.metadata.update(self.info.metadata)
+        rewritten: Event | None = None
         try:
-            rewritten = await self.event(event)
-            if isinstance(rewritten, TaskStatusUpdateEvent) and rewritten.status.state == state:
-                return rewritten
-            wrong = TypeError(f"it returned {type(rewritten).__name__} for the final status, or another state")
-            self.failed = self.failed or self._report("an on_event hook changed how the run ends", wrong)
+            async with asyncio.timeout(HOOKS_TIMEOUT):
+                rewritten = await self.event(event)
+        except TimeoutError as e:
+            self.failed = self.failed or self._report("its on_event hooks took too long for the final status", e)
         except HookFailed:
             pass
+        if isinstance(rewritten, TaskStatusUpdateEvent) and rewritten.status.state == state:
+            return rewritten
+        if self.failed is None:
+            wrong = TypeError(f"it returned {type(rewritten).__name__} for the final status, or another state")
+            self.failed = self._report("an on_event hook changed how the run ends", wrong)
+        if state == CANCELED:
+            return original
         failed = final_event(Failure(reference=self.failed), event.task_id, event.context_id)
         assert failed is not None
         return failed
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata that hooks have added, as JSON. Other metadata is logged and left out."""
+        try:
+            metadata: dict[str, Any] = jsonable(self.info.metadata)
+            Struct().update(metadata)
+            return metadata
+        except Exception as e:
+            self._report("the metadata of its hooks is not JSON", e)
+            self.info.metadata = {}
+            return {}
 
     def transition(self, made: Transition) -> None:
         """Call the `on_transition` hooks: sync functions immediately, async functions soon and in order. Exceptions are
@@ -135,7 +174,7 @@ class RunHooks:
                 continue
             try:
                 hook(self.info, made)
-            except Exception:
+            except BaseException:
                 self._report("an on_transition hook failed")
 
     def _call_later(self, hook: Callable[..., Any], made: Transition) -> None:
@@ -147,11 +186,11 @@ class RunHooks:
         if before is not None:
             await asyncio.wait({before})
         try:
-            await hook(self.info, made)
-        except Exception:
-            self._report("an on_transition hook failed")
+            await _result(partial(hook, self.info, made))
+        except _HookRaised as e:
+            self._report("an on_transition hook failed", e.error)
 
-    def _report(self, what: str, error: Exception | None = None) -> str:
+    def _report(self, what: str, error: BaseException | None = None) -> str:
         return reported(self._claim.ref, self.info.agent, what, error)
 
 
@@ -165,7 +204,33 @@ def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:
 
 
 async def _called(hook: Callable[..., Any], info: RunInfo) -> None:
-    """Call a hook. A sync function is called in a thread, where it may block."""
-    answer = hook(info) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, info)
-    if inspect.isawaitable(answer):
-        await answer
+    """Call a hook. A sync function is called in a thread, where it may block.
+
+    Raises:
+        _HookRaised: See `_result`.
+    """
+    call = hook if inspect.iscoroutinefunction(hook) else partial(call_in_thread, hook)
+    answer = await _result(partial(call, info))
+    await _result(lambda: answer)
+
+
+async def _result(call: Callable[[], Any]) -> Any:
+    """Return the result of a hook, awaited if it is awaitable.
+
+    Raises:
+        _HookRaised: The hook raised an exception. A cancellation of the calling asyncio task is raised unchanged.
+    """
+    task = asyncio.current_task()
+    try:
+        answer = call()
+        return await answer if inspect.isawaitable(answer) else answer
+    except BaseException as e:
+        if isinstance(e, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        raise _HookRaised(e) from None
+
+
+def _require_event(value: Any) -> Event:
+    if not isinstance(value, Event):
+        raise TypeError(f"an on_event hook returns an event or None, not {type(value).__name__}")
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
 from threading import get_ident
 from typing import Any, TypeVar, overload
@@ -15,7 +15,6 @@ from celery.exceptions import Retry
 from google.protobuf.json_format import MessageToDict
 
 from ...caller import Caller
-from ...concurrency import wait_for
 from ...errors import ConfigError, InputRequired, SuspendRun
 from ...lifecycle.answers import AnswerRefused, AnswerType, AnswerTypes, require_valid_schema
 from ...lifecycle.events import parts_of
@@ -28,12 +27,14 @@ from ..events.queue import RunEventQueue
 from ..events.steps import Execution, OpenStep, current_execution
 from ..limits import Retries
 from .answer import Answer, message_and_answers
+from .blocking_turn import BlockingTurn
 from .calls import KIND as CALL
 from .calls import perform_call
-from .durable_steps import DurableStep, perform, perform_blocking
+from .durable_steps import DurableStep, perform
 from .journal import CURRENT as JOURNAL
 from .journal import JournalCall, current_step_key
-from .session import HISTORY_MESSAGES, ContextSession
+from .reminders import RemindAfter, Reminders
+from .session import ContextSession
 from .waits import Waits
 
 T = TypeVar("T")
@@ -291,15 +292,47 @@ class Turn:
         return current_step_key()
 
     @overload
-    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: None = None) -> Answer: ...
+    async def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: None = None,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> Answer: ...
 
     @overload
-    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: type[T]) -> T: ...
+    async def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: type[T],
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> T: ...
 
     @overload
-    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any) -> Any: ...
+    async def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: Any,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> Any: ...
 
-    async def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any = None) -> Any:
+    async def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: Any = None,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> Any:
         """Ask the client a question and return the answer.
 
         The first call ends the run in the state INPUT_REQUIRED, so no worker waits for the client. When the client has
@@ -317,6 +350,10 @@ class Turn:
                 validates, or a JSON Schema as a dict. The gateway refuses an answer that does not fit, and the task
                 keeps its question. If a validator of the type refuses the answer, the question is asked again with the
                 reason. None accepts any message.
+            remind_after: Seconds after the question at which the question is repeated as a status event, which webhooks
+                receive too, unless the client has answered; or several times in ascending order.
+            escalate_to: URL of a webhook that receives the last reminder and all later events of the task. Clients
+                cannot see the webhook. The URL follows the rules for webhooks of clients.
 
         Returns:
             The answer of the client: with a `schema`, an instance of the type, or the JSON value for a JSON Schema.
@@ -324,14 +361,17 @@ class Turn:
 
         Raises:
             InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
-            ValueError: If the schema is invalid, too large, or refers to another document.
+            ValueError: If the schema is invalid, too large, or refers to another document; or if `remind_after` or
+                `escalate_to` is invalid.
+            ConfigError: If `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
+        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
         if schema is not None:
-            return self._answer_of(AnswerType(schema), question, parts)
+            return self._answer_of(AnswerType(schema), question, parts, reminders=reminders)
         answer = self._next_answer()
         if answer is None:
-            raise self._question(InputRequired(question, parts=parts))
+            raise self._question(InputRequired(question, parts=parts), reminders)
         return Answer.of(answer)
 
     @property
@@ -339,7 +379,14 @@ class Turn:
         """The number of questions that this run has asked, including those that the client has answered."""
         return self._asked
 
-    async def ask_all(self, questions: Mapping[str, Question], text: str = "") -> dict[str, Any]:
+    async def ask_all(
+        self,
+        questions: Mapping[str, Question],
+        text: str = "",
+        *,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> dict[str, Any]:
         """Ask the client several questions at once and return the answers by their keys.
 
         The client answers with one JSON object that has a value for each key. Answers in which a key is missing are
@@ -348,21 +395,35 @@ class Turn:
         Args:
             questions: The questions by their keys.
             text: Text before the questions.
+            remind_after: See `ask`.
+            escalate_to: See `ask`.
 
         Returns:
             The answers by their keys: text without a schema, otherwise the value that `ask` would return.
 
         Raises:
             InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
-            ValueError: If there is no question, or a schema is invalid.
+            ValueError: If there is no question, or a schema, `remind_after` or `escalate_to` is invalid.
+            ConfigError: If `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
+        reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
         lines = [f"{key}: {question.text}" for key, question in questions.items()]
-        answers: dict[str, Any] = self._answer_of(AnswerTypes(questions), "\n".join([text, *lines] if text else lines))
+        question = "\n".join([text, *lines] if text else lines)
+        answers: dict[str, Any] = self._answer_of(AnswerTypes(questions), question, reminders=reminders)
         return answers
 
-    def _answer_of(self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] = ()) -> Any:
-        """Return the first valid answer of the client. If there is none, ask again with the latest reason."""
+    def _answer_of(
+        self, expected: AnswerType | AnswerTypes, question: str, parts: Sequence[Part] = (), *, reminders: Reminders
+    ) -> Any:
+        """Return the client's first valid answer. If there is none, end the run with the question.
+
+        The reason why the last answer was refused precedes the question.
+
+        Raises:
+            InputRequired: The client has not sent a valid answer.
+            ValueError: The schema is invalid.
+        """
         reason = ""
         while (answer := self._next_answer()) is not None:
             try:
@@ -371,17 +432,19 @@ class Turn:
                 reason = f"The answer was not accepted. {e}"
         require_valid_schema(expected.schema)
         text = "\n".join(one for one in (reason, question) if one)
-        raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *parts]))
+        raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *parts]), reminders)
 
     def _next_answer(self) -> Message | None:
         """Return the client's next answer in this turn, or None if it has not arrived yet."""
         self._asked += 1
         return self._answers[self._asked - 1] if self._asked <= len(self._answers) else None
 
-    def _question(self, signal: InputRequired) -> InputRequired:
+    def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
         """Record the question that ends the run, and return it."""
         self.journal.flush()
-        self._events.settlement.asked, self._events.settlement.question = self._asked, signal.parts
+        settlement = self._events.settlement
+        settlement.asked, settlement.question = self._asked, signal.parts
+        settlement.reminders = reminders.packed(self.task_id, self._events.store.keys, self.journal.settings)
         return signal
 
     async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
@@ -487,110 +550,3 @@ class Turn:
         if get_ident() == self._thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")
         return BlockingTurn(self, self._loop)
-
-
-class BlockingTurn:
-    """Blocking variants of the methods of `Turn`, for the thread of a synchronous agent.
-
-    Each method returns as soon as its event is queued. If the run must stop (see `Turn.cancelled`), each method raises
-    `asyncio.CancelledError`, which is not an `Exception`. Do not catch it.
-    """
-
-    def __init__(self, turn: Turn, loop: asyncio.AbstractEventLoop) -> None:
-        self._turn = turn
-        self._loop = loop
-
-    @property
-    def cancelled(self) -> bool:
-        """See `Turn.cancelled`."""
-        return self._turn.cancelled
-
-    def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
-        """See `Turn.say`."""
-        self._wait_for(self._turn.say(text, parts=parts, **metadata))
-
-    def model_call(self, model: str = "") -> OpenStep:
-        """See `Turn.model_call`: ``with turn.blocking.model_call("…"):``."""
-        self._raise_if_cancelled()
-        return self._turn.model_call(model)
-
-    def tool_call(self, name: str) -> OpenStep:
-        """See `Turn.tool_call`: ``with turn.blocking.tool_call("search"):``."""
-        self._raise_if_cancelled()
-        return self._turn.tool_call(name)
-
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """See `Turn.step`. A plain function is called in the current thread."""
-        return perform_blocking(self._turn.journal, DurableStep.of(function), name, args, kwargs)
-
-    def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
-        """See `Turn.call`."""
-        begun = self._turn._begin_call(agent, message, context_id)
-        return self._wait_for(self._turn._perform_call(*begun))
-
-    @property
-    def step_key(self) -> str:
-        """See `Turn.step_key`."""
-        return current_step_key()
-
-    @overload
-    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: None = None) -> Answer: ...
-
-    @overload
-    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: type[T]) -> T: ...
-
-    @overload
-    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any) -> Any: ...
-
-    def ask(self, question: str = "", *, parts: Sequence[Part] = (), schema: Any = None) -> Any:
-        """See `Turn.ask`."""
-        return self._wait_for(self._turn.ask(question, parts=parts, schema=schema))
-
-    def ask_all(self, questions: Mapping[str, Question], text: str = "") -> dict[str, Any]:
-        """See `Turn.ask_all`."""
-        return self._wait_for(self._turn.ask_all(questions, text))
-
-    def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
-        """See `Turn.sleep`."""
-        waits = self._turn._waits
-        self._wait_for(waits.sleep(waits.begin_sleep(seconds, until)))
-
-    def wait_for(self, name: str, timeout: float | None = None) -> Any:
-        """See `Turn.wait_for`."""
-        waits = self._turn._waits
-        return self._wait_for(waits.wait_for(waits.begin_wait(name, timeout)))
-
-    def poll_messages(self) -> list[Message]:
-        """See `Turn.poll_messages`."""
-        return self._wait_for(self._turn.poll_messages())
-
-    def incoming(self) -> Iterator[Message]:
-        """See `Turn.incoming`."""
-        while True:
-            yield self._wait_for(self._turn._events.messages.wait())
-
-    def retry(self, **options: Any) -> Retry:
-        """See `Turn.retry`."""
-        return self._turn.retry(**options)
-
-    def artifact(self, content: Any, **options: Any) -> str:
-        """See `Turn.artifact`."""
-        return self._wait_for(self._turn.artifact(content, **options))
-
-    def _raise_if_cancelled(self) -> None:
-        if self.cancelled:
-            raise asyncio.CancelledError
-
-    def checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """See `Turn.checkpoint`."""
-        self._wait_for(self._turn.checkpoint(state))
-
-    def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
-        """See `ContextSession.history`."""
-        return self._wait_for(self._turn.session.history(limit, artifacts=artifacts))
-
-    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
-        if self.cancelled:
-            call.close()
-            raise asyncio.CancelledError
-        return wait_for(call, self._loop, lambda: self.cancelled)

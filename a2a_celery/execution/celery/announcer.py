@@ -1,20 +1,29 @@
-"""Announcements of workers without Celery's remote control, for the readiness check of gateways."""
+"""Announcements of workers in the store.
+
+Workers without Celery's remote control are announced for the readiness check of gateways. Workers that consume version
+queues are announced for the workers with other versions of their agents.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
-from celery.signals import worker_ready
+from celery.signals import worker_ready, worker_shutting_down
 from celery.worker import state
 
+from ...agents import Agent
+from ...dispatch import version_queues
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
 from ...store.admin.schema import SCHEMA
 from ...store.admin.start_check import announce_worker
+from ...store.admin.version_workers import VersionWorker, announce_versions
 from ..process.worker_process import Receivers, installed_on
 
 logger = logging.getLogger(__name__)
@@ -22,19 +31,33 @@ logger = logging.getLogger(__name__)
 ANNOUNCE_EVERY = 5.0
 """Seconds between two announcements. An announcement expires after `ANNOUNCEMENT_TTL_US`."""
 
+_running: list[WorkerAnnouncer] = []
+"""Announcer of the worker of this process."""
+
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
-    """Start the announcements of a worker without remote control."""
+    """Start the announcements of a worker without remote control, or with versions of agents."""
     try:
         installed = installed_on(sender.app)
-        if installed is not None and not has_remote_control(sender):
-            announcer = WorkerAnnouncer(installed.settings(), sender)
+        if installed is None:
+            return
+        versioned = [agent for agent in installed.agents.values() if agent.version is not None]
+        is_reachable = has_remote_control(sender)
+        if versioned or not is_reachable:
+            announcer = WorkerAnnouncer(installed.settings(), sender, versioned, is_reachable=is_reachable)
+            _running[:] = [announcer]
             threading.Thread(target=announcer.announce_forever, name="a2a-announcer", daemon=True).start()
     except Exception:
         logger.exception("this worker is not announced: gateways may report that they are not ready")
 
 
-RECEIVERS: Receivers = ((worker_ready, worker_is_ready),)
+def worker_begins_to_stop(**_: Any) -> None:
+    """Stop the announcements of the worker. The signal handler that calls this function must not use the store."""
+    for announcer in _running:
+        announcer.stopping.set()
+
+
+RECEIVERS: Receivers = ((worker_ready, worker_is_ready), (worker_shutting_down, worker_begins_to_stop))
 
 
 def has_remote_control(consumer: Any) -> bool:
@@ -46,12 +69,25 @@ def has_remote_control(consumer: Any) -> bool:
 
 
 class WorkerAnnouncer:
-    """Announces the worker of `consumer` with its queues until it begins to stop."""
+    """Announcer of the worker of `consumer`, until the worker begins to stop.
 
-    def __init__(self, settings: Settings, consumer: Any) -> None:
+    Args:
+        settings: Settings of the worker.
+        consumer: Consumer of the worker.
+        versioned: Agents of the worker that have versions.
+        is_reachable: True if the worker replies to Celery's remote control. Its version queues only are announced.
+    """
+
+    def __init__(
+        self, settings: Settings, consumer: Any, versioned: Sequence[Agent] = (), *, is_reachable: bool = False
+    ) -> None:
         self._store = SyncStore(settings.store_url)
         self._keys = Keys(settings.key_prefix)
         self._consumer = consumer
+        self._versioned = versioned
+        self._is_reachable = is_reachable
+        self._announced: list[VersionWorker] = []
+        self.stopping = threading.Event()
 
     def announce(self) -> None:
         """Announce the worker once.
@@ -61,12 +97,36 @@ class WorkerAnnouncer:
         """
         consumer = self._consumer.task_consumer
         queues = sorted(queue.name for queue in consumer.queues) if consumer else []
-        announcement = json.dumps({"worker": self._consumer.hostname, "queues": queues}, sort_keys=True)
-        self._store.run(announce_worker(self._keys, announcement, schema=SCHEMA))
+        if not self._is_reachable:
+            announcement = json.dumps({"worker": self._consumer.hostname, "queues": queues}, sort_keys=True)
+            self._store.run(announce_worker(self._keys, announcement, schema=SCHEMA))
+        if self._versioned:
+            self._announce_versions(queues)
+
+    def _announce_versions(self, consumed: Collection[str]) -> None:
+        """Announce the version queues among the queues `consumed`, and withdraw an announcement of other queues."""
+        app = self._consumer.app
+        own = version_queues(app, self._versioned, tuple(app.amqp.queues))  # also of queues that the worker has left
+        served = [
+            VersionWorker(self._consumer.hostname, queue, agent.name, agent.version or "")
+            for queue, agent in sorted(own.items())
+            if queue in consumed
+        ]
+        if served != self._announced:
+            self.withdraw()
+        self._store.run(announce_versions(self._keys, served))
+        self._announced = served
+
+    def withdraw(self) -> None:
+        """Withdraw the announcement of version queues.
+
+        Raises:
+            StoreUnavailable: The announcement was not withdrawn.
+        """
+        self._store.run(announce_versions(self._keys, self._announced, withdraws=True))
 
     def announce_forever(self) -> None:
         """Announce the worker at intervals until it begins to stop."""
-        wait = threading.Event().wait
         while not any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate)):
             try:
                 self.announce()
@@ -74,4 +134,7 @@ class WorkerAnnouncer:
                 logger.warning("this worker was not announced: %s", e)
             except Exception:
                 logger.exception("this worker was not announced; trying again")
-            wait(ANNOUNCE_EVERY)
+            if self.stopping.wait(ANNOUNCE_EVERY):
+                break
+        with suppress(StoreUnavailable):
+            self.withdraw()

@@ -55,7 +55,7 @@ class Traced(NamedTuple):
 
 
 class AsyncTaskCall:
-    """Call of an agent's task for its request. `make` executes on the event loop."""
+    """Call of an agent's Celery task for one Celery request. `make` runs on the event loop."""
 
     __slots__ = ("__weakref__", "_loop", "_run", "_stopped", "request")
 
@@ -97,7 +97,7 @@ class AsyncTaskCall:
 
     def _stop(self) -> None:
         if self._run is not None:
-            self._run.stop(Stop.ABORT)
+            self._run.stop(Stop.TERMINATED if self.request.is_announced_revoked else Stop.ABORT)
 
     async def _trace(self, task: Task, context: Context, began: float) -> Traced:
         state: str | None = None
@@ -145,7 +145,10 @@ def context_of(request: RunRequest) -> Context:
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Return True if `value` is the default of the context, as for a dozen headers of a run."""
+    """Return True if `value` is the class default of the attribute `name`, which the context need not store.
+
+    About a dozen headers of each run have their defaults. Headers in `REQUESTED` are always stored.
+    """
     return name not in REQUESTED and vars(Context).get(name, REQUESTED) is value
 
 

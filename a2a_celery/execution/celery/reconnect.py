@@ -1,7 +1,7 @@
 """Corrections for a worker whose broker connection fails, so that it reconnects and receives messages again.
 
-After a reconnect, Celery reduces the prefetch count of a worker and raises it with each acknowledgement. On the pool of
-threads, the thread of the task raises the count, and waits for RabbitMQ's reply on the connection that the main thread
+After a reconnect, Celery reduces the prefetch count of a worker and raises it with each acknowledgement. In the thread
+pool, the thread of the task raises the count, and waits for RabbitMQ's reply on the connection that the main thread
 reads. The two threads take each other's frames, and no further messages are delivered. Prefetching all messages at once
 is safe, because the store has the prefetched runs.
 
@@ -23,7 +23,7 @@ from kombu.exceptions import OperationalError
 
 
 def connect(app: Celery) -> None:
-    """Make the workers of `app` reconnect while they start, and keep the prefetch count on the pool of threads."""
+    """Make starting workers of `app` reconnect, and disable the reduction of the prefetch count in the thread pool."""
     celeryd_after_setup.connect(prefetch_as_before, weak=False, dispatch_uid="a2a_celery.prefetch_as_before")
     app.steps["consumer"].add(ReconnectsWhileStarting)
 
@@ -37,6 +37,6 @@ class ReconnectsWhileStarting(bootsteps.Step):  # type: ignore[misc]
 
 
 def prefetch_as_before(instance: Any, conf: Any, **_: Any) -> None:
-    """Disable the reduction of the prefetch count for a worker on the pool of threads."""
+    """Disable the reduction of the prefetch count for a worker with the thread pool."""
     if issubclass(instance.pool_cls, TaskPool):
         conf.worker_enable_prefetch_count_reduction = False

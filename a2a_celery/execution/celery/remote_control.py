@@ -27,6 +27,7 @@ from ...telemetry.versions import versions
 from ..process.forced_stop import abandoned
 from ..process.shutdown import is_run
 from ..process.worker_process import installed_on
+from .request import unfinished_requests
 
 STORE_TIMEOUT = 1.0
 """Timeout of the store in seconds. Calls to the store block the worker's main process."""
@@ -139,7 +140,7 @@ def a2a_busy(state: Any) -> dict[str, Any]:
 
 
 def _from_drained(consumer: Any) -> list[Any]:
-    return [request for request in tuple(worker.requests.values()) if _is_from(request, consumer, drained)]
+    return [request for request in unfinished_requests() if _is_from(request, consumer, drained)]
 
 
 def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:

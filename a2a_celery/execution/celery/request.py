@@ -19,6 +19,7 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
 from celery.signals import task_revoked
+from celery.worker import state
 from celery.worker.request import Request
 from celery.worker.state import revoked as revoked_tasks
 from celery.worker.state import task_ready
@@ -74,7 +75,7 @@ EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class RunConcluded(Ignore):  # type: ignore[misc]
-    """Tells Celery that a run ended neither in success nor in failure, so that no receiver of `task_success` is called.
+    """Exception for a run that ended neither in success nor in failure, so that Celery sends no `task_success`.
 
     The argument is a key of `EVENTS`. The main process sends the event, and for CANCELED the signal `task_revoked`.
     """
@@ -95,8 +96,7 @@ RUN_IS_OVER = "a2a_run_is_over"
 
 
 class RunFailed(Exception):
-    """Tells Celery that a run failed and that its end is in the store. Flower and Celery's events then report a
-    failure."""
+    """Exception for a failed run whose end is in the store. Flower and Celery's events then report a failure."""
 
 
 class RunRetried(Exception):
@@ -207,6 +207,12 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
                 return self.announce_terminated("canceled by its client")
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
+    def send_event(self, type: str, **fields: Any) -> None:
+        """Send an event of the Celery task, except for the success that green pools report for a killed greenlet."""
+        is_killed = type == "task-succeeded" and fields["runtime"] is None and _is_green()
+        if not (is_killed and self.is_run):
+            super().send_event(type, **fields)
+
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Handle a time limit of Celery. After a soft limit, the run continues, and its agent ends it."""
         if not soft:
@@ -223,14 +229,17 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             super().terminate(pool, signal)
             return
         has_begun = self.time_start is not None  # otherwise Celery terminates it when it begins
-        if has_begun and _is_green():  # a killed greenlet writes an end before the pool returns
-            self._ender.end(self.id, revoked_by("terminate"), worker_pid=self.process)
+        process = self.process if has_begun else None
+        if _is_green():  # a killed greenlet writes an end before the pool returns
+            self._ender.end(self.id, revoked_by("terminate"), worker_pid=process)
+            if not has_begun:  # a greenlet that is killed when it begins cannot announce the revoke
+                return
         try:
             super().terminate(pool, signal)
         except NotImplementedError:
             self._ender.terminate(self.id, "terminate")
             return
-        self._ender.end(self.id, revoked_by("terminate"), worker_pid=self.process if has_begun else None)
+        self._ender.end(self.id, revoked_by("terminate"), worker_pid=process)
 
     def revoked(self) -> bool:
         """Return True if the run must not begin, because it has expired, was revoked, or belongs to another fleet."""
@@ -276,6 +285,19 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         if outcome is None or not self.is_run:
             return None
         return self._ender.end(self.id, outcome, worker_pid=self.process, lost=lost)
+
+
+def unfinished_requests() -> list[Request]:
+    """Return the requests that this worker has received and not finished.
+
+    ``celery.worker.state.requests`` has one request for each id. On prefork the retry of a task may arrive before its
+    execution has ended, and then that end also removes the retry.
+    """
+    while True:
+        try:
+            return list({*state.reserved_requests, *state.scheduled_requests, *state.active_requests})
+        except RuntimeError:  # another thread has changed a set
+            continue
 
 
 def _is_green() -> bool:

@@ -1,4 +1,8 @@
-"""Checks before a worker takes its first message: imports of its agents, the store, and the keys of sessions."""
+"""Start of a worker, before it takes its first message.
+
+The worker checks the imports of its agents, the store, and the keys of sessions. It adds the queues of the versions of
+its agents.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 from celery.signals import worker_init
 
 from ...crypto.sealing import require_secrets, sealer_of
-from ...dispatch import queue_of
+from ...dispatch import queue_of, version_queue, version_queues
 from ...errors import ConfigError, StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
@@ -24,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def worker_starts(sender: Any = None, **_: Any) -> None:
-    """Check whether a worker can start.
+    """Check whether a worker can start, and make it consume the version queues of its agents.
 
     Raises:
         SystemExit: The worker cannot import its agents, the store has another schema, or the secrets of sessions or the
@@ -43,6 +47,8 @@ def worker_starts(sender: Any = None, **_: Any) -> None:
         _look_at_store(installed.settings(), sessions=any(agent.session for agent in agents.values()))
     except ConfigError as e:
         raise SystemExit(f"Error: {e}") from e
+    for name in version_queues(sender.app, agents.values(), consumed):
+        sender.app.amqp.queues.select_add(version_queue(sender.app, name))
 
 
 RECEIVERS: Receivers = ((worker_init, worker_starts),)

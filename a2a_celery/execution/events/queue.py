@@ -45,7 +45,9 @@ TURNS_TO_RETURN = 5
 
 
 class Writer:
-    """Calls `write` while there are events, unless the run is over. `ended` receives each finished asyncio task.
+    """Writer that calls `write` while there are events, unless the run is over.
+
+    `ended` receives each finished asyncio task.
 
     An agent's last event and its return are a few iterations of the event loop apart. If they are written together,
     this saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from datetime import timedelta
 
 from a2a.types import Task, TaskStatusUpdateEvent
 
@@ -29,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 class RunRelease:
-    """Releases a run from its worker: to its queue for a retry, or until a time or a signal."""
+    """Release of a run from its worker: to its queue for a retry, or until a time or a signal."""
 
     def __init__(self, publisher: Publisher, agent: str, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._publisher = publisher
         self._agent = agent
-        self._look_after = timedelta(seconds=min(settings.lease_ttl, settings.redispatch_after))
+        self._settings = settings
         self._clock = clock
 
     async def retry(
@@ -104,5 +103,5 @@ class RunRelease:
             extra = about(Action.RUN_NOT_PUBLISHED, ref.name, agent=self._agent)
             logger.warning("run %s: a watcher publishes it: %s", ref.name, error, extra=extra)
             return
-        again = options.next_check_in(self._clock.now(), self._look_after)
-        await events.store.run(mark_published(events.store.keys, ref, again_us=again // MICROSECOND))
+        again_us = options.republish_in(self._clock.now(), self._settings)
+        await events.store.run(mark_published(events.store.keys, ref, again_us=again_us))

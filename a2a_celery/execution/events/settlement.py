@@ -31,10 +31,9 @@ from ...store import AsyncStore, Keys, Operation
 from ...store.client.connection import RETRY_INTERVAL
 from ...store.runs.commands import (
     Claim,
-    Dropped,
     Illegal,
     LeftOpen,
-    RetryUnrecorded,
+    NotClaimed,
     RunLost,
     RunRef,
     SavedSince,
@@ -92,7 +91,7 @@ class RunStore:
                 logger.warning("run %s: a write waits for the store: %s", self.claim.ref.name, e)
                 await self._clock.sleep(RETRY_INTERVAL)
 
-    async def in_full(self, claim: Claim, again: Callable[[], Operation[Claim | Dropped | RetryUnrecorded]]) -> Claim:
+    async def in_full(self, claim: Claim, again: Callable[[], Operation[Claim | NotClaimed]]) -> Claim:
         """Return the claim with the parts that are in the object store, by repeating the call that `again` builds.
 
         Raises:
@@ -193,6 +192,8 @@ class Settlement:
         """Number of the questions that `Turn.ask` has asked in the turn, if one of them ends the run."""
         self.question: list[Part] | None = None
         """Parts of the question that `Turn.ask` has asked in this run, or None."""
+        self.reminders = b""
+        """Reminders of the question, see `pack_reminders`."""
         self.wait: PendingWait | None = None
         """Wait that `Turn.sleep` or `Turn.wait_for` has begun in this run, or None."""
         self.session: SavedAtEnd | None = None
@@ -249,6 +250,7 @@ class Settlement:
                 pause_us=self._pause_us,
                 pause_timeout=unanswered(self._claim) if self._pause_us else None,
                 answer_schema=answer_schema(self._translator.question, self._claim),
+                reminders=self.reminders,
                 dead_letter=dead_letter,
                 session=session,
             )

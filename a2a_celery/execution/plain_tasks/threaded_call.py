@@ -93,8 +93,10 @@ def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) ->
 
 
 def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: int) -> ReleaseOperation[Released]:
-    """Return the builder of the operation that releases the run with `options`. A watcher publishes it after `again_us`
-    µs."""
+    """Return the builder of the operation that releases the run with `options`.
+
+    If no message claims the run within `again_us` µs, a watcher publishes the run.
+    """
 
     def make_release(before: int, rest: list[RunRecord], replacement: Task | None) -> Operation[Answer]:
         return release_run(

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import timedelta
 from enum import Enum
 from functools import cache
 from hashlib import sha256
@@ -28,7 +27,7 @@ from billiard.pool import EX_RECYCLE
 from celery import Celery, bootsteps
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...dispatch import MICROSECOND, RunOptions
+from ...dispatch import RunOptions
 from ...lifecycle import Outcome, Retried, final_event
 from ...lifecycle.outcomes import revoked_by
 from ...settings import Settings
@@ -58,6 +57,7 @@ class Stop(Enum):
     LOST = "another worker has its lease"
     OUT_OF_TIME = "it reached a time limit"
     ABORT = "its Celery task was aborted"
+    TERMINATED = "an operator terminated its Celery task"
     STUCK = "its events cannot be written"
     INTERRUPT = "a message of its client interrupts it"
     SHUTDOWN = "its worker shuts down and has requeued it"
@@ -152,8 +152,8 @@ def _machine() -> str:
 
 
 class RunEnder:
-    """Writes the final event of runs. Its store is created at the first use in a process, and therefore never before a
-    fork."""
+    """Writer of the final events of runs. Its store client is created at the first use in a process, and therefore
+    never before a fork."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -212,8 +212,7 @@ class RunEnder:
         if run is None or not event:
             return
         again = options(run.options)
-        look_after = timedelta(seconds=self._settings().redispatch_after)
-        again_us = again.next_check_in(SYSTEM_CLOCK.now(), look_after) // MICROSECOND
+        again_us = again.republish_in(SYSTEM_CLOCK.now(), self._settings())
         stored = again.to_json()
         writing = retry_run(keys, ref, runner=runner, event=event, options=stored, retries=retries, again_us=again_us)
         reply = self._store().run(writing)

@@ -52,7 +52,7 @@ class LeasedRun(Protocol):
 
 
 class LeaseKeeper:
-    """Renews leases of `lease_ttl` seconds for the runs of one process."""
+    """Keeper of the leases of one process's runs. Each renewal extends a lease to `lease_ttl` seconds."""
 
     def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store

@@ -19,6 +19,7 @@ from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
 from ...store.runs.commands import RunRef, report_prefetched
+from ..celery.request import unfinished_requests
 from .leases import RENEWALS_PER_LEASE
 from .worker_process import Receivers, installed_on
 
@@ -46,7 +47,7 @@ RECEIVERS: Receivers = ((worker_ready, worker_is_ready),)
 
 
 class PrefetchReporter:
-    """Reports the runs that this process has prefetched but not begun."""
+    """Reporter of the runs that this process has prefetched but not begun."""
 
     def __init__(self, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = SyncStore(settings.store_url)
@@ -88,5 +89,5 @@ class PrefetchReporter:
 
 def fetched_runs() -> frozenset[str]:
     """Return the names of the runs that this worker has prefetched but not begun."""
-    begun = {request.id for request in list(state.active_requests)}
-    return frozenset(name for name in list(state.requests) if name not in begun and RunRef.of(name) is not None)
+    waiting = (request.id for request in unfinished_requests() if request not in state.active_requests)
+    return frozenset(name for name in waiting if RunRef.of(name) is not None)

@@ -27,7 +27,7 @@ from ...agents import Agent, longest_grace
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import SyncStore
-from ..celery.request import RunRequest
+from ..celery.request import RunRequest, unfinished_requests
 from .shutdown_deadline import ShutdownAction, ShutdownDeadline
 from .shutdown_requeuer import LAST_WAIT, ShutdownRequeuer
 
@@ -145,7 +145,7 @@ class GracefulWorkerShutdown:
             logger.warning("Celery tasks that are not agents still run: the process is not ended by force")
             return
         logger.error("still not stopped after %g s: ended by force", within)
-        for request in tuple(state.requests.values()):
+        for request in unfinished_requests():
             if is_run(request):
                 request.give_up()
         self._end_now()
@@ -180,7 +180,7 @@ def _others_at_work() -> bool:
 
 def requeue_waiting() -> None:
     """Requeue all runs that wait in this worker. Celery returns their messages to the broker when it exits."""
-    for request in tuple(state.requests.values()):
+    for request in unfinished_requests():
         if is_run(request) and request.time_start is None:
             request.give_up()
 

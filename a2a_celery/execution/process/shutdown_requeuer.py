@@ -38,7 +38,7 @@ LAST_WAIT = 5.0
 
 
 class ShutdownRequeuer:
-    """Requeues the runs of this process, the main process of the worker."""
+    """Requeuer of the runs of this process, the main process of the worker."""
 
     def __init__(self, settings: Callable[[], Settings], publisher: Callable[[], Publisher]) -> None:
         self._settings = settings

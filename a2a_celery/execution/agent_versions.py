@@ -1,0 +1,55 @@
+"""Runs of turns that began with another version of their agent's code.
+
+A worker consumes a queue for each of its agents that has a version, beside each queue that brings runs of the agent. A
+worker that receives a run of another version publishes it to the queue of that version. If no worker consumes that
+queue, the worker executes the run with its own version.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from ..agents import Agent
+from ..dispatch import Publisher, RunOptions, version_queue_name
+from ..errors import BrokerUnavailable
+from ..store import AsyncStore, Keys
+from ..store.admin.version_workers import version_workers
+from ..store.client.connection import run_with_retry
+from ..store.runs.commands import OtherVersion, RunRef
+
+logger = logging.getLogger(__name__)
+
+
+class VersionHost(Protocol):
+    """Interface of the worker process that `forward_run` uses."""
+
+    keys: Keys
+    store: AsyncStore
+    publisher: Publisher
+
+
+async def forward_run(host: VersionHost, agent: Agent, ref: RunRef, other: OtherVersion) -> bool:
+    """Publish a run to the workers with the version that began its turn.
+
+    If the broker does not accept the run, a watcher publishes it again.
+
+    Returns:
+        False if there is no such worker.
+    """
+    queue = host.publisher.queues.queue_of(agent.name, RunOptions.from_json(other.options))
+    name = version_queue_name(queue, agent.name, other.version) if queue else ""
+    workers = await run_with_retry(host.store, version_workers(host.keys))
+    if all(worker.queue != name for worker in workers):
+        logger.warning(
+            "run %s began with version %s of agent %r, which no worker has: it continues with version %s",
+            *(ref.name, other.version, agent.name, agent.version),
+        )
+        return False
+    try:
+        await host.publisher.publish_async(agent.name, ref.task_id, ref.run, other.options, version_queue=name)
+    except BrokerUnavailable as e:
+        logger.warning("run %s will be published by the watcher: %s", ref.name, e)
+    else:
+        logger.info("run %s goes to a worker with version %s of agent %r", ref.name, other.version, agent.name)
+    return True

@@ -1,0 +1,175 @@
+"""Blocking variants of the methods of `Turn`, for synchronous agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from a2a.types import Message, Part
+from celery.exceptions import Retry
+
+from ...concurrency import wait_for
+from ...lifecycle.questions import Question
+from ..events.steps import OpenStep
+from .answer import Answer
+from .durable_steps import DurableStep, perform_blocking
+from .journal import current_step_key
+from .reminders import RemindAfter
+from .session import HISTORY_MESSAGES
+
+if TYPE_CHECKING:
+    from .turn import Turn
+
+T = TypeVar("T")
+
+
+class BlockingTurn:
+    """Blocking variants of the methods of `Turn`, for the thread of a synchronous agent.
+
+    Each method returns as soon as its event is queued. If the run must stop (see `Turn.cancelled`), each method raises
+    `asyncio.CancelledError`, which is not an `Exception`. Do not catch it.
+    """
+
+    def __init__(self, turn: Turn, loop: asyncio.AbstractEventLoop) -> None:
+        self._turn = turn
+        self._loop = loop
+
+    @property
+    def cancelled(self) -> bool:
+        """See `Turn.cancelled`."""
+        return self._turn.cancelled
+
+    def say(self, text: str = "", *, parts: Sequence[Part] = (), **metadata: Any) -> None:
+        """See `Turn.say`."""
+        self._wait_for(self._turn.say(text, parts=parts, **metadata))
+
+    def model_call(self, model: str = "") -> OpenStep:
+        """See `Turn.model_call`: ``with turn.blocking.model_call("…"):``."""
+        self._raise_if_cancelled()
+        return self._turn.model_call(model)
+
+    def tool_call(self, name: str) -> OpenStep:
+        """See `Turn.tool_call`: ``with turn.blocking.tool_call("search"):``."""
+        self._raise_if_cancelled()
+        return self._turn.tool_call(name)
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """See `Turn.step`. A plain function is called in the current thread."""
+        return perform_blocking(self._turn.journal, DurableStep.of(function), name, args, kwargs)
+
+    def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
+        """See `Turn.call`."""
+        begun = self._turn._begin_call(agent, message, context_id)
+        return self._wait_for(self._turn._perform_call(*begun))
+
+    @property
+    def step_key(self) -> str:
+        """See `Turn.step_key`."""
+        return current_step_key()
+
+    @overload
+    def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: None = None,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> Answer: ...
+
+    @overload
+    def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: type[T],
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> T: ...
+
+    @overload
+    def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: Any,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> Any: ...
+
+    def ask(
+        self,
+        question: str = "",
+        *,
+        parts: Sequence[Part] = (),
+        schema: Any = None,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> Any:
+        """See `Turn.ask`."""
+        ask: Coroutine[Any, Any, Any] = self._turn.ask(
+            question, parts=parts, schema=schema, remind_after=remind_after, escalate_to=escalate_to
+        )
+        return self._wait_for(ask)
+
+    def ask_all(
+        self,
+        questions: Mapping[str, Question],
+        text: str = "",
+        *,
+        remind_after: RemindAfter = None,
+        escalate_to: str | None = None,
+    ) -> dict[str, Any]:
+        """See `Turn.ask_all`."""
+        ask = self._turn.ask_all(questions, text, remind_after=remind_after, escalate_to=escalate_to)
+        return self._wait_for(ask)
+
+    def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
+        """See `Turn.sleep`."""
+        waits = self._turn._waits
+        self._wait_for(waits.sleep(waits.begin_sleep(seconds, until)))
+
+    def wait_for(self, name: str, timeout: float | None = None) -> Any:
+        """See `Turn.wait_for`."""
+        waits = self._turn._waits
+        return self._wait_for(waits.wait_for(waits.begin_wait(name, timeout)))
+
+    def poll_messages(self) -> list[Message]:
+        """See `Turn.poll_messages`."""
+        return self._wait_for(self._turn.poll_messages())
+
+    def incoming(self) -> Iterator[Message]:
+        """See `Turn.incoming`."""
+        while True:
+            yield self._wait_for(self._turn._events.messages.wait())
+
+    def retry(self, **options: Any) -> Retry:
+        """See `Turn.retry`."""
+        return self._turn.retry(**options)
+
+    def artifact(self, content: Any, **options: Any) -> str:
+        """See `Turn.artifact`."""
+        return self._wait_for(self._turn.artifact(content, **options))
+
+    def _raise_if_cancelled(self) -> None:
+        if self.cancelled:
+            raise asyncio.CancelledError
+
+    def checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """See `Turn.checkpoint`."""
+        self._wait_for(self._turn.checkpoint(state))
+
+    def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
+        """See `ContextSession.history`."""
+        return self._wait_for(self._turn.session.history(limit, artifacts=artifacts))
+
+    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
+        if self.cancelled:
+            call.close()
+            raise asyncio.CancelledError
+        return wait_for(call, self._loop, lambda: self.cancelled)

@@ -1,0 +1,98 @@
+"""Reminders of the questions of `Turn.ask`, and the webhook that receives the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+from uuid import uuid4
+
+from a2a.types import Message, TaskPushNotificationConfig, TaskStatus, TaskStatusUpdateEvent
+
+from ...crypto.sealing import sealer_of
+from ...errors import ConfigError
+from ...lifecycle.own_metadata import ESCALATED, REMINDER, own_metadata
+from ...push import Subscription, TargetRefused, check_config
+from ...retry_policy import require_delay
+from ...settings import Settings
+from ...store import Keys
+from ...store.runs.reminders import Reminder, pack_reminders
+from ...store.webhooks.push_configs import ESCALATION, NewPushConfig
+
+RemindAfter: TypeAlias = float | Sequence[float] | None
+"""Seconds after a question, or several in ascending order."""
+
+MAX_REMINDERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reminders:
+    """Reminders of one question.
+
+    Attributes:
+        after: Seconds after the question at which it is repeated, ascending.
+        escalate_to: URL of the webhook that receives the last reminder and all later events of the task, or "".
+    """
+
+    after: tuple[float, ...] = ()
+    escalate_to: str = ""
+
+    @classmethod
+    def of(cls, remind_after: RemindAfter, escalate_to: str | None, settings: Settings) -> Reminders:
+        """Return the reminders for the arguments of `Turn.ask`.
+
+        Raises:
+            ValueError: An argument is invalid, or the URL is none to which webhooks are posted.
+            ConfigError: `escalate_to` needs `secret_key`, with which configs of webhooks are stored.
+        """
+        if remind_after is None:
+            if escalate_to is not None:
+                raise ValueError("escalate_to needs remind_after: the last reminder goes to the webhook too")
+            return cls()
+        after = tuple(remind_after) if isinstance(remind_after, Sequence) else (remind_after,)
+        for seconds in after:
+            require_delay("remind_after", seconds)
+        ascending = all(before < seconds for before, seconds in pairwise((0.0, *after)))
+        if not ascending or not 0 < len(after) <= MAX_REMINDERS:
+            raise ValueError(f"remind_after = {remind_after!r}: 1 to {MAX_REMINDERS} times above 0, in ascending order")
+        if escalate_to is not None:
+            _require_webhook(escalate_to, settings)
+        return cls(after, escalate_to or "")
+
+    def packed(self, task_id: str, keys: Keys, settings: Settings) -> bytes:
+        """Return the stored form of the reminders of a question, or b"" if there are none."""
+        if not self.after:
+            return b""
+        last = len(self.after)
+        reminders = [
+            Reminder(int(seconds * 1_000_000), _event(number, escalates=bool(self.escalate_to) and number == last))
+            for number, seconds in enumerate(self.after, start=1)
+        ]
+        return pack_reminders(keys, reminders, self._config(task_id, settings))
+
+    def _config(self, task_id: str, settings: Settings) -> NewPushConfig | None:
+        sealer = sealer_of(settings.secret_keys)
+        if not self.escalate_to or sealer is None:
+            return None
+        config = TaskPushNotificationConfig(id=ESCALATION, task_id=task_id, url=self.escalate_to)
+        sealed = sealer.seal(Subscription(config).to_bytes(), task_id, ESCALATION)
+        return NewPushConfig(ESCALATION, sealed, sealer.fingerprint)
+
+
+def _event(number: int, *, escalates: bool) -> TaskStatusUpdateEvent:
+    """Return the fields in which a reminder differs from its question."""
+    fields = {REMINDER: number} | ({ESCALATED: True} if escalates else {})
+    status = TaskStatus(message=Message(message_id=str(uuid4())))
+    return TaskStatusUpdateEvent(status=status, metadata=own_metadata(fields))
+
+
+def _require_webhook(url: str, settings: Settings) -> None:
+    if not settings.secret_keys:
+        raise ConfigError("escalate_to needs a2a_secret_key, as webhooks of clients do")
+    if not isinstance(url, str):
+        raise ValueError(f"escalate_to = {url!r}: the URL of a webhook")
+    try:
+        check_config(TaskPushNotificationConfig(url=url), settings.push_networks)
+    except TargetRefused as e:
+        raise ValueError(f"escalate_to = {url!r}: {e.rule}") from None
