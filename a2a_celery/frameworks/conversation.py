@@ -13,6 +13,7 @@ from ..execution.agents.turn import Turn
 from ..execution.events.steps import Execution, OpenStep, current_execution
 from ..lifecycle.execution import ENDS
 from ..lifecycle.outcomes import agent_message
+from ..lifecycle.own_metadata import STOP_REASON, own_metadata
 from ..lifecycle.states import COMPLETED, FAILED
 
 MAX_PAUSED = 16
@@ -92,10 +93,6 @@ class OpenSteps:
         step.__enter__()
 
 
-STOP_REASON = "stopReason"
-"""Metadata key of the framework's reason for stopping early."""
-
-
 class EarlyStops:
     """Final status of turns that stopped early: COMPLETED, or FAILED for the reasons in `fail_on`.
 
@@ -119,7 +116,7 @@ class EarlyStops:
 
     def apply(self, event: TaskStatusUpdateEvent, reason: str) -> None:
         """Record in `event`, the final status of a turn, that the turn stopped for `reason`."""
-        event.metadata.update({STOP_REASON: reason})
+        event.metadata.update(own_metadata({STOP_REASON: reason}))
         if reason in self._fail_on:
             event.status.state = FAILED
             text = f"The agent stopped early: {reason}."

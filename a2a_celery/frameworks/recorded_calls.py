@@ -8,6 +8,7 @@ made one after the other are recognized by their order, and parallel calls by th
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Hashable
@@ -43,7 +44,7 @@ class RecordedCall:
 
     @classmethod
     def begin(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
-        """Return the next call with this name, or None outside a run.
+        """Return the next call with this name, or None outside a run and on another event loop than the run's.
 
         Args:
             kind: `MODEL` or `TOOL`.
@@ -56,7 +57,9 @@ class RecordedCall:
             Exception: The exception that an earlier run recorded for the call.
         """
         journal = CURRENT.get(None)
-        return None if journal is None else cls(journal, journal.begin(kind, name, arguments))
+        if journal is None or asyncio.get_running_loop() is not journal.loop:
+            return None
+        return cls(journal, journal.begin(kind, name, arguments))
 
     def executing(self) -> AbstractContextManager[None]:
         """Return a context manager that makes durable steps in the block a part of this call."""
@@ -80,20 +83,31 @@ class RecordedCall:
 
     def fail(self, error: Exception) -> None:
         """Record the failure of the call if the framework continues after it."""
-        self._journal.defer(self._call, FAILURE, encode_failure(self._call.name, error)[0])
+        self._journal.defer(self._call, FAILURE, self.dump_failure(error).encode())
+
+    def dump_failure(self, error: Exception) -> str:
+        """Return `error` as text for a result that contains a failure."""
+        return encode_failure(self._call.name, error)[0].decode()
+
+    def load_failure(self, text: str) -> Exception:
+        """Return the exception that `dump_failure` has returned as text.
+
+        Raises:
+            StepsChanged: The class of the exception was removed.
+        """
+        try:
+            return decode_failure(text.encode())
+        except UnreadableResult as problem:
+            raise self._journal.changed(f"{self._call.kind} call {self._call.key}: {problem}") from problem
 
     def abandon(self) -> None:
         """Record no result. A later run makes the call again."""
         self._journal.defer(self._call, UNFINISHED, b"")
 
     def _recorded(self, form: str, content: bytes) -> Any:
-        if form != FAILURE:
-            return json.loads(content)
-        try:
-            error = decode_failure(content)
-        except UnreadableResult as problem:
-            raise self._journal.changed(f"{self._call.kind} call {self._call.key}: {problem}") from problem
-        raise error
+        if form == FAILURE:
+            raise self.load_failure(content.decode())
+        return json.loads(content)
 
 
 class OpenCalls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -9,6 +10,10 @@ import agent_framework
 import pytest
 import strands
 from celery import Celery
+from google.adk.agents import LlmAgent
+from google.adk.runners import InMemoryRunner
+from strands.types.content import Messages
+from strands.types.streaming import StreamEvent
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
@@ -17,12 +22,14 @@ from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
-from workers import with_agent_framework, with_strands
+from workers import with_adk, with_agent_framework, with_strands
 
 a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
 
+Tool = Callable[[str], Awaitable[str] | str]
 
-def booking_tool(turn: Turn) -> Callable[[str], Awaitable[str]]:
+
+def async_tool(turn: Turn) -> Tool:
     async def book(what: str) -> str:
         """Book something."""
         return f"{what} on {await turn.ask('On which day?')}"
@@ -30,14 +37,37 @@ def booking_tool(turn: Turn) -> Callable[[str], Awaitable[str]]:
     return book
 
 
-def made_with_strands(turn: Turn) -> strands.Agent:
-    tool = strands.tool(booking_tool(turn))
-    return strands.Agent(model=with_strands.StandIn(), tools=[tool], callback_handler=None)
+def blocking_tool(turn: Turn) -> Tool:
+    def book(what: str) -> str:
+        """Book something."""
+        return f"{what} on {turn.blocking.ask('On which day?')}"
+
+    return book
 
 
-def made_with_agent_framework(turn: Turn) -> agent_framework.Agent[Any]:
-    tool = agent_framework.tool(booking_tool(turn))
-    return agent_framework.Agent(with_agent_framework.StandIn(), name="clerk", tools=[tool])
+class StrictStandIn(with_strands.StandIn):
+    """Model that refuses a message without content, like the models of most providers."""
+
+    async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
+        assert messages[-1]["content"], "strands sends no result of the tool that asked"
+        async for event in super().stream(messages, *args, **kwargs):
+            yield event
+
+
+def made_with_strands(turn: Turn, tool: Callable[[Turn], Tool] = async_tool) -> strands.Agent:
+    return strands.Agent(model=StrictStandIn(), tools=[strands.tool(tool(turn))], callback_handler=None)
+
+
+def made_with_agent_framework(turn: Turn, tool: Callable[[Turn], Tool] = async_tool) -> agent_framework.Agent[Any]:
+    tools = [agent_framework.tool(tool(turn))]
+    return agent_framework.Agent(with_agent_framework.StandIn(), name="clerk", tools=tools)
+
+
+async def run_adk(turn: Turn, tool: Callable[[Turn], Tool]) -> str:
+    agent = LlmAgent(name="clerk", model=with_adk.StandIn(model="stand-in"), tools=[tool(turn)])
+    *_, last = await InMemoryRunner(agent).run_debug(turn.text, quiet=True)
+    assert last.content is not None
+    return "".join(part.text or "" for part in last.content.parts or [])
 
 
 @a2a.agent("strands-alone", description="Books, without the package's own adapter.")
@@ -45,13 +75,47 @@ async def strands_alone(turn: Turn) -> str:
     return str(await made_with_strands(turn).invoke_async(turn.text)).strip()
 
 
+@a2a.agent("strands-in-a-thread", description="Books.")
+def strands_in_a_thread(turn: Turn) -> str:
+    return str(made_with_strands(turn, blocking_tool)(turn.text)).strip()
+
+
 @a2a.agent("agent-framework-alone", description="Books, without the package's own adapter.")
 async def agent_framework_alone(turn: Turn) -> str:
     return (await made_with_agent_framework(turn).run(turn.text)).text.strip()
 
 
+@a2a.agent("agent-framework-in-a-thread", description="Books.")
+def agent_framework_in_a_thread(turn: Turn) -> str:
+    async def run() -> str:
+        return (await made_with_agent_framework(turn, blocking_tool).run(turn.text)).text.strip()
+
+    return asyncio.run(run())
+
+
+@a2a.agent("adk-alone", description="Books, without ADK's own A2A executor.")
+async def adk_alone(turn: Turn) -> str:
+    return await run_adk(turn, async_tool)
+
+
+@a2a.agent("adk-in-a-thread", description="Books.")
+def adk_in_a_thread(turn: Turn) -> str:
+    return asyncio.run(run_adk(turn, blocking_tool))
+
+
 a2a.agent("strands", description="Books.", session=True)(strands_agent(made_with_strands))
 a2a.agent("agent-framework", description="Books.", session=True)(framework_agent(made_with_agent_framework))
+
+ASKING = [
+    "strands",
+    "strands-alone",
+    "strands-in-a-thread",
+    "agent-framework",
+    "agent-framework-alone",
+    "agent-framework-in-a-thread",
+    "adk-alone",
+    "adk-in-a-thread",
+]
 
 
 @pytest.fixture
@@ -60,7 +124,7 @@ async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> A
         yield turns
 
 
-@pytest.mark.parametrize("agent", ["strands", "strands-alone", "agent-framework", "agent-framework-alone"])
+@pytest.mark.parametrize("agent", ASKING)
 async def test_a_question_of_a_tool_is_answered(turns: TurnByTurn, agent: str) -> None:
     assert await turns.begin(agent, "book a table") == (INPUT_REQUIRED, "On which day?")
 

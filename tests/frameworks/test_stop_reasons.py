@@ -9,16 +9,12 @@ from typing import Any, cast
 import pytest
 from a2a.types import Part, TaskState, TaskStatus, TaskStatusUpdateEvent
 from agent_framework import Agent as FrameworkAgent
-from agent_framework import ChatResponseUpdate, Content
-from agent_framework import Message as FrameworkMessage
 from google.adk.a2a.executor.executor_context import ExecutorContext
 from google.adk.events.event import Event
 from google.genai.types import FinishReason
 from strands import Agent
 from strands.agent import AgentResult
 from strands.telemetry.metrics import EventLoopMetrics
-from strands.types.content import Messages
-from strands.types.streaming import StreamEvent
 
 from a2a_celery import InputRequired, Turn
 from a2a_celery.errors import ConfigError
@@ -26,9 +22,11 @@ from a2a_celery.frameworks.adk import stop_reasons
 from a2a_celery.frameworks.agent_framework import framework_agent
 from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.outcomes import NEEDS_INPUT
+from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED
 from tests.support.booking_agents import turn
-from workers import with_agent_framework, with_strands
+from tests.support.early_stops import CutOff, Finishes
+from workers import with_strands
 
 FAILS = "The agent stopped early: {}."
 
@@ -45,33 +43,6 @@ class StopsFor(Agent):
         yield {"data": "half"}
         message: Any = {"role": "assistant", "content": [{"text": "half"}]}
         yield {"result": AgentResult(self._reason, message, EventLoopMetrics(), {}, interrupts=[])}
-
-
-class CutOff(with_strands.StandIn):
-    """A model of strands whose answer reaches its length."""
-
-    async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
-        yield {"messageStart": {"role": "assistant"}}
-        yield {"contentBlockStart": {"start": {}}}
-        yield {"contentBlockDelta": {"delta": {"text": "half"}}}
-        yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "max_tokens"}}
-
-
-class Finishes(with_agent_framework.StandIn):
-    """A model of agent-framework that finishes for a given reason."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__()
-        self._reason = reason
-
-    def _inner_get_response(self, *, messages: Sequence[FrameworkMessage], **kwargs: Any) -> Any:
-        async def updates() -> AsyncIterator[ChatResponseUpdate]:
-            yield ChatResponseUpdate(
-                role="assistant", contents=[Content.from_text("half")], finish_reason=cast(Any, self._reason)
-            )
-
-        return self._build_response_stream(updates())
 
 
 async def yielded(agent: Any, state: dict[str, Any]) -> list[Any]:
@@ -96,7 +67,7 @@ async def test_a_strands_agent_that_stops_early_completes_with_the_reason(reason
 
     text, last = await yielded(strands_agent(lambda _: StopsFor(reason)), state)
 
-    assert (text, end(last)) == ("half", (COMPLETED, "", {"stopReason": reason}))
+    assert (text, end(last)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
     assert "memory" in state
 
 
@@ -106,7 +77,7 @@ async def test_a_strands_agent_that_stops_early_fails_with_the_option(reason: st
 
     _, last = await yielded(agent, {})
 
-    assert end(last) == (FAILED, FAILS.format(reason), {"stopReason": reason})
+    assert end(last) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
 
 
 async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -> None:
@@ -115,7 +86,7 @@ async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -
 
     text, last = await yielded(strands_agent(lambda _: Agent(model=CutOff(), callback_handler=None)), state)
 
-    assert (text, end(last)) == ("half", (COMPLETED, "", {"stopReason": "max_tokens"}))
+    assert (text, end(last)) == ("half", (COMPLETED, "", own_metadata({"stopReason": "max_tokens"})))
     assert "half" in str(state["memory"])
 
 
@@ -152,8 +123,8 @@ async def test_an_agent_framework_agent_that_stops_early_has_the_reason(reason: 
     text, completed = await yielded(framework_agent(make), {})
     _, failed = await yielded(framework_agent(make, fail_on=[reason]), {})
 
-    assert (text, end(completed)) == ("half", (COMPLETED, "", {"stopReason": reason}))
-    assert end(failed) == (FAILED, FAILS.format(reason), {"stopReason": reason})
+    assert (text, end(completed)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
+    assert end(failed) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
 
 
 async def test_a_complete_agent_framework_agent_has_no_stop_reason() -> None:
@@ -175,10 +146,10 @@ async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequ
 async def test_an_adk_agent_that_stops_early_has_the_reason() -> None:
     cut, done = FinishReason.MAX_TOKENS, FinishReason.STOP
 
-    assert await adk_end(COMPLETED, cut) == (COMPLETED, "", {"stopReason": "max_tokens"})
+    assert await adk_end(COMPLETED, cut) == (COMPLETED, "", own_metadata({"stopReason": "max_tokens"}))
     assert await adk_end(COMPLETED, cut, fail_on=["max_tokens"]) == (
         *(FAILED, FAILS.format("max_tokens")),
-        {"stopReason": "max_tokens"},
+        own_metadata({"stopReason": "max_tokens"}),
     )
     assert await adk_end(COMPLETED, done, None) == (COMPLETED, "", {})
     assert await adk_end(COMPLETED, cut, None, done) == (COMPLETED, "", {})
