@@ -164,11 +164,12 @@ class _Lookup:
 class SystemResolver:
     """Resolver that calls ``getaddrinfo`` in daemon threads, because a call can hang and cannot be cancelled.
 
-    Concurrent calls for a name share one lookup, so a name that hangs occupies one thread. A lookup without waiters is
-    dropped unless a thread has started it. Names whose last lookup was fast, and slow names, have separate threads. A
-    name server that does not reply therefore delays only new names, until each of its names has hung once.
+    Concurrent calls for a name share one lookup, so a name that hangs occupies one thread. A lookup that has lost its
+    last waiter is dropped unless a thread has started it. Names whose last lookup was fast, new names, and slow names
+    have separate threads. An unresponsive name server therefore delays only new names, and only until each of its names
+    has hung once.
 
-    Addresses are cached for `cache_ttl` seconds, and are checked again for each connection.
+    Addresses are cached for `cache_ttl` seconds. Each connection checks its address, even if the address is cached.
     """
 
     def __init__(

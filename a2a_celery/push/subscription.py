@@ -34,8 +34,8 @@ class Subscription:
     event_filters: frozenset[EventFilter] = ALL_EVENTS
 
     def includes(self, event: Event) -> bool:
-        """Return True if `event`, in the form of streams, is posted. A2A 0.3 posts only the last chunk of an
-        artifact."""
+        """Return True if the client subscribes to `event`, which has the form that streams send. In A2A 0.3, only the
+        last chunk of an artifact is posted."""
         match event:
             case TaskArtifactUpdateEvent():
                 return EventFilter.ARTIFACTS in self.event_filters and (self.protocol == "1.0" or event.last_chunk)

@@ -49,7 +49,8 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formatter that writes one JSON object per line.
 
-    The object contains the time, level, logger, message, action and ids of the record, and the current trace and span.
+    The object contains the time, level, logger, message, process id, action, ids and exception of the record, and the
+    current trace and span.
     """
 
     def format(self, record: logging.LogRecord) -> str:

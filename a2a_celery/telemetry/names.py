@@ -116,6 +116,9 @@ RUNS = Metric("a2a_runs", "gauge", "store", "Open runs.", ("phase",))
 QUEUE_AGE = Metric("a2a_queue_age_seconds", "gauge", "store", "Age of the oldest waiting run.", ("agent",))
 PAUSES = Metric("a2a_tasks_paused", "gauge", "store", "Tasks that wait for their clients.")
 DEAD_LETTERS = Metric("a2a_dead_letters", "gauge", "store", "Tasks lost with their workers and not requeued.")
+VERSION_TASKS = Metric(
+    "a2a_version_tasks", "gauge", "store", "Open tasks by the version that began their turn.", ("agent", "version")
+)
 TASKS_ARCHIVED = Metric("a2a_tasks_archived", "counter", "store", "Ended tasks that were archived.", ("agent",))
 ARCHIVE_WAITING = Metric(
     "a2a_archive_waiting",

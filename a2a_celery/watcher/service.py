@@ -31,6 +31,7 @@ from .child_canceller import ChildCanceller
 from .dispatcher import Dispatcher
 from .metrics import WatcherMetrics
 from .recoverer import PauseExpirer, Recoverer
+from .reminder_poster import ReminderPoster
 from .role_loop import Heartbeat, Role, RoleLoop, StoreClock
 from .webhooks.deliverer import ByteBudget, Deliverer
 from .webhooks.replayer import Replayer
@@ -93,8 +94,8 @@ class Watcher:
         notifications = PubSubListener(self._settings.store_url)
         loops = [RoleLoop(role, metrics=self.metrics) for role in roles]
         child_canceller = ChildCanceller(store, keys, self._publisher)
-        canceled_parents = notifications.listen(keys.canceled_parent_notifications)
-        loops.append(RoleLoop(child_canceller, canceled_parents, self.metrics))
+        ended_parents = notifications.listen(keys.ended_parent_notifications)
+        loops.append(RoleLoop(child_canceller, ended_parents, self.metrics))
         loops += [
             RoleLoop(role, notifications.listen(keys.delivery_notifications), self.metrics) for role in webhook_roles
         ]
@@ -146,6 +147,7 @@ class Watcher:
             store_clock,
             Recoverer(store, keys, settings.lease_ttl / 2, self._publisher, store_clock=store_clock),
             dispatcher,
+            ReminderPoster(store, keys, store_clock),
             PauseExpirer(store, keys, store_clock),
             CanvasFinalizer(store, keys, results),
             Heartbeat(store, keys, settings, alive_file),

@@ -9,6 +9,7 @@ from celery import Celery
 from kombu.transport.memory import Transport
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
+from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import CANCELED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.watcher.celery.revoke_listener import TERMINATE_AFTER, BroadcastConsumer, Revoke, RevokeListener
@@ -93,7 +94,10 @@ async def test_workers_have_some_time_to_terminate_a_run(
     await seeds.settled(claim, status(CANCELED))
     assert await seeds.states(claim.ref.task_id) == [SUBMITTED, WORKING, CANCELED]
     message = (await seeds.task(claim.ref.task_id)).status.message
-    assert (message.parts[0].text, dict(message.metadata)) == (CANCELED_BY_OPERATOR, {"command": "terminate"})
+    assert (message.parts[0].text, dict(message.metadata)) == (
+        CANCELED_BY_OPERATOR,
+        own_metadata({"command": "terminate"}),
+    )
     await listener.stop()
 
 

@@ -14,8 +14,10 @@ from a2a_celery.store.admin.archiving import acquire_archivable
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.admin.start_check import read_clock, record_heartbeat, watchers
 from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, mark_published, settle_run
+from a2a_celery.store.runs.reminders import Reminder, pack_reminders
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.watcher.recoverer import PauseExpirer, Recoverer
+from a2a_celery.watcher.reminder_poster import ReminderPoster
 from a2a_celery.watcher.role_loop import StoreClock
 from tests.support.clocks import ManualClock
 from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
@@ -143,6 +145,33 @@ async def test_a_pause_is_not_cut_short_by_a_jump_forward(
 
     assert (await seeds.task(task_id)).status.state == INPUT_REQUIRED
     assert await seconds_left(store, keys, keys.pauses) == [pytest.approx(HOUR / 2, abs=5)]
+
+
+@pytest.mark.parametrize("offset", [HOUR, -HOUR])
+async def test_a_reminder_keeps_its_time_after_a_jump(
+    store: AsyncStore, keys: Keys, seeds: Seeds, moved: MovedClock, offset: float
+) -> None:
+    claim = await seeds.claimed()
+    reminder = Reminder(int(HOUR // 2 * 1_000_000), status(INPUT_REQUIRED))
+    settle = settle_run(
+        keys,
+        claim.ref,
+        token=claim.token,
+        before=0,
+        events=[status(INPUT_REQUIRED, "well?")],
+        reminders=pack_reminders(keys, [reminder], None),
+    )
+    await store.run(settle)
+    store_clock = StoreClock(store, keys, LEASE_TTL)
+    poster = ReminderPoster(store, keys, store_clock)
+    await store_clock.tick()
+
+    moved.set_offset(offset)
+    await poster.tick()  # before the jump is noticed
+    await store_clock.tick()
+    await poster.tick()
+
+    assert await seconds_left(store, keys, keys.reminders) == [pytest.approx(HOUR / 2, abs=5)]
 
 
 @pytest.mark.parametrize("offsets", [[HOUR / 2], [-HOUR], [HOUR / 2, -HOUR]])

@@ -114,10 +114,13 @@ class Results:
         return False
 
     async def _write_state(self, ref: RunRef) -> str | None:
-        """Write the event of a state that is not final, unless the event was already written.
+        """Write the event of the state that the result backend has for an unclaimed run.
+
+        A final state is only returned. The event of a state is written once.
 
         Returns:
-            The state, or None if no worker without this package has stored a state of the run.
+            The state, or None if the run is no longer unclaimed, or no worker without this package has stored a
+            state of the run.
         """
         while isinstance(unclaimed := await self._store.run(read_unclaimed(self._keys, ref)), Unclaimed):
             meta = await self._thread.call(partial(self._meta, ref.name))

@@ -1,0 +1,32 @@
+"""Reminders of questions that clients have not answered."""
+
+from __future__ import annotations
+
+import logging
+
+from ..store import AsyncStore, Keys
+from ..store.runs.reminders import post_reminders
+from .role_loop import StoreClock
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100
+"""Maximum number of reminders that one script call posts."""
+
+
+class ReminderPoster:
+    """Role that repeats questions whose reminders are due. Each reminder is posted once, by one of the watchers."""
+
+    name = "reminder poster"
+    every = 0.5
+
+    def __init__(self, store: AsyncStore, keys: Keys, store_clock: StoreClock | None = None) -> None:
+        self._store = store
+        self._keys = keys
+        self._store_clock = store_clock
+
+    async def tick(self) -> None:
+        """Post all due reminders."""
+        latest_us = None if self._store_clock is None else self._store_clock.latest_us
+        while posted := await self._store.run(post_reminders(self._keys, limit=BATCH, latest_us=latest_us)):
+            logger.info("%d reminders of questions were posted", posted)
