@@ -85,8 +85,7 @@ class GatewayServices:
         self._listener = PubSubListener(settings.store_url)
         options = {name: agent.options for name, agent in agents.items()}
         publisher = Publisher(app, options, settings.key_prefix)
-        waits = settings.redispatch_after, settings.lease_ttl
-        self._publisher = BackgroundPublisher(publisher, self.store, keys, *waits, clock)
+        self._publisher = BackgroundPublisher(publisher, self.store, keys, settings, clock)
         self._sealer = sealer_of(settings.secret_keys)
         self._archive = open_archive(settings.archive_url) if settings.archive_url else None
         task_reader = TaskReader(self.store, keys, self._archive, settings.retention)

@@ -45,13 +45,11 @@ from ..acceptance.validation import require_fields
 from ..agents import Agent
 from ..child_tasks import BY_PARENT, CANCELED_BY
 from ..clock import SYSTEM_CLOCK, Clock
-from ..dispatch import Canvas
 from ..lifecycle import Event, EventId, is_interrupted, is_terminal
 from ..lifecycle.outcomes import CANCELED_BY_CLIENT, CANCELED_BY_PARENT
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Scope
 from ..store.log.pubsub import LogFollower
-from ..store.runs.commands import RunRef
 from ..store.tasks import commands as tasks
 from ..store.tasks import results as answers
 from ..store.tasks.family import read_family
@@ -173,7 +171,7 @@ class GatewayHandler(RequestHandler):
                     f"The task has ended ({state}): read it with GetTask", data={"taskId": task.id}
                 )
             if after is None:
-                yield [StreamEvent(newest, task)]
+                yield [StreamEvent(newest, task, is_stored=True)]
                 after = newest
             elif after.version > newest.version and not after.recorded_us:
                 raise invalid(LAST_EVENT_ID, f"The newest event of the task is {newest}.")
@@ -218,7 +216,7 @@ class GatewayHandler(RequestHandler):
         parent = None if family.parent is None else family.parent.to_dict()
         return {"id": params.id, "parent": parent, "children": [child.to_dict() for child in family.children]}
 
-    @operation("ListTasks")
+    @operation("ListTasks", in_turn=True)
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks of this agent, newest status first."""
         self._check(params, context)
@@ -248,10 +246,7 @@ class GatewayHandler(RequestHandler):
                 case answers.Ended(state):
                     raise already_ended_error(params.id, state)
                 case answers.CanceledNow(run, _, canvas):
-                    if run is not None:
-                        self._publisher.revoke_soon([RunRef(params.id, run).name])
-                    if canvas:
-                        self._publisher.revoke_soon(Canvas.from_json(canvas).ids(), terminate=True)
+                    self._publisher.revoke_canceled_soon(params.id, run, canvas)
                 case answers.CancelRequested(version):
                     within = self.agent.grace(self._settings) + CANCEL_MARGIN
                     await self._turns.wait_until_final(params.id, signal, version, within)
@@ -313,7 +308,7 @@ class GatewayHandler(RequestHandler):
     async def on_replay_webhook_deliveries(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> dict[str, Any]:
-        """Deliver one event, or all failed events, again. This operation is not part of A2A."""
+        """Queue a further post of one event, or of all failed events. This operation is not part of A2A."""
         configs, event = self._push(params, context), context.state.get(REPLAYED, "")
         return await configs.replay(self._scope(context), params.task_id, params.id, event)
 
@@ -321,7 +316,7 @@ class GatewayHandler(RequestHandler):
     async def on_ping_webhook(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> dict[str, Any]:
-        """Deliver a test ping. This operation is not part of A2A."""
+        """Queue a test ping, which a watcher posts. This operation is not part of A2A."""
         return await self._push(params, context).ping(self._scope(context), params.task_id, params.id)
 
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:

@@ -199,6 +199,7 @@ class FleetCollector(Collector):
         yield _gauge(names.QUEUE_AGE, {(agent,): age for agent, age in ages.items()})
         yield _gauge(names.PAUSES, {(): store_metrics.paused})
         yield _gauge(names.DEAD_LETTERS, {(): store_metrics.dead_letters})
+        yield _gauge(names.VERSION_TASKS, {(*key,): tasks for key, tasks in store_metrics.counted("version").items()})
         archived = {agent: times for (agent, _), times in store_metrics.counted("archived").items()}
         yield self._counted(names.TASKS_ARCHIVED, archived)
         yield _gauge(

@@ -8,6 +8,7 @@ import pytest
 
 from a2a_celery.dispatch import Call, RunOptions
 from a2a_celery.gateway.operations.send_message import BackgroundPublisher
+from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
 from tests.support.seeds import Seeds
@@ -25,7 +26,8 @@ class Broker:
 @pytest.mark.parametrize(("options", "wait"), [(RunOptions(), LEASE), (RunOptions(call=Call("t", {})), REDISPATCH)])
 async def test_a_published_run_is_due(store: AsyncStore, keys: Keys, options: RunOptions, wait: float) -> None:
     ref = RunRef(await Seeds(store, keys).created(), 1)
-    publisher = BackgroundPublisher(Broker(), store, keys, REDISPATCH, LEASE)  # type: ignore[arg-type]
+    settings = Settings(redispatch_after=REDISPATCH, lease_ttl=LEASE)
+    publisher = BackgroundPublisher(Broker(), store, keys, settings)  # type: ignore[arg-type]
 
     publisher.publish("agent", ref, options)
     await publisher.aclose()

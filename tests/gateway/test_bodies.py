@@ -7,6 +7,7 @@ from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
+import grpc.aio
 import httpx
 import pytest
 from a2a.types import Message, Part, SendMessageRequest
@@ -21,8 +22,9 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway.bindings.endpoints import guard_rpc
 from a2a_celery.gateway.bindings.grpc import has_more_fields
 from a2a_celery.gateway.middleware import bodies
+from a2a_celery.gateway.operations.limits import BYTES_PER_TOKEN, VALUES_PER_TOKEN
 from a2a_celery.store import AsyncStore, Keys
-from tests.support.clients import message_json
+from tests.support.clients import GRPC_V1, message_json
 from tests.support.limited import limited
 
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
@@ -125,7 +127,7 @@ def test_nothing_in_front_of_an_error_is_parsed(end: bytes) -> None:
 
 def values(tokens: int) -> list[int]:
     """Return a list that takes `tokens` in addition to the token of its request."""
-    return [0] * (tokens * bodies.VALUES_PER_TOKEN + 1)
+    return [0] * (tokens * VALUES_PER_TOKEN + 1)
 
 
 @pytest.mark.parametrize("path", ["/", "/message:send"])
@@ -145,7 +147,8 @@ async def test_the_values_of_a_body_take_tokens_before_they_are_parsed(
 
 async def test_the_bytes_of_a_body_take_tokens(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> None:
     most = {"owner_requests_per_second": 0.1, "owner_request_burst": 10, "auth_api_keys": (ANN,)}
-    body = message_json("x" * 4 * bodies.BYTES_PER_TOKEN) | {"configuration": {"returnImmediately": True}}
+    configuration = {"returnImmediately": True, "historyLength": 0}
+    body = message_json("x" * 4 * BYTES_PER_TOKEN) | {"configuration": configuration}
     async with limited(store, redis_server.store_url, keys, **most) as gateway:
         answers = [await gateway.http.post("/message:send", json=body, headers=AS_ANN) for _ in range(3)]
 
@@ -190,3 +193,25 @@ async def test_values_that_cost_more_than_the_burst_take_all_of_it(
         ]
 
     assert [answer.status_code for answer in answers] == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"), [([b"\x0a\xff"] * 3, 2), ([b"\x0a\x00" * 500_001] * 3, 1)], ids=["small", "large"]
+)
+async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, sent: list[bytes], taken: int
+) -> None:
+    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 2, "auth_api_keys": (ANN,)}
+    metadata = (*GRPC_V1, ("x-api-key", "key"))
+    codes = []
+    async with (
+        limited(store, redis_server.store_url, keys, **most) as gateway,
+        grpc.aio.insecure_channel(gateway.grpc) as channel,
+    ):
+        send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
+        for body in sent:
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await send(body, metadata=metadata, timeout=30)
+            codes.append(raised.value.code().name)
+
+    assert codes == ["INVALID_ARGUMENT"] * taken + ["RESOURCE_EXHAUSTED"] * (3 - taken), "bytes take tokens, too"

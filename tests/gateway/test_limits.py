@@ -327,25 +327,6 @@ async def test_a_large_body_of_a_caller_without_tokens_is_not_read(
     assert not read
 
 
-async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
-    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
-) -> None:
-    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 2, "auth_api_keys": (ANN,)}
-    metadata = (*GRPC_V1, ("x-api-key", "key"))
-    codes = []
-    async with (
-        limited(store, redis_server.store_url, keys, **most) as gateway,
-        grpc.aio.insecure_channel(gateway.grpc) as channel,
-    ):
-        send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
-        for body in (b"\x0a\xff", b"\x0a\x00" * 500_001, b"\x0a\xff", b"\x0a\x00" * 500_001):
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await send(body, metadata=metadata, timeout=30)
-            codes.append(raised.value.code().name)
-
-    assert codes == ["INVALID_ARGUMENT"] * 2 + ["RESOURCE_EXHAUSTED"] * 2
-
-
 async def test_after_a_burst_the_rate_limits_requests(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
 ) -> None:

@@ -23,7 +23,7 @@ delayed."""
 
 
 class Authenticator:
-    """Authenticates callers. The first of `schemes` that finds credentials of its kind decides.
+    """Authenticator of callers. The first of `schemes` that finds credentials of its kind decides.
 
     Bearer tokens and API keys are checked before a proxy's header, because a service mesh sets its header on every
     request, even on a request with a user's token.

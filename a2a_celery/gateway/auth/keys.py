@@ -44,7 +44,9 @@ class KeySource(Protocol):
     """Source of the keys that verify tokens."""
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key of a token, or None if there is no key for `algorithm`.
+        """Return the key with the id `kid` for `algorithm`, or None if there is no such key.
+
+        For a token without a key id (`kid` is None), return the only key for `algorithm`.
 
         Raises:
             KeysUnavailable: No keys are available.
@@ -83,7 +85,7 @@ class StaticKeys:
         self._nameless = nameless
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key of a token, or None if there is no key for `algorithm`."""
+        """Return the key for `algorithm` as `KeySource.find` does. If `nameless`, `kid` is ignored."""
         return self._keys.named(None if self._nameless else kid, algorithm)
 
     async def start(self) -> None:

@@ -142,7 +142,7 @@ FORM = "owner:sha256:<64 hexadecimal digits>, optionally followed by :tenant,ten
 
 
 class ApiKeys:
-    """Authenticates owners by the API key in `header`.
+    """Authentication of owners by the API key in `header`.
 
     Raises:
         ConfigError: An entry does not have the form `FORM`, or two entries have the same hash. The message names an
@@ -193,10 +193,10 @@ OWN_SITE = ("same-origin", "none")
 
 
 class ProxyIdentity:
-    """Accepts the identity in `header` from the proxies in `networks`.
+    """Authentication by the identity in `header`, which only the proxies in `networks` may send.
 
     If any other address sends the header, the request is refused, because a proxy is missing or forwards the headers of
-        clients.
+    clients.
 
     A browser presents its user's certificate on behalf of the pages of every site, so a request that the browser marks
     as coming from another site is refused. Source: Fetch Metadata Request Headers (W3C), ``Sec-Fetch-Site``.

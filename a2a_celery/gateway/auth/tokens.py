@@ -28,7 +28,7 @@ class _Registry(jws.JWSRegistry):
 
 
 class BearerTokens:
-    """Authenticates owners by the bearer token in ``Authorization``.
+    """Authentication of owners by the bearer token in ``Authorization``.
 
     A token must be signed with one of `algorithms`, come from `issuer` and name one of `audiences`. Without
     `tenants_claim`, an owner may use every tenant.

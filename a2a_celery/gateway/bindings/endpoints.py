@@ -32,6 +32,7 @@ from ..handler import GatewayHandler
 from ..middleware.bodies import CHARGE, read_bounded, require_json
 from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from ..middleware.extensions import CARDS, Endpoint
+from ..operations.limits import METER, ResponseMeter
 from ..operations.turns import EVENT_IDS
 from ..protocol_errors import REACHED, RETRY_SECONDS, RequestTooLargeError, record_limit_error, to_a2a, with_retry_after
 from .json_results import one_line
@@ -87,6 +88,7 @@ class HttpCallContextBuilder(DefaultServerCallContextBuilder):
         context.state[CARDS] = request.scope.setdefault(CARDS, [])
         context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
         context.state[EVENT_IDS] = request.scope.setdefault(EVENT_IDS, [])
+        context.state[METER] = request.scope.setdefault(METER, ResponseMeter())
         context.state[RETRY_SECONDS] = request.scope.setdefault(RETRY_SECONDS, [])
         context.state[REACHED] = request.scope.setdefault(REACHED, [])
         return context
@@ -185,7 +187,8 @@ def guard_rest(
 def count_unparsed(
     endpoint: Endpoint, handler: GatewayHandler, format_error: Callable[[A2AError], JSONResponse]
 ) -> Endpoint:
-    """Return an endpoint that also takes a token for requests that fail before they reach an operation of `handler`.
+    """Return an endpoint that also takes tokens for large bodies and results, and for requests that fail before they
+    reach an operation of `handler`.
 
     A caller without a token gets an error before a large body is read. `format_error` formats the error.
     """
@@ -196,6 +199,7 @@ def count_unparsed(
     async def counted(request: Request) -> Response:
         owner = CALLERS.build_user(request).user_name
         request.scope[CHARGE] = partial(limits.charge_body, agent, owner)
+        meter = request.scope[METER] = ResponseMeter()
         try:
             if _may_be_large(request):
                 await limits.require_token(agent, owner)
@@ -205,6 +209,8 @@ def count_unparsed(
         except LimitExceededError as e:
             record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), e)
             response = with_retry_after(format_error(e), request)
+        finally:
+            await meter.pay()
         return response
 
     return counted

@@ -30,6 +30,7 @@ from ..auth.authenticator import Authenticator
 from ..auth.grpc import AuthenticationInterceptor, caller
 from ..handler import GatewayHandler
 from ..middleware.extensions import active_extensions
+from ..operations.limits import METER, ResponseMeter
 from ..protocol_errors import REACHED
 from .endpoints import require_version
 from .grpc_errors import abort, retry_after, status_code
@@ -140,6 +141,7 @@ class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         metadata = {k.lower(): v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
         call.state["headers"] = metadata
         call.state["grpc_expected_version"] = self._version
+        call.state[METER] = ResponseMeter()
         _call.set(call)
         require_version(metadata.get("a2a-version", ""), self._version)
         return call
@@ -172,8 +174,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. gRPC would send the
     exception's text.
 
-    A call that fails before it reaches an operation also takes a token of its caller. `handler` may be any of the
-    served handlers.
+    A call that fails before it reaches an operation also takes a token of its caller. Large requests and results take
+    more. `handler` may be any of the served handlers.
     """
 
     def __init__(self, handler: GatewayHandler | None = None) -> None:
@@ -188,34 +190,42 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
-                await self._require_token(body)
+                await self._charge(body)
                 return await method.unary_unary(parse(body), context)
             except grpc.aio.AbortError as e:
                 await self._count(e)
                 raise
             except Exception as e:
                 await abort(map_legacy_error(await self._count(e), _call.get()), context)
+            finally:
+                await _pay()
 
         async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
             try:
-                await self._require_token(body)
+                await self._charge(body)
                 async with aclosing(method.unary_stream(parse(body), context)) as events:
                     async for event in events:
+                        await _pay()
                         yield event
             except grpc.aio.AbortError as e:
                 await self._count(e)
                 raise
             except Exception as e:
                 await abort(map_legacy_error(await self._count(e), _call.get()), context)
+            finally:
+                await _pay()
 
         if method.response_streaming:
             return grpc.unary_stream_rpc_method_handler(stream, None, method.response_serializer)
         return grpc.unary_unary_rpc_method_handler(unary, None, method.response_serializer)
 
-    async def _require_token(self, body: bytes) -> None:
-        """Raise LimitExceededError if `body` is large and its caller is known to have no token left."""
-        if self._handler is not None and len(body) > MAX_SMALL_BODY:
-            await self._handler.limits.require_token(self._handler.agent.name, _owner())
+    async def _charge(self, body: bytes) -> None:
+        """Take the tokens for `body`. Raise LimitExceededError if its caller has too few."""
+        if self._handler is not None:
+            limits, agent = self._handler.limits, self._handler.agent.name
+            if len(body) > MAX_SMALL_BODY:
+                await limits.require_token(agent, _owner())
+            await limits.charge_body(agent, _owner(), len(body))
 
     async def _count(self, error: Exception) -> Exception:
         """Return `error`, or a limit error if the call reached no operation and its caller has no token left."""
@@ -228,6 +238,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         except LimitExceededError as e:
             return e
         return error
+
+
+async def _pay() -> None:
+    """Take the tokens for the result of the current call."""
+    call = _call.get()
+    if call is not None:
+        await call.state[METER].pay()
 
 
 def _owner() -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring
@@ -27,16 +27,24 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...lifecycle import Event
+from ..operations.limits import ResponseMeter, is_large
 
 EPOCH = datetime(1970, 1, 1)
 
 PIECE = 50
-"""Number of list elements or fields that are written without a pause. Writing them takes about 0.2 ms."""
+"""Number of values of a Struct that are written as one piece."""
 
-PAUSE = 16 * 1024
-"""Number of characters that are written without a pause."""
+PAUSE = 4 * 1024
+"""Number of characters that are written without a pause. With numbers of one digit, they contain fewer than 1,000
+values, and writing them takes about a millisecond."""
+
+SENT_AT_ONCE = 64 * 1024
+"""Maximum bytes of a body that are sent without a pause."""
 
 Written = Callable[[Any], str]
+
+Pieces = Generator[str, None, int]
+"""Pieces of JSON, and the number of values in them as the result of the generator."""
 
 STRUCTURED = (Struct.DESCRIPTOR, Value.DESCRIPTOR)
 
@@ -51,14 +59,12 @@ class _Field(NamedTuple):
     has_presence: bool
     empty: str | None
     """Text of an empty field without presence, or None to omit the field."""
-    element: Written | None
-    """Writer of one element of a repeated A2A message, or None for any other field."""
-    is_structured: bool
-    """True for a Struct or a Value, which may be long."""
+    pieces: Callable[[Any], Pieces] | None
+    """Writer in pieces of a field that may be long: an A2A message or a list of them, a Struct or a Value."""
 
 
 class JsonWriter:
-    """Writes messages as JSON. Empty fields without presence (lists, strings, numbers) are omitted unless
+    """Writer of messages as JSON. Empty fields without presence (lists, strings, numbers) are omitted unless
     `writes_empty` returns True for the field."""
 
     def __init__(self, writes_empty: Callable[[FieldDescriptor], bool] = lambda field: False) -> None:
@@ -82,37 +88,39 @@ class JsonWriter:
                 members.append(empty)
         return "{" + ", ".join(members) + "}"
 
-    def pieces(self, message: Proto) -> Iterator[str]:
+    def pieces(self, message: Proto) -> Pieces:
         """Yield the result of `write` in pieces, each with at most `PIECE` elements of a list.
 
         Raises:
             ValueError: The message has a number that JSON cannot represent.
         """
-        before = "{"
+        before, values = "{", 1
         for field in self._fields(message):
             value = None if field.has_presence and not message.HasField(field.name) else getattr(message, field.name)
-            if field.element is not None and value:
-                yield before + field.prefix + "["
-                yield from self._elements(value, field.element)
-                before = "], "
-            elif field.is_structured and value is not None:
-                yield before + field.prefix
-                yield from _structured(value)
-                before = ", "
-            elif value or (field.has_presence and value is not None):
-                yield before + field.prefix + field.how(value)
+            if value or (field.has_presence and value is not None):
+                values += 1
+                if field.pieces is None:
+                    yield before + field.prefix + field.how(value)
+                else:
+                    yield before + field.prefix
+                    values += yield from field.pieces(value)
                 before = ", "
             elif field.empty is not None:
                 yield before + field.empty
                 before = ", "
         yield before.removesuffix(", ") + "}"
+        return values
 
-    async def write_in_pieces(self, message: Proto) -> list[bytes]:
+    async def write_in_pieces(self, message: Proto, meter: ResponseMeter) -> list[bytes]:
         """Return `write(message)` as bytes. The event loop runs other tasks between two pieces."""
         encoded: list[bytes] = []
         pieces: list[str] = []
         size = 0
-        for piece in self.pieces(message):
+
+        def counted() -> Generator[str, None, None]:
+            meter.add_values((yield from self.pieces(message)))
+
+        for piece in counted():
             pieces.append(piece)
             size += len(piece) + PAUSE // PIECE
             if size >= PAUSE:
@@ -121,18 +129,14 @@ class JsonWriter:
                 await asyncio.sleep(0)
         return [*encoded, "".join(pieces).encode()]
 
-    def _elements(self, values: Any, write: Written) -> Iterator[str]:
-        """Yield the elements of a list, in pieces if the elements contain lists themselves."""
-        before = ""
-        if write == self.write and any(field.element or field.is_structured for field in self._fields(values[0])):
-            for value in values:
-                yield before
-                yield from self.pieces(value)
-                before = ", "
-            return
-        for start in range(0, len(values), PIECE):
-            yield before + ", ".join(map(write, values[start : start + PIECE]))
+    def _elements(self, messages: Any) -> Pieces:
+        before, values = "[", 0
+        for message in messages:
+            yield before
+            values += yield from self.pieces(message)
             before = ", "
+        yield "]"
+        return values
 
     def _fields(self, message: Proto) -> list[_Field]:
         return self._fields_by_type.get(type(message)) or self._inspect(message)
@@ -152,11 +156,14 @@ class JsonWriter:
             prefix, how, empty = f'"{field.json_name}": ', self.how(field), None
             if not field.has_presence and self._writes_empty(field):
                 empty = prefix + how([] if field.is_repeated else field.default_value)
-            element = self._how_one(field) if field.is_repeated and _is_ours(field.message_type) else None
-            is_structured = not field.is_repeated and field.message_type in STRUCTURED
-            fields.append(_Field(field.name, prefix, how, field.has_presence, empty, element, is_structured))
+            fields.append(_Field(field.name, prefix, how, field.has_presence, empty, self._pieces_of(field)))
         self._fields_by_type[type(message)] = fields
         return fields
+
+    def _pieces_of(self, field: FieldDescriptor) -> Callable[[Any], Pieces] | None:
+        if _is_ours(field.message_type):
+            return self._elements if field.is_repeated else self.pieces
+        return _structured if field.message_type in STRUCTURED and not field.is_repeated else None
 
     def _how_one(self, field: FieldDescriptor) -> Written:
         enum, message = field.enum_type, field.message_type
@@ -182,7 +189,7 @@ class JsonWriter:
                 raise TypeError(f"{field.full_name}: no A2A message has a field of this type")
 
 
-def _structured(value: Any) -> Iterator[str]:
+def _structured(value: Any) -> Pieces:
     """Yield the JSON of a Struct, a ListValue or a Value in pieces of at most `PIECE` values.
 
     Raises:
@@ -192,25 +199,27 @@ def _structured(value: Any) -> Iterator[str]:
         kind = value.WhichOneof("kind")
         if kind not in ("struct_value", "list_value"):
             yield _scalar(value, kind)
-            return
+            return 0
         value = getattr(value, kind)
     is_object = isinstance(value, Struct)
-    before, texts = "{" if is_object else "[", []
+    before, texts, count = "{" if is_object else "[", [], 0
     for name in value.fields if is_object else value.values:
         inner = value.fields[name] if is_object else name
         texts.append(f"{before}{encode_basestring(name)}: " if is_object else before)
         before = ", "
+        count += 1
         kind = inner.WhichOneof("kind")
         if kind in ("struct_value", "list_value"):
             yield "".join(texts)
             texts = []
-            yield from _structured(inner)
+            count += yield from _structured(inner)
             continue
         texts.append(_scalar(inner, kind))
         if len(texts) >= 2 * PIECE:
             yield "".join(texts)
             texts = []
     yield "".join([*texts, "" if before == ", " else before, "}" if is_object else "]"])
+    return count
 
 
 def _scalar(value: Value, kind: str | None) -> str:
@@ -269,30 +278,23 @@ def event_json(event: Event) -> str:
     return one_line(f'{{"{_PAYLOADS[type(event)]}": {message_json(event)}}}')
 
 
-async def event_json_in_pieces(event: Event) -> list[bytes]:
-    """Return `event_json(event)` as bytes. While a long task is written, the event loop runs other tasks."""
-    if not (isinstance(event, Task) and is_long(event)):
+async def event_json_in_pieces(event: Event, meter: ResponseMeter) -> list[bytes]:
+    """Return `event_json(event)` as bytes. While a large event is written, the event loop runs other tasks."""
+    if not is_large(event):
         return [event_json(event).encode()]
-    return [b'{"task": ', *await _writer.write_in_pieces(event), b"}"]
+    return [f'{{"{_PAYLOADS[type(event)]}": '.encode(), *await _writer.write_in_pieces(event, meter), b"}"]
 
 
-async def event_line(event: Event) -> str:
-    """Return `event_json(event)`. While a long task is written, the event loop runs other tasks."""
-    if not (isinstance(event, Task) and is_long(event)):
+async def event_line(event: Event, meter: ResponseMeter) -> str:
+    """Return `event_json(event)`. While a large event is written, the event loop runs other tasks."""
+    if not is_large(event):
         return event_json(event)
-    return one_line(b"".join(await event_json_in_pieces(event)).decode())
+    return one_line(b"".join(await event_json_in_pieces(event, meter)).decode())
 
 
-async def task_json(task: Task) -> list[bytes]:
-    """Return `message_json(task)` as bytes. While a long task is written, the event loop runs other tasks."""
-    return await _writer.write_in_pieces(task) if is_long(task) else [message_json(task).encode()]
-
-
-def is_long(task: Task) -> bool:
-    """Return True if writing `task` takes long enough to delay the event loop."""
-    if len(task.history) + len(task.artifacts) > PIECE or task.ByteSize() > PAUSE:
-        return True
-    return any(len(artifact.parts) > PIECE for artifact in task.artifacts)
+async def task_json(task: Task, meter: ResponseMeter) -> list[bytes]:
+    """Return `message_json(task)` as bytes. While a large task is written, the event loop runs other tasks."""
+    return await _writer.write_in_pieces(task, meter) if is_large(task) else [message_json(task).encode()]
 
 
 def one_line(data: str) -> str:
@@ -321,28 +323,32 @@ _page_writer_without_artifacts = _writer_without(_HISTORY, _ARTIFACTS)
 class PiecewiseResponse(Response):
     """Response whose body is sent in pieces, because joining a large body delays the event loop."""
 
-    def __init__(self, pieces: Sequence[bytes], media_type: str) -> None:
-        super().__init__(headers={"Content-Length": str(sum(map(len, pieces)))}, media_type=media_type)
+    def __init__(self, pieces: Sequence[bytes], size: int, media_type: str) -> None:
+        super().__init__(headers={"Content-Length": str(size)}, media_type=media_type)
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the pieces. The event loop runs other tasks between two pieces."""
+        """Send the pieces, many small ones at once. The event loop runs other tasks between two sends."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in self._pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)
+        ready: list[bytes] = []
+        for number, piece in enumerate(self._pieces, start=1):
+            ready.append(piece)
+            if sum(map(len, ready)) >= SENT_AT_ONCE or number == len(self._pieces):
+                await send({"type": "http.response.body", "body": b"".join(ready), "more_body": True})
+                ready = []
+                await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def page_json(page: ListTasksResponse, artifacts: bool) -> list[bytes]:
+async def page_json(page: ListTasksResponse, artifacts: bool, meter: ResponseMeter) -> list[bytes]:
     """Return `page` with its empty fields, but without empty histories. Empty `artifacts` are included only if
     requested.
 
     Source: A2A specification 3.1.4 and 3.2.4.
     """
     writer = _page_writer if artifacts else _page_writer_without_artifacts
-    if any(map(is_long, page.tasks)):
-        return await writer.write_in_pieces(page)
+    if is_large(page):
+        return await writer.write_in_pieces(page, meter)
     return [writer.write(page).encode()]
 
 
@@ -353,11 +359,8 @@ def rpc_response(request_id: str | int | None, result: Sequence[bytes]) -> Respo
 
 
 def json_response(pieces: Sequence[bytes], media_type: str) -> Response:
-    """Return a response with `pieces` as its JSON body. More than `_PIECES_JOINED` pieces are sent one by one."""
-    if len(pieces) > _PIECES_JOINED:
-        return PiecewiseResponse(pieces, media_type)
+    """Return a response with `pieces` as its JSON body."""
+    size = sum(map(len, pieces))
+    if size > SENT_AT_ONCE:
+        return PiecewiseResponse(pieces, size, media_type)
     return Response(b"".join(pieces), media_type=media_type)
-
-
-_PIECES_JOINED = 3
-"""Maximum pieces that are joined into one body: a short result is one piece, and the JSON-RPC envelope adds two."""

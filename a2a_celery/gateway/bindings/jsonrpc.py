@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response
 from ...lifecycle import Event
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
+from ..operations.limits import meter_of
 from ..protocol_errors import rpc_status, to_a2a
 from .endpoints import HttpCallContextBuilder, asked_version, require_version, rpc_error_info, served_as
 from .json_results import event_json_in_pieces, event_line, message_json, one_line, page_json, rpc_response, task_json
@@ -110,13 +111,15 @@ class RpcDispatcher:
         result: Message
         match method:
             case "SendMessage":
-                return await event_json_in_pieces(await handler.on_message_send(params, context))
+                return await event_json_in_pieces(await handler.on_message_send(params, context), meter_of(context))
             case "GetTask":
-                return await task_json(await handler.on_get_task(params, context))
+                return await task_json(await handler.on_get_task(params, context), meter_of(context))
             case "CancelTask":
-                return await task_json(await handler.on_cancel_task(params, context))
+                return await task_json(await handler.on_cancel_task(params, context), meter_of(context))
             case "ListTasks":
-                return await page_json(await handler.on_list_tasks(params, context), params.include_artifacts)
+                return await page_json(
+                    await handler.on_list_tasks(params, context), params.include_artifacts, meter_of(context)
+                )
             case "CreateTaskPushNotificationConfig":
                 result = await handler.on_create_task_push_notification_config(params, context)
             case "GetTaskPushNotificationConfig":
@@ -169,9 +172,10 @@ def _require_envelope(body: Any) -> None:
 async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, context: ServerCallContext) -> EventStream:
     """Return the response to a streaming method."""
     before, after = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": ', "}"
+    meter = meter_of(context)
 
     async def say(event: Event) -> str:
-        return before + await event_line(event) + after
+        return before + await event_line(event, meter) + after
 
     def fault(error: Exception) -> str:
         return one_line(json_utils.dumps(build_error_response(request_id, to_a2a(error))))

@@ -14,22 +14,28 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
+import a2a.server.routes.jsonrpc_dispatcher  # noqa: F401 - before the adapters, which import it in a circle
+from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.compat.v0_3.request_handler import RequestHandler03
 from a2a.compat.v0_3.rest_adapter import REST03Adapter
 from a2a.compat.v0_3.types import (
+    CancelTaskRequest,
     FilePart,
     FileWithBytes,
+    GetTaskRequest,
     Message,
     SendMessageRequest,
     SendStreamingMessageSuccessResponse,
     Task,
+    TaskResubscriptionRequest,
 )
 from a2a.server.context import ServerCallContext
 from a2a.server.jsonrpc_models import JSONRPCError
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.utils import proto_utils
 from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.errors import (
     A2AError,
@@ -50,8 +56,10 @@ from starlette.types import Scope
 from ...acceptance.errors import FieldErrors, fields_text, invalid
 from ...clock import SYSTEM_CLOCK, Clock
 from ...integrations.a2a_sdk import AdaptedErrors
-from ...lifecycle import EventId
+from ...lifecycle import Event, EventId
+from ..middleware.bodies import levels_of, run_in_thread
 from ..middleware.extensions import Endpoint
+from ..operations.limits import ResponseMeter, is_large, meter_of
 from ..operations.push_configs import PROTOCOL
 from ..operations.turns import EVENT_IDS
 from ..protocol_errors import REACHED, RETRY_SECONDS, rpc_status, to_a2a
@@ -188,20 +196,63 @@ async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerat
 
 
 class StrictLegacyHandler(RequestHandler03):
-    """Handler of protocol 0.3 with strict base64. The SDK skips characters that are not base64."""
+    """Handler of protocol 0.3 with strict base64. The SDK skips characters that are not base64.
+
+    Large results are converted in a thread, and their values count for the rate of their owner.
+    """
 
     async def on_message_send(self, request: SendMessageRequest, context: ServerCallContext) -> Task | Message:
         """Send a message. Raises InvalidParamsError if a file is not base64."""
         _require_base64(request.params.message)
-        return await super().on_message_send(request, context)
+        sent = await self.request_handler.on_message_send(conversions.to_core_send_message_request(request), context)
+        result: Task | Message = (await _converted(sent, "", meter_of(context))).result
+        return result
+
+    async def on_get_task(self, request: GetTaskRequest, context: ServerCallContext) -> Task:
+        """Return the current task."""
+        task = await self.request_handler.on_get_task(conversions.to_core_get_task_request(request), context)
+        result: Task = (await _converted(task, "", meter_of(context))).result
+        return result
+
+    async def on_cancel_task(self, request: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """Cancel a task."""
+        task = await self.request_handler.on_cancel_task(conversions.to_core_cancel_task_request(request), context)
+        result: Task = (await _converted(task, "", meter_of(context))).result
+        return result
 
     async def on_message_send_stream(
         self, request: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
         """Send a message and stream its turn. Raises InvalidParamsError if a file is not base64."""
         _require_base64(request.params.message)
-        async for event in super().on_message_send_stream(request, context):
-            yield event
+        meter, request_id = meter_of(context), request.id
+        params = conversions.to_core_send_message_request(request)
+        async for event in self.request_handler.on_message_send_stream(params, context):
+            yield await _converted(event, request_id, meter)
+
+    async def on_subscribe_to_task(
+        self, request: TaskResubscriptionRequest, context: ServerCallContext
+    ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
+        """Stream a task and its updates."""
+        meter, request_id = meter_of(context), request.id
+        params = conversions.to_core_subscribe_to_task_request(request)
+        async for event in self.request_handler.on_subscribe_to_task(params, context):
+            yield await _converted(event, request_id, meter)
+
+
+async def _converted(event: Event | None, request_id: Any, meter: ResponseMeter) -> Any:
+    """Return `event` as a response of protocol 0.3."""
+    assert event is not None  # the handler raises TaskNotFoundError
+    if not is_large(event):
+        return conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id)
+    response, values = await run_in_thread(_convert, event, request_id)
+    meter.add_values(values)
+    return response
+
+
+def _convert(event: Event, request_id: Any) -> tuple[Any, int]:
+    response = conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id)
+    return response, sum(map(len, levels_of(response.model_dump(exclude_none=True))))
 
 
 def _require_base64(message: Message) -> None:

@@ -47,7 +47,8 @@ def parse_json(value: Any, kind: type[P]) -> P:
 def unreadable(error: Exception) -> InvalidParamsError:
     """Return the error for a request that protobuf cannot read.
 
-    The text of protobuf's JSON parser names the field. Other exceptions describe Python types.
+    The client receives the text of protobuf's JSON parser, which names the field. Other exceptions describe Python
+    types, so the client receives a fixed text.
     """
     text = str(error)
     return invalid("params", text if text.startswith("Failed to parse") else "No parameters of this method.")

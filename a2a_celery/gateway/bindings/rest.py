@@ -36,6 +36,7 @@ from ..cards import cached_card
 from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
 from ..middleware.extensions import Endpoint
+from ..operations.limits import meter_of
 from ..operations.push_configs import REPLAYED
 from ..operations.signals import SIGNAL
 from ..protocol_errors import to_a2a
@@ -108,14 +109,16 @@ async def send_message(
     handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """Serve SendMessage."""
-    return _pieces(await event_json_in_pieces(await handler.on_message_send(params, context)))
+    return _pieces(await event_json_in_pieces(await handler.on_message_send(params, context), meter_of(context)))
 
 
 async def send_streaming_message(
     handler: GatewayHandler, params: SendMessageRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """Serve SendStreamingMessage."""
-    frames = frames_of(handler.message_pages(params, context), event_line, rest_fault)
+    frames = frames_of(
+        handler.message_pages(params, context), functools.partial(event_line, meter=meter_of(context)), rest_fault
+    )
     return await EventStream.start(frames, handler.shutdown, handler.clock)
 
 
@@ -128,14 +131,16 @@ async def subscribe_to_task(
 
     Source: HTML standard, section 9.2.
     """
-    frames = frames_of(handler.subscription_pages(params, context), event_line, rest_fault)
+    frames = frames_of(
+        handler.subscription_pages(params, context), functools.partial(event_line, meter=meter_of(context)), rest_fault
+    )
     stream = await EventStream.start(frames, handler.shutdown, handler.clock)
     return Response(status_code=204) if request.method == "GET" and stream.is_empty else stream
 
 
 async def get_task(handler: GatewayHandler, params: GetTaskRequest, context: ServerCallContext, _: Request) -> Response:
     """Serve GetTask."""
-    return _pieces(await task_json(await handler.on_get_task(params, context)))
+    return _pieces(await task_json(await handler.on_get_task(params, context), meter_of(context)))
 
 
 async def get_task_family(
@@ -150,14 +155,16 @@ async def list_tasks(
     handler: GatewayHandler, params: ListTasksRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """Serve ListTasks."""
-    return _pieces(await page_json(await handler.on_list_tasks(params, context), params.include_artifacts))
+    return _pieces(
+        await page_json(await handler.on_list_tasks(params, context), params.include_artifacts, meter_of(context))
+    )
 
 
 async def cancel_task(
     handler: GatewayHandler, params: CancelTaskRequest, context: ServerCallContext, _: Request
 ) -> Response:
     """Serve CancelTask."""
-    return _pieces(await task_json(await handler.on_cancel_task(params, context)))
+    return _pieces(await task_json(await handler.on_cancel_task(params, context), meter_of(context)))
 
 
 async def send_signal(
@@ -216,14 +223,14 @@ async def get_webhook_deliveries(
 async def replay_webhook_deliveries(
     handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
 ) -> Response:
-    """Deliver one event, or all failed events, again."""
+    """Queue a further post of one event, or of all failed events."""
     return JSONResponse(await handler.on_replay_webhook_deliveries(params, context), status_code=202)
 
 
 async def ping_webhook(
     handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
 ) -> Response:
-    """Deliver a test ping."""
+    """Queue a test ping, which a watcher posts."""
     return JSONResponse(await handler.on_ping_webhook(params, context), status_code=202)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from math import isinf
@@ -35,13 +35,10 @@ MAX_JSON_DEPTH = 100
 """Maximum nesting depth, the same as in protobuf's own JSON parser."""
 
 CHARGE = "a2a_charge"
-"""Key in an ASGI scope of a coroutine function that takes tokens for a body from the caller, or rejects the body."""
+"""Key in an ASGI scope of a coroutine function that takes tokens for a body, by its bytes and its values, from the
+caller, or rejects the body."""
 
-BYTES_PER_TOKEN = 1 << 15
-VALUES_PER_TOKEN = 500
-"""Bytes and values of a JSON body that cost the gateway as much time as a small request."""
-
-LARGE_BODY = 1 << 14
+LARGE_BODY = 1 << 12
 """Bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
 
 TOO_MANY_VALUES = f"The body has more than {MAX_JSON_VALUES} values: send large data as a file part"
@@ -85,21 +82,21 @@ async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool =
         parsed, values = await parse_soon(len(body), _parse, body)
     finally:
         if CHARGE in request.scope:
-            await request.scope[CHARGE](len(body) // BYTES_PER_TOKEN + values // VALUES_PER_TOKEN)
+            await request.scope[CHARGE](len(body), values)
     set_json(request, parsed)
     if not isinstance(parsed, dict) and may_be_empty:
         raise InvalidRequestError("The body must be a JSON object")
 
 
 async def parse_soon(size: int, parse: Callable[..., T], *args: Any) -> T:
-    """Return the result of `parse`, a parser of a body of `size` bytes.
+    """Return the result of `parse`, a parser of a body of `size` bytes. A large body is parsed in a thread."""
+    return parse(*args) if size <= LARGE_BODY else await run_in_thread(parse, *args)
 
-    A large body is parsed in a thread. There is only one such thread, because each thread takes CPU time from the event
-    loop.
-    """
-    if size <= LARGE_BODY:
-        return parse(*args)
-    return await asyncio.get_running_loop().run_in_executor(_parser, parse, *args)
+
+async def run_in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Return the result of `function`. There is only one such thread, because each thread takes CPU time from the event
+    loop."""
+    return await asyncio.get_running_loop().run_in_executor(_parser, function, *args)
 
 
 def _parse(body: bytes) -> tuple[Any, int]:
@@ -201,25 +198,31 @@ def _require_few_values(body: bytes) -> None:
             raise InvalidRequestError(TOO_MANY_VALUES)
 
 
-def _require_bounded(value: Any) -> int:
-    """Return the number of values in `value`. The function does not recurse, because the nesting of `value` is
-    untrusted.
-
-    Raises:
-        InvalidRequestError: There are too many values, or they are nested too deeply.
-    """
-    depth, values, level = 0, 0, [value]
+def levels_of(value: Any) -> Iterator[list[Any]]:
+    """Yield the values of each level of nesting in a JSON value. The function does not recurse, because the nesting is
+    untrusted."""
+    level = [value]
     while level:
-        values += len(level)
-        if depth > MAX_JSON_DEPTH:
-            raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} levels deep")
-        if values > MAX_JSON_VALUES:
-            raise InvalidRequestError(TOO_MANY_VALUES)
+        yield level
         level = [
             inner
             for outer in level
             if isinstance(outer, dict | list)
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
-        depth += 1
+
+
+def _require_bounded(value: Any) -> int:
+    """Return the number of values in `value`.
+
+    Raises:
+        InvalidRequestError: There are too many values, or they are nested too deeply.
+    """
+    values = 0
+    for depth, level in enumerate(levels_of(value)):
+        values += len(level)
+        if depth > MAX_JSON_DEPTH:
+            raise InvalidRequestError(f"The body is nested more than {MAX_JSON_DEPTH} levels deep")
+        if values > MAX_JSON_VALUES:
+            raise InvalidRequestError(TOO_MANY_VALUES)
     return values

@@ -30,8 +30,8 @@ async def cancel_on_disconnect(endpoint: Endpoint, request: Request) -> Response
 
 
 class _DisconnectWatch:
-    """Cancels the current asyncio task when the client of `request` disconnects. For a short call, this takes a timer
-    and no asyncio task."""
+    """Watch that cancels the current asyncio task when the client of `request` disconnects. A short call needs only a
+    timer and no additional asyncio task."""
 
     def __init__(self, request: Request) -> None:
         task = asyncio.current_task()

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from a2a.server.context import ServerCallContext
@@ -24,7 +26,7 @@ from ...telemetry.logs import about
 from ...telemetry.names import Action, Attribute
 from ...telemetry.tracing import CARRIED, tracing
 from ..metrics import Metrics
-from ..operations.limits import OwnerLimits
+from ..operations.limits import OwnerLimits, meter_of, scope_of, sizes_of
 from ..operations.validation import check_bounds, require_tenant
 from ..protocol_errors import REACHED, RETRY_SECONDS, record_limit_error, to_a2a
 
@@ -171,19 +173,21 @@ class TraceContext:
             await self._app(scope, receive, send)
 
 
-def operation(name: str, *, counted: bool = True) -> Callable[[F], F]:
+def operation(name: str, *, counted: bool = True, in_turn: bool = False) -> Callable[[F], F]:
     """Return the decorator of the operation `name`, a coroutine method or an async generator method of the handler.
 
     Args:
         name: Name of the operation in metrics and spans.
         counted: False for an operation that needs no store. The operation takes no token, so it works while the store
             is unavailable.
+        in_turn: True for an operation that reads many tasks. An owner's calls are executed one after another, because
+            many large reads at once delay the reads of other owners.
     """
 
     def wrap(method: F) -> F:
         # from the outermost wrapper to the innermost: metrics and span, then the owner's limits, then the mapping of
         # errors
-        return instrumented(name)(limited(counted)(maps_errors(method)))
+        return instrumented(name)(limited(counted, in_turn)(maps_errors(method)))
 
     return wrap
 
@@ -224,25 +228,31 @@ class LimitedHandler(Protocol):
     limits: OwnerLimits
 
 
-def limited(counted: bool) -> Callable[[F], F]:
-    """Return a decorator that starts an operation only if the limits of its owner allow the operation.
-
-    Args:
-        counted: True if the operation takes a token from the owner's request rate.
-    """
+def limited(counted: bool, in_turn: bool) -> Callable[[F], F]:
+    """Return a decorator that starts an operation only if the limits of its owner allow the operation. See `operation`
+    for the arguments."""
 
     def wrap(method: F) -> F:
-        return (_limited_stream if inspect.isasyncgenfunction(method) else _limited_unary)(method, counted)  # type: ignore[return-value]
+        if inspect.isasyncgenfunction(method):
+            return _limited_stream(method, counted)  # type: ignore[return-value]
+        return _limited_unary(method, counted, in_turn)  # type: ignore[return-value]
 
     return wrap
 
 
-def _limited_unary(method: Callable[..., Any], counted: bool) -> Callable[..., Any]:
+def _limited_unary(method: Callable[..., Any], counted: bool, in_turn: bool) -> Callable[..., Any]:
     @functools.wraps(method)
     async def unary(self: LimitedHandler, params: Any, context: ServerCallContext) -> Any:
         try:
             await _require_within_limits(self, params, context, counted)
-            return await method(self, params, context)
+            if not (counted and self.limits.counts_requests):
+                return await method(self, params, context)
+            meter, owner = meter_of(context), (self.limits, self.agent.name, scope_of(context))
+            if in_turn:
+                await meter.take_turn(*owner)
+            result = await method(self, params, context)
+            await meter.begin(*owner, await _size(result))
+            return result
         except LimitExceededError as e:
             record_limit_error(context.state.get(RETRY_SECONDS), e)
             raise
@@ -253,21 +263,48 @@ def _limited_unary(method: Callable[..., Any], counted: bool) -> Callable[..., A
 def _limited_stream(method: Callable[..., AsyncGenerator[Any, None]], counted: bool) -> Callable[..., Any]:
     @functools.wraps(method)
     async def stream(self: LimitedHandler, params: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
-        seconds = context.state.get(RETRY_SECONDS)
+        seconds, meter, scope = context.state.get(RETRY_SECONDS), meter_of(context), scope_of(context)
         try:
             await _require_within_limits(self, params, context, counted)
             with self.limits.stream(self.agent.name, context):
-                events = method(self, params, context)
+                pages = method(self, params, context)
                 del params, context  # a long stream must not keep the request in memory
-                async with aclosing(events):
-                    async for event in events:
-                        yield event
-                        del event
+                async with aclosing(pages):
+                    async for page in pages:
+                        if self.limits.counts_requests:
+                            await meter.begin(self.limits, self.agent.name, scope, await _size(page))
+                        try:
+                            yield page
+                        finally:
+                            await meter.pay()
+                        del page
         except LimitExceededError as e:
             record_limit_error(seconds, e)
             raise
 
     return stream
+
+
+MEASURED = 1 << 18
+"""Bytes of a result that are measured without a pause."""
+
+
+async def _size(result: Any) -> int:
+    """Return the bytes of the result of an operation, or of a page of a stream without its new events."""
+    match result:
+        case Proto():
+            messages = [result]
+        case list():
+            messages = [event.event for event in result if event.is_stored]
+        case _:
+            return len(str(result))  # a dict, whose JSON is as long
+    size = before_pause = 0
+    for part in chain.from_iterable(map(sizes_of, messages)):
+        size += part
+        if size - before_pause > MEASURED:
+            before_pause = size
+            await asyncio.sleep(0)
+    return size
 
 
 async def _require_within_limits(

@@ -9,13 +9,19 @@ Source: A2A specification 13.4 (rate limits on all operations); RFC 6585, sectio
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import accumulate, chain
 from math import ceil
 from typing import NoReturn
+from weakref import WeakValueDictionary
 
 from a2a.server.context import ServerCallContext
+from a2a.types import ListTasksResponse, Task
+from google.protobuf.message import Message as Proto
 
 from ...acceptance.errors import LimitExceededError
 from ...acceptance.limits import LIMIT_TEXTS, REQUESTS, STREAMS, error_of_limit, limit_error, task_limits_of
@@ -37,6 +43,15 @@ STREAM_WAIT = 10
 """Retry-After of a rejected stream, in seconds. The value is fixed, because the end of another stream cannot be
 predicted."""
 
+BYTES_PER_TOKEN = 1 << 15
+VALUES_PER_TOKEN = 500
+"""Bytes and JSON values of a body or a response that cost the gateway as much time as a small request."""
+
+
+def tokens_of(size: int, values: int) -> int:
+    """Return the tokens of a body or a response of `size` bytes, in addition to the token of its request."""
+    return size // BYTES_PER_TOKEN + values // VALUES_PER_TOKEN
+
 
 class OwnerLimits:
     """Limits of the owners of a deployment that serves `agents`."""
@@ -57,9 +72,11 @@ class OwnerLimits:
         self._per_second = settings.owner_requests_per_second
         self._blocked_until: dict[str, float] = {}  # by account
         self._retry_at: dict[str, float] = {}  # by account
+        self._in_debt_until: dict[str, float] = {}  # by account
         self._delay = RefusalDelay(clock)
         self._max_streams = settings.owner_max_streams
         self._streams: Counter[str] = Counter()  # by account
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
         self._burst = settings.owner_request_burst or max(1, ceil(self._per_second or 0))
         agent_names = tuple(agents)
         for agent in agent_names:
@@ -82,7 +99,7 @@ class OwnerLimits:
             LimitExceededError: The caller has no token left.
             StoreUnavailable: The store is unavailable.
         """
-        await self._count(agent, _scope_of(context))
+        await self._count(agent, scope_of(context))
 
     async def count_unparsed_request(self, agent: str, owner: str) -> None:
         """Take a token for a request that failed before it reached an operation. `owner` is "" for an unknown caller.
@@ -93,8 +110,8 @@ class OwnerLimits:
         with suppress(StoreUnavailable):
             await self._count(agent, Scope(owner=owner))
 
-    async def charge_body(self, agent: str, owner: str, tokens: int) -> None:
-        """Take `tokens` tokens from `owner` for a large body, before a request is built from the body.
+    async def charge_body(self, agent: str, owner: str, size: int, values: int = 0) -> None:
+        """Take tokens from `owner` for a body of `size` bytes, before a request is built from the body.
 
         The tokens are taken only if one token is left for the operation itself. A body never costs more than a full
         bucket.
@@ -102,10 +119,47 @@ class OwnerLimits:
         Raises:
             LimitExceededError: The owner has too few tokens.
         """
-        cost = min(tokens, self._burst - 1)
+        cost = min(tokens_of(size, values), self._burst - 1)
         if cost > 0:
             with suppress(StoreUnavailable):
                 await self._count(agent, Scope(owner=owner), cost, spare=1)
+
+    async def charge_response(self, scope: Scope, size: int, values: int) -> None:
+        """Take tokens from the owner of `scope` for a response of `size` bytes, also if the owner has too few.
+
+        The response is not rejected. The owner's next requests are rejected until the debt is paid.
+        """
+        cost = tokens_of(size, values)
+        if cost > 0 and self._per_second is not None:
+            with suppress(StoreUnavailable):
+                wait = await self._store.run(
+                    acquire_request(
+                        self._keys,
+                        scope,
+                        per_second=self._per_second,
+                        burst=self._burst,
+                        cost=cost,
+                        spare=1,
+                        overdraw=True,
+                    )
+                )
+                for times in (self._blocked_until, self._in_debt_until):
+                    _remember(times, scope.account, wait, self._clock.monotonic())
+
+    async def response_turn(self, agent: str, scope: Scope) -> asyncio.Lock:
+        """Return the lock under which the gateway writes a large response for the owner of `scope`. The lock is
+        acquired.
+
+        Raises:
+            LimitExceededError: After the request was counted, another response has taken the owner's last token.
+        """
+        turn = self._turns.setdefault(scope.account, asyncio.Lock())
+        await turn.acquire()
+        wait = self._in_debt_until.get(scope.account, 0.0) - self._clock.monotonic()
+        if wait > 0:
+            turn.release()
+            await self._refuse(agent, scope.account, wait)
+        return turn
 
     async def require_token(self, agent: str, owner: str) -> None:
         """Raise LimitExceededError if this process has rejected `owner` and the Retry-After time has not passed."""
@@ -150,7 +204,7 @@ class OwnerLimits:
         Raises:
             LimitExceededError: The caller has too many open streams in this process.
         """
-        account = _scope_of(context).account
+        account = scope_of(context).account
         if self._max_streams is not None and self._streams[account] >= self._max_streams:
             raise self._error(agent, STREAMS, LIMIT_TEXTS[STREAMS].format(self._max_streams), STREAM_WAIT)
         self._streams[account] += 1
@@ -181,6 +235,93 @@ def _remember(times: dict[str, float], account: str, wait: float, now: float) ->
         times[account] = now + wait
 
 
-def _scope_of(context: ServerCallContext) -> Scope:
+def scope_of(context: ServerCallContext) -> Scope:
     """Return the scope of the caller without an agent."""
     return Scope(tenant=context.tenant, owner=context.user.user_name)
+
+
+METER = "a2a_response_meter"
+"""Key of a request's scope and its call context for the `ResponseMeter` of the request."""
+
+LARGE_RESULT = 1 << 12
+"""Bytes above which a result is written in pieces, and counts for the rate of its owner."""
+
+
+def sizes_of(message: Proto) -> Iterator[int]:
+    """Yield the bytes of the parts of `message`, because measuring a large message at once delays the event loop."""
+    match message:
+        case ListTasksResponse():
+            for task in message.tasks:
+                yield from sizes_of(task)
+        case Task():
+            yield message.status.ByteSize() + message.metadata.ByteSize()
+            for part in chain(message.history, message.artifacts):
+                yield part.ByteSize()
+        case _:
+            yield message.ByteSize()
+
+
+def is_large(message: Proto) -> bool:
+    """Return True if writing `message` takes long enough to delay the event loop."""
+    return any(size > LARGE_RESULT for size in accumulate(sizes_of(message)))
+
+
+class ResponseMeter:
+    """Bytes and JSON values of the results of one request, for which the owner pays after they are written.
+
+    The large results of an owner are written one after another in each gateway process. Several results that are
+    written at once would delay other owners, and each would be written before the first one is paid for.
+    """
+
+    def __init__(self) -> None:
+        self._size = self._values = 0  # not paid for
+        self._has_begun = self._is_large = False
+        self._charge: Callable[[int, int], Awaitable[None]] | None = None
+        self._turn: asyncio.Lock | None = None
+
+    async def take_turn(self, limits: OwnerLimits, agent: str, scope: Scope) -> None:
+        """Wait until no other large result of the owner is written.
+
+        Raises:
+            LimitExceededError: After the request was counted, another result has taken the owner's last token.
+        """
+        if self._turn is None:
+            self._turn = await limits.response_turn(agent, scope)
+
+    async def begin(self, limits: OwnerLimits, agent: str, scope: Scope, size: int) -> None:
+        """Count the bytes of the result that is written next. Wait for the owner's turn if it is the first one.
+
+        Raises:
+            LimitExceededError: See `take_turn`.
+        """
+        is_first, self._has_begun = not self._has_begun, True
+        self._is_large = size > LARGE_RESULT
+        if not self._is_large:
+            return
+        if is_first:  # a stream may wait for its client between two results
+            await self.take_turn(limits, agent, scope)
+        self._charge = partial(limits.charge_response, scope)
+        self._size += size
+
+    def add_values(self, values: int) -> None:
+        """Count JSON values of the current result."""
+        if self._is_large:
+            self._values += values
+
+    async def pay(self) -> None:
+        """Take the tokens for the results that are written, and let the next large result of the owner be written."""
+        size, values = self._size, self._values
+        self._size, self._values = size % BYTES_PER_TOKEN, values % VALUES_PER_TOKEN
+        try:
+            if self._charge is not None:
+                await self._charge(size, values)
+        finally:
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                turn.release()
+
+
+def meter_of(context: ServerCallContext) -> ResponseMeter:
+    """Return the meter of a request. The endpoint of the request pays when the first result is written."""
+    meter: ResponseMeter = context.state.setdefault(METER, ResponseMeter())
+    return meter

@@ -36,6 +36,7 @@ from ...store.webhooks.deliveries import (
     request_post,
 )
 from ...store.webhooks.push_configs import (
+    ESCALATION,
     MAX_PUSH_CONFIGS,
     NewPushConfig,
     delete_push_config,
@@ -125,6 +126,7 @@ class PushConfigs:
         return subscription.without_secrets()
 
     async def get(self, scope: Scope, task_id: str, config_id: str) -> TaskPushNotificationConfig:
+        _require_visible(task_id, config_id)
         sealed = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
         if sealed is None:
             raise _no_config(task_id, config_id)
@@ -139,7 +141,7 @@ class PushConfigs:
         pairs = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
         if pairs is None:  # an archived task has no configs
             await self._task_reader.read(scope, params.task_id, history_length=0, artifacts=False)
-        left = [pair for pair in pairs or () if pair[0] > params.page_token]
+        left = [pair for pair in pairs or () if pair[0] > params.page_token and pair[0] != ESCALATION]
         page = left[: params.page_size or None]
         return ListTaskPushNotificationConfigsResponse(
             configs=[self._opened(params.task_id, config_id, sealed) for config_id, sealed in page],
@@ -148,19 +150,25 @@ class PushConfigs:
 
     async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
         """Delete a config if it exists."""
+        _require_visible(task_id, config_id)
         if not await self._store.run(delete_push_config(self._keys, scope, task_id, config_id)):
             await self._task_reader.read(scope, task_id, history_length=0, artifacts=False)
 
     async def deliveries(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
         """Return the newest and the pending deliveries of a config."""
+        _require_visible(task_id, config_id)
         found = await self._store.run(read_delivery(self._keys, task_id, config_id, scope))
         if found is None:
             raise _no_config(task_id, config_id)
         return _deliveries_json(found)
 
     async def replay(self, scope: Scope, task_id: str, config_id: str, event: str) -> dict[str, Any]:
-        """Deliver the event with the id `event` again, or every failed event if `event` is "". Return the
-        deliveries."""
+        """Queue a further post of the event with the id `event`, or make all failed events due if `event` is "".
+
+        Returns:
+            The deliveries of the config.
+        """
+        _require_visible(task_id, config_id)
         if event:
             await self._request(scope, task_id, config_id, await self._event_id(scope, task_id, config_id, event))
         else:
@@ -168,7 +176,8 @@ class PushConfigs:
         return await self.deliveries(scope, task_id, config_id)
 
     async def ping(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
-        """Deliver a test ping, and return the ping's id and the deliveries."""
+        """Queue a test ping, which a watcher posts, and return the ping's id and the deliveries."""
+        _require_visible(task_id, config_id)
         ping = f"{PING}{uuid4().hex}"
         await self._request(scope, task_id, config_id, ping)
         return {"ping": ping, **await self.deliveries(scope, task_id, config_id)}
@@ -219,6 +228,8 @@ class PushConfigs:
         """
         if len(requested.id) > MAX_ID_LENGTH or not requested.id.isprintable():
             raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} printable characters.")
+        if requested.id == ESCALATION:
+            raise invalid(f"{field}id", f"Send another id: {ESCALATION} is reserved.")
         try:
             events = parse_event_filters(context.state.get("headers", {}).get(EVENTS, ""))
         except ValueError as e:
@@ -259,6 +270,12 @@ class PushConfigs:
 
 def _account(context: ServerCallContext) -> str:
     return Scope(tenant=context.tenant, owner=context.user.user_name).account
+
+
+def _require_visible(task_id: str, config_id: str) -> None:
+    """Raise TaskNotFoundError for the config of an agent, whose URL clients must not see."""
+    if config_id == ESCALATION:
+        raise _no_config(task_id, config_id)
 
 
 def _no_config(task_id: str, config_id: str) -> TaskNotFoundError:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from uuid import uuid4
 
@@ -47,15 +46,10 @@ watcher publishes an unrecorded run."""
 
 
 class BackgroundPublisher:
-    """Publishes runs in the background and records them as published.
+    """Background publisher of runs, which records them as published.
 
     If recording fails or this process ends first, a watcher publishes the run again, and the worker drops the
     duplicate.
-
-    Args:
-        redispatch_after: Seconds after which a watcher checks an unclaimed run of a plain Celery task, which may be
-            running without a claim.
-        recover_after: Seconds after which a watcher checks any other unclaimed run.
     """
 
     def __init__(
@@ -63,16 +57,14 @@ class BackgroundPublisher:
         publisher: Publisher,
         store: AsyncStore,
         keys: Keys,
-        redispatch_after: float,
-        recover_after: float,
+        settings: Settings,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
         self.publisher = publisher
         self._store = store
         self._keys = keys
-        self._redispatch_after = timedelta(seconds=redispatch_after)
-        self._recover_after = min(timedelta(seconds=recover_after), self._redispatch_after)
+        self._settings = settings
         self._published: dict[RunRef, int] = {}
         self._recorder: asyncio.Task[None] | None = None
 
@@ -81,8 +73,7 @@ class BackgroundPublisher:
         now = self._clock.now()
         if options.publish_delay(now):
             return
-        wait = self._recover_after if options.call is None else self._redispatch_after
-        again_us = options.next_check_in(now, wait) // timedelta(microseconds=1)
+        again_us = options.republish_in(now, self._settings)
 
         def on_published() -> None:
             self._published[ref] = again_us
@@ -144,7 +135,7 @@ class AcceptedMessage:
 
 
 class MessageAcceptor:
-    """Accepts the messages for one agent."""
+    """Acceptor of the messages for one agent."""
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ Tasks are archived before they are removed from the store, so this order never m
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from a2a.types import ListTasksRequest, ListTasksResponse, Task, TaskState
@@ -18,6 +19,7 @@ from ...store.keys import quoted
 from ...store.tasks.commands import list_tasks, read_task
 from ...store.tasks.listing import ListQuery, asked, response
 from ...store.tasks.results import Page
+from .limits import is_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,10 @@ class StoredTask:
 
 
 class TaskReader:
-    """Reads tasks. Without an `archive`, ended tasks are deleted after `retention` seconds."""
+    """Reader of tasks from the store, then from the archive.
+
+    Without an `archive`, ended tasks are deleted after `retention` seconds.
+    """
 
     def __init__(self, store: AsyncStore, keys: Keys, archive: Archive | None, retention: int) -> None:
         self._store = store
@@ -93,7 +98,9 @@ class TaskReader:
             )
         )
         archived = await self._archived(scope, query, page)
-        return response(query, page if archived is None else joined(page, archived, query.size))
+        if archived is not None:
+            page = joined(page, archived, query.size)
+        return await response_with_tasks(query, page)
 
     async def not_cancelable_error(self, scope: Scope, task_id: str) -> TaskNotCancelableError:
         """Return the error for a request to cancel a task that is not in the store.
@@ -130,6 +137,17 @@ class TaskReader:
         for task in stored.tasks:
             cut(task, query.history_length, artifacts=query.artifacts)
         return stored
+
+
+async def response_with_tasks(query: ListQuery, page: Page) -> ListTasksResponse:
+    """Return the response for a page. The event loop runs other tasks between two large tasks, because protobuf copies
+    them."""
+    listed = response(query, page)
+    for task in page.tasks:
+        listed.tasks.append(task)
+        if is_large(task):
+            await asyncio.sleep(0)
+    return listed
 
 
 def joined(page: Page, archived: ArchivedPage, size: int) -> Page:

@@ -34,10 +34,14 @@ resumes a stream with one of these ids (``Last-Event-ID``)."""
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """Event for a client. `id` is the event's id in the log, or None if the event is not in the log."""
+    """Event for a client. `id` is the event's id in the log, or None if the event is not in the log.
+
+    `is_stored` is True for a task, and for an event that was in the store before the stream began.
+    """
 
     id: EventId | None
     event: Event
+    is_stored: bool = False
 
 
 def status_after(entry: LogEntry) -> TaskState | None:
@@ -47,14 +51,14 @@ def status_after(entry: LogEntry) -> TaskState | None:
     return COMPLETED if kind_of(entry.event) is EventKind.ANSWER else None
 
 
-def stream_event(entry: LogEntry, task_id: str, context_id: str) -> StreamEvent | None:
+def stream_event(entry: LogEntry, task_id: str, context_id: str, *, is_stored: bool = False) -> StreamEvent | None:
     """Return the stream event for `entry`, or None if streams omit the entry."""
     event = client_event(entry, task_id, context_id)
-    return None if event is None else StreamEvent(entry.id, event)
+    return None if event is None else StreamEvent(entry.id, event, is_stored)
 
 
 class TurnWatch:
-    """Detects the end of a client's turn: a terminal state, or an interrupted state in the client's own turn.
+    """Detector of the end of a client's turn: a terminal state, or an interrupted state in the client's own turn.
 
     Args:
         preceding_turns: Number of client messages whose turns start before this one: 0 for a turn that has started,
@@ -85,11 +89,11 @@ class TurnWatch:
 
         Args:
             after_version: Version of the task that the client has received. Entries up to this version are not visible.
-            until: Version before which no entry ends the turn.
+            until: Newest version when the stream began. No entry before it ends the turn.
         """
         shown_events: list[StreamEvent] = []
         for entry in entries:
-            event = stream_event(entry, task.id, task.context_id)
+            event = stream_event(entry, task.id, task.context_id, is_stored=entry.version <= until)
             if event is not None and entry.version > after_version:
                 shown_events.append(event)
                 after_version = entry.version  # a task that is shown as a whole includes its status
@@ -118,7 +122,7 @@ async def events_of(
 
 
 class TurnFollower:
-    """Follows the turns of one agent's tasks.
+    """Follower of the turns of one agent's tasks.
 
     Args:
         hold: Seconds to hold back a new task while its agent may still give a direct answer, or 0 if the agent gives no
@@ -210,7 +214,7 @@ class TurnFollower:
                 return
             del first
         accepted = await with_full_task(self._follower, accepted)
-        yield [StreamEvent(accepted.newest, apply_history_length(accepted.task, configuration))]
+        yield [StreamEvent(accepted.newest, apply_history_length(accepted.task, configuration), is_stored=True)]
         if is_terminal(accepted.task.status.state) and not accepted.preceding_turns:
             return
         del configuration

@@ -1,0 +1,327 @@
+"""Large responses take tokens from the rate of their owner, in every binding."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
+from a2a.types import GetTaskRequest, ListTasksRequest, SubscribeToTaskRequest, a2a_pb2_grpc
+
+from a2a_celery.acceptance.errors import LimitExceededError
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.gateway.bindings import legacy, rest
+from a2a_celery.gateway.metrics import Metrics
+from a2a_celery.gateway.operations.limits import (
+    BYTES_PER_TOKEN,
+    LARGE_RESULT,
+    VALUES_PER_TOKEN,
+    OwnerLimits,
+    ResponseMeter,
+)
+from a2a_celery.gateway.operations.task_reader import TaskReader
+from a2a_celery.lifecycle.states import COMPLETED
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.runs.commands import Claim
+from a2a_celery.store.tasks.commands import MAX_DEBT
+from tests.support.clients import GRPC_V1, V1
+from tests.support.limited import Limited, limited
+from tests.support.seeds import Seeds, chunk, status
+
+SCOPE = Scope("echo")
+TOKEN_SECONDS = 100
+SLOW = {"owner_requests_per_second": 1 / TOKEN_SECONDS, "owner_request_burst": 100}
+"""Rate at which no token returns during a test."""
+
+V03 = {"A2A-Version": "0.3"}
+Read = Callable[[Limited, str], Awaitable[Any]]
+
+
+@pytest.fixture
+def seeds(store: AsyncStore, keys: Keys) -> Seeds:
+    return Seeds(store, keys)
+
+
+@pytest.fixture
+async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
+    """A gateway with a rate limit and no worker."""
+    async with limited(store, redis_server.store_url, keys, **SLOW) as gateway:
+        yield gateway
+
+
+async def spent(gateway: Limited) -> int:
+    """Return the number of tokens that the anonymous owner has spent."""
+    full_at = int(await gateway.store.redis.get(gateway.keys.requests(Scope())) or 0)
+    seconds, microseconds = await gateway.store.redis.time()
+    return round((full_at / 1e6 - seconds - microseconds / 1e6) / TOKEN_SECONDS)
+
+
+async def claimed(seeds: Seeds, text: str = "", values: int = 0) -> Claim:
+    """Claim a run and write an artifact with `text` and `values` values."""
+    claim = await seeds.claimed(scope=SCOPE)
+    await seeds.appended(claim, chunk(text, append=False, zeros=[0] * values))
+    return claim
+
+
+async def ended(seeds: Seeds, text: str = "", values: int = 0) -> str:
+    """Create a completed task that has an artifact with `text` and `values` values."""
+    claim = await claimed(seeds, text, values)
+    await seeds.settled(claim, status(COMPLETED), before=1)
+    return claim.ref.task_id
+
+
+def http_read(path: str, **headers: str) -> Read:
+    """Return a GET request for a task."""
+
+    async def read(gateway: Limited, task_id: str) -> None:
+        response = await gateway.http.get(path.format(task_id), headers=V1 | headers)
+        assert (response.status_code, task_id in response.text) == (200, True)
+
+    return read
+
+
+def rpc_read(method: str, version: str = "1.0", **headers: str) -> Read:
+    """Return a JSON-RPC request for a task."""
+
+    async def read(gateway: Limited, task_id: str) -> None:
+        params = {"includeArtifacts": True} if method == "ListTasks" else {"id": task_id}
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        response = await gateway.http.post("/", json=body, headers=headers | {"A2A-Version": version})
+        assert (response.status_code, task_id in response.text) == (200, True)
+        assert '"error"' not in response.text
+
+    return read
+
+
+async def get_over_grpc(gateway: Limited, task_id: str) -> None:
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+        await stub.GetTask(GetTaskRequest(id=task_id), metadata=GRPC_V1, timeout=30)
+
+
+async def list_over_grpc(gateway: Limited, task_id: str) -> None:
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+        await stub.ListTasks(ListTasksRequest(include_artifacts=True), metadata=GRPC_V1, timeout=30)
+
+
+async def replay_over_grpc(gateway: Limited, task_id: str) -> None:
+    metadata = (*GRPC_V1, ("last-event-id", "0"))
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.SubscribeToTask(SubscribeToTaskRequest(id=task_id), metadata=metadata, timeout=30)
+        assert [event async for event in call]
+
+
+async def get_over_older_grpc(gateway: Limited, task_id: str) -> None:
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        stub: Any = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+        await stub.GetTask(a2a_v0_3_pb2.GetTaskRequest(name=f"tasks/{task_id}"), timeout=30)
+
+
+REPLAY = {"Last-Event-ID": "0"}
+JSON_READS = {
+    "GetTask": http_read("/tasks/{}"),
+    "ListTasks": http_read("/tasks?includeArtifacts=true"),
+    "replay": http_read("/tasks/{}:subscribe", **REPLAY),
+    "JSON-RPC GetTask": rpc_read("GetTask"),
+    "JSON-RPC ListTasks": rpc_read("ListTasks"),
+    "JSON-RPC replay": rpc_read("SubscribeToTask", **REPLAY),
+    "0.3 GetTask": http_read("/v1/tasks/{}", **V03),
+    "0.3 replay": http_read("/v1/tasks/{}:subscribe", **V03, **REPLAY),
+    "0.3 JSON-RPC GetTask": rpc_read("tasks/get", "0.3"),
+    "0.3 JSON-RPC replay": rpc_read("tasks/resubscribe", "0.3", **REPLAY),
+}
+READS = {
+    **JSON_READS,
+    "gRPC GetTask": get_over_grpc,
+    "gRPC ListTasks": list_over_grpc,
+    "gRPC replay": replay_over_grpc,
+    "0.3 gRPC GetTask": get_over_older_grpc,
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
+async def test_the_bytes_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read: Read) -> None:
+    task_id = await ended(seeds, text="x" * 4 * BYTES_PER_TOKEN)
+
+    await read(gateway, task_id)
+
+    assert await spent(gateway) == 5
+
+
+@pytest.mark.parametrize("read", JSON_READS.values(), ids=list(JSON_READS))
+async def test_the_values_of_a_response_take_tokens(gateway: Limited, seeds: Seeds, read: Read) -> None:
+    task_id = await ended(seeds, values=4 * VALUES_PER_TOKEN)
+
+    await read(gateway, task_id)
+
+    assert await spent(gateway) == 5
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
+async def test_a_small_response_takes_one_token(gateway: Limited, seeds: Seeds, read: Read) -> None:
+    task_id = await ended(seeds, text="x" * (LARGE_RESULT // 2))
+
+    await read(gateway, task_id)
+
+    assert await spent(gateway) == 1
+
+
+async def test_a_task_at_the_start_of_a_stream_takes_tokens_and_its_new_events_take_none(
+    gateway: Limited, seeds: Seeds
+) -> None:
+    claim = await claimed(seeds, text="x" * 4 * BYTES_PER_TOKEN)
+    async with gateway.served() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
+        lines = new.aiter_lines()
+        assert claim.ref.task_id in await anext(line async for line in lines if line.startswith("data"))
+        at_start = await spent(gateway)
+        large = chunk("y" * 4 * BYTES_PER_TOKEN, zeros=[0] * 4 * VALUES_PER_TOKEN)
+        await seeds.settled(claim, large, status(COMPLETED), before=1)
+        rest_of_stream = [line async for line in lines]
+
+    assert "TASK_STATE_COMPLETED" in "".join(rest_of_stream)
+    assert (at_start, await spent(gateway)) == (5, 5)
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
+[RATE] = (float(found) for found in re.findall(r"A2A_OWNER_REQUESTS_PER_SECOND=(\d+)", PAGE))
+"""Rate that the documentation gives as an example. There is no limit by default."""
+
+
+async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: Limited, seeds: Seeds) -> None:
+    claim = await seeds.claimed(scope=SCOPE)
+    async with gateway.served() as http, http.stream("GET", f"/tasks/{claim.ref.task_id}:subscribe", headers=V1) as new:
+        lines = new.aiter_lines()
+        await anext(lines)
+        for before in range(0, 10_000, 1000):
+            await seeds.appended(claim, *[chunk("word ")] * 1000, before=before)
+        await seeds.settled(claim, status(COMPLETED), before=10_000)
+        events = [line async for line in lines if line.startswith("data")]
+
+    assert len(events) > 10_000
+    assert await spent(gateway) == 1
+
+
+async def test_a_task_of_100_kib_can_be_polled_each_second(gateway: Limited, seeds: Seeds) -> None:
+    task_id = await ended(seeds, text="x" * 100 * 1024)
+
+    await JSON_READS["GetTask"](gateway, task_id)
+
+    assert await spent(gateway) <= RATE
+
+
+async def test_a_response_is_delivered_and_the_next_request_is_refused_until_it_is_paid(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await ended(seeds, values=4 * VALUES_PER_TOKEN)
+    rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 2}
+    async with (
+        limited(store, redis_server.store_url, keys, **rate) as one,
+        limited(store, redis_server.store_url, keys, **rate) as two,
+    ):
+        first = await one.http.get(f"/tasks/{task_id}", headers=V1)
+        later = [await gateway.http.get(f"/tasks/{task_id}", headers=V1) for gateway in (one, two)]
+
+    [artifact] = first.json()["artifacts"]
+    assert artifact["metadata"] == {"zeros": [0] * 4 * VALUES_PER_TOKEN}
+    assert [response.status_code for response in later] == [429, 429], "in every gateway"
+    assert all(30 < int(response.headers["retry-after"]) <= 40 for response in later), "two tokens less five, and one"
+
+
+async def test_a_debt_is_bounded(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds) -> None:
+    task_id = await ended(seeds, text="x" * 40 * BYTES_PER_TOKEN)
+    rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 2}
+    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+        statuses = [(await gateway.http.get(f"/tasks/{task_id}", headers=V1)).status_code]
+        refused = await gateway.http.get(f"/tasks/{task_id}", headers=V1)
+
+    assert [*statuses, refused.status_code] == [200, 429]
+    assert MAX_DEBT < int(refused.headers["retry-after"]) <= MAX_DEBT + 10, "the debt, and the next token"
+
+
+async def test_of_large_responses_at_once_one_is_written_and_the_next_one_waits_for_its_payment(
+    store: AsyncStore, keys: Keys
+) -> None:
+    settings = Settings(owner_requests_per_second=0.1, owner_request_burst=2)
+    limits = OwnerLimits(settings, store, keys, ["echo"], Metrics(store, keys, {}))
+    ann, bob = Scope(owner="ann"), Scope(owner="bob")
+    meters = [ResponseMeter() for _ in range(4)]
+    await meters[0].begin(limits, "echo", ann, LARGE_RESULT + 1)
+    second = asyncio.create_task(meters[1].begin(limits, "echo", ann, LARGE_RESULT + 1))
+    await meters[2].begin(limits, "echo", bob, LARGE_RESULT + 1)
+    await meters[3].begin(limits, "echo", ann, LARGE_RESULT)
+
+    assert not second.done()
+    meters[0].add_values(4 * VALUES_PER_TOKEN)
+    await meters[0].pay()
+
+    with pytest.raises(LimitExceededError):
+        await second
+    with pytest.raises(LimitExceededError):  # a request that was counted before, and whose task was read later
+        await ResponseMeter().begin(limits, "echo", ann, LARGE_RESULT + 1)
+    await ResponseMeter().begin(limits, "echo", ann, LARGE_RESULT)
+
+
+async def test_lists_at_once_are_read_one_after_another(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ended(seeds, values=20 * VALUES_PER_TOKEN)
+    reads: list[int] = []
+    page = TaskReader.page
+
+    async def recorded(self: TaskReader, *args: Any) -> Any:
+        reads.append(len(reads))
+        return await page(self, *args)
+
+    monkeypatch.setattr(TaskReader, "page", recorded)
+    rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 10}
+    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+        path = "/tasks?includeArtifacts=true"
+        answers = await asyncio.gather(*(gateway.http.get(path, headers=V1) for _ in range(10)))
+
+    assert sorted(answer.status_code for answer in answers) == [200] + [429] * 9
+    assert reads == [0], "what is refused is not read"
+
+
+async def test_a_response_that_cannot_be_written_lets_the_next_one_be_written(
+    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> list[bytes]:
+        raise ValueError("JSON has no nan")
+
+    task_id = await ended(seeds, text="x" * 2 * LARGE_RESULT)
+    with monkeypatch.context() as patch:
+        patch.setattr(rest, "task_json", fails)
+        failed = await gateway.http.get(f"/tasks/{task_id}", headers=V1)
+
+    async with asyncio.timeout(30):
+        await JSON_READS["GetTask"](gateway, task_id)
+    assert failed.status_code == 500
+
+
+@pytest.mark.parametrize("read", ["0.3 GetTask", "0.3 JSON-RPC GetTask", "0.3 JSON-RPC replay"])
+async def test_a_large_result_of_the_older_protocol_is_converted_in_a_thread(
+    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    threads: list[str] = []
+    convert = legacy._convert
+
+    def recorded(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return convert(*args)
+
+    monkeypatch.setattr(legacy, "_convert", recorded)
+    await JSON_READS[read](gateway, await ended(seeds, text="small"))
+    assert not threads
+
+    await JSON_READS[read](gateway, await ended(seeds, values=4 * VALUES_PER_TOKEN))
+
+    assert set(threads) == {"a2a-parser_0"}
