@@ -67,7 +67,7 @@ class RemoteAgent:
 
     A task that an A2A Celery agent starts through this class is a child of that agent's task: the metadata of the
     message names the parent, and the request has the ``traceparent`` of the run. The child is cancelled when its parent
-    is cancelled or retried, unless `cancel_with_parent` is False.
+    is cancelled, fails or is retried, unless `cancel_with_parent` is False.
 
     Args:
         url: Base address of the agent, ``http://`` or ``https://``. For ``https://``, interfaces of the card at
@@ -89,7 +89,7 @@ class RemoteAgent:
         reconnect_timeout: Seconds for which requests to an unreachable agent are retried.
         max_response_bytes: Maximum size of a response, or of one event of a stream, after decompression.
         clock: Source of time, for tests.
-        cancel_with_parent: False if tasks must survive the cancellation of the task that starts them.
+        cancel_with_parent: False if tasks must survive the task that starts them.
 
     Raises:
         ConfigError: An argument is invalid.

@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     worker_checks.workers,
     worker_checks.versions,
     worker_checks.agents,
+    worker_checks.agent_versions,
     worker_checks.imports,
     worker_checks.results,
     worker_checks.cancelling,

@@ -21,6 +21,7 @@ from ...settings import Settings
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import read_metrics
 from ...store.admin.start_check import Server, announced_workers, server_of, watchers
+from ...store.admin.version_workers import VersionWorker, version_workers
 from ...store.webhooks.deliveries import deliveries
 from ...store.webhooks.push_configs import secrets_in_use
 from ..client.task_commands import DEFAULT_URL
@@ -157,6 +158,12 @@ class Survey:
     announced: tuple[Mapping[str, Any], ...] = ()
     """Announcements of the workers that Celery's remote control cannot reach."""
 
+    version_tasks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Number of open tasks by agent and version of its code."""
+
+    version_workers: Sequence[VersionWorker] = ()
+    """Version queues, and the workers that consume them."""
+
     queues: Mapping[str, str | None] = field(default_factory=dict)
     """Queue of each agent's runs that have no `route`, or None if the agent's options name no queue."""
 
@@ -187,6 +194,8 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
     watching: tuple[Mapping[str, Any], ...] | str
     webhooks, dead_letters = Webhooks(), 0
     announced: tuple[Mapping[str, Any], ...] = ()
+    version_tasks: Mapping[tuple[str, str], int] = {}
+    with_version: list[VersionWorker] = []
     storage: StorageState | None = None
     keys = Keys(settings.key_prefix)
     try:
@@ -194,7 +203,9 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         watching = tuple(json.loads(report) for report in store.run(watchers(keys)))
         announced = tuple(json.loads(text) for text in store.run(announced_workers(keys)))
         webhooks = _webhooks(store, keys)
-        dead_letters = store.run(read_metrics(keys)).dead_letters
+        metrics = store.run(read_metrics(keys))
+        dead_letters, version_tasks = metrics.dead_letters, metrics.counted("version")
+        with_version = store.run(version_workers(keys))
         storage = read_storage_state(store, keys, settings)
     except (StoreUnavailable, ConfigError) as e:
         server = watching = str(e)
@@ -219,6 +230,8 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         },
         workers={} if isinstance(broker, str) else reports(app, timeout),
         announced=announced,
+        version_tasks=version_tasks,
+        version_workers=with_version,
         queues={name: queue_of(app, agent) for name, agent in found.agents.items()},
         import_errors=import_errors(found.agents.values()),
         work={name: _work(agent) for name, agent in found.agents.items()},

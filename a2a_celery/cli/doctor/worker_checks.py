@@ -121,6 +121,23 @@ def versions(found: Survey) -> Iterator[Finding]:
         yield ok("versions", ", ".join(f"{name} {version}" for name, version in here.items()) + ", everywhere")
 
 
+def agent_versions(found: Survey) -> Iterator[Finding]:
+    """Report the versions of agents that have workers or open tasks."""
+    workers = {(one.agent, one.version): set[str]() for one in found.version_workers}
+    for one in found.version_workers:
+        workers[one.agent, one.version].add(one.worker)
+    for agent, version in sorted({*workers, *found.version_tasks}):
+        nodes, tasks = workers.get((agent, version), set()), found.version_tasks.get((agent, version), 0)
+        if nodes:
+            yield ok(f"agent {agent}", f"version {version} has open tasks: {tasks}, and workers: {len(nodes)}")
+        else:
+            yield note(
+                f"agent {agent}",
+                f"tasks that began with version {version}, which no worker has: {tasks}. Other versions continue them, "
+                f"or fail them if their steps differ. To prevent failures, start a worker with version {version}.",
+            )
+
+
 def results(found: Survey) -> Iterator[Finding]:
     """Report a configuration that hides the results of Celery tasks from watchers."""
     plain = ", ".join(agent for agent, work in found.work.items() if work.plain)

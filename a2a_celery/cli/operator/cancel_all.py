@@ -82,7 +82,7 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Canceller:
-    """Cancels tasks one by one, with the same guarantees and texts as CancelTask."""
+    """Canceller of tasks, one at a time, with the guarantees and texts of CancelTask."""
 
     def __init__(self, store: SyncStore, keys: Keys, publisher: Publisher, timeout: float) -> None:
         self._store = store

@@ -223,7 +223,7 @@ class Choice:
 
 
 class Drainer:
-    """Drains the selected workers through Celery's remote control."""
+    """Drain of the selected workers through Celery's remote control."""
 
     def __init__(self, app: Celery, chosen: Choice) -> None:
         self._app = app

@@ -120,7 +120,8 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
         for one in durations:
             click.echo(one.as_json(task_id, found.agent))
         return
-    click.echo(f"task {task_id} ({found.agent}, context {found.context_id}): {state_name(found.state)}")
+    version = f", version {found.version}" if found.version else ""
+    click.echo(f"task {task_id} ({found.agent}{version}, context {found.context_id}): {state_name(found.state)}")
     if not durations:
         click.echo("no step is recorded yet: no run has begun, or one has just begun")
         return

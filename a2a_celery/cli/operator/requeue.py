@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -116,7 +116,7 @@ def requeue(
 
 
 class Requeuer:
-    """Requeues dead letters one at a time."""
+    """Requeuer of dead letters, one at a time."""
 
     def __init__(self, found: A2A, store: SyncStore, keys: Keys, *, from_start: bool = False) -> None:
         self._found = found
@@ -180,8 +180,7 @@ class Requeuer:
         except BrokerUnavailable:
             self._broker_unavailable = True  # do not wait for the broker a second time
             return RequeueResult(dead, new, published=False)
-        wait = timedelta(seconds=self._found.settings.redispatch_after)
-        again_us = options.next_check_in(datetime.now(UTC), wait) // timedelta(microseconds=1)
+        again_us = options.republish_in(datetime.now(UTC), self._found.settings)
         self._store.run(mark_published(self._keys, RunRef(new, 1), again_us=again_us))
         return RequeueResult(dead, new, published=True)
 

@@ -190,8 +190,15 @@ class TurnStream:
         raise InvalidResponse(f"{self._url} sent an empty response")
 
     async def _send(self, request: SendMessageRequest, *, streaming: bool = True) -> Events:
-        """Yield the response to a message, or its stream. Until the first event, the message is resent if that is
-        safe."""
+        """Send a message and yield the events of its response.
+
+        If the connection fails before the first event, the message is resent if a repeat is safe. Otherwise, the task
+        that the message started or continued is the only event.
+
+        Raises:
+            ResponseLost: The response was lost, and no such task is visible.
+            AgentUnreachable: The connection failed and is not retried.
+        """
         connection = await self._connect(streaming)
         # Without streams, the client needs the id of a new task early. A message to an existing task already has the
         # id.
