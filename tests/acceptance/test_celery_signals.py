@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from a2a.types import TaskStatusUpdateEvent
 from redis import Redis
@@ -27,12 +26,12 @@ from a2a_celery.lifecycle.own_metadata import ATTEMPT, MAX_ATTEMPTS, NAMESPACE, 
 from a2a_celery.store import Keys
 from a2a_celery.store.log.pages import read_log
 from tests.support import ROOT
-from tests.support.clients import V1
+from tests.support.clients import rest
 from tests.support.system_under_test import SystemUnderTest, running_system, text_of
-from tests.support.waiting import LIMIT, eventually
+from tests.support.waiting import eventually
 
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-POOLS = ("prefork", "threads", "solo", "asyncio")
+POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 
 
 @dataclass
@@ -44,8 +43,15 @@ class SignalLog:
 
     def signals_of(self, task_id: str) -> list[str]:
         """Return the names of the signals of the first run, in order and without "task_"."""
+        return [name for name, _ in self._signals(task_id)]
+
+    def state_of(self, task_id: str) -> str | None:
+        """Return the state in ``task_postrun`` of the first run, or None without this signal."""
+        return next((state for name, state in self._signals(task_id) if name == "postrun"), None)
+
+    def _signals(self, task_id: str) -> list[tuple[str, str]]:
         lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
-        return [line.split()[1] for line in lines if line.startswith(f"{task_id}.1 ")]
+        return [(name, state) for celery_id, name, state in map(str.split, lines) if celery_id == f"{task_id}.1"]
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -60,45 +66,49 @@ def signal_log(
 
 
 def table() -> dict[str, tuple[str, str, str]]:
-    """Return the rows of the page by outcome: signals on prefork, signals elsewhere, event."""
+    """Return the rows of the page by outcome: signals on prefork, signals on other pools, event."""
     section = PAGE.partition("## Celery's signals and events")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
     return {row[0]: (row[1], row[2], row[3]) for row in rows if row[0] != "the A2A task" and set(row[0]) != {"-"}}
 
 
-def begin(system: SystemUnderTest, row: str) -> str:
-    """Bring about what a row of the table is about. Return the task's id."""
-    match row:
-        case "COMPLETED":
-            return system.send("echo", "hi")
-        case "FAILED, by its agent or a time limit":
-            return system.send("fail")
-        case "FAILED, its process was lost":
-            return system.send("ends", "SIGKILL")
-        case "REJECTED, by its agent":
-            return system.send("refuse")
-        case "REJECTED, the worker has no such agent":
-            return system.send("ghost", "hi")
-        case "INPUT_REQUIRED, AUTH_REQUIRED":
-            return system.send("ask")
-        case "CANCELED, by its client":
-            task_id = system.send("patient", "hi")
-            eventually(lambda: system.is_in(task_id, "WORKING"))
-            httpx.post(f"{system.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
-            return task_id
-        case "CANCELED, by an operator while it ran":
-            task_id = system.send("silent", "60")
-            eventually(lambda: system.is_in(task_id, "WORKING"))
-            system.celery.control.revoke(f"{task_id}.1", terminate=True)
-            return task_id
-        case "REJECTED, expired":
-            return expired(system, "hello")
-        case "CANCELED, by an operator before it began":
-            with system.without_consumer():
-                task_id = system.send("echo", "hello")
-                system.revoke(task_id)
-            return task_id
-    raise AssertionError(row)
+def cancel(system: SystemUnderTest, agent: str, task_id: str) -> None:
+    """Cancel a task as its client."""
+    answer = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent=agent)
+    assert answer.json()["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+def canceled_while_it_runs(system: SystemUnderTest) -> str:
+    """Cancel a task while its agent works."""
+    task_id = system.send("patient", "hi")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
+    cancel(system, "patient", task_id)
+    return task_id
+
+
+def canceled_in_its_queue(system: SystemUnderTest) -> str:
+    """Cancel a task before a worker fetches its message."""
+    with system.without_consumer():
+        task_id = system.send("echo", "hello")
+        cancel(system, "echo", task_id)
+        eventually(lambda: f"{task_id}.1" in system.revoked_in_worker(), what="the worker knows the revoke")
+    return task_id
+
+
+def revoked_in_its_queue(system: SystemUnderTest) -> str:
+    """Revoke a run before a worker fetches its message."""
+    with system.without_consumer():
+        task_id = system.send("echo", "hello")
+        system.revoke(task_id)
+    return task_id
+
+
+def terminated(system: SystemUnderTest) -> str:
+    """Revoke a run with ``terminate=True`` while its agent works."""
+    task_id = system.send("silent", "60")
+    eventually(lambda: system.is_in(task_id, "WORKING"))
+    system.celery.control.revoke(f"{task_id}.1", terminate=True)
+    return task_id
 
 
 def expired(system: SystemUnderTest, message: str) -> str:
@@ -110,22 +120,88 @@ def expired(system: SystemUnderTest, message: str) -> str:
     return task_id
 
 
+WAYS: dict[str, dict[str, Callable[[SystemUnderTest], str]]] = {
+    "COMPLETED": {"function": lambda system: system.send("echo", "hi")},
+    "FAILED, by its agent or a time limit": {
+        "exception": lambda system: system.send("fail"),
+        "agent's limit": lambda system: system.send("limited"),
+    },
+    "FAILED, its process was lost": {"SIGKILL": lambda system: system.send("ends", "SIGKILL")},
+    "WORKING, it is retried": {
+        "autoretry_for": lambda system: system.send("unlucky"),
+        "plain task": lambda system: system.send("later", data={}),
+    },
+    "WORKING, it is suspended": {"wait_for": lambda system: system.send("suspended")},
+    "INPUT_REQUIRED": {"InputRequired": lambda system: system.send("ask")},
+    "AUTH_REQUIRED": {"AuthRequired": lambda system: system.send("authorize")},
+    "REJECTED, by its agent": {
+        "Rejected": lambda system: system.send("refuse"),
+        "Reject": lambda system: system.send("ends", "Reject"),
+    },
+    "REJECTED or FAILED, a plain Celery task by its exception": {
+        "Rejected": lambda system: system.send("raises", data={"what": "Rejected"}),
+        "ValueError": lambda system: system.send("raises", data={"what": "ValueError"}),
+    },
+    "REJECTED, expired": {"expires": lambda system: expired(system, "hello")},
+    "REJECTED, the worker has no such agent": {"ghost": lambda system: system.send("ghost", "hi")},
+    "CANCELED, by its client, while it ran": {"CancelTask": canceled_while_it_runs},
+    "CANCELED, by its agent": {"CancelledError": lambda system: system.send("ends", "CancelledError")},
+    "CANCELED, by its client or an operator, before it began": {
+        "CancelTask": canceled_in_its_queue,
+        "revoke": revoked_in_its_queue,
+    },
+    "CANCELED, by an operator, while it ran": {"terminate": terminated},
+}
+"""Functions that bring about the rows of the table, by row and name. Each returns the id of its task."""
+
+
+def test_each_row_of_the_table_is_brought_about() -> None:
+    assert list(table()) == list(WAYS)
+
+
 @pytest.mark.every_cell
-@pytest.mark.parametrize("row", list(table()))
-def test_each_end_sends_the_signals_of_the_table(signal_log: SignalLog, row: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "way"), [(row, way) for row, ways in WAYS.items() for way in ways])
+def test_each_end_sends_the_signals_of_the_table(signal_log: SignalLog, row: str, way: str, tmp_path: Path) -> None:
     system, (on_prefork, elsewhere, event) = signal_log.system, table()[row]
     expected = on_prefork if system.pool == "prefork" else elsewhere
     names = [name.removeprefix("task_") for name in re.findall(r"`(task_\w+)`", expected)]
     if "lost" in row and system.pool != "prefork":  # with its worker, which others here need
         require_lost_worker(system, tmp_path, row, names)
         return
-    task_id = begin(system, row)
+    task_id = WAYS[row][way](system)
 
     eventually(lambda: len(signal_log.signals_of(task_id)) >= len(names), what=f"the worker sends {names}")
     system.require_celery_events(task_id, event.strip("`").removeprefix("task-"))
-    assert system.log(task_id)[-1] in row
+    eventually(lambda: system.log(task_id)[-1] in row, what="the task is in its state")
     assert Counter(signal_log.signals_of(task_id)) == Counter(names)
+    if "postrun" in names and way != "terminate":
+        expected_state = {"success": "SUCCESS", "failure": "FAILURE", "retry": "RETRY"}.get(names[1], "IGNORED")
+        assert signal_log.state_of(task_id) == expected_state
     system.require_working()
+    assert len(system.events.ends_of(f"{task_id}.1")) == 1, "no other end follows"
+
+
+@pytest.mark.every_cell
+def test_a_copy_of_a_message_sends_no_signal_of_an_end(signal_log: SignalLog) -> None:
+    system = signal_log.system
+    task_id = system.send("echo", "hi")
+    eventually(lambda: signal_log.signals_of(task_id) == ["prerun", "success", "postrun"], what="the run has ended")
+
+    system.celery.send_task("a2a.echo", (task_id, 1), task_id=f"{task_id}.1", queue=system.fleet.queue)
+
+    system.require_celery_events(task_id, "succeeded", "dropped")
+    eventually(lambda: signal_log.signals_of(task_id)[3:] == ["prerun", "postrun"], what="the copy has ended")
+
+
+@pytest.mark.every_cell
+def test_celerys_hard_limit_sends_two_failures(tmp_path: Path, broker: str) -> None:
+    log = tmp_path / "signals"
+    env = {"app": "tests.support.signal_log", "TEST_SIGNALS": str(log), "TEST_TIME_LIMIT": "3"}
+    with running_system(tmp_path, "prefork", broker, **env) as system:
+        task_id = system.send("stuck", "60")
+
+        system.require_celery_events(task_id, "failed", "failed")
+        assert SignalLog(system, log).signals_of(task_id) == ["prerun", "failure", "failure"]
 
 
 def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: list[str]) -> None:
@@ -134,7 +210,7 @@ def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: 
     env = {"app": app, "TEST_SIGNALS": str(log), "A2A_LEASE_TTL": "2"}
     broker = "redis" if system.fleet.broker_url == system.fleet.redis.broker_url else "rabbitmq"
     with running_system(folder, system.pool, broker, **env) as lost:
-        task_id = begin(lost, row)
+        task_id = lost.send("ends", "SIGKILL")
         eventually(lambda: not lost.worker.running, what="the worker is gone")
         lost.fleet.watcher()
         eventually(lambda: lost.is_in(task_id, "FAILED"), what="a watcher ends the run")
@@ -144,17 +220,18 @@ def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: 
 
 
 ENDS_FROM_SIGNALS = [
-    ("fail", "", "FAILED", AGENT_FAILED),
-    ("ends", "SIGKILL", "FAILED", WORKER_LOST),
-    ("ghost", "hello", "REJECTED", AGENT_UNKNOWN),
-    ("terminated", "60", "CANCELED", CANCELED_BY_OPERATOR),
-    ("revoked", "hello", "CANCELED", CANCELED_BY_OPERATOR),
-    ("expired", "hello", "REJECTED", NOT_BEGUN_IN_TIME),
-    ("unreadable", "hello", "REJECTED", MESSAGE_UNREADABLE),
+    ("fail", "", ["WORKING", "FAILED"], AGENT_FAILED),
+    ("ends", "SIGKILL", ["WORKING", "FAILED"], WORKER_LOST),
+    ("ghost", "hello", ["REJECTED"], AGENT_UNKNOWN),
+    ("terminated", "60", ["WORKING", "CANCELED"], CANCELED_BY_OPERATOR),
+    ("revoked", "hello", ["CANCELED"], CANCELED_BY_OPERATOR),
+    ("expired", "hello", ["REJECTED"], NOT_BEGUN_IN_TIME),
+    ("unreadable", "hello", ["REJECTED"], MESSAGE_UNREADABLE),
+    ("count", "3", ["FAILED"], AGENT_FAILED),
 ]
 POOLS_WITHOUT = {
-    "terminated": ["threads"],  # Celery terminates no thread
-    "ends": ["threads", "asyncio"],  # the whole worker is lost with its receivers
+    "terminated": ["threads", "solo"],  # Celery terminates no thread, and a busy solo worker reads no broadcast
+    "ends": ["threads", "solo", "gevent", "asyncio"],  # the whole worker is lost with its receivers
 }
 """By the first word of such a row, the pools on which no run ends like that."""
 
@@ -170,17 +247,17 @@ def receivers_only(
 
 @pytest.mark.every_cell
 @pytest.mark.parametrize(
-    ("receivers_only", "how", "message", "state", "text"),
+    ("receivers_only", "how", "message", "log", "text"),
     [
         pytest.param(pool, *row, id=f"{pool}-{row[0]}")
-        for pool in ("prefork", "threads", "asyncio")
+        for pool in POOLS
         for row in ENDS_FROM_SIGNALS
         if pool not in POOLS_WITHOUT.get(row[0], ())
     ],
     indirect=["receivers_only"],
 )
 def test_a_receiver_writes_the_end_that_the_run_did_not_write(
-    receivers_only: SystemUnderTest, how: str, message: str, state: str, text: str
+    receivers_only: SystemUnderTest, how: str, message: str, log: list[str], text: str
 ) -> None:
     system, agent = receivers_only, how
     match how:
@@ -217,10 +294,10 @@ def test_a_receiver_writes_the_end_that_the_run_did_not_write(
     task = system.ended(agent, task_id)
 
     assert text_of(task) == text
-    assert [kind for kind in system.log(task_id) if kind not in ("SUBMITTED", "WORKING", "artifact")] == [state]
+    assert system.log(task_id) == ["SUBMITTED", *log]
 
 
-@pytest.fixture(scope="module", params=["prefork", "threads"])
+@pytest.fixture(scope="module", params=POOLS)
 def unreleased(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:

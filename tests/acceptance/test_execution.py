@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,36 +127,6 @@ def test_a_history_outlives_its_worker_and_is_stored_without_celery_events(watch
     assert re.fullmatch(r"1 +1 +INITIALIZING +[-0-9]+ [0-9:.]+ +[0-9.]+ s +- +\S+", output[2])
     assert re.fullmatch(r"1 +1 +TOOL_EXECUTION +[-0-9]+ [0-9:.]+ +lost +tool slow +\S+", output[3])
     assert watched.celery_events(task["id"]) == []
-
-
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_the_next_attempt_on_another_worker_knows_where_the_last_one_died(tmp_path: Path, pool: str) -> None:
-    lease = {"A2A_LEASE_TTL": "2"}
-    with running_fleet(tmp_path, app="tests.support.steppers", **lease) as fleet:
-        gateway, worker = fleet.gateway(), fleet.worker(pool=pool)
-        fleet.watcher()
-        store = SyncStore(fleet.redis.store_url)
-        task = send(gateway, "dies", returnImmediately=True)
-
-        def is_in_the_tool() -> bool:
-            found = store.run(read_steps(Keys("a2a"), task["id"]))
-            return found is not None and len(found.steps) == 2
-
-        eventually(is_in_the_tool, what="its step is saved")
-        store.close()
-        worker.kill()
-        fleet.worker(pool=pool)
-        eventually(lambda: state(read(gateway, "dies", task)) == "COMPLETED", what="the next attempt ends")
-
-        [part] = read(gateway, "dies", task)["artifacts"][0]["parts"]
-
-    assert part["data"] == [
-        "IDLE to INITIALIZING",
-        "INITIALIZING to TOOL_EXECUTION search",
-        "TOOL_EXECUTION to ERROR lost",
-        "ERROR to IDLE",
-        "IDLE to INITIALIZING",
-    ]
 
 
 STEPS = ["INITIALIZING", "MODEL_CALL m1", "TOOL_EXECUTION search", "COMPLETED"]

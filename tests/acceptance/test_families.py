@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_PARENT
-from a2a_celery.lifecycle.states import CANCELED, INPUT_REQUIRED, WORKING
+from a2a_celery.lifecycle.states import CANCELED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.store.tasks.family import Family, read_family
@@ -94,6 +95,17 @@ def test_a_cancel_of_the_parent_cancels_the_family(families: Families, text: str
     families.reaches(task["id"], INPUT_REQUIRED if text == "ask" else WORKING)
 
     cancel(families.gateway, "starts", task)
+
+    require_canceled_family(families, task["id"])
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_parent_that_fails_cancels_its_family(families: Families, tmp_path: Path) -> None:
+    task = families.begun(f"fail {tmp_path / 'go'}")
+    families.children(families.children(task["id"], 2)[0], 1)
+
+    (tmp_path / "go").touch()
+    families.reaches(task["id"], FAILED)
 
     require_canceled_family(families, task["id"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.support.fleet import free_port
 from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import LIMIT, eventually
 
+POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 SECRET = "7b1fe0 what a client said"
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8").partition("## Flower")[2].partition("\n## ")[0]
 
@@ -31,15 +32,21 @@ class Shown:
     system: SystemUnderTest
     url: str
 
-    def run(self, task_id: str, state: str, number: int = 1) -> dict[str, Any]:
-        """Wait until a run in Flower's API is in that state, and return it."""
+    def run(self, task_id: str, *states: str, number: int = 1) -> dict[str, Any]:
+        """Wait until a run in Flower's API is in one of `states`, and return it."""
+        return self._when(f"{task_id}.{number}", lambda run: run.get("state") in states, f"Flower says {states}")
 
+    def retried(self, task_id: str) -> dict[str, Any]:
+        """Wait until the first run in Flower's API was retried and its next message received, and return it."""
+        return self._when(f"{task_id}.1", lambda run: run.get("retried") and run["retries"], "Flower knows the retry")
+
+    def _when(self, celery_id: str, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            answer = httpx.get(f"{self.url}/api/task/info/{task_id}.{number}", timeout=30)
-            run = answer.json() if answer.is_success else {}
-            return run if run.get("state") == state else None
+            answer = httpx.get(f"{self.url}/api/task/info/{celery_id}", timeout=30)
+            run: dict[str, Any] = answer.json() if answer.is_success else {}
+            return run if condition(run) else None
 
-        shown = eventually(found, what=f"Flower says {state}")
+        shown = eventually(found, what=what)
         assert shown is not None
         return shown
 
@@ -51,14 +58,14 @@ class Shown:
 
 
 def command() -> list[str]:
-    """The README's, without ``celery -A acme``."""
-    [line] = re.findall(r"^celery -A acme flower.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    """Return the command of docs/deployment.md, without ``celery -A acme``."""
+    [line] = re.findall(r"^celery -A acme flower.*$", (ROOT / "docs" / "deployment.md").read_text(), re.MULTILINE)
     return line.partition("  #")[0].split()[3:]
 
 
 @contextmanager
 def flower(system: SystemUnderTest) -> Iterator[Shown]:
-    """Run the README's command on a free port."""
+    """Run the page's command on a free port."""
     url = f"http://127.0.0.1:{free_port()}"
     port = f"--port={url.rpartition(':')[2]}"
     system.fleet.start("flower", *command(), port, FLOWER_UNAUTHENTICATED_API="true")
@@ -70,6 +77,18 @@ def flower(system: SystemUnderTest) -> Iterator[Shown]:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     with running_system(tmp_path_factory.mktemp("flower"), "prefork", A2A_CANCEL_GRACE="1") as system:
         system.fleet.watcher()
+        with flower(system) as shown:
+            yield shown
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def everywhere(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
+) -> Iterator[Shown]:
+    """Flower and a system on each pool and broker."""
+    folder, quick = tmp_path_factory.mktemp(request.param), {"A2A_CANCEL_GRACE": "1", "TEST_ALONE": "1"}
+    with running_system(folder, request.param, broker, **quick) as system:
+        system.fleet.watcher().wait_for_output("listening for revokes")
         with flower(system) as shown:
             yield shown
 
@@ -115,44 +134,78 @@ def test_a_run_is_found_by_its_task_s_id_with_its_end(
     assert flower in row
 
 
-def test_a_run_is_in_retry_while_its_retry_waits(shown: Shown) -> None:
-    task_id = shown.system.send("unlucky", SECRET)
+@pytest.mark.every_cell
+def test_a_run_is_in_retry_while_its_retry_waits(everywhere: Shown) -> None:
+    system = everywhere.system
+    task_id = system.send("unlucky", SECRET)
 
-    run = shown.run(task_id, "RETRY")
+    run = everywhere.run(task_id, "RETRY")
 
     assert (run["name"], run["exception"]) == ("a2a.unlucky", "RunRetried('LookupError')")
     assert SECRET not in str(run)
-    httpx.post(f"{shown.system.gateway.url}/agents/unlucky/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
-    assert shown.system.ended("unlucky", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+    cancel(system, "unlucky", task_id)
+    system.require_working()
 
 
-def test_a_run_that_is_canceled_is_revoked(shown: Shown) -> None:
-    task_id = shown.system.send("patient", SECRET)
-    eventually(lambda: shown.system.is_in(task_id, "WORKING"))
-    httpx.post(f"{shown.system.gateway.url}/agents/patient/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
-    assert shown.system.ended("patient", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+@pytest.mark.every_cell
+def test_a_retry_that_a_worker_holds_is_received(everywhere: Shown) -> None:
+    system = everywhere.system
+    task_id = system.send("unlucky-soon", SECRET)
 
-    run = shown.run(task_id, "REVOKED")
+    run = everywhere.retried(task_id)
+
+    assert (run["name"], run["exception"]) == ("a2a.unlucky-soon", "RunRetried('LookupError')")
+    assert run["state"] in ("RETRY", "RECEIVED"), "a busy worker receives the message before or after the event"
+    cancel(system, "unlucky-soon", task_id)
+
+
+@pytest.mark.every_cell
+def test_a_run_that_is_rejected_is_refused(everywhere: Shown) -> None:
+    task_id = everywhere.system.send("refuse", SECRET)
+
+    run = everywhere.run(task_id, "REFUSED")
+
+    assert (run["name"], run["retries"]) == ("a2a.refuse", 0)
+    assert SECRET not in str(run)
+
+
+@pytest.mark.every_cell
+def test_a_run_that_is_canceled_is_revoked(everywhere: Shown) -> None:
+    system = everywhere.system
+    task_id = system.send("patient", SECRET)
+    eventually(lambda: system.is_in(task_id, "WORKING"))
+    cancel(system, "patient", task_id)
+
+    run = everywhere.run(task_id, "REVOKED")
 
     assert run["revoked"] > run["started"]
     assert run["runtime"] > 0
 
 
+def cancel(system: SystemUnderTest, agent: str, task_id: str) -> None:
+    """Cancel a task as its client."""
+    httpx.post(f"{system.gateway.url}/agents/{agent}/tasks/{task_id}:cancel", headers=V1, timeout=LIMIT)
+    assert system.ended(agent, task_id)["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+@pytest.mark.every_cell
 @pytest.mark.parametrize("terminate", ["false", "true"])
-def test_its_buttons_cancel_a_task(shown: Shown, tmp_path: Path, terminate: str) -> None:
-    system, gate = shown.system, tmp_path / "gate"
-    occupied = [system.send("until", str(gate)) for _ in range(2)]
+def test_its_buttons_cancel_a_task(everywhere: Shown, tmp_path: Path, terminate: str) -> None:
+    system, gate = everywhere.system, tmp_path / "gate"
+    slots = 1 if system.pool == "solo" else 2
+    occupied = [system.send("until", str(gate)) for _ in range(slots)]
     eventually(lambda: all(system.is_in(task_id, "WORKING") for task_id in occupied))
     task_id = occupied[0] if terminate == "true" else system.send("echo", SECRET)
 
-    answer = httpx.post(f"{shown.url}/api/task/revoke/{task_id}.1", params={"terminate": terminate}, timeout=LIMIT)
+    answer = httpx.post(f"{everywhere.url}/api/task/revoke/{task_id}.1", params={"terminate": terminate}, timeout=LIMIT)
 
     assert answer.status_code == 200, answer.text
     task = system.ended("until" if terminate == "true" else "echo", task_id)
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert text_of(task) == CANCELED_BY_OPERATOR
     gate.touch()
-    shown.run(task_id, "REVOKED")
+    # a worker of the solo pool may read the message before the broadcast
+    everywhere.run(task_id, "REVOKED", *(["DROPPED"] if system.pool == "solo" else []))
     system.require_working()
 
 

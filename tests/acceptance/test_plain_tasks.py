@@ -258,7 +258,6 @@ def test_the_end_of_a_canvas_is_the_end_of_its_task(
 
 
 @pytest.mark.every_cell
-@pytest.mark.every_cell
 def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(broker: str, tmp_path: Path) -> None:
     """On prefork: with other pools the worker is lost, and its lease."""
     deaths = tmp_path / "deaths"
@@ -278,8 +277,9 @@ def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(b
     [
         ({"TEST_IGNORE_RESULTS": "1"}, "set ignore_result=False on it"),
         ({"TEST_RESULTS": "rpc://"}, "the result backend rpc:// sends a result only to the process"),
+        ({"TEST_ALWAYS_EAGER": "1"}, "task_always_eager leaves results in the process that has called the task"),
     ],
-    ids=["ignored results", "rpc"],
+    ids=["ignored results", "rpc", "eager"],
 )
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_canvas_whose_end_no_watcher_can_read_fails_its_task(

@@ -1,4 +1,4 @@
-"""The README's agent, commands, request and development tools."""
+"""The agent, commands and requests of README.md and docs/running.md, and the tools of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.support.receiver import receiver
 from tests.support.waiting import eventually
 
 README = (ROOT / "README.md").read_text()
+FLEET = README + (ROOT / "docs" / "running.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 OPERATORS = {
     "celery -A acme a2a list --stuck": "nothing is stuck",
@@ -26,18 +28,16 @@ OPERATORS = {
 }
 """The commands that say something and end, and what they say of a fleet that is well."""
 
-FLOWER = "celery -A acme flower"
-"""What begins so is run by test_flower.py; the commands for Docker by tests/docker."""
+
+def blocks(language: str, page: str = FLEET) -> list[str]:
+    """Return the fenced blocks of `page` in `language`."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of the README in `language`."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-def lines_with(start: str) -> list[str]:
-    """The commands of the README that begin with `start`, without their comments."""
-    return [line.split("  #")[0].strip() for b in blocks("sh") for line in b.splitlines() if line.startswith(start)]
+def lines_with(start: str, page: str = FLEET) -> list[str]:
+    """Return the commands of `page` that begin with `start`, without their comments."""
+    lines = [line for block in blocks("sh", page) for line in block.splitlines()]
+    return [line.split("  #")[0].strip() for line in lines if line.startswith(start)]
 
 
 def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_path: Path) -> None:
@@ -51,10 +51,8 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
         "A2A_SECRET_KEY": "a-key-for-the-tests-of-32-characters-and-more",
         "A2A_ALLOW_NETWORKS": "127.0.0.0/8",
     }
-    lines = [line for line in lines_with("celery -A acme") if not line.startswith(FLOWER)]
-    commands = [
-        shlex.split(c.replace("8000", str(port))) for c in lines if c not in OPERATORS and not c.startswith(FLOWER)
-    ]
+    lines = lines_with("celery -A acme")
+    commands = [shlex.split(line.replace("8000", str(port))) for line in lines if line not in OPERATORS]
     assert [c[3:5] for c in commands] == [["worker"], ["a2a", "gateway"], ["a2a", "watcher"]]
     assert set(OPERATORS) < set(lines)
     celery = str(Path(sys.executable).parent / "celery")
@@ -89,7 +87,7 @@ def test_the_readmes_agent_is_served_by_the_readmes_commands(fleet: Fleet, tmp_p
     assert task["artifacts"][0]["parts"] == [{"text": "Hello, Ada!"}]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("command", [c for c in lines_with(".venv/bin/") if "pip" not in c])
+@pytest.mark.parametrize("command", [c for c in lines_with(".venv/bin/", CONTRIBUTING) if "pip" not in c])
 def test_the_commands_for_working_on_it_are_what_ci_runs(command: str) -> None:
     ci = (ROOT / ".ci" / "run").read_text()
 
@@ -98,6 +96,6 @@ def test_the_commands_for_working_on_it_are_what_ci_runs(command: str) -> None:
 
 
 def test_the_command_that_tries_it_is_what_ci_runs() -> None:
-    [command] = [line for line in lines_with("python3 -m venv") if "demo" in line]
+    [command] = [line for line in lines_with("python3 -m venv", README) if "demo" in line]
 
     assert command.removesuffix(" && .venv/bin/a2a-celery demo") in (ROOT / ".ci" / "run").read_text()

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from a2a_celery import A2A
 from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.operator.requeue import Requeuer, RequeueResult
+from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.store import Keys, SyncStore
 from tests.support import agents
 from tests.support.fleet import Fleet, Gateway, running_fleet
@@ -110,7 +111,7 @@ def test_a_requeued_lost_task_runs_on_another_worker(leased: Fleet) -> None:
     new = until(gateway, "second-time", {"id": new_id}, "COMPLETED")
     assert new["artifacts"][0]["parts"] == [{"text": f"after {dead[0]['id']}"}]
     assert new["contextId"] == dead[0]["contextId"]
-    assert new["metadata"] == {"requeuedFrom": dead[0]["id"]}
+    assert new["metadata"] == own_metadata({"requeuedFrom": dead[0]["id"]})
     assert new["history"][0]["parts"] == dead[0]["history"][0]["parts"]
     assert new["history"][0]["referenceTaskIds"] == [dead[0]["id"]]
     assert read(gateway, "second-time", dead[0]) == dead[0]

@@ -200,3 +200,27 @@ def test_a_retry_outlives_the_worker_that_waits_for_its_time(tmp_path: Path, bro
         task = system.ended("later", task_id)
         assert texts(task) == ["Ann, Ann, turn 2"]
         assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
+
+
+@pytest.mark.every_cell
+@pytest.mark.parametrize("pool", POOLS)
+def test_retries_and_attempts_after_lost_workers_are_counted_apart(tmp_path: Path, broker: str, pool: str) -> None:
+    with running_system(tmp_path, pool, broker, TEST_SIGNALS=str(tmp_path / "signals"), **ENV) as system:
+        system.fleet.watcher()
+        task_id = system.send("lost-and-retried")
+        eventually(lambda: len(retries(system, task_id)) == 1 and is_claimed(system, task_id), what="the retry runs")
+
+        system.worker.kill()
+        system.fleet.worker(pool=pool, concurrency=2)
+
+        task = system.ended("lost-and-retried", task_id)
+        assert texts(task) == ["attempt 2, 2 retries"]
+        counted = [{ATTEMPT: 2, MAX_ATTEMPTS: 3}, {ATTEMPT: 2, MAX_ATTEMPTS: 2}, {ATTEMPT: 3, MAX_ATTEMPTS: 3}]
+        names = own_metadata({ATTEMPT: 0, MAX_ATTEMPTS: 0})
+        written = [{name: each[name] for name in names} for each in retries(system, task_id)]
+        assert written == [own_metadata(fields) for fields in counted]
+
+
+def is_claimed(system: SystemUnderTest, task_id: str) -> bool:
+    """Return True while a worker has a lease of the first run."""
+    return system.store.redis.zscore(Keys("a2a").leases, f"{task_id}.1") is not None

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from a2a_celery.lifecycle.outcomes import CANCELED_BY_OPERATOR
+from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.store import Keys
 from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
 
-POOLS = ("prefork", "threads", "solo", "asyncio")
+POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -34,7 +35,7 @@ def require_canceled_by_operator(task: dict[str, Any], command: str) -> None:
     """Fail unless an operator's `command` canceled the task, and says so."""
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert text_of(task) == CANCELED_BY_OPERATOR
-    assert task["status"]["message"]["metadata"] == {"command": command}
+    assert task["status"]["message"]["metadata"] == own_metadata({"command": command})
 
 
 def open_gate(system: SystemUnderTest, gate: Path, task_id: str) -> None:

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"lifecycle", "push"},
     "archive": {"store", "lifecycle"},
     "gateway": {"acceptance", "archive", "dispatch", "store", "lifecycle", "push"},
-    "execution": {"acceptance", "dispatch", "store", "lifecycle"},
+    "execution": {"acceptance", "push", "dispatch", "store", "lifecycle"},
     "watcher": {"archive", "push", "dispatch", "store", "lifecycle"},
     "frameworks": {"execution", "lifecycle"},
     "pool": {"execution"},
@@ -55,6 +55,7 @@ WIRING = {"app", "__init__"}
 
 ONLY_TYPES = {
     ("a2a_celery/execution/run.py", "process"),
+    ("a2a_celery/execution/agents/blocking_turn.py", "agents"),
     ("a2a_celery/execution/celery/worker_signals.py", "agent_worker"),
     ("a2a_celery/agents.py", "caller"),
 }

@@ -1,4 +1,4 @@
-"""The deployment of compose/, started as the README describes, in a copy of the checkout and on separate ports."""
+"""Deployment of compose/ as docs/deployment.md describes it, in a copy of the checkout and on separate ports."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ HEALTHY = 180.0
 
 
 PURPOSES = ("build", "up", "doctor", "rabbitmq", "observability")
-"""Purposes of the README's commands; see `readmes`."""
+"""Purposes of the commands of docs/deployment.md; see `documented`."""
 
 
-def readmes_commands() -> list[str]:
-    """Return the lines of the README's shell blocks about compose, in order and without comments."""
-    section = (ROOT / "README.md").read_text().partition("### With Docker\n")[2].partition("\n## ")[0]
+def documented_commands() -> list[str]:
+    """Return the lines of the page's shell blocks about compose, in order and without comments."""
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    section = page.partition("## Start and stop\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
 
 
-def readmes(what: str) -> list[str]:
-    """Return the README's commands for one of `PURPOSES`."""
-    commands = readmes_commands()
+def documented(what: str) -> list[str]:
+    """Return the page's commands for one of `PURPOSES`."""
+    commands = documented_commands()
     up = next(number for number, command in enumerate(commands) if " up " in command)
     found = {"build": commands[:up], "up": [commands[up]]}
     for command in commands[up + 1 :]:
@@ -81,8 +82,8 @@ class Deployment:
             **env,
         }
 
-    def readme(self, command: str) -> str:
-        """Run a command of the README, with a terminal and the usual port."""
+    def run(self, command: str) -> str:
+        """Run a command of the page, with a terminal and the usual port."""
         command = buildable(command).replace(" exec ", " exec -T ").replace("http://localhost:8000", self.url)
         return run(command, self.folder, self.env)
 
@@ -165,8 +166,8 @@ class Deployment:
 def deployment(deployed: Deployment) -> Iterator[Deployment]:
     """Run the deployment with four workers, and remove all of it at the end."""
     try:
-        for command in [*readmes("build"), *readmes(deployed.what)]:
-            deployed.readme(command)
+        for command in [*documented("build"), *documented(deployed.what)]:
+            deployed.run(command)
         deployed.wait_until_ready()
         yield deployed
     except BaseException:

@@ -1,4 +1,4 @@
-"""compose/ for real: up as the README says, loads through nginx, containers that die, and down again."""
+"""compose/ for real: up as docs/deployment.md says, loads through nginx, containers that die, and down again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.clients import V1, frames, message_json, rest, sdk_client, se
 from tests.support.waiting import eventually
 from workers.story import WORDS
 
-from .deployment import PURPOSES, Deployment, deployment, readmes, readmes_commands
+from .deployment import PURPOSES, Deployment, deployment, documented, documented_commands
 from .engine import run
 
 STORY = "".join(f"{word} " for word in WORDS)
@@ -33,8 +33,8 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield deployed
 
 
-def test_each_command_of_the_readme_is_run_here() -> None:
-    assert [command for what in PURPOSES for command in readmes(what)] == readmes_commands()
+def test_each_command_of_the_page_is_run_here() -> None:
+    assert [command for what in PURPOSES for command in documented(what)] == documented_commands()
 
 
 def begin(deployed: Deployment, agent: str, text: str) -> str:
@@ -64,9 +64,9 @@ def listed(deployed: Deployment, agent: str, name: str) -> set[str]:
 
 def test_every_service_is_healthy_and_the_doctor_finds_nothing_wrong(deployed: Deployment) -> None:
     deployed.wait_until_healthy()
-    [doctor] = readmes("doctor")
+    [doctor] = documented("doctor")
 
-    output = deployed.readme(doctor)
+    output = deployed.run(doctor)
 
     assert "nothing wrong" in output
     assert len(deployed.containers("gateway")) == len(deployed.containers("watcher")) == 2
@@ -292,8 +292,8 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_begun(deployed: Deploymen
 
 
 def test_rabbitmq_may_be_the_broker_and_nothing_is_left_of_all_this(deployed: Deployment) -> None:
-    [up, down] = readmes("rabbitmq")
-    deployed.readme(up)
+    [up, down] = documented("rabbitmq")
+    deployed.run(up)
     deployed.wait_until_ready()
     [worker, *_] = deployed.containers("worker")
 
@@ -301,5 +301,5 @@ def test_rabbitmq_may_be_the_broker_and_nothing_is_left_of_all_this(deployed: De
 
     eventually(lambda: listed(deployed, "echo", "COMPLETED") >= set(tasks), every=0.5, what="all are done")
     assert "CELERY_BROKER_URL=amqp://guest:guest@rabbitmq:5672//" in deployed.inspect(worker)["Config"]["Env"]
-    deployed.readme(down)
+    deployed.run(down)
     assert deployed.containers(all_of_them=True) == []

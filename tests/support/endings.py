@@ -15,7 +15,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from celery.exceptions import Reject
 
-from a2a_celery import Turn
+from a2a_celery import AuthRequired, Turn
 
 from .agents import Patient, a2a, app, card
 
@@ -88,6 +88,12 @@ async def stuck(turn: Turn) -> str:
     return "done"
 
 
+@a2a.agent("authorize")
+async def authorize(turn: Turn) -> str:
+    """Ask for an authorization."""
+    raise AuthRequired("Who are you?")
+
+
 @a2a.agent("until")
 async def until(turn: Turn) -> str:
     """Work until the file of this name exists."""
@@ -115,9 +121,15 @@ app.conf.task_soft_time_limit = float(os.environ.get("TEST_SOFT_TIME_LIMIT", "0"
 app.conf.task_time_limit = float(os.environ.get("TEST_TIME_LIMIT", "0")) or None
 
 
-@a2a.agent("unlucky", autoretry_for=(LookupError,))
+@a2a.agent("unlucky", autoretry_for=(LookupError,), default_retry_delay=3600)
 async def unlucky(turn: Turn) -> str:
-    """Wait three minutes for a retry."""
+    """Wait an hour for a retry."""
+    raise LookupError(turn.text)
+
+
+@a2a.agent("unlucky-soon", autoretry_for=(LookupError,))
+async def unlucky_soon(turn: Turn) -> str:
+    """Wait three minutes for a retry, which a worker holds."""
     raise LookupError(turn.text)
 
 

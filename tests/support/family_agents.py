@@ -32,6 +32,12 @@ async def begin(agent: str, text: str, *, cancel_with_parent: bool = True) -> st
         return (await remote.submit(remote.session().message(text))).task_id
 
 
+async def until_exists(path: str) -> None:
+    """Wait for a file that the test creates."""
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.02)
+
+
 @a2a.agent("starts", cancel_grace=1)
 async def starts(turn: Turn) -> str:
     """Start a task, and a second one that survives its parent; then end as the message says."""
@@ -42,6 +48,10 @@ async def starts(turn: Turn) -> str:
         await turn.ask("And now?")
     if turn.text == "wait":
         await asyncio.get_running_loop().create_future()
+    match turn.text.split(maxsplit=1):
+        case ["fail", path]:
+            await until_exists(path)
+            raise RuntimeError
     return "done"
 
 
@@ -85,8 +95,7 @@ async def child(turn: Turn) -> str:
         case ["ask"]:
             return await turn.ask("How many?")
         case ["wait", path]:
-            while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - the test makes it
-                await asyncio.sleep(0.02)
+            await until_exists(path)
             return "waited"
         case ["forever"]:
             await asyncio.get_running_loop().create_future()

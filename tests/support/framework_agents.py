@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
 
 import agent_framework
+import strands
 from agent_framework import ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
 from celery import Celery
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
@@ -19,11 +21,14 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+from strands.types.content import Messages
+from strands.types.streaming import StreamEvent
 
 from a2a_celery import A2A, Turn, current_step_key
 from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 from a2a_celery.frameworks.agent_framework import framework_agent
-from workers import with_agent_framework
+from a2a_celery.frameworks.strands import strands_agent
+from workers import with_agent_framework, with_strands
 
 from .agents import card
 from .durable_agents import is_passed, write_line
@@ -35,7 +40,7 @@ STOPS = (3, 4)
 """Questions before which the model stops: after the third call of a tool, and after two parallel calls."""
 
 ANSWER = "It is warm in a, b, c, d and e."
-AGENTS = ("agent-framework", "adk")
+AGENTS = ("agent-framework", "adk", "strands")
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
@@ -119,3 +124,35 @@ def executor() -> A2aAgentExecutor:
 
 
 a2a.add_agent(card("adk"), executor, session=True, max_attempts=5)
+
+
+class StrandsModel(with_strands.StandIn):
+    """Model of strands that looks up the weather in rounds."""
+
+    async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
+        """Yield the response."""
+        cities = await question("strands", sum(message["role"] == "assistant" for message in messages))
+        yield {"messageStart": {"role": "assistant"}}
+        for word in [] if cities else ANSWER.split(" "):
+            yield {"contentBlockDelta": {"delta": {"text": f"{word} "}}}
+        for city in cities:
+            start: Any = {"toolUse": {"toolUseId": f"call-{city}", "name": "look_up_in_thread"}}
+            yield {"contentBlockStart": {"start": start}}
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps({"city": city})}}}}
+            yield {"contentBlockStop": {}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "tool_use" if cities else "end_turn"}}
+
+
+@strands.tool
+def look_up_in_thread(city: str) -> str:
+    """Look up the weather of a city."""
+    write_line("strands", "keys", current_step_key())
+    return asyncio.run(weather("strands", city))
+
+
+def make_with_strands(turn: Turn) -> strands.Agent:
+    return strands.Agent(model=StrandsModel(), tools=[look_up_in_thread], callback_handler=None)
+
+
+a2a.agent("strands", description="Knows the weather.", session=True, max_attempts=5)(strands_agent(make_with_strands))

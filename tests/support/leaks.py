@@ -7,16 +7,17 @@ import re
 from a2a.types import TaskState
 
 from a2a_celery.lifecycle import TERMINAL
-from a2a_celery.lifecycle.states import CANCELED, FAILED
+from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.keys import quoted
 
 Index = tuple[str, TaskState]
-METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]+ [a-z0-9_]+")
+METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]+ [a-z0-9_]+|version [^ ]+ [\w.+-]+")
 
 FIELDS_OF_LIVE_TASKS = (
     *(b"request", b"caller", b"working_event", b"options", b"canvas"),
     *(b"suspended", b"wait_signal", b"wait_key", b"wait_header", b"wait_timeout", b"signal_ids", b"resumed_by"),
+    *(b"code_version", b"claimed_version", b"reminders", b"posted_reminders"),
 )
 """Fields of the record that a task loses at its end, unless it is a dead letter."""
 
@@ -89,7 +90,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                 f"{key}: {name}"
                 for name in fields - {"schema", "archive", "border", "adopted", "clock", "clock_set_at"}
             ]
-        elif key in (keys.watchers, keys.workers):
+        elif key in (keys.watchers, keys.workers, keys.version_workers):
             if expires < 0:
                 problems.append(f"{key}: watchers or workers without an expiry")
         elif key.startswith(keys.sessions):
@@ -138,7 +139,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                     problems.append(f"{key}: {member!r} is not {phase.decode()}")
                 elif (key == keys.blocked) != (first not in (None, quoted(task_id).encode())):
                     problems.append(f"{key}: {member!r} is in the wrong list")
-        elif key == keys.pauses:
+        elif key in (keys.pauses, keys.reminders):
             for member in await redis.zrange(raw, 0, -1):
                 record = await record_of(member.decode())
                 if record.get(b"phase") != b"" or int(record[b"state"]) in TERMINAL:
@@ -161,11 +162,11 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key == keys.secrets:
             lists = await redis.hgetall(key)
             problems += [f"{key}: {f!r}" for f in lists if lists[f].decode() != keys.sealed_with(f.decode())]
-        elif key == keys.canceled_parents:
+        elif key == keys.ended_parents:
             for member in await redis.zrange(key, 0, -1):
                 record = await record_of(member.decode())
-                if record and (int(record[b"state"]) != CANCELED or b"children" not in record):
-                    problems.append(f"{key}: {member!r} is no canceled parent")
+                if record and (int(record[b"state"]) not in (CANCELED, FAILED, REJECTED) or b"children" not in record):
+                    problems.append(f"{key}: {member!r} is no parent that ended without a result")
         elif key == keys.blobs:
             pass  # tasks may be deleted or not created yet: a watcher checks each of them
         elif key == keys.orphaned_blobs:

@@ -19,6 +19,7 @@ from .agents import a2a, app
 
 app.conf.result_backend = os.environ.get("TEST_RESULTS")
 app.conf.task_ignore_result = "TEST_IGNORE_RESULTS" in os.environ
+app.conf.task_always_eager = "TEST_ALWAYS_EAGER" in os.environ
 
 
 @app.task

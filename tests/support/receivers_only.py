@@ -1,16 +1,21 @@
-"""The agents of `endings` in workers whose runs cannot settle: only receivers of Celery's signals do."""
+"""The agents of `endings` in workers whose runs cannot settle: only receivers of Celery's signals do.
+
+Celery fails before it calls the agent "count". It sends ``task_internal_error``, and on pools that it traces also
+``task_failure``.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from celery import Task
 from celery.worker.request import Request
 
 from a2a_celery.execution.celery.request import RunRequest
 from a2a_celery.execution.run import Run
 
 from . import endings  # noqa: F401 - its agents
-from .agents import app  # noqa: F401 - the worker takes it from here
+from .agents import app
 
 for method in ("on_failure", "on_timeout", "terminate", "revoked"):
     setattr(RunRequest, method, getattr(Request, method))
@@ -22,3 +27,15 @@ async def _do_not_settle(self: Run, claim: Any, events: Any, outcome: Any) -> No
 
 
 setattr(Run, "_settle", _do_not_settle)  # noqa: B010
+
+
+on_task_init = app.loader.on_task_init
+
+
+def _fail_for_count(task_id: str, task: Task) -> None:
+    if task.name == "a2a.count":
+        raise RuntimeError("a secret")
+    on_task_init(task_id, task)
+
+
+setattr(app.loader, "on_task_init", _fail_for_count)  # noqa: B010

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -88,6 +89,16 @@ async def gives_up(turn: Turn) -> str:
         if turn.text == "raises":
             raise
         return f"gave up after {turn.retries}"
+
+
+@a2a.agent("lost-and-retried", autoretry_for=(LookupError,), max_attempts=2, **AT_ONCE)
+async def lost_and_retried(turn: Turn) -> str:
+    """Fail, wait until the worker is lost, fail again, and complete."""
+    if turn.attempt == 1 and turn.retries == 1:
+        await asyncio.Event().wait()
+    if turn.retries < 2:
+        raise LookupError("a secret")
+    return f"attempt {turn.attempt}, {turn.retries} retries"
 
 
 class Flaky(AgentExecutor):

@@ -1,4 +1,4 @@
-"""The agents of `endings`, and a log of the Celery signals that other receivers get."""
+"""The agents of `endings` and `plain_tasks`, and a log of the Celery signals that other receivers get."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from celery import signals
 
-from . import endings  # noqa: F401 - its agents
+from . import endings, plain_tasks  # noqa: F401 - their agents
 from .agents import app  # noqa: F401 - the worker takes it from here
 
 NAMES = ("prerun", "success", "failure", "retry", "revoked", "rejected", "unknown", "internal_error", "postrun")
@@ -15,12 +15,18 @@ NAMES = ("prerun", "success", "failure", "retry", "revoked", "rejected", "unknow
 
 def _log(name: str) -> None:
     def receive(
-        sender: Any = None, task_id: str = "", id: str = "", request: Any = None, message: Any = None, **_: Any
+        sender: Any = None,
+        task_id: str = "",
+        id: str = "",
+        request: Any = None,
+        message: Any = None,
+        state: str | None = None,
+        **_: Any,
     ) -> None:
         header = message.headers.get("id") if message is not None else ""
         celery_id = task_id or id or getattr(request, "id", "") or header or sender.request.id
         with open(os.environ["TEST_SIGNALS"], "a", encoding="utf-8") as log:
-            log.write(f"{celery_id} {name}\n")
+            log.write(f"{celery_id} {name} {state}\n")
 
     getattr(signals, f"task_{name}").connect(receive, weak=False)
 

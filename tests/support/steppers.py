@@ -51,17 +51,39 @@ async def waits(turn: Turn) -> str:
     return "never"
 
 
+def history_of(turn: Turn) -> list[str]:
+    """Return the state changes of the turn's execution."""
+    return [
+        f"{transition.before} to {transition.after} {' '.join(map(str, transition.detail.values()))}".strip()
+        for transition in turn.execution.history
+    ]
+
+
 @a2a.agent("dies", max_attempts=2)
 async def dies(turn: Turn) -> list[str]:
     """Stay in a tool forever in the first attempt. Return the state changes of the execution in the next."""
     if turn.attempt == 1:
         async with turn.tool_call("search"):
             await asyncio.get_running_loop().create_future()
-    history = turn.execution.history
-    return [
-        f"{transition.before} to {transition.after} {' '.join(map(str, transition.detail.values()))}".strip()
-        for transition in history
-    ]
+    return history_of(turn)
+
+
+@a2a.agent("fails", autoretry_for=(LookupError,), default_retry_delay=3, max_retries=1)
+async def fails(turn: Turn) -> list[str]:
+    """Fail in a tool in the first attempt. Return the state changes of the execution in the retry."""
+    if turn.retries == 0:
+        async with turn.tool_call("search"):
+            raise LookupError
+    return history_of(turn)
+
+
+@a2a.agent("converses", session=True)
+async def converses(turn: Turn) -> list[str]:
+    """Ask if the message says so. Otherwise, return the state changes of the execution."""
+    turn.session.state["last"] = turn.text
+    if turn.text == "ask":
+        raise InputRequired("which?")
+    return history_of(turn)
 
 
 @a2a.agent("asks")

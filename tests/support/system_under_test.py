@@ -85,6 +85,8 @@ class SystemUnderTest:
     @contextmanager
     def without_consumer(self) -> Iterator[None]:
         """Stop the worker's consumer while the block runs."""
+        ping = self.celery.control.ping
+        eventually(lambda: ping(self.to_worker["destination"]), what="gevent reads commands only after it is ready")
         line = "Canceling queue"  # the worker logs it after its reply
         before = self.worker.output().count(line)
         assert self.celery.control.cancel_consumer(self.fleet.queue, **self.to_worker)
@@ -105,6 +107,11 @@ class SystemUnderTest:
     def revoke(self, task_id: str) -> None:
         """Revoke the first run, and wait for the worker's reply."""
         assert self.celery.control.revoke(f"{task_id}.1", **self.to_worker)
+
+    def revoked_in_worker(self) -> list[str]:
+        """Return the ids of the Celery tasks that this worker knows to be revoked."""
+        replies = self.celery.control.inspect(self.to_worker["destination"]).revoked() or {}
+        return [celery_id for ids in replies.values() for celery_id in ids]
 
 
 @contextmanager

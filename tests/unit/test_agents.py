@@ -55,6 +55,32 @@ def test_a_card_without_a_usable_name_needs_the_option_name(shown: str) -> None:
         name_from_card(card(shown))
 
 
+@pytest.mark.parametrize("version", ["1", "2.0.0-rc_1+build", "0fe3" * 16])
+def test_a_version_is_accepted(version: str) -> None:
+    assert agent(version=version).version == version
+
+
+@pytest.mark.parametrize("version", ["", " ", "-1", "1 2", "1/2", "ü", "1\n", "1" * 65, 2])
+def test_a_version_that_is_no_part_of_a_queue_name_is_refused(version: Any) -> None:
+    with pytest.raises(ConfigError, match=r"version = .*letters, digits"):
+        agent(version=version)
+
+
+def test_a_version_needs_a_queue() -> None:
+    with pytest.raises(ConfigError, match="needs a queue"):
+        agent(version="1", options={"exchange": "agents"})
+    assert agent(version="1", options={"exchange": "agents", "queue": "gpu"}).version == "1"
+
+
+@pytest.mark.parametrize(("version", "shown"), [(None, "1.0.0"), ("2", "2")])
+def test_the_card_of_a_function_shows_its_version(version: str | None, shown: str) -> None:
+    a2a = A2A(Celery("test", set_as_current=False))
+    a2a.agent("echo", version=version)("acme:echo")
+
+    assert a2a.agents["echo"].version == version
+    assert a2a.agents["echo"].card.version == shown
+
+
 def test_an_extended_card_that_the_public_one_does_not_announce_is_refused() -> None:
     with pytest.raises(ConfigError, match="extended_agent_card"):
         agent(extended_card=card())

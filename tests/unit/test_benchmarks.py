@@ -17,7 +17,7 @@ from benchmarks.pages import BEGIN, END, PICTURE, RECORDED, Record, as_json, mar
 from benchmarks.picture import picture
 from benchmarks.results import Ratio, Result, Target
 from benchmarks.rounds import Contender, interleaved
-from benchmarks.table import processor_table, table
+from benchmarks.table import processor_table, summary_table, table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,13 +116,14 @@ def test_the_table_is_markdown_with_a_row_for_each_peer() -> None:
     ]
 
 
-def test_a_table_of_targets_has_only_results_with_targets() -> None:
-    aimless = Result("one", "", "", {"ours": [1], "floor": [2], "sdk": [4]}, True, [Target(0.2, "sdk")])
-    lines = table([result([1]), aimless], targets_only=True).splitlines()
+def test_the_summary_has_one_row_for_each_result() -> None:
+    alone = Result("cancel", "cancel of a silent agent", "ms", {"ours": [3.31, 3.39]}, False)
+    lines = summary_table([result([80], floor=[100], sdk=[400]), alone]).splitlines()
 
-    [cells] = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    assert cells[:2] == ["one:", "0.25 × sdk"]
-    assert cells[5] == "1"
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
+        ["blocking echoes", "80 a second", "floor 100, sdk 400"],
+        ["cancel of a silent agent", "3.35 ms", ""],
+    ]
 
 
 def test_processor_time_has_a_separate_table_or_none() -> None:

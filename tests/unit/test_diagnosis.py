@@ -18,6 +18,7 @@ from a2a_celery.settings import Settings, visible_settings
 from a2a_celery.store.admin.archiving import ArchiveState
 from a2a_celery.store.admin.schema import SCHEMA, Opened
 from a2a_celery.store.admin.start_check import Server
+from a2a_celery.store.admin.version_workers import VersionWorker
 from a2a_celery.telemetry.versions import versions
 
 SETTINGS = Settings(store_url="redis://:secret@127.0.0.1/0")
@@ -160,6 +161,13 @@ def test_a_healthy_deployment_has_no_problems() -> None:
             "consumes celery, and has no remote control",
         ),
         ("note", {"workers": {"celery@one": report(), "celery@two": {"error": "KeyError"}}}, "celery@two", "no A2A"),
+        ("note", {"version_tasks": {("echo", "1"): 3}}, "agent echo", "version 1, which no worker has: 3."),
+        (
+            "ok",
+            {"version_tasks": {("echo", "1"): 3}, "version_workers": (VersionWorker("celery@one", "q", "echo", "1"),)},
+            "agent echo",
+            "version 1 has open tasks: 3, and workers: 1",
+        ),
         ("wrong", {"queues": {"echo": "gpu"}}, "agent echo", "celery -A … worker -Q gpu"),
         ("wrong", {"queues": {"other": "celery"}}, "agent other", "celery@one consumes its queue celery and does not"),
         ("note", {"queues": {"echo": "celery", "odd": None}}, "agent odd", "not checked"),

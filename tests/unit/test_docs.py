@@ -40,7 +40,7 @@ STATES = {
     outcomes.NEEDS_AUTHORIZATION: "AUTH_REQUIRED",
 }
 """State of each text with which a run ends without a constant."""
-SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and isinstance(value, str)}
+SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and str(value).endswith(".")}
 
 
 def table_rows() -> list[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import a2a_celery
 from a2a_celery import Turn
-from a2a_celery.execution.agents.turn import BlockingTurn
+from a2a_celery.execution.agents.blocking_turn import BlockingTurn
 from a2a_celery.execution.celery.celery_events import EXECUTION_EVENT
 from a2a_celery.execution.events.observers import DETAILS
 from a2a_celery.execution.events.steps import MAX_NAME, STEPS_WAIT, Execution

@@ -15,13 +15,14 @@ from a2a_celery.acceptance.limits import LIMIT_TEXTS, MAX_WAIT
 from a2a_celery.acceptance.validation import MAX_JSON_VALUES, MAX_REFERENCES
 from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.middleware.bodies import MAX_JSON_DEPTH
+from a2a_celery.gateway.operations.limits import BYTES_PER_TOKEN, LARGE_RESULT, VALUES_PER_TOKEN
 from a2a_celery.gateway.operations.validation import BOUNDS
 from a2a_celery.gateway.protocol_errors import retry_seconds, too_many_requests
 from a2a_celery.settings import Settings
 from a2a_celery.settings.loading import load_settings
 from a2a_celery.store.log import pages as log
 from a2a_celery.store.tasks import listing
-from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS
+from a2a_celery.store.tasks.commands import MAX_DEBT, MAX_WAITING_TURNS
 from a2a_celery.watcher.webhooks import deliverer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +66,10 @@ def test_its_numbers_are_the_codes() -> None:
     found = [value for row, value in cells.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
     expected = [f"{MAX_JSON_VALUES:,}", str(MAX_JSON_DEPTH), f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}"]
     assert found == [*expected, str(MAX_REFERENCES)]
+    cost = PAGE.partition("## Cost of large bodies and responses")[2].partition("\n## ")[0]
+    assert f"one additional token per {BYTES_PER_TOKEN // 1024} KiB and one per {VALUES_PER_TOKEN} JSON values" in cost
+    assert f"A result of at most {LARGE_RESULT // 1024} KiB" in cost
+    assert f"The debt is at most {MAX_DEBT} seconds." in " ".join(cost.split())
 
 
 def test_its_pages_are_the_codes() -> None:

@@ -102,7 +102,7 @@ def test_a_failure_has_only_a_general_text_and_a_reference() -> None:
 
     assert event is not None
     assert [part.text for part in event.status.message.parts] == [AGENT_FAILED]
-    assert dict(event.status.message.metadata) == {"reference": "abc"}
+    assert dict(event.status.message.metadata) == {"reference": "abc", "a2a_celery/reference": "abc"}
     assert (event.status.message.task_id, event.status.message.context_id) == ("t", "c")
 
 
@@ -111,7 +111,7 @@ def test_an_answer_that_cannot_be_sent_has_its_own_text() -> None:
 
     assert event is not None
     assert [part.text for part in event.status.message.parts] == [INVALID_ANSWER]
-    assert dict(event.status.message.metadata) == {"reference": "abc", "error": "INVALID_AGENT_RESPONSE"}
+    assert dict(event.status.message.metadata) == own_metadata({"reference": "abc", "error": "INVALID_AGENT_RESPONSE"})
 
 
 def test_a_refusal_has_its_text() -> None:

@@ -10,25 +10,44 @@ from typing import Any
 
 import pytest
 from a2a.server.routes.common import serialize_list_tasks_response
-from a2a.types import Artifact, ListTasksResponse, Message, Part, SendMessageResponse, StreamResponse, Task, TaskStatus
+from a2a.types import (
+    Artifact,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    Part,
+    SendMessageResponse,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict
-from google.protobuf.struct_pb2 import Value
+from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.types import Receive, Scope, Send
 
 from a2a_celery.gateway.bindings.json_results import (
     PIECE,
+    SENT_AT_ONCE,
     JsonWriter,
     event_json,
     event_json_in_pieces,
+    event_line,
     message_json,
     page_json,
     rpc_response,
     task_json,
 )
 from a2a_celery.gateway.middleware.large_responses import LargeResponseMiddleware
+from a2a_celery.gateway.operations.limits import ResponseMeter
+from a2a_celery.gateway.operations.task_reader import response_with_tasks
+from a2a_celery.lifecycle import Event
 from a2a_celery.store.blobs.memory_budget import MemoryBudget
+from a2a_celery.store.tasks.listing import asked
+from a2a_celery.store.tasks.results import Page
 from tests.support.loops import counted_turns
 
 from .test_event_json import ARTIFACT, EVENTS, MESSAGE, STATUS
@@ -66,7 +85,7 @@ async def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts:
     for task in expected["tasks"]:
         if not task["history"]:  # the specification (3.2.4) omits it
             del task["history"]
-    assert json.loads(b"".join(await page_json(page, artifacts))) == expected
+    assert json.loads(b"".join(await page_json(page, artifacts, ResponseMeter()))) == expected
 
 
 @pytest.mark.parametrize("message", [*TASKS, *PAGES, MESSAGE, Message()])
@@ -93,12 +112,55 @@ def test_structured_values_are_what_the_sdk_writes(values: dict[str, Any]) -> No
     assert "".join(JsonWriter().pieces(message)) == message_json(message)
 
 
+ZEROS = ParseDict({"values": [0] * 5000}, Struct())
+MANY_VALUES = {
+    "history": Task(id="t", history=[Message(metadata=ZEROS)]),
+    "status": Task(id="t", status=TaskStatus(message=Message(metadata=ZEROS))),
+    "artifact": Task(id="t", artifacts=[Artifact(metadata=ZEROS)]),
+    "message": Message(metadata=ZEROS),
+    "artifact update": TaskArtifactUpdateEvent(artifact=Artifact(metadata=ZEROS)),
+    "status update": TaskStatusUpdateEvent(status=TaskStatus(message=Message(metadata=ZEROS))),
+}
+
+
+@pytest.mark.parametrize("event", MANY_VALUES.values(), ids=list(MANY_VALUES))
+async def test_an_event_with_many_values_is_written_in_small_pieces(event: Event) -> None:
+    async with counted_turns() as count:
+        pieces = await event_json_in_pieces(event, ResponseMeter())
+        turns = count.turns
+
+    assert max(piece.count(b"0.0") for piece in pieces) < 1000
+    assert turns >= len(pieces) - 3
+    assert await event_line(event, ResponseMeter()) == event_json(event)
+
+
+async def test_a_page_of_many_small_tasks_is_written_in_small_pieces() -> None:
+    few = ParseDict({"values": [0] * 300}, Struct())
+    page = ListTasksResponse(tasks=[Task(id="t", history=[Message(metadata=few)])] * 100)
+
+    pieces = await page_json(page, True, ResponseMeter())
+
+    assert max(piece.count(b"0.0") for piece in pieces) < 1000
+    assert json.loads(b"".join(pieces))["tasks"][99]["history"][0]["metadata"] == {"values": [0] * 300}
+
+
+async def test_a_page_is_built_without_blocking_the_event_loop() -> None:
+    tasks = [Task(id=str(n), history=[Message(metadata=ZEROS)]) for n in range(20)]
+
+    async with counted_turns() as count:
+        built = await response_with_tasks(asked(ListTasksRequest()), Page(tasks, 20, False))
+        turns = count.turns
+
+    assert turns >= 20
+    assert list(built.tasks) == tasks
+
+
 async def test_a_task_with_many_values_does_not_block_the_event_loop() -> None:
     message = ParseDict({"messageId": "m", "metadata": {"values": [0] * 2000 * PIECE}}, Message())
     task = Task(id="t", history=[message])
 
     async with counted_turns() as count:
-        text = b"".join(await task_json(task))
+        text = b"".join(await task_json(task, ResponseMeter()))
 
     assert count.turns >= 40
     assert json.loads(text) == MessageToDict(task)
@@ -112,9 +174,9 @@ async def test_a_long_task_does_not_block_the_event_loop() -> None:
 
     async with counted_turns() as count:
         for written, expected in (
-            (task_json(task), MessageToDict(task)),
-            (event_json_in_pieces(task), {"task": MessageToDict(task)}),
-            (page_json(page, True), serialize_list_tasks_response(page, True)),
+            (task_json(task, ResponseMeter()), MessageToDict(task)),
+            (event_json_in_pieces(task, ResponseMeter()), {"task": MessageToDict(task)}),
+            (page_json(page, True, ResponseMeter()), serialize_list_tasks_response(page, True)),
         ):
             count.turns = 0
             text = b"".join(await written)
@@ -124,7 +186,8 @@ async def test_a_long_task_does_not_block_the_event_loop() -> None:
 
 async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until_the_last() -> None:
     budget, sent = MemoryBudget(10), []
-    result = [b'{"id": ', b'"t"', b", ", b'"contextId": ', b'"c"}']
+    context_id = b"c" * SENT_AT_ONCE
+    result = [b'{"id": ', b'"t"', b', "contextId": "' + context_id, context_id, context_id + b'"}']
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await budget.acquire(10)
@@ -141,9 +204,10 @@ async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until
 
     [(start, _), *bodies] = sent
     body = b"".join(message["body"] for message, _ in bodies)
-    assert json.loads(body) == {"jsonrpc": "2.0", "id": 1, "result": {"id": "t", "contextId": "c"}}
+    task = {"id": "t", "contextId": 3 * context_id.decode()}
+    assert json.loads(body) == {"jsonrpc": "2.0", "id": 1, "result": task}
     assert dict(start["headers"])[b"content-length"] == str(len(body)).encode()
-    assert len(bodies) == len(result) + 3
+    assert len(bodies) == 5, "three long ones, the envelope's end and an empty one"
     assert [message["more_body"] for message, _ in bodies] == [True] * (len(bodies) - 1) + [False]
     assert not any(is_free for _, is_free in sent)
     await asyncio.wait_for(budget.acquire(10), 10)

@@ -1,4 +1,4 @@
-"""The README equals the code: its settings, commands and paths."""
+"""README.md and the pages beside it: length, pictures, links and the test command; docs/settings.md equals the code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from a2a_celery.settings import Settings, default_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = [README, *((ROOT / name).read_text() for name in ("CONTRIBUTING.md", "SECURITY.md"))]
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 SETTINGS = (ROOT / "docs" / "settings.md").read_text()
 
 
@@ -29,5 +31,20 @@ def test_the_tests_command_is_what_ci_runs() -> None:
 
 
 def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README):
-        assert (ROOT / target).exists(), target
+    targets = {target for page in PAGES for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page)}
+
+    assert {target for target in targets if not (ROOT / target).exists()} == set()
+    assert "docs/running.md" in targets
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_pictures_are_small_and_described() -> None:
+    pictures = {path: text for text, path in PICTURE.findall(README)}
+
+    assert sorted(pictures) == ["docs/images/architecture.svg", "docs/images/page.png"]
+    for path, text in pictures.items():
+        assert (ROOT / path).stat().st_size < 200_000, path
+        assert len(text) > 40, path

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from a2a_celery import ContextSession, SessionConflict, SessionError, Turn, current_session
 from a2a_celery.agents import OWN_OPTIONS
+from a2a_celery.execution.agents.blocking_turn import BlockingTurn
 from a2a_celery.execution.agents.session import HISTORY_MESSAGES, HISTORY_TASKS
-from a2a_celery.execution.agents.turn import BlockingTurn
 from a2a_celery.settings import default_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,180 @@
+"""Workers with two versions of an agent's code, which are killed: a turn ends on the version that began it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from a2a_celery.settings import DEFAULT_KEY_PREFIX
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.admin.version_workers import VersionWorker, version_workers
+from tests.conftest import require_broker
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.talk import HEADERS, TIMEOUT, read, send, state
+from tests.support.version_agents import STEPS
+from tests.support.waiting import eventually
+
+CELLS = [("prefork", "redis"), ("threads", "redis"), ("prefork", "rabbitmq"), ("threads", "rabbitmq")]
+AGENTS = ("versions", "asks", "changes")
+
+
+class TwoVersions:
+    """Fleet with workers of versions "1" and "2" of the same agents. Short leases let lost runs begin again soon."""
+
+    def __init__(self, fleet: Fleet, pool: str) -> None:
+        self.fleet = fleet
+        self._pool = pool
+        self._store = SyncStore(fleet.redis.store_url)
+        self._nodes: dict[Process, str] = {}
+        fleet.queues += [f"{fleet.queue}.{agent}.{version}" for agent in AGENTS for version in "12"]
+        self.gateway: Gateway = fleet.gateway()
+        fleet.watcher()
+
+    def worker(self, version: str) -> Process:
+        """Start a worker, and wait until the workers of other versions know its version."""
+        known = {served.worker for served in self.served()}
+        worker = self.fleet.worker(pool=self._pool, concurrency=4, TEST_VERSION=version)
+        [self._nodes[worker]] = eventually(lambda: {s.worker for s in self.served()} - known, what="it is known")
+        return worker
+
+    def served(self) -> list[VersionWorker]:
+        """Return the version queues that workers have announced."""
+        return self._store.run(version_workers(Keys(DEFAULT_KEY_PREFIX)))
+
+    def leave_queue(self, worker: Process) -> None:
+        """Make a worker consume its version queues only, so that other workers receive each published run."""
+        left = self.fleet.command("control", "-d", self._nodes[worker], "cancel_consumer", self.fleet.queue)
+        assert left.returncode == 0, left.stderr
+        worker.wait_for_output(f"Canceling queue {self.fleet.queue}")
+
+    def stop(self, worker: Process) -> None:
+        """Stop a worker, and wait until its version queues are withdrawn."""
+        worker.stop()
+        eventually(lambda: self._nodes[worker] not in {served.worker for served in self.served()}, what="withdrawn")
+
+    def send(self, agent: str) -> dict[str, Any]:
+        """Send a message to an agent, and return its task."""
+        return send(self.gateway, agent, agent, returnImmediately=True)
+
+    def ended(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
+        """Wait until no run of the task is open, and return the task."""
+        eventually(lambda: state(read(self.gateway, agent, task)) not in ("SUBMITTED", "WORKING"), what=f"{agent} ends")
+        return read(self.gateway, agent, task)
+
+    def asked(self, agent: str) -> dict[str, Any]:
+        """Send a message to an agent, and return its task when it waits for an answer."""
+        task = self.ended(agent, self.send(agent))
+        assert state(task) == "INPUT_REQUIRED", task
+        return task
+
+    def answered(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
+        """Answer the question of a task, and return the task when it has ended."""
+        message = {"messageId": "answer", "role": "ROLE_USER", "taskId": task["id"], "parts": [{"text": "yes"}]}
+        url = f"{self.gateway.url}/agents/{agent}/message:send"
+        reply = httpx.post(url, json={"message": message}, headers=HEADERS, timeout=TIMEOUT)
+        assert reply.status_code == 200, reply.text
+        return self.ended(agent, task)
+
+    def requeued(self, agent: str, task: dict[str, Any], *options: str) -> dict[str, Any]:
+        """Requeue the dead letter of a task, and return the new task when it has ended."""
+        requeued = self.fleet.command("a2a", "requeue", task["id"], *options)
+        assert requeued.returncode == 0, requeued.stderr
+        return self.ended(agent, {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]})
+
+
+@contextmanager
+def two_versions(folder: Path, pool: str, broker: str) -> Iterator[TwoVersions]:
+    """A fleet whose agents write to `folder`."""
+    env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder)}
+    with running_fleet(folder, broker, app="tests.support.version_agents", **env) as fleet:
+        yield TwoVersions(fleet, pool)
+
+
+def text_of(task: dict[str, Any]) -> str:
+    """Return the text of the only artifact of a completed task."""
+    assert state(task) == "COMPLETED", task
+    [artifact] = task["artifacts"]
+    return str(artifact["parts"][0]["text"])
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize(("pool", "broker"), CELLS)
+def test_a_turn_ends_on_its_version_although_workers_are_killed(tmp_path: Path, pool: str, broker: str) -> None:
+    require_broker(broker)
+    with two_versions(tmp_path, pool, broker) as versions:
+        first = versions.worker("1")
+        task = versions.send("versions")
+        newer = versions.worker("2")
+        for n in range(STEPS):
+            eventually((tmp_path / f"versions.after-{n}").exists, what=f"the agent has made step {n}")
+            second = versions.worker("1")
+            versions.leave_queue(second)
+            first.kill()
+            first = second
+
+        assert text_of(versions.ended("versions", task)) == "0 by 1, 1 by 1, 2 by 1"
+        assert newer.output().count("goes to a worker with version 1") >= STEPS
+        assert text_of(versions.answered("asks", versions.asked("asks"))) == "0 by 2, yes, 1 by 2", "new tasks"
+
+
+@pytest.mark.merge
+def test_the_turn_of_an_answer_ends_on_the_version_that_asked(tmp_path: Path) -> None:
+    with two_versions(tmp_path, "prefork", "redis") as versions:
+        older = versions.worker("1")
+        task = versions.asked("asks")
+        versions.worker("2")
+        versions.leave_queue(older)
+
+        assert text_of(versions.answered("asks", task)) == "0 by 1, yes, 1 by 1"
+
+
+@pytest.mark.merge
+def test_operators_see_the_version_of_open_tasks(tmp_path: Path) -> None:
+    with two_versions(tmp_path, "prefork", "redis") as versions:
+        worker = versions.worker("1")
+        task = versions.asked("asks")
+        fleet, series = versions.fleet, 'a2a_version_tasks{agent="asks",version="1"} 1.0'
+
+        eventually(lambda: series in httpx.get(f"{versions.gateway.url}/metrics").text, what="the metric shows it")
+        assert "(asks, version 1, context" in fleet.command("a2a", "get", task["id"], "--execution").stdout
+        assert "agent asks: version 1 has open tasks: 1, and workers: 1" in fleet.command("a2a", "doctor").stdout
+        versions.stop(worker)
+        assert "began with version 1, which no worker has: 1." in fleet.command("a2a", "doctor").stdout
+
+
+@pytest.mark.merge
+def test_another_version_continues_when_no_worker_of_the_first_lives(tmp_path: Path) -> None:
+    with two_versions(tmp_path, "prefork", "redis") as versions:
+        older = versions.worker("1")
+        task = versions.asked("asks")
+        versions.stop(older)
+        newer = versions.worker("2")
+
+        assert text_of(versions.answered("asks", task)) == "0 by 1, yes, 1 by 2"
+        assert "began with version 1 of agent 'asks', which no worker has" in newer.output()
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("from_start", [False, True], ids=["on its version", "from the start"])
+def test_another_version_whose_steps_differ_ends_the_task_with_a_way_on(tmp_path: Path, from_start: bool) -> None:
+    with two_versions(tmp_path, "prefork", "redis") as versions:
+        older = versions.worker("1")
+        task = versions.asked("changes")
+        versions.stop(older)
+        newer = versions.worker("2")
+        failed = versions.answered("changes", task)
+        assert state(failed) == "FAILED"
+        assert "Start a worker with version 1 and requeue the task (a2a requeue TASK)" in newer.output()
+
+        if from_start:
+            requeued = versions.requeued("changes", failed, "--from-start")
+        else:
+            versions.leave_queue(versions.worker("1"))
+            requeued = versions.requeued("changes", failed)
+
+        assert text_of(requeued) == ("other 0 by 2, yes" if from_start else "0 by 1, yes")

@@ -1,0 +1,87 @@
+"""The next run on another worker continues the state machine of the last run, on every pool and broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.runs.release import read_steps
+from tests.support.contexts import Fold, output_of
+from tests.support.fleet import Fleet, Process, running_fleet
+from tests.support.talk import state
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.every_cell
+
+POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
+BEGIN = "IDLE to INITIALIZING"
+
+
+class Workers(Fold):
+    """A fleet with a gateway and a watcher, and one worker at a time."""
+
+    def __init__(self, fleet: Fleet, folder: Path, pool: str) -> None:
+        super().__init__(fleet, folder)
+        self._pool = pool
+        fleet.watcher()
+        self.store = SyncStore(fleet.redis.store_url)
+        self._worker: Process = fleet.worker(pool=pool)
+
+    def replace(self) -> None:
+        """Kill the worker, and start another."""
+        self._worker.kill()
+        self._worker = self.fleet.worker(pool=self._pool)
+
+    def moved(self, agent: str) -> list[str]:
+        """Send a message, and replace the worker when a step of the run is stored. Return the output of the agent."""
+        context = self.context(agent)
+        task = context.send("go", wait=False)
+
+        def is_in_the_tool() -> bool:
+            steps = self.store.run(read_steps(Keys("a2a"), task["id"]))
+            return steps is not None and len(steps.steps) >= 2
+
+        eventually(is_in_the_tool, what="its step is stored")
+        self.replace()
+        history: list[str] = output_of(context.ended(task))
+        return history
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Workers]:
+    options = {"app": "tests.support.steppers", "A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
+    folder = tmp_path_factory.mktemp(request.param)
+    with running_fleet(folder, broker, **options) as fleet:
+        workers = Workers(fleet, folder, request.param)
+        yield workers
+        workers.store.close()
+
+
+@pytest.mark.parametrize(("agent", "reason"), [("dies", "lost"), ("fails", "retried")])
+def test_the_next_attempt_knows_where_the_last_one_ended(workers: Workers, agent: str, reason: str) -> None:
+    assert workers.moved(agent) == [
+        BEGIN,
+        "INITIALIZING to TOOL_EXECUTION search",
+        f"TOOL_EXECUTION to ERROR {reason}",
+        "ERROR to IDLE",
+        BEGIN,
+    ]
+
+
+def test_the_answer_and_the_next_task_of_a_session_continue_the_machine(workers: Workers) -> None:
+    context = workers.context("converses")
+    asked = context.send("ask")
+    assert state(asked) == "INPUT_REQUIRED"
+    workers.replace()
+
+    answered = context.send("blue", asked)
+    history = [BEGIN, "INITIALIZING to INTERRUPTED", "INTERRUPTED to INITIALIZING"]
+    assert output_of(answered) == history
+    workers.replace()
+
+    following = context.send("more")
+    assert following["id"] != asked["id"]
+    assert output_of(following) == [*history, "INITIALIZING to COMPLETED", "COMPLETED to INITIALIZING"]
