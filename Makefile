@@ -10,7 +10,7 @@ CHAOS_SEED := $(or $(CHAOS_SEED),$(shell date +%s))
 HOSTILE_REQUESTS ?= 50000
 HOSTILE_SEED := $(or $(HOSTILE_SEED),$(shell date +%s))
 
-.PHONY: test merge peers nightly lint types ci chaos hostile
+.PHONY: test merge peers nightly lint types docs package ci chaos hostile
 
 # The change tier: minutes, no service needed.
 test:
@@ -38,6 +38,14 @@ lint:
 types:
 	$(BIN)mypy
 
+# The site, in build/site, from the extra `docs`. A broken link or anchor fails.
+docs:
+	NO_MKDOCS_2_WARNING=1 $(BIN)mkdocs build
+
+# Wheel and sdist in dist/, checked and tried in empty environments; needs the extra `release`.
+package:
+	.ci/check_package dist $(PYTHON)
+
 ci:
 	bash .ci/run
 
@@ -46,7 +54,7 @@ chaos:
 	@for broker in $(CHAOS_BROKER); do \
 	  echo "CHAOS_SEED=$(CHAOS_SEED) CHAOS_MINUTES=$(CHAOS_MINUTES) CHAOS_BROKER=$$broker"; \
 	  CHAOS_SEED=$(CHAOS_SEED) CHAOS_MINUTES=$(CHAOS_MINUTES) CHAOS_REDIS=$(CHAOS_REDIS) \
-	    $(PYTHON) -m pytest tests/acceptance/test_chaos.py -q -s -k "$$broker" || exit 1; \
+	    $(PYTHON) -m pytest tests/acceptance/test_chaos.py tests/acceptance/test_chaos_of_steps.py -q -s -k "$$broker" || exit 1; \
 	done
 
 # Send generated requests that no client should send, and print what was answered; HOSTILE_SEED repeats a run.

@@ -80,6 +80,21 @@ def repeated(path: str, body: bytes, key: str = KEYS["loud"], method: str = "POS
     return attack
 
 
+def after_tasks(number: int, body: bytes, attack: Attack) -> Attack:
+    """Return an attack that begins when its owner has created `number` tasks with `body` within the rate limit."""
+
+    async def prepared(url: str) -> None:
+        async with load.client() as session:
+            created = 0
+            while created < number:
+                async with session.post(f"{url}{SEND}", data=body, headers=headers(KEYS["loud"])) as response:
+                    created += response.status == 200
+                    await asyncio.sleep(float(response.headers.get("Retry-After", 0)))
+        await attack(url)
+
+    return prepared
+
+
 def trickled(head: str) -> Attack:
     """Return an attack that opens connections, sends the start of a request, and then a byte every second."""
 
@@ -112,14 +127,16 @@ def message(**metadata: object) -> bytes:
 
 
 SEND, STREAM = "/agents/echo/message:send", "/agents/silent/message:stream"
+LIST = "/agents/echo/tasks?pageSize=100"
 HEAD = f"POST {SEND} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEYS['loud']}\r\nContent-Type: application/json\r\n"
 ATTACKS: dict[str, Attack] = {
     "messages": repeated(SEND, load.ECHO),
     "strangers": repeated(SEND, load.ECHO, key="a wrong key"),
     "streams": repeated(STREAM, load.body("60")),
-    "reads": repeated("/agents/echo/tasks?pageSize=100", b"", method="GET"),
+    "reads": repeated(LIST, b"", method="GET"),
     "identifiers": repeated(f"/agents/echo/tasks/{'x' * 200}", b"", method="GET"),
     "values": repeated(SEND, message(values=[0] * 19_000)),
+    "reads of values": after_tasks(11, message(values=[0] * 19_000), repeated(LIST, b"", method="GET")),
     "too many values": repeated(SEND, message(values=[0] * 300_000)),
     "no JSON": repeated(SEND, b"[" * 1_000_000),
     "half heads": trickled(HEAD),

@@ -7,12 +7,26 @@ from collections.abc import Iterable, Sequence
 from .results import OURS, Result, Target
 
 HEAD = ("measure", "ours / theirs", "rounds from … to", "target", "", "ours", "theirs")
+SUMMARY_HEAD = ("measure", "ours", "others")
 PROCESSOR_HEAD = ("measure", "side", "milliseconds of CPU time per request")
 
 
-def table(results: Iterable[Result], *, targets_only: bool = False) -> str:
-    """Return a table with a row for each peer and for a target of our own median, or only those that have a target."""
-    return _padded([HEAD, *(row for result in results for row in _rows(result, targets_only))])
+def table(results: Iterable[Result]) -> str:
+    """Return a table with a row for each peer and for a target of our own median."""
+    return _padded([HEAD, *(row for result in results for row in _rows(result))])
+
+
+def summary_table(results: Iterable[Result]) -> str:
+    """Return a table with one row for each result: our median and the medians of the peers."""
+    rows = [
+        (
+            result.what,
+            f"{_number(result.median())} {result.unit}",
+            ", ".join(f"{peer} {_number(result.median(peer))}" for peer in result.peers),
+        )
+        for result in results
+    ]
+    return _padded([SUMMARY_HEAD, *rows])
 
 
 def processor_table(results: Iterable[Result]) -> str:
@@ -26,16 +40,14 @@ def processor_table(results: Iterable[Result]) -> str:
     return _padded([PROCESSOR_HEAD, *rows]) if rows else ""
 
 
-def _rows(result: Result, targets_only: bool) -> list[tuple[str, ...]]:
+def _rows(result: Result) -> list[tuple[str, ...]]:
     rows = []
     own = result.target(None)
-    if own or not (result.peers or targets_only):
+    if own or not result.peers:
         low, high = min(result.figures[OURS]), max(result.figures[OURS])
         rows.append(("", f"{_number(low)} to {_number(high)}", *_verdict(own, result.median()), ""))
     for peer in result.peers:
         ratio, target = result.ratio(peer), result.target(peer)
-        if target is None and targets_only:
-            continue
         spread = f"{_number(ratio.low)} to {_number(ratio.high)}"
         beside = f"{peer}: {_number(result.median(peer))}"
         rows.append((f"{_number(ratio.median)} × {peer}", spread, *_verdict(target, ratio.median), beside))
