@@ -98,7 +98,8 @@ def _cannot_save(client: redis.Redis) -> bool:
         if "in progress" not in str(e):
             raise
     for saving in psutil.Process(client.info("server")["process_id"]).children():
-        saving.kill()
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            saving.kill()
     return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
