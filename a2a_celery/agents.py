@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -33,6 +33,9 @@ MAX_WINDOW = 30 * 24 * 3600
 
 ExecutorSource: TypeAlias = "AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str"
 """Executor, its class, a factory, or "module:name" of any of these."""
+
+FrameworkAgent: TypeAlias = Callable[[Any], AsyncGenerator[Any, None]]
+"""Function of a `Turn` that an adapter in ``frameworks`` returns. It stores its conversation in the session."""
 
 CardSource: TypeAlias = "AgentCard | Callable[[], AgentCard]"
 """Card, or a function that builds the card at its first use."""
@@ -118,6 +121,28 @@ class Agent:
     cancel_grace: float | None = None
     on_message: OnMessage = "queue"
     version: str | None = None
+
+    @classmethod
+    def of_framework(
+        cls,
+        name: str,
+        card: CardSource,
+        code: FrameworkAgent,
+        extended_card: AgentCard | None,
+        options: Mapping[str, Any],
+    ) -> Agent:
+        """Return an agent of a framework, which has a session.
+
+        Raises:
+            ConfigError: An option is unknown or invalid, or `session` is not True.
+        """
+        options = {"session": True, **options}
+        if options["session"] is not True:
+            raise ConfigError(
+                f"agent {name!r}: session = {options['session']!r}: an agent of a framework stores its conversation in "
+                "the session; leave the option out"
+            )
+        return cls.with_options(name, card, "function", code, extended_card, options)
 
     @classmethod
     def with_options(

@@ -6,6 +6,7 @@ agents, such as a producer of Celery tasks, imports none of them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
@@ -14,7 +15,15 @@ from weakref import WeakSet
 
 from celery import Celery, Task
 
-from .agents import Agent, ExecutorSource, attempts_of_task, name_from_card, name_of_task, require_named_arguments
+from .agents import (
+    Agent,
+    ExecutorSource,
+    FrameworkAgent,
+    attempts_of_task,
+    name_from_card,
+    name_of_task,
+    require_named_arguments,
+)
 from .errors import ConfigError
 from .execution.celery import worker_signals
 from .hooks import Hooks
@@ -99,16 +108,17 @@ class A2A:
     def add_agent(
         self,
         card: AgentCard,
-        executor: ExecutorSource,
+        executor: ExecutorSource | FrameworkAgent,
         *,
         name: str | None = None,
         extended_card: AgentCard | None = None,
         **options: Any,
     ) -> Agent:
-        """Add an unmodified AgentExecutor of the a2a-sdk.
+        """Add an unmodified AgentExecutor of the a2a-sdk, or an agent of another framework.
 
         Args:
-            executor: Instance, class, factory, or "module:name" of any of these. A name is imported in workers only.
+            executor: Instance, class, factory, or "module:name" of any of these. A name is imported in workers only. Or
+                the return value of an adapter in ``a2a_celery.frameworks``, which implies ``session=True``.
             card: Card, or function that returns it.
             name: Name in URLs, by default derived from the card's name.
             options: Fields of `Agent`. Other options, such as queue and priority, are passed to Celery with every run.
@@ -117,6 +127,8 @@ class A2A:
             ConfigError: The card or an option is invalid, or the name is taken.
         """
         name = name or name_from_card(card)
+        if inspect.isasyncgenfunction(executor):
+            return self._add(Agent.of_framework(name, card, executor, extended_card, options))
         return self._add(Agent.with_options(name, card, "executor", executor, extended_card, options))
 
     def agent(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from celery import Celery
 
-from a2a_celery import A2A, ConfigError
+from a2a_celery import A2A, ConfigError, Turn
 from a2a_celery.agent_cards import card_for_function
 from a2a_celery.agents import MOST_ATTEMPTS, Agent, name_from_card
 from a2a_celery.execution.agents.adapters import make_adapter
@@ -53,6 +54,26 @@ def test_a_name_is_made_from_the_card(shown: str, name: str) -> None:
 def test_a_card_without_a_usable_name_needs_the_option_name(shown: str) -> None:
     with pytest.raises(ConfigError, match="pass name="):
         name_from_card(card(shown))
+
+
+async def answer(turn: Turn) -> AsyncGenerator[str, None]:
+    yield turn.text
+
+
+def test_an_agent_of_a_framework_is_a_function_with_a_session() -> None:
+    a2a = A2A(Celery("test", set_as_current=False))
+
+    added = a2a.add_agent(card(), answer, max_attempts=2)
+
+    assert (added.kind, added.code, added.session, added.max_attempts) == ("function", answer, True, 2)
+    assert added.serialize_context
+
+
+def test_an_agent_of_a_framework_needs_its_session() -> None:
+    a2a = A2A(Celery("test", set_as_current=False))
+
+    with pytest.raises(ConfigError, match=r"session = False: .* leave the option out"):
+        a2a.add_agent(card(), answer, session=False)
 
 
 @pytest.mark.parametrize("version", ["1", "2.0.0-rc_1+build", "0fe3" * 16])
