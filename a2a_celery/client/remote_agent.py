@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import httpx
 from a2a.client import ClientCallInterceptor
@@ -57,6 +57,9 @@ RECONNECT_TIMEOUT = 300.0
 
 CANCEL_TIMEOUT = 10.0
 """Seconds for the cancel request that is sent when the caller is cancelled."""
+
+RESPONSE_TIMEOUT = 3.0
+"""Seconds for which a cancelled run waits for the first response to a message, which names the task to cancel."""
 
 
 class RemoteAgent:
@@ -206,9 +209,17 @@ class RemoteAgent:
             configuration.task_push_notification_config.CopyFrom(push)
         request = SendMessageRequest(message=message, configuration=configuration)
         self._name_parent(request)
-        result = Result.of(await self._turn_stream().submit(request))
-        self._started(result.task_id, result.state)
-        return result
+
+        async def send() -> Result:
+            result = Result.of(await self._turn_stream().submit(request))
+            self._started(result.task_id, result.state)
+            return result
+
+        sending = asyncio.ensure_future(send())
+        try:
+            return await asyncio.shield(sending)
+        finally:
+            await self._finish(sending)
 
     def stream(
         self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
@@ -308,6 +319,19 @@ class RemoteAgent:
         if children is not None and state in TERMINAL:
             children.remove(f"task {task_id} of {self.url}")
 
+    async def _finish(self, first_response: asyncio.Future[Any]) -> None:
+        """Wait for a response that names a new child task, for `RESPONSE_TIMEOUT` seconds at most.
+
+        A cancelled run could not cancel a child task whose id it does not know. Outside of a run, the request is
+        cancelled at once.
+        """
+        try:
+            if self._child_tasks() is not None:
+                await asyncio.wait({first_response}, timeout=RESPONSE_TIMEOUT)
+        finally:
+            first_response.cancel()
+            await asyncio.wait({first_response})
+
     async def _connect(self, streaming: bool) -> Connection:
         return self._transports.connect(await self.card(), self._http, streaming=streaming)
 
@@ -321,10 +345,12 @@ class RemoteAgent:
         clock = self._clock
         until = None if deadline is None else clock.monotonic() + deadline
         async with aclosing(events):
+            first = asyncio.ensure_future(anext(events)) if starts else None
             try:
                 while True:
                     async with clock.timeout(None if until is None else until - clock.monotonic()):
-                        event = await anext(events)
+                        event = await (anext(events) if first is None else asyncio.shield(first))
+                    first = None
                     if starts and turn.builder.task_id:
                         starts = False
                         self._started(turn.builder.task_id, None)
@@ -344,9 +370,16 @@ class RemoteAgent:
                 name = f"task {result.task_id}" if result.task_id else "message"
                 raise DeadlineExceeded(f"the {name} took longer than {deadline} s", result) from None
             except (asyncio.CancelledError, GeneratorExit):
+                if first is not None:
+                    await self._finish(first)
+                    self._started(turn.builder.task_id, None)
                 if cancel_on_exit and turn.builder.task_id and not turn.is_over:
                     await self._cancel_at_last(turn.builder.task_id)
                 raise
+            finally:
+                if first is not None:
+                    first.cancel()
+                    await asyncio.wait({first})
 
     async def _cancel_at_last(self, task_id: str) -> None:
         """Cancel a task on behalf of a caller that no longer waits. Errors are logged."""

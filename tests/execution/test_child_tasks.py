@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
 
 from a2a_celery import Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
@@ -94,6 +96,50 @@ async def test_a_remote_task_is_cancelled_with_the_agent_that_started_it(
     await canceled(here, "agent", lambda: bool(started))
 
     await ends_canceled(elsewhere, started[0])
+
+
+@pytest.mark.parametrize("how", ["streams", "submits"])
+async def test_a_remote_task_whose_id_arrives_after_the_cancel_is_cancelled(here: AgentsHere, how: str) -> None:
+    """The server has started the task, and its response is still on the way."""
+    executor, may_respond, agents = Steps(), asyncio.Event(), list[asyncio.Task[Any]]()
+
+    def held(app: ASGIApp) -> ASGIApp:
+        async def hold(scope: Scope, receive: Receive, send: Send) -> None:
+            async def respond(message: ASGIMessage) -> None:
+                if scope["type"] == "http" and scope["method"] == "POST":
+                    await may_respond.wait()
+                await send(message)
+
+            await app(scope, receive, respond)
+
+        return hold
+
+    async with plain_server(executor, around=held) as url:
+
+        @here.a2a.agent("agent")
+        async def starts(turn: Turn) -> None:
+            agents.append(cast(asyncio.Task[Any], asyncio.current_task()))
+            async with RemoteAgent(url) as remote:
+                session = remote.session()
+                if how == "submits":
+                    await remote.submit(session.message("wait"))
+                async for _ in session.stream("wait"):
+                    pass
+
+        async def is_stopping() -> bool:
+            await here.store.run(request_cancel(here.keys, ANN, "t", CONTEXT))
+            return bool(agents[0].cancelling())
+
+        async def has_begun() -> bool:
+            return bool(executor.begun)
+
+        run = asyncio.create_task(here.perform("agent", await here.create()))
+        await eventually_async(has_begun)
+        await eventually_async(is_stopping)
+        may_respond.set()
+        await run
+        assert (await here.seeds.task("t")).status.state == CANCELED
+        await ends_canceled(url, executor.begun[0])
 
 
 async def test_an_agent_that_cancels_itself_cancels_its_remote_tasks(here: AgentsHere, elsewhere: str) -> None:

@@ -11,6 +11,7 @@ from a2a_celery.client.calling import call_task
 
 from .agents import a2a, app
 
+app.conf.worker_send_task_events = True
 call = call_task(app)
 
 

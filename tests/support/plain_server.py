@@ -25,13 +25,21 @@ from .webhooks import served
 
 
 class Steps(AgentExecutor):
-    """Executor that sends the texts that a test puts into its queue, and completes at None."""
+    """Executor that sends the texts that a test puts into its queue, and completes at None.
+
+    Attributes:
+        begun: Ids of the tasks that it has begun.
+        canceled: Ids of the tasks that it has cancelled.
+    """
 
     def __init__(self) -> None:
         self.given: asyncio.Queue[str | None] = asyncio.Queue()
         self.sent: list[str] = []
+        self.begun: list[str] = []
+        self.canceled: list[str] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.begun.append(context.task_id or "")
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         assert context.message is not None
         await event_queue.enqueue_event(new_task_from_user_message(context.message))
@@ -43,6 +51,7 @@ class Steps(AgentExecutor):
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
+        self.canceled.append(context.task_id or "")
 
 
 @asynccontextmanager
