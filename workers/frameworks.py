@@ -19,6 +19,11 @@ if find_spec("agent_framework"):
         f"{__package__}.with_agent_framework:clerk"
     )
 
+if find_spec("pydantic_ai"):
+    a2a.agent("pydantic-ai", description="Books things with pydantic-ai, and asks first.", session=True)(
+        f"{__package__}.with_pydantic_ai:clerk"
+    )
+
 if find_spec("google.adk"):
     a2a.add_agent(
         AgentCard(

@@ -10,7 +10,7 @@ import pytest
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.runs.release import read_steps
 from tests.acceptance.test_cancel import IGNORED
-from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, Client
+from tests.support.booking_agents import BOOKING_AGENTS, WITH_SCHEMA, BookingAgent, Client
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 
@@ -122,10 +122,24 @@ def test_conversations_side_by_side_do_not_meet(office: Office, agent: BookingAg
     assert [last for *_, last in received] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
 
 
+STRUCTURED = [agent for agent in BOOKING_AGENTS if agent.name in WITH_SCHEMA]
 FUNCTIONS = [agent for agent in BOOKING_AGENTS if agent.name != "adk"]
+WITHOUT_SCHEMA = [agent for agent in FUNCTIONS if agent not in STRUCTURED]
 
 
-@pytest.mark.parametrize("agent", FUNCTIONS, ids=lambda agent: agent.name)
+@pytest.mark.parametrize("agent", STRUCTURED, ids=lambda agent: agent.name)
+def test_an_answer_that_does_not_fit_the_schema_is_refused(office: Office, agent: BookingAgent) -> None:
+    client = office.client(agent)
+    client.say("book a car")
+
+    with pytest.raises(AssertionError, match=r"message\.parts"):
+        client.reply({"text": "yes"})
+
+    assert client.agree() == "COMPLETED Done: a car is booked."
+    assert client.say("thanks") == "COMPLETED You said: book a car; thanks."
+
+
+@pytest.mark.parametrize("agent", WITHOUT_SCHEMA, ids=lambda agent: agent.name)
 def test_an_answer_that_fits_no_question_is_asked_for_again(office: Office, agent: BookingAgent) -> None:
     client = office.client(agent)
     client.say("book a car")

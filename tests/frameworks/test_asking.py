@@ -7,22 +7,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import agent_framework
+import pydantic_ai
 import pytest
 import strands
 from celery import Celery
 from google.adk.agents import LlmAgent
 from google.adk.runners import InMemoryRunner
+from pydantic_ai.capabilities import AbstractCapability
 from strands.types.content import Messages
 from strands.types.streaming import StreamEvent
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
-from workers import with_adk, with_agent_framework, with_strands
+from tests.support.agents import card
+from workers import with_adk, with_agent_framework, with_pydantic_ai, with_strands
 
 a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
 
@@ -61,6 +65,30 @@ def made_with_strands(turn: Turn, tool: Callable[[Turn], Tool] = async_tool) -> 
 def made_with_agent_framework(turn: Turn, tool: Callable[[Turn], Tool] = async_tool) -> agent_framework.Agent[Any]:
     tools = [agent_framework.tool(tool(turn))]
     return agent_framework.Agent(with_agent_framework.StandIn(), name="clerk", tools=tools)
+
+
+async def book_async(context: pydantic_ai.RunContext[Turn], what: str) -> str:
+    return f"{what} on {await context.deps.ask('On which day?')}"
+
+
+def book_in_thread(context: pydantic_ai.RunContext[Turn], what: str) -> str:
+    return f"{what} on {context.deps.blocking.ask('On which day?')}"
+
+
+def made_with_pydantic_ai(tool: Any, *capabilities: AbstractCapability[Turn]) -> Any:
+    tools = [pydantic_ai.Tool(tool, name="book")]
+    agent = pydantic_ai.Agent(with_pydantic_ai.agent.model, deps_type=Turn, tools=tools, capabilities=capabilities)
+    return pydantic_ai_agent(agent, deps=lambda turn: turn)
+
+
+class Swallows(AbstractCapability[Turn]):
+    """Capability that returns the error of a tool as its result."""
+
+    async def wrap_tool_execute(self, ctx: Any, *, args: Any, handler: Any, **_: Any) -> Any:
+        try:
+            return await handler(args)
+        except BaseException as error:
+            return repr(error)
 
 
 async def run_adk(turn: Turn, tool: Callable[[Turn], Tool]) -> str:
@@ -105,6 +133,9 @@ def adk_in_a_thread(turn: Turn) -> str:
 
 a2a.agent("strands", description="Books.", session=True)(strands_agent(made_with_strands))
 a2a.agent("agent-framework", description="Books.", session=True)(framework_agent(made_with_agent_framework))
+a2a.add_agent(card("pydantic-ai"), made_with_pydantic_ai(book_async))
+a2a.add_agent(card("pydantic-ai-in-a-thread"), made_with_pydantic_ai(book_in_thread))
+a2a.add_agent(card("pydantic-ai-swallows"), made_with_pydantic_ai(book_async, Swallows()))
 
 ASKING = [
     "strands",
@@ -115,6 +146,9 @@ ASKING = [
     "agent-framework-in-a-thread",
     "adk-alone",
     "adk-in-a-thread",
+    "pydantic-ai",
+    "pydantic-ai-in-a-thread",
+    "pydantic-ai-swallows",
 ]
 
 

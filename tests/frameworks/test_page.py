@@ -18,6 +18,8 @@ from tests.support.agents import card
 PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
+FRAMEWORKS = ("adk", "agent-framework", "strands", "pydantic-ai")
+
 
 def programs(section: str) -> list[str]:
     """The programs of a section: the agent's module, and its line in the app."""
@@ -25,10 +27,10 @@ def programs(section: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-@pytest.mark.parametrize("section", ["google-adk", "Microsoft agent-framework", "strands-agents"])
+@pytest.mark.parametrize("section", ["google-adk", "Microsoft agent-framework", "strands-agents", "pydantic-ai"])
 def test_the_code_runs(section: str) -> None:
     module, line = programs(section)
-    namespace: dict[str, Any] = {"book": print, "client": None, "__name__": "acme.clerk"}
+    namespace: dict[str, Any] = {"book": print, "client": None, "model": "test", "__name__": "acme.clerk"}
     a2a = A2A(Celery("acme", set_as_current=False))
 
     exec(compile(module, "frameworks.md", "exec"), namespace)
@@ -45,7 +47,7 @@ def test_each_version_is_the_oldest_that_its_extra_takes() -> None:
     seen = dict(re.findall(r"`a2a-celery\[(.*?)\]` \|.*\| [a-z-]+ ([0-9.]+) \|$", PAGE, re.MULTILINE))
 
     assert {extra: [version.rpartition(".")[0]] for extra, version in seen.items()} == {
-        extra: [one.partition(">=")[2] for one in EXTRAS[extra]] for extra in ("adk", "agent-framework", "strands")
+        extra: [one.partition(">=")[2] for one in EXTRAS[extra]] for extra in FRAMEWORKS
     }
 
 

@@ -14,7 +14,7 @@ from agent_framework import Agent, ChatResponseUpdate, Content
 from a2a_celery import Rejected
 from a2a_celery.frameworks.agent_framework import framework_agent
 from tests.support.booking_agents import turn
-from workers import with_agent_framework, with_strands
+from workers import with_agent_framework, with_pydantic_ai, with_strands
 
 TEXTS = [Part(text="look at"), new_data_part({"colour": "grün", "sizes": [1.5]})]
 AS_TEXT = ["look at", '{"colour": "grün", "sizes": [1.5]}']
@@ -49,6 +49,19 @@ async def test_agent_framework_reads_all_parts() -> None:
     assert [text[0]["text"], json.loads(text[1]["text"])] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
     assert [one["uri"] for one in text[2:]] == ["data:image/png;base64,AP8=", "https://example.com/x"]
     assert [one["media_type"] for one in text[2:]] == ["image/png", "text/html"]
+
+
+async def test_pydantic_ai_reads_all_parts() -> None:
+    types = ["text/html", "image/png", "audio/mpeg", "video/mp4"]
+    files = [Part(url="https://example.com/x", media_type=media_type) for media_type in types]
+
+    memory = await memory_after(with_pydantic_ai.clerk, *TEXTS, Part(raw=b"\x00\xff", media_type="image/png"), *files)
+
+    text, data, image, *urls = memory["messages"][0]["parts"][0]["content"]
+    assert [text, json.loads(data)] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
+    assert (image["kind"], image["media_type"], image["data"]) == ("binary", "image/png", "AP8=")
+    assert [one["kind"] for one in urls] == ["document-url", "image-url", "audio-url", "video-url"]
+    assert [(one["url"], one["media_type"]) for one in urls] == [("https://example.com/x", one) for one in types]
 
 
 class Echo(with_agent_framework.StandIn):

@@ -11,7 +11,12 @@ import pytest
 
 from tests.support import ROOT
 
-FRAMEWORKS = {"strands": "strands", "agent-framework": "agent_framework", "adk": "google.adk"}
+FRAMEWORKS = {
+    "strands": "strands",
+    "agent-framework": "agent_framework",
+    "adk": "google.adk",
+    "pydantic-ai": "pydantic_ai",
+}
 
 PROGRAM = """
 import importlib.util, json, sys

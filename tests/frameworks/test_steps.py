@@ -20,7 +20,13 @@ from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.conversation import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
 from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, turn
-from workers import with_adk, with_agent_framework, with_strands
+from workers import with_adk, with_agent_framework, with_pydantic_ai, with_strands
+
+AGENTS: dict[str, Any] = {
+    "strands": with_strands.clerk,
+    "agent-framework": with_agent_framework.clerk,
+    "pydantic-ai": with_pydantic_ai.clerk,
+}
 
 
 class Scene:
@@ -48,8 +54,7 @@ class Scene:
         message = Message(message_id="m", role=Role.ROLE_USER, parts=[part])
         if agent == "adk":
             return await self._ask_executor(message)
-        answer = {"strands": with_strands.clerk, "agent-framework": with_agent_framework.clerk}[agent]
-        return await self._ask_function(answer, turn(self.state, part))
+        return await self._ask_function(AGENTS[agent], turn(self.state, part))
 
     async def _ask_function(self, answer: Callable[[Turn], AsyncGenerator[str, None]], asked: Turn) -> dict[str, Any]:
         try:

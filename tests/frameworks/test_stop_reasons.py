@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pydantic_ai
 import pytest
 from a2a.types import Part, TaskState, TaskStatus, TaskStatusUpdateEvent
 from agent_framework import Agent as FrameworkAgent
 from google.adk.a2a.executor.executor_context import ExecutorContext
 from google.adk.events.event import Event
 from google.genai.types import FinishReason
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models import CompletedStreamedResponse, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.test import TestModel
 from strands import Agent
 from strands.agent import AgentResult
 from strands.telemetry.metrics import EventLoopMetrics
@@ -20,6 +25,7 @@ from a2a_celery import InputRequired, Turn
 from a2a_celery.errors import ConfigError
 from a2a_celery.frameworks.adk import stop_reasons
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.outcomes import NEEDS_INPUT
 from a2a_celery.lifecycle.own_metadata import own_metadata
@@ -43,6 +49,21 @@ class StopsFor(Agent):
         yield {"data": "half"}
         message: Any = {"role": "assistant", "content": [{"text": "half"}]}
         yield {"result": AgentResult(self._reason, message, EventLoopMetrics(), {}, interrupts=[])}
+
+
+class StopsForReason(TestModel):
+    """A model of pydantic-ai that finishes for a given reason."""
+
+    def __init__(self, reason: Any) -> None:
+        super().__init__()
+        self._reason = reason
+
+    @asynccontextmanager
+    async def request_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamedResponse]:
+        """Yield the response."""
+        response = ModelResponse(parts=[TextPart("half")], finish_reason=self._reason)
+        parameters = ModelRequestParameters()
+        yield CompletedStreamedResponse(response, model_request_parameters=parameters, replay_events=True)
 
 
 async def yielded(agent: Any, state: dict[str, Any]) -> list[Any]:
@@ -129,6 +150,21 @@ async def test_an_agent_framework_agent_that_stops_early_has_the_reason(reason: 
 
 async def test_a_complete_agent_framework_agent_has_no_stop_reason() -> None:
     assert await yielded(framework_agent(lambda _: FrameworkAgent(Finishes("stop"), name="done")), {}) == ["half"]
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "error"])
+async def test_a_pydantic_ai_agent_that_stops_early_has_the_reason(reason: Any) -> None:
+    agent = pydantic_ai.Agent(StopsForReason(reason))
+
+    text, completed = await yielded(pydantic_ai_agent(agent), {})
+    _, failed = await yielded(pydantic_ai_agent(agent, fail_on=[reason]), {})
+
+    assert (text, end(completed)) == ("half", (COMPLETED, "", own_metadata({"stopReason": reason})))
+    assert end(failed) == (FAILED, FAILS.format(reason), own_metadata({"stopReason": reason}))
+
+
+async def test_a_complete_pydantic_ai_agent_has_no_stop_reason() -> None:
+    assert await yielded(pydantic_ai_agent(pydantic_ai.Agent(StopsForReason("stop"))), {}) == ["half"]
 
 
 async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequence[str] = ()) -> Any:

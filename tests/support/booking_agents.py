@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import httpx
 from a2a.helpers import get_message_text
-from a2a.types import Message, Role
+from a2a.types import Message, Role, Task
 from a2a.types import Part as A2APart
 
 from a2a_celery import Turn
@@ -38,6 +38,11 @@ def _adk_answer(asked: Part, agreed: bool) -> Part:
     return {"data": response, "metadata": {"adk_type": "function_response"}}
 
 
+def _approval(asked: Part, agreed: bool) -> Part:
+    [call_id] = asked["data"]["properties"]
+    return {"data": {call_id: agreed}}
+
+
 @dataclass(frozen=True)
 class BookingAgent:
     """Agent of a framework. `answer` returns the part that approves or rejects the question in a data part."""
@@ -50,7 +55,11 @@ BOOKING_AGENTS = [
     BookingAgent("strands", _strands_answer),
     BookingAgent("agent-framework", _agent_framework_answer),
     BookingAgent("adk", _adk_answer),
+    BookingAgent("pydantic-ai", _approval),
 ]
+
+WITH_SCHEMA = ("pydantic-ai",)
+"""Agents whose questions have a JSON Schema."""
 
 
 def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
@@ -58,7 +67,7 @@ def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
     message = Message(message_id="m", role=Role.ROLE_USER, parts=parts)
     request_context = SimpleNamespace(message=message, parts=list(parts), text=get_message_text(message), task_id="t")
     request_context.context_id, request_context.session = "c", SimpleNamespace(state=state)
-    request_context.stop_if_asking = lambda: None
+    request_context.stop_if_asking, request_context.task = lambda: None, Task()
     return cast(Turn, request_context)
 
 

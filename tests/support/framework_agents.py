@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, S
 from typing import Any
 
 import agent_framework
+import pydantic_ai
 import strands
 from agent_framework import ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
 from celery import Celery
@@ -21,12 +22,15 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from strands.types.content import Messages
 from strands.types.streaming import StreamEvent
 
 from a2a_celery import A2A, Turn, current_step_key
 from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
 from workers import with_agent_framework, with_strands
 
@@ -40,7 +44,7 @@ STOPS = (3, 4)
 """Questions before which the model stops: after the third call of a tool, and after two parallel calls."""
 
 ANSWER = "It is warm in a, b, c, d and e."
-AGENTS = ("agent-framework", "adk", "strands")
+AGENTS = ("agent-framework", "adk", "strands", "pydantic-ai")
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
@@ -156,3 +160,22 @@ def make_with_strands(turn: Turn) -> strands.Agent:
 
 
 a2a.agent("strands", description="Knows the weather.", session=True, max_attempts=5)(strands_agent(make_with_strands))
+
+
+async def respond(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+    """Yield the response of a model of pydantic-ai that looks up the weather in rounds."""
+    cities = await question("pydantic-ai", sum(isinstance(message, ModelResponse) for message in messages))
+    for word in [] if cities else ANSWER.split(" "):
+        yield f"{word} "
+    for index, city in enumerate(cities):
+        yield {index: DeltaToolCall("look_up_city", json.dumps({"city": city}), tool_call_id=f"call-{city}")}
+
+
+async def look_up_city(city: str) -> str:
+    """Look up the weather of a city."""
+    write_line("pydantic-ai", "keys", current_step_key())
+    return await weather("pydantic-ai", city)
+
+
+meteorologist = pydantic_ai.Agent(FunctionModel(stream_function=respond), tools=[look_up_city])
+a2a.add_agent(card("pydantic-ai"), pydantic_ai_agent(meteorologist), max_attempts=5)

@@ -1,0 +1,87 @@
+"""Question for the decisions on several tool calls that a framework's run waits for.
+
+The status message has a line for each call, and the JSON Schema of the answer: an object with one value for each call,
+by the id of the call. The gateway refuses an answer that does not fit; see ``lifecycle.questions``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from a2a.types import Role
+
+from ..errors import Failed, InputRequired
+from ..execution.agents.turn import Turn
+from ..lifecycle.answers import AnswerRefused, AnswerTypes
+from ..lifecycle.questions import Question, schema_in, schema_part
+
+APPROVAL = "approval"
+"""Kind of a question whose answer is True or False."""
+
+RESULT = "result"
+"""Kind of a question whose answer is the result of the call, a JSON value."""
+
+SCHEMAS: dict[str, dict[str, Any]] = {APPROVAL: {"type": "boolean"}, RESULT: {}}
+TITLES = {APPROVAL: "Approve {}?", RESULT: "Result of {}?"}
+
+NOTHING_WAITS = "The question is no longer open."
+
+
+def pending_call(kind: str, call_id: str, tool: str, arguments: Any, details: Any = None) -> dict[str, Any]:
+    """Return the question for one call, as JSON data that a session can store.
+
+    Args:
+        kind: `APPROVAL` or `RESULT`.
+        call_id: Id of the call in the framework.
+        tool: Name of the tool.
+        arguments: Arguments of the call, as JSON data or as JSON text.
+        details: Further data for the client, or None.
+    """
+    shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    text = TITLES[kind].format(f"{tool}({shown})")
+    if details:
+        text += f" {json.dumps(details, ensure_ascii=False, default=str)}"
+    return {"id": call_id, "kind": kind, "tool": tool, "text": text}
+
+
+def asking(pending: Sequence[dict[str, Any]], reason: str = "") -> InputRequired:
+    """Return the exception that ends the run with a question for all `pending` calls.
+
+    Args:
+        pending: Questions of `pending_call`.
+        reason: Reason why the last answer was refused.
+    """
+    lines = [one["text"] if len(pending) == 1 else f"{one['id']}: {one['text']}" for one in pending]
+    return InputRequired("\n".join([reason, *lines] if reason else lines), parts=[schema_part(_types(pending).schema)])
+
+
+def decisions(turn: Turn, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the client's decisions in the message of the turn, by the ids of the calls.
+
+    Raises:
+        InputRequired: The message contains no decision on each call.
+    """
+    try:
+        return _types(pending).parse(turn.message)
+    except AnswerRefused as refusal:
+        raise asking(pending, f"The answer was not accepted. {refusal}") from None
+
+
+def refuse_late_answer(turn: Turn) -> None:
+    """Check that the message of a task without open questions answers no question of `asking`.
+
+    Raises:
+        Failed: The message follows a question with a schema, whose conversation is no longer stored.
+    """
+    history = list(turn.task.history)
+    earlier = [message for message in history if message.message_id != turn.message.message_id]
+    question = earlier[-1] if earlier and earlier[-1].role == Role.ROLE_AGENT else None
+    if question is not None and schema_in(question.parts) is not None:
+        raise Failed(NOTHING_WAITS)
+
+
+def _types(pending: Sequence[dict[str, Any]]) -> AnswerTypes:
+    questions = {one["id"]: Question(TITLES[one["kind"]].format(one["tool"]), SCHEMAS[one["kind"]]) for one in pending}
+    return AnswerTypes(questions)

@@ -1,0 +1,448 @@
+"""Adapter for agents of pydantic-ai. Deferred tool calls become a question to the client, which can be answered on any
+worker.
+
+The answer is one JSON object with a value for each call, by its id: true or false for a call that needs an approval,
+and the result for a call that is executed outside of the agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, overload
+
+from a2a.types import Part
+from google.protobuf.json_format import MessageToDict
+from pydantic import TypeAdapter
+from pydantic_ai import AbstractToolset, DeferredToolRequests, DeferredToolResults, RunContext
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.conversation import Conversation as ModelConversation
+from pydantic_ai.conversation import ConversationTypeAdapter
+from pydantic_ai.exceptions import ModelRetry, ToolFailed, ToolFailedError, ToolRetryError
+from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    DocumentUrl,
+    FinishReason,
+    ImageUrl,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolReturn,
+    UserContent,
+    VideoUrl,
+)
+from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import ApprovalRequiredToolset, ExternalToolset, FunctionToolset
+from pydantic_ai.usage import RunUsage, UsageLimits
+from pydantic_core import to_jsonable_python
+
+from ..agents import FrameworkAgent
+from ..errors import ConfigError, InputRequired
+from ..execution.agents.turn import Turn
+from .approvals import APPROVAL, RESULT, asking, decisions, pending_call, refuse_late_answer
+from .conversation import Conversation, EarlyStops, OpenSteps
+from .recorded_calls import MODEL, TOOL, RecordedCall
+
+DepsT = TypeVar("DepsT")
+
+EARLY = frozenset(get_args(FinishReason)) - {"stop", "tool_call"}
+"""Finish reasons of models that stopped early."""
+
+VOLATILE = frozenset({"timestamp", "run_id", "conversation_id"})
+"""Fields of messages that differ in each run of a turn."""
+
+URLS = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
+"""Classes of URLs by the first part of their media type."""
+
+
+@overload
+def pydantic_ai_agent(
+    agent: AbstractAgent[None, Any],
+    *,
+    usage_limits: UsageLimits | None = None,
+    fail_on: Collection[str] = (),
+    durable: bool = True,
+) -> FrameworkAgent: ...
+
+
+@overload
+def pydantic_ai_agent(
+    agent: AbstractAgent[DepsT, Any],
+    *,
+    deps: Callable[[Turn], DepsT],
+    usage_limits: UsageLimits | None = None,
+    fail_on: Collection[str] = (),
+    durable: bool = True,
+) -> FrameworkAgent: ...
+
+
+def pydantic_ai_agent(
+    agent: AbstractAgent[Any, Any],
+    *,
+    deps: Callable[[Turn], Any] | None = None,
+    usage_limits: UsageLimits | None = None,
+    fail_on: Collection[str] = (),
+    durable: bool = True,
+) -> FrameworkAgent:
+    """Return an agent for `A2A.add_agent` that runs an agent of pydantic-ai.
+
+    Text is streamed, and any other output is sent as data. Messages and deferred tool calls are stored in the session.
+    A cancel takes effect at the agent's next await. If the model stops early (`EARLY`), the turn ends in COMPLETED with
+    ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
+
+    Args:
+        agent: Agent that all runs of a worker process share.
+        deps: Function that returns the dependencies of a run. Required if the agent has a `deps_type`.
+        usage_limits: Limits of each turn. The usage of earlier turns does not count.
+        fail_on: Finish reasons that fail the task.
+        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
+            later calls need effects of the tools in the memory of the process.
+
+    Raises:
+        ConfigError: `fail_on` has an unknown reason, `deps` is missing, the model cannot stream, or there are deferred
+            tools without an output type for them.
+    """
+    early_stops = EarlyStops(fail_on, EARLY)
+    _require_supported(agent, deps)
+    streams_text = str in set(_output_types(agent.output_type))
+
+    async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
+        stored = Conversation(turn)
+        conversation, prompt, results = _begin(turn, stored)
+        is_streamed = False
+        async with agent.run_stream_events(
+            prompt,
+            conversation=conversation,
+            deferred_tool_results=results,
+            deps=None if deps is None else deps(turn),
+            usage_limits=usage_limits,
+            capabilities=[_Calls(turn, durable)],
+        ) as events:
+            async for event in events:
+                text = _text_of(event) if streams_text else ""
+                if text:
+                    is_streamed = True
+                    yield text
+        turn.stop_if_asking()
+        result = events.result
+        assert result is not None
+        if isinstance(result.output, DeferredToolRequests):
+            raise _pause(stored, result.conversation, result.output)
+        stored.go_on(_dumped_conversation(replace(result.conversation, usage=RunUsage())))
+        if not (is_streamed and isinstance(result.output, str)):
+            yield _content(result.output)
+        reason = result.response.finish_reason
+        if reason is not None and reason in EARLY:
+            yield early_stops.event(reason, turn.task_id, turn.context_id)
+
+    return answer
+
+
+@dataclass
+class _Calls(AbstractCapability[Any]):
+    """Capability that reports the agent's calls as execution steps, and records their results.
+
+    The results of some tools are not recorded, because a later run needs the effect of the call: the tool has asked a
+    question, or has changed the session, the messages to send or the available tools.
+    """
+
+    turn: Turn
+    durable: bool
+
+    def get_ordering(self) -> CapabilityOrdering:
+        return CapabilityOrdering(position="innermost")
+
+    def get_wrapper_model(self, model: Model) -> Model:
+        return _RecordedModel(model, self.turn, self.durable)
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Any],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: Callable[[dict[str, Any]], Any],
+    ) -> Any:
+        self.turn.stop_if_asking()
+        recorded = RecordedCall.begin(TOOL, call.tool_name, args) if self.durable else None
+        if recorded is None:
+            return await self._execute(call.tool_name, args, handler)
+        if recorded.result is not None:
+            return _loaded_result(recorded.result)
+        state = self._state(ctx)
+        try:
+            with recorded.executing():
+                result = await self._execute(call.tool_name, args, handler)
+            dumped = _dumped_result(result)
+        except (ToolRetryError, ToolFailedError) as error:
+            failure = _dumped_failure(error)
+            if failure is not None and self._state(ctx) == state:
+                await recorded.finish(failure)
+            raise
+        if self._state(ctx) == state:
+            await recorded.finish(dumped)
+        return result
+
+    async def _execute(self, name: str, args: dict[str, Any], handler: Callable[[dict[str, Any]], Any]) -> Any:
+        steps = OpenSteps()
+        steps.tool_call(TOOL, name)
+        try:
+            return await handler(args)
+        finally:
+            steps.end(TOOL)
+
+    def _state(self, ctx: RunContext[Any]) -> tuple[Any, ...]:
+        """Return what a tool may change other than by its result."""
+        changing = (ctx.pending_messages, ctx.loaded_capability_ids, ctx.discovered_tool_names)
+        session = json.dumps(self.turn.session.state, default=str)
+        return self.turn.question_count, session, [len(one or ()) for one in changing]
+
+
+class _RecordedModel(WrapperModel):
+    """Model whose complete responses are recorded. A recorded response is sent as one chunk."""
+
+    def __init__(self, model: Model, turn: Turn, durable: bool) -> None:
+        super().__init__(model)
+        self._turn = turn
+        self._durable = durable
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        call = self._begin(messages)
+        if call is not None and call.result is not None:
+            return _loaded_response(call.result)
+        steps = OpenSteps()
+        steps.model_call(MODEL, self.model_name)
+        try:
+            response = await self.wrapped.request(messages, model_settings, model_request_parameters)
+        finally:
+            steps.end(MODEL)
+        await _record_response(call, response)
+        return response
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        call = self._begin(messages)
+        if call is not None and call.result is not None:
+            yield CompletedStreamedResponse(
+                _loaded_response(call.result),
+                model_request_parameters=model_request_parameters,
+                replay_events=True,
+            )
+            return
+        steps = OpenSteps()
+        steps.model_call(MODEL, self.model_name)
+        try:
+            async with self.wrapped.request_stream(
+                messages, model_settings, model_request_parameters, run_context
+            ) as stream:
+                yield stream
+        finally:
+            steps.end(MODEL)
+        await _record_response(call, stream.get())
+
+    def _begin(self, messages: list[ModelMessage]) -> RecordedCall | None:
+        self._turn.stop_if_asking()
+        if not self._durable:
+            return None
+        request = _without_volatile(ModelMessagesTypeAdapter.dump_python(messages, mode="json"))
+        return RecordedCall.begin(MODEL, MODEL, (self.model_id, request))
+
+
+async def _record_response(call: RecordedCall | None, response: ModelResponse) -> None:
+    """Record a response, unless the model has not completed it."""
+    if call is not None and response.state == "complete":
+        await call.finish(ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True))
+
+
+def _loaded_response(recorded: Any) -> ModelResponse:
+    [response] = ModelMessagesTypeAdapter.validate_python(recorded)
+    assert isinstance(response, ModelResponse)
+    return response
+
+
+def _without_volatile(data: Any) -> Any:
+    """Return the data by which model calls are recognized."""
+    match data:
+        case dict():
+            return {name: _without_volatile(value) for name, value in data.items() if name not in VOLATILE}
+        case list():
+            return [_without_volatile(value) for value in data]
+        case _:
+            return data
+
+
+_TOOL_RETURN: TypeAdapter[ToolReturn[Any]] = TypeAdapter(ToolReturn[Any])
+
+
+def _dumped_result(result: Any) -> dict[str, Any]:
+    """Return the result of a tool as JSON data. A result that has no form in JSON is returned unchanged, and `finish`
+    reports it."""
+    is_plain = not isinstance(result, ToolReturn)
+    try:
+        dumped = _TOOL_RETURN.dump_python(ToolReturn(result) if is_plain else result, mode="json")
+    except ValueError:
+        return {"result": result}
+    return {"result": dumped, "is_plain": is_plain}
+
+
+def _dumped_failure(error: ToolRetryError | ToolFailedError) -> dict[str, Any] | None:
+    """Return the failure that the model receives, or None if the framework has found the arguments invalid."""
+    match error.__cause__:
+        case ModelRetry(message=message):
+            return {"retry": message}
+        case ToolFailed(message=message):
+            return {"failed": message}
+        case _:
+            return None
+
+
+def _loaded_result(recorded: dict[str, Any]) -> Any:
+    if "retry" in recorded:
+        raise ModelRetry(recorded["retry"])
+    if "failed" in recorded:
+        raise ToolFailed(recorded["failed"])
+    result = _TOOL_RETURN.validate_python(recorded["result"])
+    return result.return_value if recorded["is_plain"] else result
+
+
+def _begin(
+    turn: Turn, stored: Conversation
+) -> tuple[ModelConversation, Sequence[UserContent] | None, DeferredToolResults | None]:
+    """Return the conversation so far, and the message of the turn as a prompt or as the results of deferred calls."""
+    conversation = ModelConversation(conversation_id=turn.context_id)
+    if stored.memory is not None:
+        conversation = ConversationTypeAdapter.validate_python(stored.memory)
+    requests = conversation.deferred_tool_requests
+    if requests is None or not stored.questions:
+        refuse_late_answer(turn)
+        return conversation, _prompt(turn), None
+    decided = decisions(turn, stored.questions)
+    approvals = {call.tool_call_id: decided[call.tool_call_id] for call in requests.approvals}
+    calls = {call.tool_call_id: decided[call.tool_call_id] for call in requests.calls}
+    return conversation, None, requests.build_results(approvals=approvals, calls=calls)
+
+
+def _pause(stored: Conversation, conversation: ModelConversation, requests: DeferredToolRequests) -> InputRequired:
+    """Store the conversation with its deferred calls, and return the question for these calls."""
+    pending = [
+        pending_call(kind, call.tool_call_id, call.tool_name, call.args, requests.metadata.get(call.tool_call_id))
+        for kind, calls in ((APPROVAL, requests.approvals), (RESULT, requests.calls))
+        for call in calls
+    ]
+    stored.pause(_dumped_conversation(conversation), pending)
+    return asking(pending)
+
+
+def _dumped_conversation(conversation: ModelConversation) -> dict[str, Any]:
+    dumped: dict[str, Any] = ConversationTypeAdapter.dump_python(conversation, mode="json", exclude_none=True)
+    return dumped
+
+
+def _text_of(event: Any) -> str:
+    match event:
+        case PartStartEvent(part=TextPart(content=text)):
+            return text
+        case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+        case _:
+            return ""
+
+
+def _content(output: Any) -> Any:
+    if isinstance(output, BinaryContent):
+        return Part(raw=output.data, media_type=output.media_type)
+    return to_jsonable_python(output)
+
+
+def _prompt(turn: Turn) -> Sequence[UserContent]:
+    contents: list[UserContent] = []
+    for part in turn.parts:
+        match part.WhichOneof("content"):
+            case "text":
+                contents.append(part.text)
+            case "raw":
+                contents.append(BinaryContent(part.raw, media_type=part.media_type or "application/octet-stream"))
+            case "url":
+                kind = URLS.get(part.media_type.partition("/")[0], DocumentUrl)
+                contents.append(kind(part.url, media_type=part.media_type or None))
+            case "data":
+                contents.append(json.dumps(MessageToDict(part.data), ensure_ascii=False))
+    return contents
+
+
+def _require_supported(agent: AbstractAgent[Any, Any], deps: Callable[[Turn], Any] | None) -> None:
+    if deps is None and agent.deps_type not in (NoneType, object):
+        raise ConfigError(
+            f"the agent has deps_type = {agent.deps_type.__qualname__}: pass deps, a function that returns the "
+            "dependencies of a turn: pydantic_ai_agent(agent, deps=lambda turn: …)"
+        )
+    model = agent.model
+    if isinstance(model, Model) and type(model).request_stream is Model.request_stream:
+        raise ConfigError(f"the model {type(model).__qualname__} cannot stream: implement its request_stream")
+    _require_deferred_output(agent)
+
+
+def _require_deferred_output(agent: AbstractAgent[Any, Any]) -> None:
+    """Check that a run with deferred tools can end with their calls, unless a capability of the agent handles them."""
+    if DeferredToolRequests in set(_output_types(agent.output_type)):
+        return
+    capabilities: list[AbstractCapability[Any]] = []
+    agent.root_capability.apply(capabilities.append)
+    unhandled = AbstractCapability.handle_deferred_tool_calls
+    if any(type(one).handle_deferred_tool_calls is not unhandled for one in capabilities):
+        return
+    toolsets: list[AbstractToolset[Any]] = list(agent.toolsets)
+    for toolset in agent.toolsets:
+        toolset.apply(toolsets.append)
+    tool = next((name for toolset in toolsets for name in _deferred_tools(toolset)), None)
+    if tool is not None:
+        raise ConfigError(
+            f"tool {tool!r} needs an approval or an external result, and the agent has no output type for it: add "
+            "DeferredToolRequests to its output_type: Agent(…, output_type=[str, DeferredToolRequests])"
+        )
+
+
+def _deferred_tools(toolset: AbstractToolset[Any]) -> Iterator[str]:
+    match toolset:
+        case ApprovalRequiredToolset():
+            yield toolset.label
+        case ExternalToolset():
+            yield from (tool.name for tool in toolset.tool_defs)
+        case FunctionToolset():
+            yield from (name for name, tool in toolset.tools.items() if tool.requires_approval)
+
+
+def _output_types(output: Any) -> Iterator[Any]:
+    """Yield the types of an output specification that is a type, a union or a sequence of these."""
+    if isinstance(output, Sequence) and not isinstance(output, str):
+        for one in output:
+            yield from _output_types(one)
+    elif get_origin(output) in (Union, UnionType):
+        yield from get_args(output)
+    else:
+        yield output
