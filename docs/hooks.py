@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages of the repository's root, the settings from their model, and links for a site.
+"""Hooks of mkdocs: pages of the repository's root, settings and errors from the code, and links for a site.
 
 README.md is the start page of the site. A link to a file that the site does not contain becomes its text.
 """
@@ -14,6 +14,7 @@ from posixpath import dirname, normpath, relpath
 from types import UnionType
 from typing import Annotated, get_args, get_origin, get_type_hints
 
+from error_tables import with_tables
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -69,6 +70,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     path = page.file.src_uri
     if path == "reference/settings-model.md":
         return "\n".join([markdown, *settings_reference()])
+    if path == "errors.md":
+        markdown = with_tables(markdown)
     names = {site: name for name, site in ROOT_PAGES.items()}
     source = names.get(path, f"docs/{path}")
     known = {file.src_uri for file in files}

@@ -1,0 +1,125 @@
+"""docs/errors.md has every error: reasons of protocol errors, texts of ended tasks, exceptions, and generated lists."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from types import ModuleType
+
+import pytest
+
+from a2a_celery import client, errors
+from a2a_celery.client import calling, notifications
+from a2a_celery.execution.events.settlement import NO_ANSWER
+from a2a_celery.lifecycle import outcomes
+from tests.support import ROOT
+from tests.support.faults import CODES
+from tests.unit.test_docs import SENTENCES, state_of, used
+
+PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+INTERNAL = {
+    "BlobMissing": "handled by gateways and workers as BlobsUnavailable",
+    "BlobsExpired": "handled by gateways when a task is created",
+    "LogIncomplete": "ends the read of a deleted task",
+    "NotSealedHere": "logged by watchers",
+    "RunNotAccepted": "handled by watchers as BrokerUnavailable",
+    "SuspendRun": "raised by Turn.sleep and Turn.wait_for, and not to be caught",
+}
+"""Exceptions that no user handles, and the reason."""
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    """docs/error_tables.py, which is not a package."""
+    spec = importlib.util.spec_from_file_location("error_tables", ROOT / "docs" / "error_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def built(tables: ModuleType) -> str:
+    """The page of the site, in Markdown."""
+    page: str = tables.with_tables(PAGE)
+    return page
+
+
+def cells_after(marker: str) -> dict[str, list[str]]:
+    """Return the rows of the table after a comment, by their first cell without quotes."""
+    table = PAGE.partition(f"<!-- {marker}: ")[2].partition("-->\n")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    cells = {first.strip('`"'): more for first, *more in rows}
+    assert len(cells) == len(rows)
+    return cells
+
+
+def documented_classes() -> set[str]:
+    """Return the name of each exception in this package that is a subclass of `A2ACeleryError` or `AgentSignal`."""
+    bases: dict[str, set[str]] = {}
+    for path in (ROOT / "a2a_celery").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    found = {"A2ACeleryError", "AgentSignal"}
+    while more := {name for name, parents in bases.items() if parents & found} - found:
+        found |= more
+    return {name for name in found if not name.startswith("_")} - {"AgentSignal", *INTERNAL}
+
+
+def test_each_protocol_error_has_a_cause_and_a_remedy(tables: ModuleType) -> None:
+    rows = cells_after("reasons")
+
+    assert set(rows) == {reason for reason, *_ in tables.codes()}
+    assert [reason for reason, cells in rows.items() if not all(cells)] == []
+
+
+def test_the_codes_are_those_that_clients_receive(tables: ModuleType) -> None:
+    """`CODES` are compared with responses by tests/acceptance/test_error_table.py."""
+    listed = {reason: (code, http, grpc) for reason, code, http, grpc in tables.codes()}
+
+    assert listed.pop("INVALID_JSON")[0] == -32700
+    assert listed.pop("LIMIT_EXCEEDED") == (-32603, "429", "RESOURCE_EXHAUSTED")
+    assert listed == {reason: (code, str(http), grpc) for reason, (code, http, grpc) in CODES.items()}
+
+
+def test_each_text_of_an_end_has_its_state() -> None:
+    rows, states = cells_after("ends"), used()
+
+    assert set(rows) == {*SENTENCES.values(), NO_ANSWER}
+    assert rows[NO_ANSWER][0] == state_of(outcomes.Failure())
+    assert {text: rows[text][0] for text in states} == states
+
+
+def test_each_exception_is_listed() -> None:
+    rows = cells_after("exceptions")
+    others = {"StepsChanged", "AnswerRefused"}
+
+    assert set(rows) == documented_classes() | others
+    for name in rows:
+        modules = [module for module in (errors, client, calling, notifications) if hasattr(module, name)]
+        assert issubclass(getattr(modules[0], name), BaseException), name
+
+
+def test_each_marker_is_replaced_by_a_list(tables: ModuleType, built: str) -> None:
+    assert set(re.findall(r"<!-- generated: (.+?) -->", PAGE)) == set(tables.TABLES)
+    assert "<!-- generated" not in built
+    for text in (
+        "| `TASK_NOT_FOUND` | -32001 | 404 | NOT_FOUND |",
+        "- `message.role: Must be ROLE_USER in a client's message.`",
+        "- `a2a_auth_jwt_key is a private key: set the public key instead`",
+        "- `--execution reads the store anyway: leave out --store`",
+    ):
+        assert text in built
+
+
+def test_the_lists_name_each_package_that_refuses_a_start(built: str) -> None:
+    packages = {
+        path.relative_to(ROOT / "a2a_celery").parts[0].removesuffix(".py")
+        for path in (ROOT / "a2a_celery").rglob("*.py")
+        if "raise ConfigError(\n" in path.read_text(encoding="utf-8")
+    }
+
+    assert {package for package in packages if f"#### a2a_celery.{package}\n" not in built} == set()
