@@ -129,7 +129,7 @@ WAYS: dict[str, dict[str, Callable[[SystemUnderTest], str]]] = {
     "FAILED, its process was lost": {"SIGKILL": lambda system: system.send("ends", "SIGKILL")},
     "WORKING, it is retried": {
         "autoretry_for": lambda system: system.send("unlucky"),
-        "plain task": lambda system: system.send("later", data={}),
+        "plain task": lambda system: system.send("later", data={"countdown": 180}),
     },
     "WORKING, it is suspended": {"wait_for": lambda system: system.send("suspended")},
     "INPUT_REQUIRED": {"InputRequired": lambda system: system.send("ask")},

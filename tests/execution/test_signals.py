@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from signal import SIGKILL, SIGTERM
 from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
@@ -214,6 +215,42 @@ async def test_an_expired_copy_of_the_first_message_does_not_affect_the_retry(
     finally:
         revoked.discard("same.1")
     assert (await scene.seeds.task("same")).status.state == WORKING
+
+
+@pytest.mark.parametrize(
+    ("signum", "is_reachable", "killed_by"),
+    [(SIGTERM, True, []), (SIGKILL, True, [SIGKILL]), (SIGTERM, False, [SIGTERM])],
+    ids=["SIGTERM", "SIGKILL", "without the store"],
+)
+async def test_the_agent_of_a_terminated_child_is_stopped_as_by_its_client(
+    scene: Scene, redis_server: EmbeddedRedis, signum: int, is_reachable: bool, killed_by: list[int]
+) -> None:
+    app = Celery(set_as_current=False)
+    app.conf.a2a_store_url = redis_server.store_url if is_reachable else "redis://127.0.0.1:1/0"
+    app.conf.a2a_key_prefix = "test"
+    a2a = A2A(app)
+    a2a.agent("echo", description="Says nothing.")(lambda turn: None)
+    a2a.worker()
+    claim = await scene.seeds.claimed(await scene.seeds.created(task_id="child"))
+    message = SimpleNamespace(
+        headers={"id": claim.ref.name, "task": "a2a.echo", "a2a_fleet": "test"},
+        properties={},
+        delivery_info={},
+        payload=(["child", 1], {}, {}),
+    )
+    request = RunRequest(
+        message, app=app, task=app.tasks["a2a.echo"], decoded=True, body=message.payload, on_ack=noop, on_reject=noop
+    )
+    request.on_accepted(os.getppid(), 0.0)
+    killed: list[int] = []
+    try:
+        request.terminate(SimpleNamespace(terminate_job=lambda pid, by: killed.append(by)), signum)
+    finally:
+        revoked.discard(claim.ref.name)
+
+    assert killed == killed_by
+    is_asked = await scene.seeds.store.redis.hget(scene.keys.task("child").record, "cancel_requested")
+    assert is_asked == (b"0" if killed_by else b"1")
 
 
 def test_every_agents_task_is_received_as_a_run() -> None:

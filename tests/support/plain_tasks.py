@@ -70,9 +70,9 @@ def asks(self: Task, city: str = "", size: int = 0) -> str:
 
 
 @app.task(bind=True, max_retries=3)
-def later(self: Task) -> str:
+def later(self: Task, countdown: float = 1) -> str:
     if not self.request.retries:
-        raise self.retry(countdown=1)
+        raise self.retry(countdown=countdown)
     return "later"
 
 

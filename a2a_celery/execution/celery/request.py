@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 from os import getpid
+from signal import SIGTERM
 from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -222,13 +223,17 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def terminate(self, pool: Any, signal: Any = None) -> None:
         """Cancel the run without another attempt, because an operator revoked the request with terminate=True.
 
-        A pool that cannot end its tasks raises NotImplementedError. In this case, the agent is stopped as by a client's
-        cancel, and Celery announces the end when the agent has stopped.
+        An agent in a prefork child is stopped as by a client's cancel, so that the tasks that it started are cancelled,
+        unless the operator chose another signal than SIGTERM. So is a call of a pool that cannot end its calls and
+        raises NotImplementedError. Celery announces the end when the agent has stopped.
         """
         if not self.is_run:
             super().terminate(pool, signal)
             return
         has_begun = self.time_start is not None  # otherwise Celery terminates it when it begins
+        stops_agent = has_begun and self._is_agent_in_child and signal in (None, SIGTERM)
+        if stops_agent and self._ender.terminate(self.id, "terminate"):
+            return
         process = self.process if has_begun else None
         if _is_green():  # a killed greenlet writes an end before the pool returns
             self._ender.end(self.id, revoked_by("terminate"), worker_pid=process)
@@ -275,6 +280,11 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def process(self) -> int | None:
         """Process in which the run has begun, or None. Green pools report the id of a greenlet instead."""
         return getpid() if _is_green() and self.worker_pid is not None else self.worker_pid
+
+    @property
+    def _is_agent_in_child(self) -> bool:
+        """Return True if the request is an agent's run that has begun in a child process of this worker."""
+        return hasattr(self.task, "begin_run") and not _is_green() and self.worker_pid not in (None, getpid())
 
     @property
     def _ender(self) -> RunEnder:

@@ -219,15 +219,20 @@ class RunEnder:
         extra = about(Action.RUN_RETRIED, ref.name, attempt=retried.attempt)
         logger.info("run %s is retried by Celery: %s", ref.name, reply, extra=extra)
 
-    def terminate(self, celery_id: str, command: str) -> None:
+    def terminate(self, celery_id: str, command: str) -> bool:
         """Cancel the run `celery_id` in any process, because an operator sent `command`.
 
         As in `end`, errors are never raised. After an error, a watcher stops the run.
+
+        Returns:
+            False after an error.
         """
         try:
             self._terminate(celery_id, command)
         except Exception:
             logger.exception("run %s: its worker was not asked to stop it", celery_id)
+            return False
+        return True
 
     def _terminate(self, celery_id: str, command: str) -> None:
         ref = RunRef.of(celery_id)
