@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from a2a.types import TaskState, TaskStatusUpdateEvent
 from celery import Celery, Task
 from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import Reject
@@ -15,7 +17,9 @@ from redis.exceptions import ResponseError
 from a2a_celery import A2A, current_turn
 from a2a_celery.caller import Caller
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.lifecycle.states import COMPLETED, REJECTED, SUBMITTED, WORKING
+from a2a_celery.execution.events.queue import RunEventQueue
+from a2a_celery.lifecycle import Event
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import create_task
@@ -70,8 +74,14 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         self.update_state(state="PROGRESS", meta={"step": 1})
         return text
 
+    @app.task(bind=True, max_retries=3, autoretry_for=(Exception,), shared=False)
+    def persists(self: Task, text: str) -> str:
+        with suppress(Exception):
+            self.update_state(state="PROGRESS", meta={"step": 1})
+        return text
+
     a2a = A2A(app)
-    for task in (later, flaky, begins, refuses, reports):
+    for task in (later, flaky, begins, refuses, reports, persists):
         a2a.expose(task)
     worker = a2a.worker()
     yield a2a
@@ -121,6 +131,27 @@ async def test_a_result_backend_that_refuses_writes_fails_no_task(a2a: A2A, stor
 
     assert (ended.info, ended.retval) == (None, "x")
     assert (await Seeds(store, keys).states(task_id))[-1] == COMPLETED
+
+
+@pytest.mark.parametrize(("is_lost", "state"), [(False, CANCELED), (True, WORKING)])
+async def test_a_cancelled_progress_is_no_exception_of_the_task(
+    a2a: A2A, store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch, is_lost: bool, state: TaskState
+) -> None:
+    enqueue = RunEventQueue.enqueue_event
+
+    async def cancelled(queue: RunEventQueue, event: Event) -> None:
+        if not isinstance(event, TaskStatusUpdateEvent):
+            return await enqueue(queue, event)
+        if is_lost:
+            queue.aborted.set()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(RunEventQueue, "enqueue_event", cancelled)
+
+    task_id, ended = await performed(a2a, store, keys, "persists")
+
+    assert (await Seeds(store, keys).states(task_id))[-1] == state
+    assert ended.info.state == "IGNORED", "an asyncio.CancelledError would block a thread of Celery"
 
 
 async def test_the_result_of_another_call_of_the_task_is_not_dropped(a2a: A2A) -> None:

@@ -27,6 +27,7 @@ from celery.result import ResultBase
 from ...agents import Agent
 from ...caller import Caller
 from ...child_tasks import CURRENT_CHILDREN, ChildTasks
+from ...concurrency import result_of
 from ...dispatch import Canvas, RunOptions, ignored_results
 from ...errors import AgentSignal
 from ...lifecycle import Canceled, Completed, Delegated, Failure, Lost, Outcome, Paused, Refused, Rejection, Retried
@@ -137,7 +138,8 @@ class TaskAdapter:
                 raise RunConcluded.in_state(CANCELED)
             case Retried() | Failure() | Rejection() | Refused() if _is_fit_for_celery(self._error):
                 raise self._error.signal if isinstance(self._error, Carried) else self._error
-            case Lost() if self._error is not None:
+            # an asyncio.CancelledError is not an Exception: Celery would leave the task STARTED
+            case Lost() if self._error is not None and not isinstance(self._error, asyncio.CancelledError):
                 raise self._error
             case Failure(text):
                 raise RunFailed(text)
@@ -148,7 +150,7 @@ class TaskAdapter:
         if state is None or state in states.ALL_STATES:
             return
         event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=progress_metadata(state, meta))
-        asyncio.run_coroutine_threadsafe(self._events.enqueue_event(event), self._loop).result()
+        result_of(asyncio.run_coroutine_threadsafe(self._events.enqueue_event(event), self._loop))
 
     def replaced(self, canvas: ResultBase) -> None:
         """Record that the task was replaced by a canvas, whose end has the task's id."""
