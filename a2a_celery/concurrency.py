@@ -141,6 +141,21 @@ def _runtime_error(error: StopIteration) -> RuntimeError:
     return replacement
 
 
+def start_daemon_thread(target: Callable[..., object], *arguments: Any, name: str) -> None:
+    """Start a daemon thread, also from a signal handler.
+
+    Under gevent, `Thread.start` waits for a greenlet, but gevent's hub, which runs signal handlers, cannot wait. There,
+    the function starts a thread of the operating system. Such a thread can run an event loop beside the loop of the
+    agents.
+    """
+    if _thread.start_new_thread.__module__.startswith("gevent"):
+        from gevent.monkey import get_original  # noqa: PLC0415 - optional, and installed if it has replaced a function
+
+        get_original("_thread", "start_new_thread")(target, arguments)
+        return
+    Thread(target=target, args=arguments, name=name, daemon=True).start()
+
+
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     """Set the result or the exception of `future`, unless the future is done."""
     if future.done():

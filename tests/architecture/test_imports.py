@@ -69,6 +69,7 @@ REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/dev/embedded_redis.py", "a2a
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",
     "a2a_celery/errors.py": "a process that raises no AgentSignal needs no SDK",
+    "a2a_celery/concurrency.py": "gevent is optional, and is installed if it has patched threads",
     "a2a_celery/archive/__init__.py": "SQLAlchemy is an extra",
     "a2a_celery/gateway/asgi.py": "grpc is an extra",
     "a2a_celery/lifecycle/answers.py": "jsonschema takes 0.1 s to import, and most processes validate no answer",

@@ -23,13 +23,13 @@ def handler_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     calls: list[str] = []
 
-    def begin(thread: str) -> None:
-        if thread == "a2a-last-resort":
+    def begin(*_: object, name: str) -> None:
+        if name == "a2a-last-resort":
             calls.append("last resort")
 
     for number, name in zip(SIGNALS, ("worker_Warm", "worker_Warm", "worker_Cold"), strict=True):
         signal.signal(number, celerys(name, calls))
-    monkeypatch.setattr(shutdown, "Thread", lambda **options: SimpleNamespace(start=lambda: begin(options["name"])))
+    monkeypatch.setattr(shutdown, "start_daemon_thread", begin)
     monkeypatch.setattr(RunRequest, "pool_to_leave", None)
     yield calls
     for number, handler in before.items():

@@ -24,6 +24,7 @@ from celery.signals import task_received
 from celery.worker import state
 
 from ...agents import Agent, longest_grace
+from ...concurrency import start_daemon_thread
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import SyncStore
@@ -79,7 +80,7 @@ class GracefulWorkerShutdown:
         try:
             if not self._begun:
                 self._begun = True
-                Thread(target=self._keep_deadline, args=(number,), name="a2a-shutdown-deadline", daemon=True).start()
+                start_daemon_thread(self._keep_deadline, number, name="a2a-shutdown-deadline")
                 requeue_waiting()
                 task_received.connect(received_late, weak=False, dispatch_uid="a2a_celery.received_late")
             if is_cold(theirs):
@@ -96,7 +97,7 @@ class GracefulWorkerShutdown:
     def _keep_deadline(self, number: int) -> None:
         """Limit the duration of the warm shutdown that signal `number` began."""
         deadline = ShutdownDeadline(self._consumer, self._settings().lease_ttl)
-        Thread(target=self._ping_store, args=(deadline,), name="a2a-shutdown-store", daemon=True).start()
+        start_daemon_thread(self._ping_store, deadline, name="a2a-shutdown-store")
         while True:
             sleep(DEADLINE_CHECK_INTERVAL)
             action = deadline.next_action()
@@ -132,7 +133,7 @@ class GracefulWorkerShutdown:
         RunRequest.pool_to_leave = self._consumer.pool
         soft = self._consumer.app.conf.worker_soft_shutdown_timeout or 0
         within = soft + longest_grace(self._agents.values(), self._settings()) + UNWINDING
-        Thread(target=self._end_by_force, args=(within,), name="a2a-last-resort", daemon=True).start()
+        start_daemon_thread(self._end_by_force, within, name="a2a-last-resort")
 
     def _end_by_force(self, within: float) -> None:
         """End the process after `within` seconds if Celery has not ended it, because an agent may block its thread or

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
-from functools import cached_property
-from threading import Thread
+from functools import cached_property, partial
 from typing import Any
 
+from ...concurrency import start_daemon_thread
 from ...dispatch import Publisher, fleet_of
 from ...lifecycle import Failure, final_event
 from ...lifecycle.outcomes import WORKER_LOST
@@ -46,7 +47,10 @@ class ShutdownRequeuer:
         self._publisher: Publisher | None = None
         self._store: AsyncStore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._submitted: deque[tuple[Coroutine[Any, Any, None], Future[None]]] = deque()
         self._under_way: list[Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_started = False
         self._foreign: set[str] = set()  # fleets whose messages this worker received
 
     def give_up(self, celery_id: str, *, worker_pid: int | None) -> None:
@@ -60,12 +64,33 @@ class ShutdownRequeuer:
             self._in_background(self._guarded(ref, worker_pid))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            Thread(target=self._loop.run_forever, name="a2a-requeuer", daemon=True).start()
+        done: Future[None] = Future()
+        self._under_way = [*(future for future in self._under_way if not future.done()), done]
+        self._submitted.append((work, done))
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_submitted, self._loop)
+        elif not self._is_started:
+            self._is_started = True
+            start_daemon_thread(self._serve, name="a2a-requeuer")
             atexit.register(self.wait)
-        self._under_way = [future for future in self._under_way if not future.done()]
-        self._under_way.append(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def _serve(self) -> None:
+        """Execute submitted work on an event loop of this thread. Under gevent, only the thread that has created an
+        event loop can run it."""
+        self._loop = loop = asyncio.new_event_loop()
+        loop.call_soon(self._begin_submitted, loop)  # after `_loop` is set, so that no work is overlooked
+        loop.run_forever()
+
+    def _begin_submitted(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._submitted:
+            work, done = self._submitted.popleft()
+            task = loop.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._finish, done))
+
+    def _finish(self, done: Future[None], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        done.set_result(None)
 
     @cached_property
     def fleet(self) -> str:
