@@ -10,7 +10,7 @@ CHAOS_SEED := $(or $(CHAOS_SEED),$(shell date +%s))
 HOSTILE_REQUESTS ?= 50000
 HOSTILE_SEED := $(or $(HOSTILE_SEED),$(shell date +%s))
 
-.PHONY: test merge peers nightly lint types docs package ci chaos hostile
+.PHONY: test merge peers nightly lint types docs links package ci chaos hostile
 
 # The change tier: minutes, no service needed.
 test:
@@ -41,6 +41,10 @@ types:
 # The site, in build/site, from the extra `docs`. A broken link or anchor fails.
 docs:
 	NO_MKDOCS_2_WARNING=1 $(BIN)mkdocs build
+
+# The external links of the pages. Needs the network, so CI does not run it.
+links:
+	$(PYTHON) -m tests.tools.links
 
 # Wheel and sdist in dist/, checked and tried in empty environments; needs the extra `release`.
 package:
