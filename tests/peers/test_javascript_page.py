@@ -1,0 +1,114 @@
+"""The programs of docs/javascript.md in Node.js, at a gateway with the sample executor."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import require_peers
+from tests.support import ROOT
+from tests.support.fleet import Gateway, Process
+from tests.support.posts import SECRET
+from tests.support.waiting import LIMIT, eventually
+
+from .environments import NODE, program
+
+PAGE = (ROOT / "docs" / "javascript.md").read_text(encoding="utf-8")
+PROGRAMS = dict(re.findall(r"^```js\n// (\w+\.mjs)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+EVENT_SOURCE = re.search(r"^```js\n(const source = .*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the programs of the page."""
+    require_peers(NODE)
+    for name, code in PROGRAMS.items():
+        (tmp_path / name).write_text(code)
+    return tmp_path
+
+
+def printed(folder: Path, *arguments: str) -> list[str]:
+    """Return the lines that a program prints."""
+    result = subprocess.run(
+        [program(NODE), *arguments], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_the_client_streams_and_answers(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
+    *streamed, question, answer = printed(folder, "ask.mjs", gateways[0].url)
+
+    assert [line for line in streamed if line] == ["TASK_STATE_WORKING", "0 ", "1 ", "2 ", "TASK_STATE_COMPLETED"]
+    assert question == "TASK_STATE_INPUT_REQUIRED Which colour?"
+    assert answer == "TASK_STATE_COMPLETED blue it is"
+
+
+def test_a_stream_is_resumed_after_the_last_event(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
+    (folder / "cut.mjs").write_text(
+        """
+        import { stream, text } from './a2a.mjs';
+        const original = fetch;
+        globalThis.fetch = async (url, options) => {
+          const response = await original(url, options);
+          if (!url.endsWith('/message:stream')) return response;
+          let events = 0;  // the connection breaks after the second event
+          const cut = new TransformStream({ transform(chunk, out) {
+            if (++events > 2) throw new Error('lost');
+            out.enqueue(chunk);
+          } });
+          return new Response(response.body.pipeThrough(cut));
+        };
+        for await (const event of stream(process.argv[2], text('count 3'))) console.log(Object.keys(event)[0]);
+        """
+    )
+    events = printed(folder, "cut.mjs", gateways[0].url)
+
+    assert events == ["task", "statusUpdate", *["artifactUpdate"] * 3, "statusUpdate"]
+
+
+def test_an_error_has_its_reason(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
+    (folder / "wrong.mjs").write_text(
+        "import { send, text } from './a2a.mjs';\n"
+        "const message = text('hello', { taskId: 'nobody' });\n"
+        "await send(process.argv[2], message).catch((error) => console.log(error.code, error.reason));\n"
+    )
+
+    assert printed(folder, "wrong.mjs", gateways[0].url) == ["404 TASK_NOT_FOUND"]
+
+
+def test_an_event_source_follows_a_task(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
+    assert EVENT_SOURCE is not None
+    (folder / "source.mjs").write_text(
+        "import { send, text } from './a2a.mjs';\n"
+        "const agent = process.argv[2];\n"
+        "const { task } = await send(agent, text('ask'));\n"
+        f"{EVENT_SOURCE[1]}"
+        "source.onmessage = ({ data }) => { console.log(Object.keys(JSON.parse(data))[0]); source.close(); };\n"
+    )
+
+    assert printed(folder, "--experimental-eventsource", "source.mjs", gateways[0].url) == ["task"]
+
+
+def test_the_receiver_accepts_signed_posts_only(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
+    environment = {"WEBHOOK_SECRET": SECRET, "PORT": "0"}
+    receiver = Process("receiver", [program(NODE), str(folder / "receiver.mjs")], environment, folder / "log")
+    try:
+        receiver.wait_for_output("listening ")
+        url = f"http://127.0.0.1:{receiver.output().split()[1]}/events"
+        assert httpx.post(url, json={}).status_code == 401
+        message = {"messageId": "m-of-the-page", "role": "ROLE_USER", "parts": [{"text": "count 1"}]}
+        config = {"url": url, "token": SECRET}
+        body = {"message": message, "configuration": {"taskPushNotificationConfig": config}}
+        sent = httpx.post(f"{gateways[0].url}/message:send", json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
+        assert sent.status_code == 200, sent.text
+
+        eventually(lambda: "TASK_STATE_COMPLETED" in receiver.output(), what="the last event is posted")
+    finally:
+        receiver.kill()
+    states = receiver.output().splitlines()[1:]
+    assert states == ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "an artifact", "TASK_STATE_COMPLETED"]
