@@ -1,0 +1,5 @@
+"""A shop whose Celery task is also an A2A agent."""
+
+from .celery import app as celery_app
+
+__all__ = ["celery_app"]

@@ -1,0 +1,9 @@
+"""Paths of the shop."""
+
+from django.urls import path
+from orders import views
+
+urlpatterns = [
+    path("orders/", views.orders),
+    path("orders/now/", views.order_now),
+]

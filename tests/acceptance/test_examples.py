@@ -1,0 +1,129 @@
+"""The projects of examples/, started by the commands of their READMEs; docs/django.md shows their code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.support import ROOT
+from tests.support.fleet import Fleet, Process, free_port
+from tests.support.waiting import LIMIT, eventually
+
+SHOP = ROOT / "examples" / "django_shop"
+README = (SHOP / "README.md").read_text(encoding="utf-8")
+DEV, CURL, SEPARATE = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+QUEUES = ROOT / "examples" / "two_queues"
+MESSAGES = re.findall(r"agents/(\w+)/message:send.*?-d '(.*?)'", (QUEUES / "README.md").read_text(), re.DOTALL)
+BIN = Path(sys.executable).parent
+TEA = {"product": "tea", "quantity": 2}
+
+
+class Shop:
+    """A copy of the shop in `folder`, whose processes belong to `fleet`."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self.fleet, self.folder, self.port = fleet, folder / "shop", free_port()
+        ignored = shutil.ignore_patterns("*.sqlite3", "__pycache__")
+        shutil.copytree(SHOP, self.folder, ignore=ignored)
+        self.env = {"PATH": f"{BIN}:/usr/bin:/bin", "PYTHONPATH": f"{self.folder}:{ROOT}", "PYTHONUNBUFFERED": "1"}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, name: str, line: str) -> Process:
+        """Run a line of the README in the folder of the shop."""
+        before, _, last = line.replace("8000", str(self.port)).rpartition("&& ")
+        shell = f"cd {shlex.quote(str(self.folder))} && {before and before + '&& '}exec {last}"
+        process = Process(name, ["bash", "-c", shell], self.env, self.folder.parent / f"{name}.log")
+        self.fleet.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def shop(fleet: Fleet, tmp_path: Path) -> Shop:
+    return Shop(fleet, tmp_path)
+
+
+def test_one_command_starts_the_agent_of_the_shop(shop: Shop) -> None:
+    dev = shop.start("dev", DEV.strip())
+    dev.wait_for_output("# Ready")
+    program, *_, body = shlex.split(CURL)
+    assert program == "curl"
+
+    task = requested(f"{shop.url}/message:send", json.loads(body))
+
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert task["artifacts"][0]["parts"][0]["data"] == {"order": 1, **TEA}
+
+
+def test_pages_and_gateway_share_a_server(shop: Shop) -> None:
+    redis = shop.fleet.redis
+    export, *commands = SEPARATE.splitlines()
+    assert export.startswith("export CELERY_BROKER_URL=redis://")
+    shop.env |= {"CELERY_BROKER_URL": redis.broker_url, "A2A_STORE_URL": redis.store_url}
+    shop.start("migrate", DEV.partition(" && ")[0]).popen.wait(LIMIT)
+    for number, command in enumerate(commands):
+        shop.start(f"process-{number}", command)
+    eventually(lambda: serves(shop.url, "/orders/"), what="the pages are served")
+
+    delayed = httpx.post(f"{shop.url}/orders/", json=TEA, timeout=LIMIT)
+    now = httpx.post(f"{shop.url}/orders/now/", json={"product": "cups"}, timeout=LIMIT)
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "spoons"}]}
+    task = requested(f"{shop.url}/a2a/message:send", {"message": message})
+
+    assert delayed.status_code == 202
+    assert now.json()["state"] == "COMPLETED"
+    assert task["artifacts"][0]["parts"][0]["data"] | {"order": 0} == {"order": 0, "product": "spoons", "quantity": 1}
+    eventually(lambda: {"tea", "cups", "spoons"} == products(shop), what="all orders are stored")
+
+
+def test_each_queue_has_its_worker(fleet: Fleet) -> None:
+    """The services of compose.yaml as processes; tests/docker/test_examples.py runs them as containers."""
+    services = yaml.safe_load((QUEUES / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    port = free_port()
+    environment = fleet.environment | services["gateway"]["environment"] | {"PYTHONPATH": f"{QUEUES}:{ROOT}"}
+    environment |= {"CELERY_BROKER_URL": fleet.redis.broker_url, "A2A_STORE_URL": fleet.redis.store_url}
+    assert services.keys() == {"redis", "gateway", "watcher", "fast", "slow"}
+    for name in services.keys() - {"redis"}:
+        program, *arguments = [word.replace("8000", str(port)) for word in services[name]["command"]]
+        command = [str(BIN / program), *arguments]
+        fleet.processes.append(Process(name, command, environment, fleet.folder / f"{name}.log"))
+    url = f"http://127.0.0.1:{port}"
+    eventually(lambda: serves(url), what="the gateway serves")
+
+    tasks = [requested(f"{url}/agents/{agent}/message:send", json.loads(body)) for agent, body in MESSAGES]
+
+    texts = [task["artifacts"][0]["parts"][0]["text"] for task in tasks]
+    assert texts == ["You said: hello", "78498 primes up to 1000000"]
+    assert f"`{texts[1]}`" in (QUEUES / "README.md").read_text()
+
+
+def serves(url: str, path: str = "/health/live") -> bool:
+    """Return True if `url` responds."""
+    try:
+        return httpx.get(url + path).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def requested(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the task of a message."""
+    response = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
+    assert response.status_code == 200, response.text
+    task: dict[str, Any] = response.json()["task"]
+    return task
+
+
+def products(shop: Shop) -> set[str]:
+    """Return the products of the stored orders."""
+    return {order["product"] for order in httpx.get(f"{shop.url}/orders/", timeout=LIMIT).json()["orders"]}
