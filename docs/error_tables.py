@@ -1,5 +1,7 @@
 """Tables of docs/errors.md that are read from the code: codes of protocol errors, and texts of errors.
 
+The page contains the table of codes, which a test compares with `codes_table`. A hook adds the lists of texts.
+
 A text is the argument of an error's constructor. `PLACEHOLDER` replaces each value that the code inserts.
 """
 
@@ -18,7 +20,7 @@ import a2a_celery.gateway.protocol_errors
 PACKAGE = Path(a2a_celery.__file__).parent
 PLACEHOLDER = "…"
 NO_PLAIN_ERROR = "—"
-REQUEST_PACKAGES = ("acceptance", "gateway", "lifecycle", "store")
+REQUEST_PACKAGES = ("acceptance", "gateway", "store")
 """Packages whose protocol errors are responses to requests."""
 
 SYSTEM_ERROR = -32603
@@ -49,7 +51,7 @@ def codes() -> list[tuple[str, int, str, str]]:
 
 
 def codes_table() -> Iterator[str]:
-    """Yield the lines of the table of codes."""
+    """Yield the lines of the table of codes, to copy into the page: ``python docs/error_tables.py`` prints them."""
     details = error_details()
     yield "| reason | JSON-RPC | HTTP+JSON | gRPC | keys of the details |"
     yield "| --- | --- | --- | --- | --- |"
@@ -81,18 +83,17 @@ def command_texts() -> Iterator[str]:
     yield from ("", *_bullets(set().union(*texts.values())))
 
 
-TABLES: dict[str, Callable[[], Iterator[str]]] = {
-    "codes": codes_table,
+TEXTS: dict[str, Callable[[], Iterator[str]]] = {
     "request texts": request_texts,
     "refusal texts": refusal_texts,
     "command texts": command_texts,
 }
-"""Tables by the name in their marker, ``<!-- generated: name -->``."""
+"""Lists by the name in their marker, ``<!-- generated: name -->``."""
 
 
-def with_tables(markdown: str) -> str:
-    """Return a page with each marker replaced by its table."""
-    for name, table in TABLES.items():
+def with_texts(markdown: str) -> str:
+    """Return a page with each marker replaced by its list."""
+    for name, table in TEXTS.items():
         markdown = markdown.replace(f"<!-- generated: {name} -->", "\n".join(table()).strip("\n"))
     return markdown
 
@@ -200,3 +201,7 @@ def _bullets(texts: set[str]) -> Iterator[str]:
         quotes = "``" if "`" in text else "`"
         space = " " if quotes == "``" else ""
         yield f"- {quotes}{space}{' '.join(text.split())}{space}{quotes}"
+
+
+if __name__ == "__main__":
+    print(*codes_table(), sep="\n")

@@ -14,7 +14,7 @@ from posixpath import dirname, normpath, relpath
 from types import UnionType
 from typing import Annotated, get_args, get_origin, get_type_hints
 
-from error_tables import with_tables
+from error_tables import with_texts
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -71,7 +71,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if path == "reference/settings-model.md":
         return "\n".join([markdown, *settings_reference()])
     if path == "errors.md":
-        markdown = with_tables(markdown)
+        markdown = with_texts(markdown)
     names = {site: name for name, site in ROOT_PAGES.items()}
     source = names.get(path, f"docs/{path}")
     known = {file.src_uri for file in files}

@@ -43,7 +43,7 @@ def tables() -> ModuleType:
 @pytest.fixture(scope="module")
 def built(tables: ModuleType) -> str:
     """The page of the site, in Markdown."""
-    page: str = tables.with_tables(PAGE)
+    page: str = tables.with_texts(PAGE)
     return page
 
 
@@ -85,6 +85,13 @@ def test_the_codes_are_those_that_clients_receive(tables: ModuleType) -> None:
     assert listed == {reason: (code, str(http), grpc) for reason, (code, http, grpc) in CODES.items()}
 
 
+def test_the_table_of_codes_is_that_of_the_code(tables: ModuleType) -> None:
+    """``python docs/error_tables.py`` prints the table."""
+    table = PAGE.partition("<!-- codes: ")[2].partition("-->\n")[2].partition("\n\n")[0]
+
+    assert table.splitlines() == list(tables.codes_table())
+
+
 def test_each_text_of_an_end_has_its_state() -> None:
     rows, states = cells_after("ends"), used()
 
@@ -104,10 +111,9 @@ def test_each_exception_is_listed() -> None:
 
 
 def test_each_marker_is_replaced_by_a_list(tables: ModuleType, built: str) -> None:
-    assert set(re.findall(r"<!-- generated: (.+?) -->", PAGE)) == set(tables.TABLES)
+    assert set(re.findall(r"<!-- generated: (.+?) -->", PAGE)) == set(tables.TEXTS)
     assert "<!-- generated" not in built
     for text in (
-        "| `TASK_NOT_FOUND` | -32001 | 404 | NOT_FOUND |",
         "- `message.role: Must be ROLE_USER in a client's message.`",
         "- `a2a_auth_jwt_key is a private key: set the public key instead`",
         "- `--execution reads the store anyway: leave out --store`",

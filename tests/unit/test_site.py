@@ -86,3 +86,14 @@ def test_the_supported_versions_are_those_of_the_package() -> None:
     assert listed.pop("Python") == project["requires-python"]
     assert len(listed) == 5
     assert listed == {name: required[name] for name in listed}
+
+
+def test_all_places_name_the_same_version() -> None:
+    version = a2a_celery.__version__
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    tags = re.findall(r"ref=v([\d.]+)", (DOCS / "kubernetes.md").read_text(encoding="utf-8"))
+    stated = re.findall(r"Version (\d+\.\d+) ", (DOCS / "comparison.md").read_text(encoding="utf-8"))
+
+    assert re.findall(r"^## ([\d.]+)", changes, re.MULTILINE)[0] == version
+    assert tags == [version]
+    assert stated == [version.rpartition(".")[0]]
