@@ -24,8 +24,10 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from a2a_celery.store.admin.archiving import remove_archived
 from a2a_celery.store.operation import script
+from a2a_celery.store.runs.commands import settle_run
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.runs.reminders import Reminder, pack_reminders
 from a2a_celery.store.tasks.commands import (
     MAX_DEBT,
     IdempotencyKey,
@@ -78,7 +80,7 @@ async def stored_bytes(seeds: Seeds, task_id: str) -> int:
     lists = [names.log, names.history, names.turns, names.execution]
     lists += [names.chunks + name.decode() for name in await redis.lrange(names.artifacts, 0, -1)]
     entries = [entry for name in lists for entry in await redis.lrange(name, 0, -1)]
-    fields = await redis.hmget(names.record, "request", "caller", "options")
+    fields = await redis.hmget(names.record, "request", "caller", "options", "reminders")
     journal = await redis.hgetall(names.journal)
     entries += [*journal, *journal.values()]
     return sum(map(len, entries)) + sum(len(value or b"") for value in fields)
@@ -260,7 +262,18 @@ async def test_each_byte_of_a_task_counts_until_its_keys_expire(store: AsyncStor
     await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=5)
     await require_exact()
     assert isinstance(await answered(seeds, task_id, most), Waiting)
-    await seeds.settled(await seeds.claimed(task_id, run=2), chunk("c" * 100, "b"), status(COMPLETED, "bye"))
+    await seeds.settled(await seeds.claimed(task_id, run=2), chunk("c" * 100, "b"), status(INPUT_REQUIRED, "?"))
+    asking = await seeds.claimed(task_id, run=3)
+    reminders = pack_reminders(keys, [Reminder(10**9, status_event(task_id, CONTEXT, INPUT_REQUIRED))], None)
+    question = settle_run(
+        keys, asking.ref, token=asking.token, before=0, events=[status(INPUT_REQUIRED, "?")], reminders=reminders
+    )
+    await store.run(question)
+    assert await store.redis.hstrlen(names.record, "reminders") > 0  # type: ignore[misc]
+    await require_exact()
+    assert isinstance(await answered(seeds, task_id, most), Begun)
+    await require_exact()
+    await seeds.settled(await seeds.claimed(task_id, run=4), status(COMPLETED, "bye"))
     await require_exact()
 
     assert isinstance(await created(seeds, most, BOB), Created), "of another owner"

@@ -121,6 +121,27 @@ async def test_reminders_that_no_watcher_posted_in_time_are_each_posted_once(
     await seeds.require_consistent(task_id)
 
 
+async def test_the_size_of_a_task_has_the_bytes_of_its_reminders(
+    store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
+) -> None:
+    names = keys.task(task_id := await questions.asked((HOUR_US, 3 * HOUR_US)))
+
+    async def require_counted(posted: int) -> int:
+        assert await questions.posted(task_id) == list(range(1, posted + 1))
+        entries = [entry for name in (names.log, names.history) for entry in await store.redis.lrange(name, 0, -1)]
+        reminders = len(await store.redis.hget(names.record, "reminders") or b"")
+        assert int(await store.redis.hget(names.record, "size") or 0) == sum(map(len, entries)) + reminders
+        return reminders
+
+    assert await require_counted(0) > 0
+    await questions.come(task_id)
+    await questions.post()
+    assert await require_counted(1) > 0
+    await questions.come(task_id)
+    await questions.post()
+    assert await require_counted(2) == 0
+
+
 @pytest.mark.parametrize("how", ["answered", "canceled", "timed out"])
 async def test_a_question_that_is_over_has_no_reminder(
     store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions, how: str

@@ -1,4 +1,4 @@
--- requires: keys, time
+-- requires: keys, stored_bytes, time
 
 -- A question may have reminders. The field `reminders` of the record has texts, each after its length in four bytes
 -- (big-endian): the µs after the question of each reminder, separated by spaces; for each reminder, the bytes that are
@@ -22,12 +22,15 @@ end
 local function schedule_reminders(keys, r, packed)
   if packed == '' then return end
   redis.call('HSET', keys[1], 'reminders', packed, 'posted_reminders', '0')
+  add_size(r, #packed)
   local _, times = unpack_reminders(packed)
   redis.call('ZADD', reminders_key(r), micros(now() + times[1]), task_tag(keys))
 end
 
 local function cancel_reminders(keys, r)
-  if not r.reminders then return end
+  local packed = r.reminders
+  if not packed then return end
   redis.call('ZREM', reminders_key(r), task_tag(keys))
+  add_size(r, -#packed)
   redis.call('HDEL', keys[1], 'reminders', 'posted_reminders')
 end
