@@ -194,13 +194,8 @@ async def perform(
         await journal.record(call, *encode_result(name, cancelled.value))
         raise
     except BaseException as error:
-        failed = _defer_failure(journal, call, error)
-        if failed is None:
-            raise
-        try:
-            raise failed from error
-        finally:
-            del failed  # its traceback holds this frame
+        _defer_failure(journal, call, error)
+        raise
     return _replayed(journal, call, recorded)
 
 
@@ -224,13 +219,8 @@ def perform_blocking(
         form, content = encode_result(name, value)
         recorded = result_of(asyncio.run_coroutine_threadsafe(journal.record(call, form, content), journal.loop))
     except BaseException as error:
-        failed = _defer_failure(journal, call, error)
-        if failed is None:
-            raise
-        try:
-            raise failed from error
-        finally:
-            del failed  # its traceback holds this frame
+        _defer_failure(journal, call, error)
+        raise
     if journal.is_stopping:
         raise asyncio.CancelledError
     return _replayed(journal, call, recorded)
@@ -251,18 +241,22 @@ def _decoded(journal: RunJournal, call: JournalCall, decode: Callable[[bytes], A
         raise journal.changed(f"step {call.key}: {problem}") from problem
 
 
-def _defer_failure(journal: RunJournal, call: JournalCall, error: BaseException) -> Exception | None:
+def _defer_failure(journal: RunJournal, call: JournalCall, error: BaseException) -> None:
     """Defer the entry for the failure of a step.
 
-    Returns:
-        The exception that the caller of the step receives in place of `error`, or None if it receives `error`.
+    Raises:
+        StepFailed: The caller of the step receives this exception in place of `error`.
     """
     if not isinstance(error, Exception) or isinstance(error, TaskPredicate):
         journal.defer(call, UNFINISHED, b"")  # a signal, or a cancellation by the agent
-        return None
+        return
     content, failure = encode_failure(call.name, error)
     journal.defer(call, FAILURE, content)
-    return None if failure is error else failure
+    try:
+        if failure is not error:
+            raise failure from error
+    finally:
+        del failure  # its traceback holds this frame
 
 
 async def _attempted(journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]) -> Any:
