@@ -30,6 +30,7 @@ class JournalEntry:
         content: The recorded value.
         position: Position, counted from 1, among the entries that the agent's own asyncio task or thread recorded. 0 if
             another asyncio task or thread recorded the entry, because the order of such entries is not fixed.
+        turn: First turn of the journal. It names the folder of large contents in an object store, and is not stored.
     """
 
     key: str
@@ -37,6 +38,7 @@ class JournalEntry:
     form: str
     content: bytes = field(repr=False)
     position: int = 0
+    turn: int = field(default=0, compare=False)
 
 
 RunRecord = Event | Step | JournalEntry

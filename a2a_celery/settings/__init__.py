@@ -212,7 +212,7 @@ class Settings:
     message is refused. An unconfirmed end is logged and stays valid. 0: do not wait for replicas."""
 
     step_max_bytes: Annotated[int, at_least(2, " bytes")] = 1024 * 1024
-    """Maximum size of the recorded result of a durable step in bytes."""
+    """Maximum size of the recorded result of a durable step in bytes. It does not apply with `blob_url`."""
 
     session_max_bytes: Annotated[int, at_least(2, " bytes")] = 256 * 1024
     """Maximum size, as JSON in bytes, of the state of an agent's session."""
@@ -230,11 +230,11 @@ class Settings:
     """Further public keys, ``whpk_…``, that gateways publish. They belong to private keys that only watchers have."""
 
     blob_url: Annotated[str | None, BLOB_URL] = field(default=None, repr=False)
-    """fsspec URL of the object store for parts that are too large for Redis, such as ``s3://bucket/a2a`` or
-    ``file:///srv/a2a``. None: all parts are stored in Redis."""
+    """fsspec URL of the object store for parts and results of durable steps that are too large for Redis, such as
+    ``s3://bucket/a2a`` or ``file:///srv/a2a``. None: Redis stores all of them."""
 
     blob_threshold: Annotated[int, at_least(1024, " bytes")] = 256 * 1024
-    """Size in bytes above which a part is stored at `blob_url`."""
+    """Size in bytes above which a part, or the result of a durable step, is stored at `blob_url`."""
 
     allow_networks: Annotated[Sequence[str], NETWORKS] = ()
     """Private networks in which webhooks are allowed, such as ``10.1.0.0/16``, separated by spaces in the

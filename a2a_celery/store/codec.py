@@ -22,16 +22,19 @@ from google.protobuf.struct_pb2 import Struct, Value
 from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
 from ..lifecycle.execution import Step, encode_step
 from ..lifecycle.fold import answered, merge_chunk
-from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry, encode_entry
+from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
 from .blobs.references import (
     BlobsExpired,
     decode_as,
     encode,
     encode_again,
+    encode_entry,
     has_references,
     insert_blobs,
     referenced_bytes,
+    resolve_entry,
 )
+from .keys import quoted
 from .operation import Argument
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
@@ -190,10 +193,10 @@ def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
     return entries
 
 
-def journal_from(reply: Sequence[bytes]) -> dict[str, JournalEntry]:
-    """Parse alternating keys and entries of a journal. Return the entries by key."""
-    keys = [key.decode() for key in reply[::2]]
-    return {key: decode_entry(key, stored) for key, stored in zip(keys, reply[1::2], strict=True)}
+def journal_from(reply: Sequence[bytes], task_id: str) -> dict[str, JournalEntry]:
+    """Parse alternating keys and entries of the journal of the task `task_id`. Return the entries by key."""
+    keys, tag = [key.decode() for key in reply[::2]], quoted(task_id)
+    return {key: decode_entry(key, resolve_entry(stored, tag)) for key, stored in zip(keys, reply[1::2], strict=True)}
 
 
 def event_id(reply: bytes) -> EventId:

@@ -260,9 +260,10 @@ class Keys:
 
     @property
     def orphaned_blobs(self) -> str:
-        """Sorted set of missing tasks with blobs (tags), scored by the time at which a watcher removes the folder.
+        """Sorted set of missing tasks with blobs (tags) and of folders of deleted journals (tag, slash, folder), scored
+        by the time at which a watcher removes the folder.
 
-        A watcher removes a task whose folder is removed.
+        A watcher removes the member of a removed folder.
         """
         return f"{self.blobs}:orphaned"
 

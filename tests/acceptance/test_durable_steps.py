@@ -6,27 +6,29 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import durable_agents
-from tests.support.durable_agents import STEPS, lines, places
+from tests.support.durable_agents import LARGE, STEPS, lines, places
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
 AGENTS = ("steps", "blocking-steps")
 RESULT = ", ".join(f"result {n}" for n in range(STEPS))
+LARGE_RESULT = sha256(b"".join(bytes([n]) * LARGE for n in range(STEPS))).hexdigest()
 CELLS = [("prefork", "redis"), ("threads", "redis"), ("asyncio", "redis"), ("prefork", "rabbitmq")]
 
 
 @contextmanager
-def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch, **more: str) -> Iterator[Fleet]:
     """A fleet with short leases whose agents write to `folder`."""
     monkeypatch.setattr(durable_agents, "FOLDER", folder)
-    env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder)}
+    env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder), **more}
     with running_fleet(folder, broker, app="tests.support.durable_agents", **env) as fleet:
         yield fleet
 
@@ -103,6 +105,56 @@ def test_steps_of_a_task_that_is_requeued(tmp_path: Path, monkeypatch: pytest.Mo
         new = {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]}
         require_ended(gateway, "once", new, "result 0, result 2")
         assert lines("once", "executed") == (["0", "0", "2"] if from_start else ["0", "2"])
+
+
+def large_files(blobs: Path) -> list[Path]:
+    """Return the files of all large results, which are in one folder for each journal."""
+    return [path for path in blobs.rglob("journal-*/*") if path.stat().st_size == LARGE]
+
+
+@pytest.mark.merge
+def test_large_results_on_workers_that_are_killed_and_shut_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = tmp_path / "blobs"
+    with fleet_on(tmp_path, "redis", monkeypatch, A2A_BLOB_URL=blobs.as_uri()) as fleet:
+        gateway, _, worker = fleet.gateway(), fleet.watcher(), fleet.worker()
+        task = send(gateway, "large-results", "large", returnImmediately=True)
+        reached(tmp_path, "large.after-0")
+        worker.kill()
+        worker = fleet.worker()
+        reached(tmp_path, "large.after-1")
+        assert len(large_files(blobs)) == 2
+        worker.signal(signal.SIGQUIT)
+        fleet.worker()
+
+        require_ended(gateway, "large-results", task, LARGE_RESULT)
+        assert lines("large", "executed") == ["0", "1", "2"]
+        eventually(lambda: not large_files(blobs), what="the large results are removed")
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("from_start", [False, True], ids=["with its steps", "from the start"])
+def test_large_results_of_a_task_that_is_requeued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_start: bool
+) -> None:
+    blobs = tmp_path / "blobs"
+    with fleet_on(tmp_path, "redis", monkeypatch, A2A_BLOB_URL=blobs.as_uri()) as fleet:
+        gateway, worker, _ = fleet.gateway(), fleet.worker(), fleet.watcher()
+        task = send(gateway, "large-once", "large", returnImmediately=True)
+        reached(tmp_path, "large.after-0")
+        worker.kill()
+        eventually(lambda: state(read(gateway, "large-once", task)) == "FAILED", what="the task is failed")
+        assert len(large_files(blobs)) == 1, "the dead letter has its result"
+        fleet.worker()
+
+        requeued = fleet.command("a2a", "requeue", task["id"], *(["--from-start"] if from_start else []))
+
+        assert requeued.returncode == 0, requeued.stderr
+        new = {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]}
+        require_ended(gateway, "large-once", new, LARGE_RESULT)
+        assert lines("large", "executed") == (["0", "0", "1", "2"] if from_start else ["0", "1", "2"])
+        eventually(lambda: not large_files(blobs), what="the large results of both tasks are removed")
 
 
 @pytest.mark.change

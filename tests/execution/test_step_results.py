@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +12,12 @@ from a2a.types import Message, Part
 from pydantic import BaseModel
 
 from a2a_celery import StepError, StepFailed, StepsChanged, Turn
+from a2a_celery.store import Keys
+from tests.support.blob_setup import BlobSetup
+from tests.support.seeds import Seeds
 
-from .attempts import Calls, Task
+from .attempts import SETTINGS, Calls, Task
+from .scene import Gate, Scene
 
 
 @dataclass
@@ -96,7 +100,7 @@ def local_class() -> Any:
         ([Inner("x")], "Return JSON data"),
         (local_class(), "define the class at the top of a module"),
         (NotData(object()), "cannot be serialized"),
-        ("x" * 1000, "has 1002 bytes, and may have 1000 (a2a_step_max_bytes)"),
+        ("x" * 1000, "has 1002 bytes, and may have 1000 (a2a_step_max_bytes): set a2a_blob_url, so that"),
     ],
     ids=["object", "keys", "nan", "list", "local", "field", "large"],
 )
@@ -110,6 +114,41 @@ async def test_a_result_that_cannot_be_recorded_is_a_clear_error(task: Task, val
         return str(caught.value)
 
     assert text in await task.attempt(agent)
+
+
+async def test_large_results_are_blobs_if_there_is_an_object_store(blob_setup: BlobSetup, keys: Keys) -> None:
+    scene = Scene(Gate(blob_setup.store), keys, Seeds(blob_setup.store, keys))
+    settings = replace(SETTINGS, step_max_bytes=1000, blob_url=f"file://{blob_setup.folder}", task_max_bytes=20_000)
+    task, calls = Task(scene, settings), Calls()
+    text, data = "x" * 5000, b"\x00\n" * 3000
+
+    async def agent(turn: Turn) -> list[Any]:
+        results = [await turn.step("text", give, calls, text)]
+        with pytest.raises(LookupError):
+            await turn.step("failure", fail, calls)
+        results.append(await turn.step("data", give, calls, data))
+        with pytest.raises(StepError, match="a2a_task_max_bytes"):
+            await turn.step("too large", give, calls, text * 3)
+        return results
+
+    for _ in range(2):
+        assert await task.attempt(agent) == [text, data]
+
+    assert calls.made == ["give", "fail", "give", "give", "give"], "only the refused result is not recorded"
+    assert len(blob_setup.blobs_of(f"{task.task_id}/journal-1")) == 3
+    await scene.seeds.require_consistent(task.task_id)
+
+
+async def give(calls: Calls, value: Any) -> Any:
+    """Return `value`."""
+    calls.made.append("give")
+    return value
+
+
+async def fail(calls: Calls) -> None:
+    """Fail with a long text."""
+    calls.made.append("fail")
+    raise LookupError("y" * 5000)
 
 
 async def test_the_results_of_a_turn_are_bounded_together(task: Task) -> None:

@@ -22,7 +22,7 @@ from a2a_celery.lifecycle.events import decode
 from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, extract_blobs, is_resolved
+from a2a_celery.store.blobs.references import MARK, READING, Encoded, Reading, decode_as, is_resolved
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.runs.commands import Claim, RunRef, append, claim_run
 from a2a_celery.store.tasks.commands import continue_task, read_task
@@ -64,7 +64,7 @@ def test_parts_in_the_object_store_are_read_unchanged(sizes: list[int], kind: in
     task = Task(id="t", history=[Message(message_id="m", parts=parts[::2])], artifacts=[Artifact(parts=parts[1::2])])
     task.status.message.parts.extend(parts[:1])
     for event in (task, task.history[0], with_parts(parts), status_event("t", "c", COMPLETED, task.status.message)):
-        packed, blobs = extract_blobs(Encoded(encode(event)), "t", THRESHOLD)
+        packed, blobs = Encoded(encode(event)).extract_blobs("t", THRESHOLD)
         reading = Reading(blobs)
         before = READING.set(reading)
         try:

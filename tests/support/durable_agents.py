@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from hashlib import sha256
 from pathlib import Path
 
 from celery import Celery
@@ -14,6 +15,7 @@ from a2a_celery import A2A, Turn, current_step_key, step
 FOLDER = Path(os.environ.get("TEST_FOLDER", "."))
 STEPS = 3
 ATTEMPTS = 20
+LARGE = 2 * 1024 * 1024
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
@@ -121,3 +123,30 @@ async def once(turn: Turn) -> str:
     if not is_passed(f"{turn.text}.after-0"):
         await asyncio.Event().wait()
     return f"{result}, {await work(turn.text, 2)}"
+
+
+@step
+async def produce(task: str, n: int) -> bytes:
+    """Return a result that is too large for the store."""
+    take_effect(task, n)
+    return bytes([n]) * LARGE
+
+
+async def produce_and_stop(task: str, stops: int) -> str:
+    """Execute three steps with large results, stop once after each of the first `stops`, and return a digest."""
+    digest = sha256()
+    for n in range(STEPS):
+        digest.update(await produce(task, n))
+        if n < stops and not is_passed(f"{task}.after-{n}"):
+            await asyncio.Event().wait()
+    return digest.hexdigest()
+
+
+@a2a.agent("large-results", description="Has large results, and stops twice.", max_attempts=ATTEMPTS)
+async def large_results(turn: Turn) -> str:
+    return await produce_and_stop(turn.text, 2)
+
+
+@a2a.agent("large-once", description="Has large results, and runs at most once.")
+async def large_once(turn: Turn) -> str:
+    return await produce_and_stop(turn.text, 1)

@@ -17,7 +17,7 @@ METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]
 FIELDS_OF_LIVE_TASKS = (
     *(b"request", b"caller", b"working_event", b"options", b"canvas"),
     *(b"suspended", b"wait_signal", b"wait_key", b"wait_header", b"wait_timeout", b"signal_ids", b"resumed_by"),
-    *(b"code_version", b"claimed_version", b"reminders", b"posted_reminders"),
+    *(b"code_version", b"claimed_version", b"reminders", b"posted_reminders", b"journal_blobs"),
 )
 """Fields of the record that a task loses at its end, unless it is a dead letter."""
 

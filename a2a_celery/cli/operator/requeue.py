@@ -135,7 +135,7 @@ class Requeuer:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
         """
         while True:
-            match self._store.run(read_dead_letter(self._keys, task_id)):
+            match self._store.run(read_dead_letter(self._keys, task_id, from_start=self._from_start)):
                 case DeadLetter() as dead_letter:
                     new = self._resubmit(dead_letter)
                     if new is not None:

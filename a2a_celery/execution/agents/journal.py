@@ -103,6 +103,7 @@ class RunJournal:
         "_position",
         "_task",
         "_thread",
+        "_turn",
         "loop",
         "loop_thread",
         "settings",
@@ -112,7 +113,8 @@ class RunJournal:
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
         self._bytes = sum(len(key) + len(encode_entry(entry)) for key, entry in self._entries.items())
-        self._origin = f"{claim.journal_origin}/{claim.turn - claim.ask_count}"
+        self._turn = claim.turn - claim.ask_count
+        self._origin = f"{claim.journal_origin}/{self._turn}"
         self._other_version = claim.other_version
         self._events = events
         self.settings = settings
@@ -135,11 +137,6 @@ class RunJournal:
     def is_stopping(self) -> bool:
         """True if the run must stop, or is lost."""
         return self._events.stopping or self._events.lost.is_set()
-
-    @property
-    def max_bytes(self) -> int:
-        """Maximum bytes of the content of an entry."""
-        return self.settings.step_max_bytes
 
     def adopt_thread(self) -> None:
         """Make the current thread the thread of the agent, whose calls are the main sequence."""
@@ -188,7 +185,7 @@ class RunJournal:
             CancelledError: The run is lost. Its result must not be used.
             StepError: The content or the journal is too large.
         """
-        entry = JournalEntry(call.key, call.kind, form, content, call.position)
+        entry = self._entry(call, form, content)
         size = len(entry.key) + len(encode_entry(entry))
         self._require_size(call, len(content), size)
         with self._lock:
@@ -206,8 +203,7 @@ class RunJournal:
         """
         if not self.is_stopping:
             with self._lock:
-                entry = JournalEntry(call.key, call.kind, form, content, call.position)
-                self._deferred.append((self._owner(), entry))
+                self._deferred.append((self._owner(), self._entry(call, form, content)))
 
     def flush(self) -> None:
         """Queue the deferred entries of calls after which the agent has continued, so that they are written with the
@@ -262,11 +258,15 @@ class RunJournal:
     def _fail_changed(self, problem: str) -> None:
         raise self.changed(problem)
 
+    def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
+        return JournalEntry(call.key, call.kind, form, content, call.position, self._turn)
+
     def _require_size(self, call: JournalCall, content: int, size: int) -> None:
-        if content > self.max_bytes:
+        if self.settings.blob_url is None and content > self.settings.step_max_bytes:
             raise StepError(
-                f"{call.kind} {call.name!r}: its result has {content} bytes, and may have {self.max_bytes} "
-                "(a2a_step_max_bytes): store large values elsewhere, and return their names"
+                f"{call.kind} {call.name!r}: its result has {content} bytes, and may have "
+                f"{self.settings.step_max_bytes} (a2a_step_max_bytes): set a2a_blob_url, so that large results are "
+                "stored in an object store, or store large values elsewhere, and return their names"
             )
         largest = self.settings.task_max_bytes
         if largest is not None and self._bytes + size > largest:

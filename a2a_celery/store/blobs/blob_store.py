@@ -4,6 +4,9 @@ A writer registers the task in the store, then writes the blob, and then writes 
 registered even if the writer dies before the reference is written. A watcher removes the folder of a registered task
 that does not exist. A script refuses to create a task whose blobs may have been removed, so a blob with a reference is
 never removed.
+
+The large results of a journal are in a folder in the folder of the task. The script that deletes a journal lets a
+watcher remove that folder. A writer whose run was lost may write a blob after that, which is removed with the task.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from ..keys import Keys, tag_in
 from ..operation import Argument, Operation, script
 from .memory_budget import MemoryBudget
 from .object_store import ObjectStore
-from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, extract_blobs, forget_packed
+from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, forget_packed
 
 T = TypeVar("T")
 
@@ -112,9 +115,9 @@ class Blobs:
             _require_intact(ref, contents[ref.name])
         return contents
 
-    async def remove(self, tag: str) -> None:
-        """Remove all blobs of the task with the tag `tag`."""
-        await self._objects.remove(tag)
+    async def remove(self, folder: str) -> None:
+        """Remove all blobs of a task or a journal. `folder` is a member of `Keys.orphaned_blobs`."""
+        await self._objects.remove(folder)
 
     async def aclose(self) -> None:
         """Close the connections to the object store."""
@@ -126,7 +129,7 @@ class Blobs:
         for n, argument in enumerate(arguments):
             if isinstance(argument, Encoded) and len(argument) > self.threshold:
                 if argument.packed is None:
-                    arguments[n], parts = extract_blobs(argument, tag, self.threshold)
+                    arguments[n], parts = argument.extract_blobs(tag, self.threshold)
                     blobs |= parts
                 else:
                     arguments[n] = argument.packed

@@ -19,6 +19,9 @@ CALLS_AT_ONCE = 8
 CALL_TIMEOUT = 30.0
 """Seconds that a call may take. A call in a thread is then abandoned."""
 
+REMOVALS = 3
+"""Attempts to remove a folder from which another call removes a part."""
+
 
 class BlobMissing(BlobsUnavailable):
     """The object store has no blob with the requested name."""
@@ -69,14 +72,32 @@ class ObjectStore:
         return bytes(await self._threaded("get", lambda: self._fs.cat_file(self._path(name))))
 
     async def remove(self, folder: str) -> None:
-        """Remove a folder with its contents, if the folder exists."""
-        try:
-            if self._native:
-                await self._bounded("remove", lambda: self._fs._rm(self._path(folder), recursive=True))
-            else:
-                await self._threaded("remove", lambda: self._fs.rm(self._path(folder), recursive=True))
-        except BlobMissing:
-            pass
+        """Remove a folder with its contents, if the folder exists.
+
+        Raises:
+            BlobsUnavailable: the folder was not removed.
+        """
+        for _ in range(REMOVALS):
+            try:
+                await self._remove(folder)
+            except BlobMissing:  # the folder, or a part of it that another call has removed
+                if await self._exists(folder):
+                    continue
+            return
+        raise BlobsUnavailable(f"the object store did not remove {folder}: its contents change")
+
+    async def _remove(self, folder: str) -> None:
+        path = self._path(folder)
+        if self._native:
+            await self._bounded("remove", lambda: self._fs._rm(path, recursive=True))
+        else:
+            await self._threaded("remove", lambda: self._fs.rm(path, recursive=True))
+
+    async def _exists(self, folder: str) -> bool:
+        path = self._path(folder)
+        if self._native:
+            return bool(await self._bounded("look", lambda: self._fs._exists(path)))
+        return bool(await self._threaded("look", lambda: self._fs.exists(path)))
 
     async def aclose(self) -> None:
         """Close the connections to the object store."""

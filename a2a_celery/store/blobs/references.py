@@ -4,6 +4,9 @@ A stored message with references begins with a table of the missing parts: their
 their sizes. The first byte of a table cannot be the first byte of a protobuf message. A client or an agent therefore
 cannot forge a table, and a release without support for references refuses the message.
 
+A stored journal entry with a reference begins with such a table too, and has no content. The name of its blob is
+relative to the folder of its task, so that the journal of a dead letter can become the journal of another task.
+
 While a process handles a task without the contents of its blobs, a reference is a part whose URL begins with a mark
 that only this process knows.
 """
@@ -11,7 +14,7 @@ that only this process knows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -34,6 +37,8 @@ from google.protobuf.message import Message as Proto
 from ...errors import BlobsUnavailable
 from ...lifecycle import Event
 from ...lifecycle import encode as encode_event
+from ...lifecycle.journal import JournalEntry
+from ...lifecycle.journal import encode_entry as encode_journal_entry
 from ..operation import Operation
 
 P = TypeVar("P", bound=Proto)
@@ -68,11 +73,31 @@ class Encoded(bytes):
     packed: bytes | None = None
     """Form without large parts. The first call sets it, so that a repeated call does not write the blobs again."""
 
+    def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
+        """Return the form without parts larger than `threshold` bytes, and the contents of these parts by blob name."""
+        blobs: dict[str, bytes] = {}
+        return _without(self, blobs, threshold=threshold, tag=tag), blobs
+
 
 class EncodedRequest(Encoded):
     """Stored form of the request of a run."""
 
     content = SendMessageRequest
+
+
+class EncodedEntry(Encoded):
+    """Stored form of a journal entry, whose content can be extracted."""
+
+    folder = ""
+    """Folder of the journal's blobs in the folder of the task."""
+
+    def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
+        """See `Encoded`. The content of the entry is the only part."""
+        header, _, content = self.partition(b"\n")
+        if len(content) <= threshold:
+            return self, {}
+        name = f"{self.folder}/{sha256(content).hexdigest()}"
+        return _with_table([(0, name, len(content))], header + b"\n"), {f"{tag}/{name}": content}
 
 
 @dataclass(slots=True)
@@ -104,10 +129,21 @@ def encode_again(event: Event) -> bytes:
     return _without(encoded, {}, threshold=None) if MARK.encode() in bytes(encoded) else encoded
 
 
-def extract_blobs(encoded: Encoded, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
-    """Return `encoded` without parts larger than `threshold` bytes, and the contents of these parts by blob name."""
-    blobs: dict[str, bytes] = {}
-    return _without(encoded, blobs, threshold=threshold, tag=tag), blobs
+def encode_entry(entry: JournalEntry) -> EncodedEntry:
+    """Return the stored form of `entry` without its key."""
+    encoded = EncodedEntry(encode_journal_entry(entry))
+    encoded.folder = f"journal-{entry.turn}"
+    return encoded
+
+
+def resolve_entry(stored: bytes, tag: str) -> EncodedEntry:
+    """Return a stored journal entry of the task with the tag `tag`. Its content is empty if its blob is unavailable."""
+    if not stored.startswith(TABLE):
+        return EncodedEntry(stored)
+    [(_, name, size)], header = _split_table(stored)
+    entry = EncodedEntry(header + (_read_blob(f"{tag}/{name}", size) or b""))
+    entry.folder = name.partition("/")[0]
+    return entry
 
 
 def forget_packed(operation: Operation[Any]) -> bool:
@@ -124,17 +160,11 @@ def decode_as(content: type[P], stored: bytes) -> P:
     """Parse a stored message. The URL of a part whose blob is not available becomes a mark."""
     if not stored.startswith(TABLE):
         return content.FromString(stored)
-    (length,) = unpack_from(">I", stored, 1)
-    message = content.FromString(stored[5 + length :])
+    table, rest = _split_table(stored)
+    message = content.FromString(rest)
     parts = list(_parts_of(message))
-    reading = READING.get()
-    for place, name, size in json.loads(stored[5 : 5 + length]):
-        blob = None
-        if reading is not None:
-            reading.referenced_bytes += size
-            blob = reading.available.get(name)
-            if blob is None:
-                reading.missing[name] = BlobRef(name, size)
+    for place, name, size in table:
+        blob = _read_blob(name, size)
         if blob is None:
             parts[place].url = f"{MARK}{size}:{name}"
         else:
@@ -144,17 +174,11 @@ def decode_as(content: type[P], stored: bytes) -> P:
 
 def insert_blobs(message: Proto) -> None:
     """Replace the marked parts of `message` whose blobs are available; see `decode_as`."""
-    reading = READING.get()
-    if reading is None:
-        return
     for part in _parts_of(message):
         if part.url.startswith(MARK):
             size, _, name = part.url.removeprefix(MARK).partition(":")
-            reading.referenced_bytes += int(size)
-            content = reading.available.get(name)
-            if content is None:
-                reading.missing[name] = BlobRef(name, int(size))
-            else:
+            content = _read_blob(name, int(size))
+            if content is not None:
                 part.ParseFromString(content)
 
 
@@ -180,6 +204,29 @@ def full_size(message: Proto) -> int:
     return message.ByteSize() + sum(int(mark.removeprefix(MARK).partition(":")[0]) for mark in marks)
 
 
+def _read_blob(name: str, size: int) -> bytes | None:
+    """Return the content of a blob, or None if it is not available. A parsed reply then records it as missing."""
+    reading = READING.get()
+    if reading is None:
+        return None
+    reading.referenced_bytes += size
+    content = reading.available.get(name)
+    if content is None:
+        reading.missing[name] = BlobRef(name, size)
+    return content
+
+
+def _with_table(table: Sequence[tuple[int, str, int]], rest: bytes) -> bytes:
+    header = json.dumps(table, separators=(",", ":")).encode()
+    return TABLE + pack(">I", len(header)) + header + rest
+
+
+def _split_table(stored: bytes) -> tuple[list[tuple[int, str, int]], bytes]:
+    """Return the table of a stored message or entry with references, and the bytes after the table."""
+    (length,) = unpack_from(">I", stored, 1)
+    return json.loads(stored[5 : 5 + length]), stored[5 + length :]
+
+
 def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None, tag: str = "") -> bytes:
     content: Any = encoded.content.FromString(encoded)
     table: list[tuple[int, str, int]] = []
@@ -199,9 +246,7 @@ def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None
         part.Clear()
     if not table:
         return encoded
-    header = json.dumps(table, separators=(",", ":")).encode()
-    rest: bytes = content.SerializeToString()
-    return TABLE + pack(">I", len(header)) + header + rest
+    return _with_table(table, content.SerializeToString())
 
 
 def _parts_of(message: Any) -> Iterator[Part]:

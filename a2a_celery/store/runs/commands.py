@@ -114,8 +114,7 @@ class Claim:
         options: stored options of the run, see ``dispatch.RunOptions``.
         task: snapshot at `version`, including the changes of the claim.
         session: session of the context, or None if the caller did not request it.
-        is_resolved: False if the request or the task has unresolved blob references. An agent must not receive such a
-            claim.
+        is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
         execution: newest steps of the task, oldest first. The first run of a task, before any retry, receives the steps
             of the session.
         journal: entries by key, or None if the entries are too large for the claim. `read_journal` then returns them in
@@ -294,7 +293,8 @@ def claim_run(
 
 def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, resolve_blobs: bool) -> Claim:
     _, turn, attempt, request, caller, ask_count, interrupted, scope, options, snapshot, saved, steps = reply[:12]
-    entries, origin, turn_messages, read_messages, other_version = reply[12:]
+    stored_journal, origin, turn_messages, read_messages, other_version = reply[12:]
+    entries = stored_journal or []
     task, newest = task_from_snapshot(snapshot)
     return Claim(
         ref,
@@ -310,9 +310,9 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
         task,
         newest.version,
         SavedSession.of(saved) if session else None,
-        resolve_blobs or (snapshot_is_resolved(snapshot) and not has_references(request)),
+        resolve_blobs or (snapshot_is_resolved(snapshot) and not any(map(has_references, (request, *entries[1::2])))),
         tuple(decode_step(step) for step in steps),
-        None if entries == b"" else journal_from(entries),
+        None if stored_journal == b"" else journal_from(entries, ref.task_id),
         origin.decode() or ref.task_id,
         tuple(map(int, turn_messages.split())),
         tuple(map(int, read_messages.split())),

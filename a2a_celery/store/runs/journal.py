@@ -27,7 +27,9 @@ def read_journal(keys: Keys, ref: RunRef, *, token: str, cursor: str = "0") -> O
     """Read a page of the journal of a claimed run."""
 
     def parse(reply: Sequence[Any]) -> JournalPage | RunLost:
-        return JournalPage(journal_from(reply[2]), reply[1].decode()) if reply[0] == b"page" else RunLost()
+        if reply[0] != b"page":
+            return RunLost()
+        return JournalPage(journal_from(reply[2], ref.task_id), reply[1].decode())
 
     arguments: list[Argument] = [ref.run, token, cursor, JOURNAL_PAGE_BYTES]
     return Operation(script("read_journal"), keys.task(ref.task_id), arguments, parse)

@@ -6,8 +6,8 @@ new task refers to the dead letter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
@@ -15,24 +15,31 @@ from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskSt
 from ...lifecycle.outcomes import status_event
 from ...lifecycle.own_metadata import REQUEUED_FROM, own_metadata
 from ...lifecycle.states import SUBMITTED, WORKING
-from ..blobs.references import decode_as, encode, encode_request
+from ..blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
 from ..codec import require_blobs_retained, state_of, task_arguments, task_from_snapshot
-from ..keys import Keys, Scope
-from ..operation import Operation, script
+from ..keys import Keys, Scope, quoted
+from ..operation import Argument, Operation, script
 from .commands import FIRST_PUBLISH_GRACE_US, TASK_ENDED_FIRST
 from .results import Ended, Missing
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Dead letter. `task` is the snapshot of the task without artifacts. `request` and `options` belong to the last
-    run."""
+    """Dead letter.
+
+    Attributes:
+        request: request of the last run.
+        options: options of the last run.
+        task: snapshot of the task without artifacts.
+        large_entries: entries of the journal whose contents are blobs, by key.
+    """
 
     agent: str
     scope: Scope
     request: SendMessageRequest
     options: bytes
     task: Task
+    large_entries: Mapping[str, EncodedEntry] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +56,13 @@ class Alive:
     state: TaskState
 
 
-def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
-    """Read the dead letter of a task. The result is `Ended` if the task ended without a dead letter."""
+def read_dead_letter(
+    keys: Keys, task_id: str, *, from_start: bool = False
+) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
+    """Read the dead letter of a task. The result is `Ended` if the task ended without a dead letter.
+
+    With `from_start`, the dead letter can only be requeued without its journal, and the journal is not read.
+    """
 
     def parse(reply: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
         match reply[0]:
@@ -63,12 +75,17 @@ def read_dead_letter(keys: Keys, task_id: str) -> Operation[DeadLetter | Missing
             case b"ended":
                 return Ended(state_of(reply[1]))
             case _:
-                _, agent, scope, request, options, snapshot = reply
+                _, agent, scope, request, options, snapshot, entries = reply
                 task, _newest = task_from_snapshot(snapshot)
                 sent = decode_as(SendMessageRequest, request)
-                return DeadLetter(agent.decode(), Scope.parse(scope.decode()), sent, options, task)
+                large = {
+                    key.decode(): resolve_entry(entry, quoted(task_id))
+                    for key, entry in zip(entries[::2], entries[1::2], strict=True)
+                }
+                return DeadLetter(agent.decode(), Scope.parse(scope.decode()), sent, options, task, large)
 
-    return Operation(script("read_dead_letter"), keys.task(task_id), [keys.dead_letters], parse)
+    arguments: list[Argument] = [keys.dead_letters, int(not from_start)]
+    return Operation(script("read_dead_letter"), keys.task(task_id), arguments, parse)
 
 
 def requeue_task(
@@ -89,6 +106,8 @@ def requeue_task(
         dead letter was already requeued or has expired.
     """
     request, task = resubmission(dead_letter, task_id)
+    # The new task receives copies of the blobs, because each task has its own folder.
+    entries = [] if from_start else [argument for entry in dead_letter.large_entries.items() for argument in entry]
 
     def parse(reply: Sequence[bytes]) -> Literal["requeued", "blocked", "gone"]:
         require_blobs_retained(reply)
@@ -106,6 +125,8 @@ def requeue_task(
             options,
             encode(status_event(task_id, task.context_id, WORKING)),
             int(not from_start),
+            len(entries),
+            *entries,
             *task_arguments(task),
         ],
         parse,

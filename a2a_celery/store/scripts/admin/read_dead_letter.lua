@@ -1,15 +1,17 @@
 -- read_dead_letter: return the data from which a task that lost its worker can be submitted again.
 -- KEYS  keys of the task
--- ARGV  list of dead letters
+-- ARGV  list of dead letters, '1' to return entries of the journal
 -- returns {'missing'} | {'requeued', id of the new task} | {'alive', state} | {'ended', state}: the task ended
 --       otherwise
---       | {'dead', agent, scope, request, options, snapshot}
--- requires: keys, snapshot, states, tasks, time
-local dead_letters = ARGV[1]
+--       | {'dead', agent, scope, request, options, snapshot, keys and entries, in turn, of the journal whose contents
+--       are blobs}
+-- requires: journal, keys, snapshot, states, tasks, time
+local dead_letters, with_journal = ARGV[1], ARGV[2] == '1'
 
 local r = load_record(KEYS)
 if not r then return {'missing'} end
 if r.requeued_as then return {'requeued', r.requeued_as} end
 if not TERMINAL[r.state] then return {'alive', micros(r.state)} end
 if not redis.call('ZSCORE', dead_letters, task_tag(KEYS)) then return {'ended', micros(r.state)} end
-return {'dead', r.agent, r.scope, r.request, r.options or '', snapshot(KEYS, r, -1, false)}
+local entries = with_journal and entries_with_blobs(KEYS, r) or {}
+return {'dead', r.agent, r.scope, r.request, r.options or '', snapshot(KEYS, r, -1, false), entries}

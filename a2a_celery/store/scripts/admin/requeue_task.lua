@@ -2,18 +2,23 @@
 -- The dead task stays FAILED.
 -- KEYS  keys of the dead task, keys of the new task
 -- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run,
---       request, options, WORKING event, '1' if the new task receives the journal, and the arguments of replace_task
+--       request, options, WORKING event, '1' if the new task receives the journal, number of the following arguments,
+--       keys and entries, in turn, of the journal whose contents are blobs, and the arguments of replace_task
 -- returns {'requeued'}, also for a repeated call | {'blocked'}: requeued, but another run of the context comes first
 --       | {'blobs_expired'}: the blobs may be removed | {'gone'}: the dead letter does not exist any more
--- requires: blobs, context_queue, dispatch, full_store, keys, options, replacement, signals, stored_bytes, tasks, time, versions
+-- requires: blobs, context_queue, dispatch, full_store, journal, keys, options, replacement, signals, stored_bytes, tasks, time, versions
 local dead_record, dead_journal, dead_signals, new_keys = KEYS[1], KEYS[11], KEYS[12], {unpack(KEYS, 13, 24)}
 local dead_letters, task_id, retention, due_us, request, options, working_event = unpack(ARGV, 1, 7)
-local moves_journal, task_event, first_replacement = ARGV[8] == '1', ARGV[9], 9
+local moves_journal, first_entry, first_replacement = ARGV[8] == '1', 10, 10 + tonumber(ARGV[9])
+local task_event = ARGV[first_replacement]
 
 local dead = load_record(KEYS)
 if dead and dead.requeued_as == task_id then return {'requeued'} end
 refuse_on_full_store(dead_record)
 if dead and lacks_blobs(new_keys, dead.leases, task_event) then return {'blobs_expired'} end
+for i = first_entry + 1, dead and first_replacement - 1 or 0, 2 do
+  if lacks_blobs(new_keys, dead.leases, ARGV[i]) then return {'blobs_expired'} end
+end
 if not dead or redis.call('ZREM', dead_letters, task_tag(KEYS)) == 0 then return {'gone'} end
 local record = new_keys[1]
 redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope', dead.scope,
@@ -41,7 +46,9 @@ if moves_journal and dead.journal_bytes then
   redis.call('PERSIST', new_keys[11])
   redis.call('HSET', record, 'journal_bytes', dead.journal_bytes)
   add_size(r, tonumber(dead.journal_bytes))
+  for i = first_entry, first_replacement - 2, 2 do write_entry(new_keys, r, ARGV[i], ARGV[i + 1]) end
 end
+if dead.journal_blobs then remove_journal_blobs(KEYS, dead.leases, dead.journal_blobs) end
 if moves_journal and dead.code_version then set_code_version(new_keys, r, dead.code_version) end
 if dead.signal_ids then redis.call('HSET', record, 'signal_ids', dead.signal_ids) end
 for _, signal in ipairs(redis.call('LRANGE', dead_signals, 0, -1)) do
@@ -51,6 +58,6 @@ save_record(new_keys, r)
 queue_run(new_keys, r, now() + tonumber(due_us))
 redis.call('DEL', dead_journal, dead_signals)
 redis.call('HDEL', dead_record, 'request', 'caller', 'options', 'begins_at', 'journal_bytes', 'journal_origin',
-  'signal_ids', 'signal_bytes', 'code_version')
+  'signal_ids', 'signal_bytes', 'code_version', 'journal_blobs')
 redis.call('HSET', dead_record, 'requeued_as', task_id)
 return {is_blocked(new_keys, r) and 'blocked' or 'requeued'}

@@ -1,7 +1,7 @@
--- requires: stored_bytes, versions
+-- requires: blobs, stored_bytes, versions
 
 -- The journal of a task is a hash: key of an entry → entry, see lifecycle/journal.py. It belongs to the current turn
--- and to the turns before it whose `ask` the current turn answers.
+-- and to the turns before it whose `ask` the current turn answers. Large contents are blobs in one folder.
 
 -- Write an entry, or replace the entry with its key.
 local function write_entry(keys, r, key, entry)
@@ -9,6 +9,11 @@ local function write_entry(keys, r, key, entry)
   if redis.call('HSET', keys[11], key, entry) == 1 then growth = growth + #key end
   r.journal_bytes = redis.call('HINCRBY', keys[1], 'journal_bytes', growth)
   add_size(r, growth)
+  local folder = blob_folder(entry)
+  if folder and folder ~= r.journal_blobs then
+    r.journal_blobs = folder
+    redis.call('HSET', keys[1], 'journal_blobs', folder)
+  end
   if r.claimed_version then set_code_version(keys, r, r.claimed_version) end
 end
 
@@ -20,7 +25,11 @@ local function delete_journal(keys, r)
     redis.call('HDEL', keys[1], 'journal_bytes')
     add_size(r, -tonumber(r.journal_bytes))
   end
-  r.journal_bytes, r.journal_origin = false, false
+  if r.journal_blobs then
+    redis.call('HDEL', keys[1], 'journal_blobs')
+    remove_journal_blobs(keys, r.leases, r.journal_blobs)
+  end
+  r.journal_bytes, r.journal_origin, r.journal_blobs = false, false, false
 end
 
 -- Bytes of a journal that a claim returns. A larger journal is read in pages.
@@ -31,4 +40,17 @@ local function small_journal(keys, r)
   local bytes = tonumber(r.journal_bytes or '0')
   if bytes == 0 then return {} end
   return bytes <= CLAIMED_JOURNAL and redis.call('HGETALL', keys[11]) or nil
+end
+
+-- Return keys and entries of the entries whose contents are blobs, in turn.
+local function entries_with_blobs(keys, r)
+  local entries = {}
+  if not r.journal_blobs then return entries end
+  local journal = redis.call('HGETALL', keys[11])
+  for i = 1, #journal, 2 do
+    if blob_folder(journal[i + 1]) then
+      entries[#entries + 1], entries[#entries + 2] = journal[i], journal[i + 1]
+    end
+  end
+  return entries
 end

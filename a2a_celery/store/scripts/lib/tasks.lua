@@ -84,6 +84,7 @@
 --                              key of the queue of the context, if its runs are serialized, and the µs at which a run of the
 --                              task last became its first
 --   journal_bytes              bytes of the journal, keys included; absent without a journal
+--   journal_blobs              folder of the journal's blobs in the folder of the task; absent without such blobs
 --   journal_origin             id of the first dead letter before this task, if the task continues with its journal
 --   code_version, claimed_version
 --                              see lib/versions.lua. A dead letter keeps the first until it is requeued
@@ -95,7 +96,7 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
   'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent',
-  'code_version', 'claimed_version'}
+  'code_version', 'claimed_version', 'journal_blobs'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 

@@ -1,0 +1,313 @@
+"""Large results in the journal: they are blobs of their task, and are removed with the journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from a2a.types import Part
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.errors import BlobsUnavailable
+from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.blobs.blob_store import Blobs
+from a2a_celery.store.blobs.object_store import ObjectStore
+from a2a_celery.store.blobs.references import encode_entry, resolve_entry
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.runs.commands import Claim, claim_run, settle_run
+from a2a_celery.store.runs.journal import JournalPage, read_journal
+from a2a_celery.store.runs.release import release_run
+from a2a_celery.store.tasks.commands import continue_task
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.watcher.archiver import BlobRemover
+from tests.support.blob_setup import BlobSetup, created, remove_due_blobs
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+
+LARGE = b'"' + b"x" * 5000 + b'"'
+
+
+def entry(key: str = "fetch#1", content: bytes = LARGE, turn: int = 1) -> JournalEntry:
+    """The result of a step."""
+    return JournalEntry(key, "step", "json", content, 1, turn)
+
+
+def blobs_in(blob_setup: BlobSetup, task_id: str) -> set[str]:
+    """The folders of a task's blobs, relative to the task's folder."""
+    folder = blob_setup.folder / f"task-{task_id}"
+    return {str(path.parent.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+async def stored_entry(blob_setup: BlobSetup, keys: Keys, task_id: str, key: str = "fetch#1") -> bytes:
+    """An entry as the store has it."""
+    stored = await blob_setup.store.redis.hget(keys.task(task_id).journal, key)
+    assert stored is not None
+    return bytes(stored)
+
+
+async def remove_journals(blob_setup: BlobSetup, keys: Keys) -> None:
+    """Let a watcher remove the blobs of deleted journals."""
+    await BlobRemover(blob_setup.store, keys, blob_setup.blobs).tick()
+
+
+async def lost_for_good(seeds: Seeds, *entries: JournalEntry, task_id: str = "") -> Claim:
+    """A run whose worker was lost for good."""
+    claim = await seeds.claimed(task_id)
+    await seeds.appended(claim, *entries)
+    assert (await seeds.lost(claim.ref)).outcome == "failed"
+    return claim
+
+
+async def test_a_large_result_is_a_blob_and_the_next_attempt_receives_it(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
+    first = await large.claimed(max_attempts=2)
+    await large.appended(first, entry(), entry("small#1", b"1"))
+    task_id = first.ref.task_id
+    assert len(await stored_entry(blob_setup, keys, task_id)) < 200
+    assert blobs_in(blob_setup, task_id) == {"journal-1"}
+    await large.lost(first.ref)
+
+    again = await large.claimed(task_id, run=2)
+
+    assert again.journal == {"fetch#1": entry(), "small#1": entry("small#1", b"1")}
+    await large.require_consistent(task_id)
+    assert await leaks(blob_setup.store, keys) == []
+
+
+async def test_a_claim_without_blobs_must_be_repeated_with_them(blob_setup: BlobSetup, large: Seeds) -> None:
+    first = await large.claimed(max_attempts=2)
+    await large.appended(first, entry())
+    await large.lost(first.ref)
+    reads = blob_setup.object_store.reads
+    claiming: Any = {"token": "next", "runner": "runner", "lease_us": 1_000_000, "working": True, "max_attempts": 2}
+    ref = type(first.ref)(first.ref.task_id, 2)
+
+    claim = await large.store.run(claim_run(large.keys, ref, **claiming, resolve_blobs=False))
+
+    assert isinstance(claim, Claim)
+    assert not claim.is_resolved
+    assert blob_setup.object_store.reads == reads
+    again = await large.store.run(claim_run(large.keys, ref, **claiming))
+    assert isinstance(again, Claim)
+    assert (again.is_resolved, again.journal) == (True, {"fetch#1": entry()})
+
+
+async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup, large: Seeds) -> None:
+    first = await large.claimed(max_attempts=2)
+    entries = [entry(f"a#{n}", b"x" * (1000 if n % 100 else 5000)) for n in range(1, 1301)]
+    for n in range(0, len(entries), 100):
+        await large.appended(first, *entries[n : n + 100], before=n)
+    await large.lost(first.ref)
+    again = await large.claimed(first.ref.task_id, run=2)
+    assert again.journal is None
+
+    found: dict[str, JournalEntry] = {}
+    cursor = ""
+    while cursor != "0":
+        page = await large.store.run(read_journal(large.keys, again.ref, token=again.token, cursor=cursor or "0"))
+        assert isinstance(page, JournalPage)
+        cursor = page.cursor
+        found |= page.entries
+
+    assert found == {one.key: one for one in entries}
+    assert len(blob_setup.object_store.written) >= 13
+
+
+async def test_a_run_that_was_retried_receives_the_large_results(large: Seeds, keys: Keys) -> None:
+    first = await large.claimed(max_attempts=2)
+    again: Any = {"events": [entry(), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+    await large.store.run(release_run(keys, first.ref, token=first.token, before=0, **again))
+
+    assert (await large.claimed(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
+
+
+@pytest.mark.parametrize("how", ["append", "settle", "delete"])
+async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys, how: str
+) -> None:
+    claim = await large.claimed()
+    task_id = claim.ref.task_id
+    await large.appended(claim, chunk("y" * 5000), entry())
+    assert blobs_in(blob_setup, task_id) == {".", "journal-1"}
+    match how:
+        case "append":
+            await large.appended(claim, status(COMPLETED), before=2)
+        case "settle":
+            await large.settled(claim, status(COMPLETED), before=2)
+        case "delete":
+            await large.store.run(Operation(script("delete_task"), keys.task(task_id), [str(ANN)], int))
+
+    await remove_journals(blob_setup, keys)
+
+    assert blobs_in(blob_setup, task_id) == (set() if how == "delete" else {"."})
+    assert await blob_setup.store.redis.zcard(keys.orphaned_blobs) == 0
+    assert await leaks(blob_setup.store, keys) == []
+
+
+async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
+    first = await large.claimed()
+    task_id = first.ref.task_id
+
+    async def answer() -> None:
+        sent = request("yes", task_id, CONTEXT)
+        await large.store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce=uuid4().hex))
+
+    asking = [entry(), status(INPUT_REQUIRED, "?")]
+    await large.store.run(settle_run(keys, first.ref, token=first.token, before=0, events=asking, ask_count=1))
+    await answer()
+    answered = await large.claimed(task_id, run=2)
+    await remove_journals(blob_setup, keys)
+    assert answered.journal == {"fetch#1": entry()}
+    await large.settled(answered, entry("fetch#2"), status(INPUT_REQUIRED, "done, what next?"))
+    await answer()
+    newest = await large.claimed(task_id, run=3)
+    await large.appended(newest, entry(turn=3))
+
+    await remove_journals(blob_setup, keys)
+
+    assert (newest.journal, newest.turn - newest.ask_count) == ({}, 3)
+    assert blobs_in(blob_setup, task_id) == {"journal-3"}
+    assert await leaks(blob_setup.store, keys) == []
+
+
+async def test_a_requeued_task_has_copies_of_the_large_results(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    dead = (await lost_for_good(large, entry(), entry("small#1", b"1"), entry("other#1"))).ref.task_id
+    operators = SyncStore(redis_server.store_url, blob_setup.blobs)
+    dead_letter = operators.run(read_dead_letter(keys, dead))
+    assert isinstance(dead_letter, DeadLetter)
+    for _ in range(2):  # the second call is a repeated one
+        assert operators.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")) == "requeued"
+    operators.close()
+
+    await remove_journals(blob_setup, keys)
+
+    assert (blobs_in(blob_setup, dead), blobs_in(blob_setup, "new")) == (set(), {"journal-1"})
+    claim = await large.claimed("new")
+    assert claim.journal == {key: entry(key) for key in ("fetch#1", "other#1")} | {"small#1": entry("small#1", b"1")}
+    await large.require_consistent("new")
+    assert await leaks(blob_setup.store, keys) == []
+    await large.lost(claim.ref)
+    newest, _ = await large.requeued("new")
+    assert set((await large.claimed(newest)).journal or ()) == {"fetch#1", "other#1", "small#1"}
+    await remove_journals(blob_setup, keys)
+    assert (blobs_in(blob_setup, "new"), blobs_in(blob_setup, newest)) == (set(), {"journal-1"})
+
+
+async def test_a_task_that_is_requeued_from_the_start_needs_no_object_store(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
+    dead = (await lost_for_good(large, entry())).ref.task_id
+    blob_setup.object_store.is_down = True
+    with pytest.raises(BlobsUnavailable):
+        await large.store.run(read_dead_letter(keys, dead))
+
+    dead_letter = await large.store.run(read_dead_letter(keys, dead, from_start=True))
+    assert isinstance(dead_letter, DeadLetter)
+    again = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"", from_start=True)
+    assert await large.store.run(again) == "requeued"
+
+    blob_setup.object_store.is_down = False
+    await remove_journals(blob_setup, keys)
+    assert (blobs_in(blob_setup, dead), blobs_in(blob_setup, "new")) == (set(), set())
+    assert (await large.claimed("new")).journal == {}
+
+
+async def test_a_requeue_with_a_higher_threshold_stores_the_results_in_redis(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    dead = (await lost_for_good(large, entry())).ref.task_id
+    blobs = Blobs(blob_setup.object_store, keys, 100_000)
+    store = AsyncStore(redis_server.store_url, blobs)
+
+    new, _ = await Seeds(store, keys).requeued(dead)
+
+    assert await stored_entry(blob_setup, keys, new) == encode_entry(entry())
+    assert (await large.claimed(new)).journal == {"fetch#1": entry()}
+    await large.require_consistent(new)
+    assert await leaks(blob_setup.store, keys) == []
+    await store.aclose()
+
+
+async def test_a_task_is_not_requeued_with_results_that_may_have_been_removed(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
+    dead = (await lost_for_good(large, entry())).ref.task_id
+    dead_letter = await large.store.run(read_dead_letter(keys, dead))
+    assert isinstance(dead_letter, DeadLetter)
+    operation = requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")
+    packed = await blob_setup.blobs.put(operation, large.store.run)  # the operator's process is frozen for a long time
+    await remove_due_blobs(blob_setup, keys)
+
+    with pytest.raises(BlobsUnavailable, match="nothing was stored"):
+        await large.store.run(packed)
+
+    assert isinstance(await large.store.run(read_dead_letter(keys, dead)), DeadLetter)
+
+
+async def test_the_blobs_of_a_journal_expire_with_a_dead_letter(
+    blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
+    dead = await created(large, [Part(text="y" * 5000)])
+    await lost_for_good(large, entry(), task_id=dead)
+    await remove_due_blobs(blob_setup, keys)
+    assert blobs_in(blob_setup, dead) == {".", "journal-1"}
+
+    await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{dead}}}*")])
+    await remove_due_blobs(blob_setup, keys)
+
+    assert blobs_in(blob_setup, dead) == set()
+
+
+async def test_a_stored_result_does_not_depend_on_its_task() -> None:
+    (one, blobs), (other, more_blobs) = (encode_entry(entry()).extract_blobs(tag, 1024) for tag in ("a", "b"))
+
+    assert one == other == encode_entry(entry()).extract_blobs("a", 1024)[0]
+    assert resolve_entry(one, "a").folder == "journal-1"
+    assert {name.partition("/")[2] for name in blobs} == {name.partition("/")[2] for name in more_blobs}
+    assert list(blobs.values()) == list(more_blobs.values()) == [LARGE]
+
+
+async def test_a_process_without_an_object_store_names_the_remedy(
+    store: AsyncStore, seeds: Seeds, large: Seeds
+) -> None:
+    first = await large.claimed(max_attempts=2)
+    await large.appended(first, entry())
+    await large.lost(first.ref)
+
+    with pytest.raises(BlobsUnavailable, match="set A2A_BLOB_URL"):
+        await seeds.claimed(first.ref.task_id, run=2)
+
+
+async def test_a_folder_is_removed_although_a_part_of_it_is_removed_at_once(tmp_path: Path) -> None:
+    objects = InterruptedObjectStore(f"file://{tmp_path}")
+    for name in ("t/journal-1/a", "t/b"):
+        await objects.put(name, b"x")
+
+    await objects.remove("t")
+
+    assert objects.interruptions == 0
+    assert not (tmp_path / "task-t").exists()
+
+
+class InterruptedObjectStore(ObjectStore):
+    """Object store whose first removals are interrupted, because another process removes a part of the folder."""
+
+    interruptions = 2
+
+    async def _threaded(self, action: str, call: Any) -> Any:
+        def interrupted() -> None:
+            raise FileNotFoundError
+
+        if action == "remove" and self.interruptions:
+            self.interruptions -= 1
+            call = interrupted
+        return await super()._threaded(action, call)
