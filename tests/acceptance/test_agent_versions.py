@@ -19,7 +19,10 @@ from tests.support.talk import HEADERS, TIMEOUT, read, send, state
 from tests.support.version_agents import STEPS
 from tests.support.waiting import eventually
 
-CELLS = [("prefork", "redis"), ("threads", "redis"), ("prefork", "rabbitmq"), ("threads", "rabbitmq")]
+CELLS = [
+    *(("prefork", "redis"), ("threads", "redis"), ("asyncio", "redis")),
+    *(("prefork", "rabbitmq"), ("threads", "rabbitmq")),
+]
 AGENTS = ("versions", "asks", "changes")
 
 
@@ -157,6 +160,23 @@ def test_another_version_continues_when_no_worker_of_the_first_lives(tmp_path: P
 
         assert text_of(versions.answered("asks", task)) == "0 by 1, yes, 1 by 2"
         assert "began with version 1 of agent 'asks', which no worker has" in newer.output()
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("pool", ["asyncio", "prefork"])
+def test_another_version_continues_when_the_last_worker_of_the_first_is_killed(tmp_path: Path, pool: str) -> None:
+    with two_versions(tmp_path, pool, "redis") as versions:
+        older = versions.worker("1")
+        task = versions.send("versions")
+        eventually((tmp_path / "versions.after-0").exists, what="the agent has made its first step")
+        for n in range(1, STEPS):
+            (tmp_path / f"versions.after-{n}").touch()  # the next run does not stop
+        newer = versions.worker("2")
+        older.kill()
+
+        assert text_of(versions.ended("versions", task)) == "0 by 1, 1 by 2, 2 by 2"
+        assert "began with version 1 of agent 'versions', which no worker has" in newer.output()
+        assert "1" not in {served.version for served in versions.served()}, "a killed worker counts for a time"
 
 
 @pytest.mark.merge
