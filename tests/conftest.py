@@ -28,6 +28,9 @@ from .tiers import BROKERS, MARKERS, assign_tiers, select_change_tier
 settings.register_profile("a2a_celery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("a2a_celery")
 
+# The OpenAI Agents SDK sends traces to OpenAI, also from the workers of fleets.
+os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "true"
+
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[EmbeddedRedis]:

@@ -24,6 +24,11 @@ if find_spec("pydantic_ai"):
         f"{__package__}.with_pydantic_ai:clerk"
     )
 
+if find_spec("agents"):
+    a2a.agent("openai-agents", description="Books things with the OpenAI Agents SDK, and asks first.", session=True)(
+        f"{__package__}.with_openai_agents:clerk"
+    )
+
 if find_spec("google.adk"):
     a2a.add_agent(
         AgentCard(

@@ -61,8 +61,8 @@ DepsT = TypeVar("DepsT")
 EARLY = frozenset(get_args(FinishReason)) - {"stop", "tool_call"}
 """Finish reasons of models that stopped early."""
 
-VOLATILE = frozenset({"timestamp", "run_id", "conversation_id"})
-"""Fields of messages that differ in each run of a turn."""
+VOLATILE = frozenset({"timestamp", "run_id", "conversation_id", "instructions"})
+"""Fields of messages that may differ in each run of a turn."""
 
 URLS = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
 """Classes of URLs by the first part of their media type."""
@@ -187,14 +187,13 @@ class _Calls(AbstractCapability[Any]):
         try:
             with recorded.executing():
                 result = await self._execute(call.tool_name, args, handler)
-            dumped = _dumped_result(result)
         except (ToolRetryError, ToolFailedError) as error:
             failure = _dumped_failure(error)
             if failure is not None and self._state(ctx) == state:
                 await recorded.finish(failure)
             raise
         if self._state(ctx) == state:
-            await recorded.finish(dumped)
+            await _record_result(recorded, result)
         return result
 
     async def _execute(self, name: str, args: dict[str, Any], handler: Callable[[dict[str, Any]], Any]) -> Any:
@@ -291,23 +290,26 @@ def _without_volatile(data: Any) -> Any:
         case dict():
             return {name: _without_volatile(value) for name, value in data.items() if name not in VOLATILE}
         case list():
-            return [_without_volatile(value) for value in data]
+            return [_without_volatile(value) for value in data if not _is_system_prompt(value)]
         case _:
             return data
+
+
+def _is_system_prompt(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("part_kind") == "system-prompt"
 
 
 _TOOL_RETURN: TypeAdapter[ToolReturn[Any]] = TypeAdapter(ToolReturn[Any])
 
 
-def _dumped_result(result: Any) -> dict[str, Any]:
-    """Return the result of a tool as JSON data. A result that has no form in JSON is returned unchanged, and `finish`
-    reports it."""
+async def _record_result(call: RecordedCall, result: Any) -> None:
     is_plain = not isinstance(result, ToolReturn)
     try:
         dumped = _TOOL_RETURN.dump_python(ToolReturn(result) if is_plain else result, mode="json")
-    except ValueError:
-        return {"result": result}
-    return {"result": dumped, "is_plain": is_plain}
+    except ValueError as problem:
+        call.skip(problem)
+    else:
+        await call.finish({"result": dumped, "is_plain": is_plain})
 
 
 def _dumped_failure(error: ToolRetryError | ToolFailedError) -> dict[str, Any] | None:

@@ -77,9 +77,13 @@ class RecordedCall:
             content = json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
             await self._journal.record(self._call, "json", content)
         except (StepError, TypeError, ValueError, RecursionError) as problem:
-            call = self._call
-            logger.warning("%s call %s is not recorded, and may be repeated: %s", call.kind, call.key, problem)
-            self.abandon()
+            self.skip(problem)
+
+    def skip(self, problem: Exception) -> None:
+        """Record no result because of `problem`, and log it. A later run makes the call again."""
+        call = self._call
+        logger.warning("%s call %s is not recorded, and may be repeated: %s", call.kind, call.key, problem)
+        self.abandon()
 
     def fail(self, error: Exception) -> None:
         """Record the failure of the call if the framework continues after it."""

@@ -23,13 +23,13 @@ def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
     env = {"A2A_LEASE_TTL": "10", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
     with running_fleet(tmp_path, "redis", app="tests.support.framework_agents", **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
-        worker = fleet.worker(pool=pool, concurrency=4)
+        worker = fleet.worker(pool=pool, concurrency=len(AGENTS))
         tasks = {agent: send(gateway, agent, agent, returnImmediately=True) for agent in AGENTS}
         for number in STOPS:
             for agent in AGENTS:
                 reached(tmp_path, f"{agent}.before-{number}")
             worker.kill()
-            worker = fleet.worker(pool=pool, concurrency=4)
+            worker = fleet.worker(pool=pool, concurrency=len(AGENTS))
 
         for agent, task in tasks.items():
             eventually(
@@ -41,5 +41,5 @@ def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.Mo
             assert texts == [ANSWER]
             assert lines(agent, "questions") == [str(number) for number in range(len(ROUNDS))]
             assert sorted(lines(agent, "looked-up")) == ["a", "b", "c", "d", "e"]
-        for agent in ("agent-framework", "strands", "pydantic-ai"):
+        for agent in ("agent-framework", "strands", "pydantic-ai", "openai-agents"):
             assert len(set(lines(agent, "keys"))) == 5

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import agent_framework
+import agents
 import pydantic_ai
 import pytest
 import strands
@@ -20,13 +21,14 @@ from strands.types.streaming import StreamEvent
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.openai_agents import openai_agent
 from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
 from tests.support.agents import card
-from workers import with_adk, with_agent_framework, with_pydantic_ai, with_strands
+from workers import with_adk, with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands
 
 a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
 
@@ -91,6 +93,29 @@ class Swallows(AbstractCapability[Turn]):
             return repr(error)
 
 
+def made_with_openai_agents(tool: Any) -> Any:
+    agent = agents.Agent(name="clerk", model=with_openai_agents.StandIn(), tools=[tool])
+    return openai_agent(agent, context=lambda turn: turn)
+
+
+@agents.function_tool(name_override="book")
+async def book_for_openai(context: agents.RunContextWrapper[Turn], what: str) -> str:
+    return f"{what} on {await context.context.ask('On which day?')}"
+
+
+@agents.function_tool(name_override="book")
+def book_for_openai_in_thread(context: agents.RunContextWrapper[Turn], what: str) -> str:
+    return f"{what} on {context.context.blocking.ask('On which day?')}"
+
+
+@agents.function_tool(name_override="book")
+async def book_and_swallow(context: agents.RunContextWrapper[Turn], what: str) -> str:
+    try:
+        return f"{what} on {await context.context.ask('On which day?')}"
+    except BaseException as error:
+        return repr(error)
+
+
 async def run_adk(turn: Turn, tool: Callable[[Turn], Tool]) -> str:
     agent = LlmAgent(name="clerk", model=with_adk.StandIn(model="stand-in"), tools=[tool(turn)])
     *_, last = await InMemoryRunner(agent).run_debug(turn.text, quiet=True)
@@ -136,6 +161,9 @@ a2a.agent("agent-framework", description="Books.", session=True)(framework_agent
 a2a.add_agent(card("pydantic-ai"), made_with_pydantic_ai(book_async))
 a2a.add_agent(card("pydantic-ai-in-a-thread"), made_with_pydantic_ai(book_in_thread))
 a2a.add_agent(card("pydantic-ai-swallows"), made_with_pydantic_ai(book_async, Swallows()))
+a2a.add_agent(card("openai-agents"), made_with_openai_agents(book_for_openai))
+a2a.add_agent(card("openai-agents-in-a-thread"), made_with_openai_agents(book_for_openai_in_thread))
+a2a.add_agent(card("openai-agents-swallows"), made_with_openai_agents(book_and_swallow))
 
 ASKING = [
     "strands",
@@ -149,6 +177,9 @@ ASKING = [
     "pydantic-ai",
     "pydantic-ai-in-a-thread",
     "pydantic-ai-swallows",
+    "openai-agents",
+    "openai-agents-in-a-thread",
+    "openai-agents-swallows",
 ]
 
 

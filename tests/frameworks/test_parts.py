@@ -14,7 +14,7 @@ from agent_framework import Agent, ChatResponseUpdate, Content
 from a2a_celery import Rejected
 from a2a_celery.frameworks.agent_framework import framework_agent
 from tests.support.booking_agents import turn
-from workers import with_agent_framework, with_pydantic_ai, with_strands
+from workers import with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands
 
 TEXTS = [Part(text="look at"), new_data_part({"colour": "grün", "sizes": [1.5]})]
 AS_TEXT = ["look at", '{"colour": "grün", "sizes": [1.5]}']
@@ -62,6 +62,26 @@ async def test_pydantic_ai_reads_all_parts() -> None:
     assert (image["kind"], image["media_type"], image["data"]) == ("binary", "image/png", "AP8=")
     assert [one["kind"] for one in urls] == ["document-url", "image-url", "audio-url", "video-url"]
     assert [(one["url"], one["media_type"]) for one in urls] == [("https://example.com/x", one) for one in types]
+
+
+async def test_openai_agents_reads_all_parts() -> None:
+    files = [
+        Part(raw=b"\x00\xff", media_type="image/png"),
+        Part(raw=b"\x00", filename="x.pdf", media_type="application/pdf"),
+        Part(url="https://example.com/x", media_type="image/png"),
+        Part(url="https://example.com/x", media_type="text/html"),
+    ]
+
+    memory = await memory_after(with_openai_agents.clerk, *TEXTS, *files)
+
+    text, data, *contents = memory["items"][0]["content"]
+    assert [text["text"], json.loads(data["text"])] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
+    assert contents == [
+        {"type": "input_image", "image_url": "data:image/png;base64,AP8=", "detail": "auto"},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "x.pdf"},
+        {"type": "input_image", "image_url": "https://example.com/x", "detail": "auto"},
+        {"type": "input_file", "file_url": "https://example.com/x"},
+    ]
 
 
 class Echo(with_agent_framework.StandIn):

@@ -189,6 +189,25 @@ async def test_a_cancelled_turn_stops_its_tools() -> None:
     assert state == {}
 
 
+async def test_a_turn_that_is_stopped_between_chunks_stops_the_model() -> None:
+    stopped = asyncio.Event()
+
+    async def hang(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        try:
+            yield "a"
+            yield "b"
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    chunks = pydantic_ai_agent(Agent(FunctionModel(stream_function=hang)))(turn({}, Part(text="x")))
+    assert await anext(chunks) == "a"
+
+    await chunks.aclose()
+
+    await asyncio.wait_for(stopped.wait(), 30)
+
+
 async def test_spans_of_the_agent_are_children_of_the_current_span() -> None:
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

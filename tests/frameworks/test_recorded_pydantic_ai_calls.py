@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -154,6 +155,18 @@ async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task) -> No
     repeated = [f"question {number}" for number in range(3)]  # the questions that the worker did not survive
     assert sorted(script.calls) == sorted(expected + repeated)
     assert len(script.keys) == 4
+
+
+async def test_a_prompt_that_contains_the_time_asks_no_question_again(task: Task) -> None:
+    script, times = Script(["look a"]), count()
+    script.agent.instructions(lambda: f"time {next(times)}")
+    script.agent.system_prompt(lambda: f"time {next(times)}")
+    script.dies_at = 1
+    await task.attempt(script.run)
+    script.dies_at = None
+
+    assert await task.attempt(script.run) == "results: seen a"
+    assert script.calls == ["question 0", "a", "question 1", "question 1"]
 
 
 @pytest.mark.parametrize("tool", ["retry", "fail"])

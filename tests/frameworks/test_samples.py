@@ -16,6 +16,7 @@ FRAMEWORKS = {
     "agent-framework": "agent_framework",
     "adk": "google.adk",
     "pydantic-ai": "pydantic_ai",
+    "openai-agents": "agents",
 }
 
 PROGRAM = """

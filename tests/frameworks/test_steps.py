@@ -20,12 +20,13 @@ from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.conversation import OpenSteps
 from a2a_celery.lifecycle.execution import ExecutionState
 from tests.support.booking_agents import BOOKING_AGENTS, BookingAgent, turn
-from workers import with_adk, with_agent_framework, with_pydantic_ai, with_strands
+from workers import with_adk, with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands
 
 AGENTS: dict[str, Any] = {
     "strands": with_strands.clerk,
     "agent-framework": with_agent_framework.clerk,
     "pydantic-ai": with_pydantic_ai.clerk,
+    "openai-agents": with_openai_agents.clerk,
 }
 
 

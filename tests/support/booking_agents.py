@@ -56,9 +56,10 @@ BOOKING_AGENTS = [
     BookingAgent("agent-framework", _agent_framework_answer),
     BookingAgent("adk", _adk_answer),
     BookingAgent("pydantic-ai", _approval),
+    BookingAgent("openai-agents", _approval),
 ]
 
-WITH_SCHEMA = ("pydantic-ai",)
+WITH_SCHEMA = ("pydantic-ai", "openai-agents")
 """Agents whose questions have a JSON Schema."""
 
 

@@ -9,9 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, S
 from typing import Any
 
 import agent_framework
+import agents
 import pydantic_ai
 import strands
 from agent_framework import ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
+from agents.items import TResponseStreamEvent
+from agents.testing import assistant_message, function_call
 from celery import Celery
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import LlmAgent
@@ -30,9 +33,10 @@ from strands.types.streaming import StreamEvent
 from a2a_celery import A2A, Turn, current_step_key
 from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.openai_agents import openai_agent
 from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
-from workers import with_agent_framework, with_strands
+from workers import with_agent_framework, with_openai_agents, with_strands
 
 from .agents import card
 from .durable_agents import is_passed, write_line
@@ -44,7 +48,7 @@ STOPS = (3, 4)
 """Questions before which the model stops: after the third call of a tool, and after two parallel calls."""
 
 ANSWER = "It is warm in a, b, c, d and e."
-AGENTS = ("agent-framework", "adk", "strands", "pydantic-ai")
+AGENTS = ("agent-framework", "adk", "strands", "pydantic-ai", "openai-agents")
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
@@ -179,3 +183,29 @@ async def look_up_city(city: str) -> str:
 
 meteorologist = pydantic_ai.Agent(FunctionModel(stream_function=respond), tools=[look_up_city])
 a2a.add_agent(card("pydantic-ai"), pydantic_ai_agent(meteorologist), max_attempts=5)
+
+
+class OpenAIModel(with_openai_agents.StandIn):
+    """Model of the OpenAI Agents SDK that looks up the weather in rounds."""
+
+    async def stream_response(
+        self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        """Yield the response."""
+        known = sum(item.get("type") == "function_call_output" for item in input)
+        cities = await question("openai-agents", min(known, len(ROUNDS) - 1))
+        for word in [] if cities else ANSWER.split(" "):
+            yield with_openai_agents.text_delta(f"{word} ")
+        calls = [function_call("look_up_city_with_key", {"city": city}, call_id=f"call-{city}") for city in cities]
+        yield with_openai_agents.completed(*(calls or [assistant_message(ANSWER)]))
+
+
+@agents.function_tool
+async def look_up_city_with_key(city: str) -> str:
+    """Look up the weather of a city."""
+    write_line("openai-agents", "keys", current_step_key())
+    return await weather("openai-agents", city)
+
+
+forecaster = agents.Agent(name="weather", model=OpenAIModel(), tools=[look_up_city_with_key])
+a2a.add_agent(card("openai-agents"), openai_agent(forecaster), max_attempts=5)

@@ -1,0 +1,312 @@
+"""Adapter for agents of the OpenAI Agents SDK. Tool approvals become a question to the client, which can be answered on
+any worker.
+
+The answer is one JSON object with true or false for each call, by its id.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from copy import copy
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from agents import (
+    Agent,
+    FunctionTool,
+    Handoff,
+    Model,
+    RunConfig,
+    RunContextWrapper,
+    Runner,
+    RunResultStreaming,
+    RunState,
+    TResponseInputItem,
+)
+from agents.items import TResponseStreamEvent
+from agents.run import DEFAULT_MAX_TURNS
+from agents.tool_context import ToolContext
+from google.protobuf.json_format import MessageToDict
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
+from pydantic_core import to_jsonable_python
+
+from ..agents import FrameworkAgent
+from ..errors import ConfigError, InputRequired, StepError
+from ..execution.agents.step_results import decode_result, encode_result
+from ..execution.agents.turn import Turn
+from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
+from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer
+from .conversation import Conversation, OpenSteps
+from .recorded_calls import MODEL, TOOL, RecordedCall
+
+ContextT = TypeVar("ContextT")
+
+ITEMS, STATE = "items", "state"
+"""Keys of the stored conversation: its items, or the state of a run that waits for approvals."""
+
+
+def openai_agent(
+    agent: Agent[ContextT],
+    *,
+    context: Callable[[Turn], ContextT] | None = None,
+    run_config: RunConfig | None = None,
+    max_turns: int | None = DEFAULT_MAX_TURNS,
+    durable: bool = True,
+) -> FrameworkAgent:
+    """Return an agent for `A2A.add_agent` that runs an agent of the OpenAI Agents SDK.
+
+    Text is streamed, and any other output is sent as data. The items of the conversation are stored in the session. A
+    cancel takes effect at the agent's next await.
+
+    Args:
+        agent: Agent that each turn starts with. All runs of a worker process share it.
+        context: Function that returns the context object of a run.
+        run_config: Configuration of each run.
+        max_turns: Maximum number of model calls in a run, or None for no limit.
+        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
+            later calls need effects of the tools in the memory of the process.
+
+    Raises:
+        ConfigError: `agent` is no `Agent`, or `run_config` has options for the SDK's sessions.
+    """
+    config = run_config or RunConfig()
+    _require_supported(agent, config)
+    streams_text = agent.output_type in (None, str)
+
+    async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
+        stored = Conversation(turn)
+        copies = _RecordedAgents(turn, durable)
+        starting = cast(Agent[ContextT], copies.agent(agent))
+        run_context = None if context is None else context(turn)
+        result = Runner.run_streamed(
+            starting,
+            await _begin(turn, stored, starting, run_context),
+            context=run_context,
+            run_config=copies.configured(config),
+            max_turns=max_turns,
+        )
+        is_streamed = False
+        async with aclosing(_texts(result)) as texts:
+            async for text in texts:
+                if text and streams_text:
+                    is_streamed = True
+                    yield text
+        turn.stop_if_asking()
+        if result.interruptions:
+            raise _pause(stored, result)
+        stored.go_on({ITEMS: to_jsonable_python(result.to_input_list())})
+        if not (is_streamed and isinstance(result.final_output, str)):
+            yield to_jsonable_python(result.final_output)
+
+    return answer
+
+
+class _RecordedAgents:
+    """Copies of agents for one run, whose model and tool calls are execution steps, and whose results are recorded.
+
+    The results of some tools are not recorded, because a later run needs the effect of the call: the tool has asked a
+    question, or has changed the session, or is an agent that waits for an approval.
+    """
+
+    def __init__(self, turn: Turn, durable: bool) -> None:
+        self._turn = turn
+        self._durable = durable
+        self._copies: dict[int, Agent[Any]] = {}
+
+    def agent(self, agent: Agent[Any]) -> Agent[Any]:
+        """Return the copy of an agent, with copies of the agents to which it hands over."""
+        if id(agent) not in self._copies:
+            model = self.model(agent.model) if isinstance(agent.model, Model) else agent.model
+            tools = [self._tool(tool) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
+            copied = agent.clone(model=model, model_settings=agent.model_settings, tools=tools)
+            self._copies[id(agent)] = self._copies[id(copied)] = copied  # before the handoffs, which may be circular
+            copied.handoffs = [
+                with_copied_target(one, self.agent) if isinstance(one, Handoff) else self.agent(one)
+                for one in agent.handoffs
+            ]
+        return self._copies[id(agent)]
+
+    def model(self, model: Model) -> Model:
+        """Return a model that records the responses of `model`."""
+        return _RecordedModel(model, self._turn, self._durable)
+
+    def configured(self, config: RunConfig) -> RunConfig:
+        """Return `config` with models that record their responses."""
+        model = self.model(config.model) if isinstance(config.model, Model) else config.model
+        return replace(config, model=model, model_provider=WrappingProvider(config.model_provider, self.model))
+
+    def _tool(self, tool: FunctionTool) -> FunctionTool:
+        copied = copy(tool)
+        invoke = copied.on_invoke_tool
+
+        @wraps(invoke)
+        async def invoke_recorded(context: ToolContext[Any], arguments: str) -> Any:
+            return await self._call(tool, arguments, lambda: invoke(context, arguments))
+
+        copied.on_invoke_tool = invoke_recorded
+        return copied
+
+    async def _call(self, tool: FunctionTool, arguments: str, invoke: Callable[[], Any]) -> Any:
+        self._turn.stop_if_asking()
+        call = RecordedCall.begin(TOOL, tool.name, arguments) if self._durable else None
+        if call is None:
+            return await self._execute(tool.name, invoke)
+        if call.result is not None:
+            return _loaded_result(call.result)
+        state = self._state()
+        with call.executing():
+            result = await self._execute(tool.name, invoke)
+        is_waiting = result is None and is_agent_tool(tool)
+        if self._state() == state and not is_waiting:
+            await _record_result(call, tool.name, result)
+        return result
+
+    async def _execute(self, name: str, invoke: Callable[[], Any]) -> Any:
+        steps = OpenSteps()
+        steps.tool_call(TOOL, name)
+        try:
+            return await invoke()
+        finally:
+            steps.end(TOOL)
+
+    def _state(self) -> tuple[int, str]:
+        """Return what a tool may change other than by its result."""
+        return self._turn.question_count, json.dumps(self._turn.session.state, default=str)
+
+
+class _RecordedModel(DelegatingModel):
+    """Model whose complete streamed responses are recorded. A recorded response is sent as one chunk."""
+
+    def __init__(self, model: Model, turn: Turn, durable: bool) -> None:
+        super().__init__(model)
+        self._turn = turn
+        self._durable = durable
+
+    async def stream_response(
+        self, system_instructions: str | None, input: str | list[TResponseInputItem], *args: Any, **kwargs: Any
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        """Yield the events of the response."""
+        self._turn.stop_if_asking()
+        call = RecordedCall.begin(MODEL, MODEL, input) if self._durable else None
+        if call is not None and call.result is not None:
+            for event in _recorded_events(Response.model_validate(call.result)):
+                yield event
+            return
+        steps = OpenSteps()
+        steps.model_call(MODEL, str(getattr(self.model, "model", "") or ""))
+        try:
+            async for event in self.model.stream_response(system_instructions, input, *args, **kwargs):
+                if call is not None and isinstance(event, ResponseCompletedEvent):
+                    await call.finish(event.response.model_dump(mode="json", exclude_unset=True, warnings=False))
+                yield event
+        finally:
+            steps.end(MODEL)
+
+
+def _recorded_events(response: Response) -> Iterator[TResponseStreamEvent]:
+    """Yield the text of a recorded response in one chunk, and the response."""
+    if response.output_text:
+        yield ResponseTextDeltaEvent(
+            content_index=0,
+            delta=response.output_text,
+            item_id=response.output[0].id or "",
+            logprobs=[],
+            output_index=0,
+            sequence_number=0,
+            type="response.output_text.delta",
+        )
+    yield ResponseCompletedEvent(response=response, sequence_number=1, type="response.completed")
+
+
+async def _record_result(call: RecordedCall, name: str, result: Any) -> None:
+    try:
+        form, content = encode_result(name, result)
+    except StepError as problem:
+        call.skip(problem)
+        return
+    await call.finish({"form": form, "content": b64encode(content).decode() if form == "bytes" else content.decode()})
+
+
+def _loaded_result(recorded: dict[str, str]) -> Any:
+    form, content = recorded["form"], recorded["content"]
+    return decode_result(form, b64decode(content) if form == "bytes" else content.encode())
+
+
+async def _begin(
+    turn: Turn, stored: Conversation, agent: Agent[ContextT], context: ContextT | None
+) -> list[TResponseInputItem] | RunState[ContextT]:
+    """Return the conversation with the message of the turn, or the state of the run with the client's decisions."""
+    memory = stored.memory or {}
+    if not stored.questions:
+        refuse_late_answer(turn)
+        message = {"role": "user", "content": _contents(turn)}
+        return [*memory.get(ITEMS, []), message]
+    decided = decisions(turn, stored.questions)
+    state = await RunState.from_json(agent, memory[STATE], context_override=RunContextWrapper(context=context))
+    for one in state.get_interruptions():
+        if decided[str(one.call_id)]:
+            state.approve(one)
+        else:
+            state.reject(one)
+    return cast(RunState[ContextT], state)
+
+
+def _pause(stored: Conversation, result: RunResultStreaming) -> InputRequired:
+    """Store the state of the run, and return the question for its interruptions."""
+    state = result.to_state().to_json(context_serializer=lambda _: {})
+    pending = [
+        pending_call(APPROVAL, str(one.call_id), one.name or "", one.arguments or "") for one in result.interruptions
+    ]
+    stored.pause({STATE: to_jsonable_python(state)}, pending)
+    return asking(pending)
+
+
+async def _texts(result: RunResultStreaming) -> AsyncGenerator[str, None]:
+    """Yield the chunks of text of a run. If the generator is closed early, the run is cancelled."""
+    async with aclosing(cast(Any, result.stream_events())) as events:
+        try:
+            async for event in events:
+                if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent):
+                    yield event.data.delta
+        except BaseException:
+            result.cancel()  # otherwise the SDK waits for the end of the run
+            raise
+
+
+def _contents(turn: Turn) -> list[dict[str, Any]]:
+    contents: list[dict[str, Any]] = []
+    for part in turn.parts:
+        is_image = part.media_type.startswith("image/")
+        match part.WhichOneof("content"):
+            case "text":
+                contents.append({"type": "input_text", "text": part.text})
+            case "raw":
+                media_type = part.media_type or "application/octet-stream"
+                url = f"data:{media_type};base64,{b64encode(part.raw).decode()}"
+                name = {"filename": part.filename or "file"}
+                contents.append(_image(url) if is_image else {"type": "input_file", "file_data": url, **name})
+            case "url":
+                contents.append(_image(part.url) if is_image else {"type": "input_file", "file_url": part.url})
+            case "data":
+                text = json.dumps(MessageToDict(part.data), ensure_ascii=False)
+                contents.append({"type": "input_text", "text": text})
+    return contents
+
+
+def _image(url: str) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def _require_supported(agent: Any, config: RunConfig) -> None:
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"openai_agent({agent!r}): pass an agents.Agent")
+    for name in ("session_input_callback", "session_settings"):
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"run_config.{name}: the conversation is stored in the session of the A2A context; use "
+                "call_model_input_filter to change the input of the model"
+            )

@@ -1,0 +1,81 @@
+"""Private names of the OpenAI Agents SDK that its adapter uses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from copy import copy
+from typing import Any
+from weakref import ref
+
+from agents import Agent, FunctionTool, Handoff, Model, ModelProvider, ModelResponse, RunContextWrapper
+from agents.items import TResponseStreamEvent
+from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+
+from . import Library
+
+OPENAI_AGENTS = Library("openai-agents>=0.24,<1", checked="0.24.0")
+OPENAI_AGENTS.require(FunctionTool, "_is_agent_tool")
+OPENAI_AGENTS.require(Handoff, "_agent_ref")
+OPENAI_AGENTS.require(Model, "_cleanup_on_run_end")
+
+
+class DelegatingModel(Model):
+    """Model that passes each call to another model."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+        """Return the response of the other model."""
+        return await self.model.get_response(*args, **kwargs)
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        """Return the events of the other model."""
+        return self.model.stream_response(*args, **kwargs)
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        """Return the advice of the other model."""
+        return self.model.get_retry_advice(request)
+
+    async def close(self) -> None:
+        """Close the other model."""
+        await self.model.close()
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self.model._cleanup_on_run_end(owner)
+
+
+class WrappingProvider(ModelProvider):
+    """Model provider that passes each model of another provider to a function."""
+
+    def __init__(self, provider: ModelProvider, wrap: Callable[[Model], Model]) -> None:
+        self._provider = provider
+        self._wrap = wrap
+
+    def get_model(self, model_name: str | None) -> Model:
+        """Return the wrapped model."""
+        return self._wrap(self._provider.get_model(model_name))
+
+
+def is_agent_tool(tool: FunctionTool) -> bool:
+    """Return True if `Agent.as_tool` has created the tool."""
+    return tool._is_agent_tool
+
+
+def with_copied_target(handoff: Handoff[Any, Any], copied: Callable[[Agent[Any]], Agent[Any]]) -> Handoff[Any, Any]:
+    """Return a copy of `handoff` that hands over to ``copied(agent)`` instead of to an agent.
+
+    Args:
+        copied: Function that returns the copy of an agent, the same for each call.
+    """
+    invoke: Callable[[RunContextWrapper[Any], str], Awaitable[Agent[Any]]] = handoff.on_invoke_handoff
+
+    async def invoke_copied(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
+        return copied(await invoke(context, arguments))
+
+    result = copy(handoff)
+    result.on_invoke_handoff = invoke_copied
+    target = None if handoff._agent_ref is None else handoff._agent_ref()
+    if isinstance(target, Agent):
+        result._agent_ref = ref(copied(target))
+    return result
