@@ -7,8 +7,8 @@ agents, such as a producer of Celery tasks, imports none of them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -80,6 +80,7 @@ class A2A:
         self._thread_cleanups: list[Callable[[], object]] = []
         self._lifespans: list[Callable[[], AbstractAsyncContextManager[object]]] = []
         self._hooks = Hooks()
+        self._simulated_publisher: Publisher | None = None
         worker_signals.connect_logging(app, lambda: self.settings)
         worker_signals.connect(app, self.worker)
         setattr(app, EXTENSION_KEY, self)
@@ -358,7 +359,7 @@ class A2A:
 
         import_modules(self.celery)
         require_readable(self.celery, self.agents.values())
-        return Submissions(self.celery, self.agents, lambda: self.settings)
+        return Submissions(self.agents, lambda: self.settings, self._publisher)
 
     def signal(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
         """Send a signal to a task, which an agent receives with `Turn.wait_for`.
@@ -467,8 +468,32 @@ class A2A:
             self._worker.add(agent)
         return agent
 
+    @contextmanager
+    def simulation(self, loaded: LoadedSettings, publisher: Publisher) -> Iterator[None]:
+        """Return a context manager that replaces the settings and the publisher of runs. For ``a2a_celery.testing``.
+
+        Raises:
+            RuntimeError: The object is simulated already.
+        """
+        if self._simulated_publisher is not None:
+            raise RuntimeError("this A2A object is in use by another AgentTester: leave its block first")
+        names = ("loaded", "_submissions")
+        saved: dict[str, Any] = {name: self.__dict__.pop(name) for name in names if name in self.__dict__}
+        self.__dict__["loaded"], self._simulated_publisher = loaded, publisher
+        try:
+            yield
+        finally:
+            submissions = self.__dict__.pop("_submissions", None)
+            if submissions is not None:
+                submissions.close()
+            del self.__dict__["loaded"]
+            self.__dict__.update(saved)
+            self._simulated_publisher = None
+
     def _publisher(self) -> Publisher:
         from .dispatch import Publisher
 
+        if self._simulated_publisher is not None:
+            return self._simulated_publisher
         options = {name: agent.options for name, agent in self.agents.items()}
         return Publisher(self.celery, options, self.settings.key_prefix)

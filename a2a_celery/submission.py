@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from a2a.types import SendMessageRequest, StreamResponse, Task, TaskStatusUpdateEvent
-from celery import Celery
 
 from .acceptance.errors import not_found
 from .acceptance.submitter import TaskSubmitter
@@ -88,11 +87,10 @@ class Submission:
 class SubmissionProcess:
     """Background thread of a process, with its event loop and its connections."""
 
-    def __init__(self, app: Celery, agents: Mapping[str, Agent], settings: Settings) -> None:
+    def __init__(self, agents: Mapping[str, Agent], settings: Settings, publisher: Publisher) -> None:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
-        options = {name: agent.options for name, agent in agents.items()}
-        self.publisher = Publisher(app, options, settings.key_prefix)
+        self.publisher = publisher
         self.loop = new_loop(uvloop=settings.uvloop)
         threading.Thread(target=self.loop.run_forever, name="a2a-submissions", daemon=True).start()
         try:
@@ -123,10 +121,12 @@ class SubmissionProcess:
 class Submissions:
     """Submission of messages to the agents of an app, in any process, thread and event loop."""
 
-    def __init__(self, app: Celery, agents: Mapping[str, Agent], settings: Callable[[], Settings]) -> None:
-        self._app = app
+    def __init__(
+        self, agents: Mapping[str, Agent], settings: Callable[[], Settings], publisher: Callable[[], Publisher]
+    ) -> None:
         self._agents = agents
         self._settings = settings
+        self._publisher = publisher
         self._processes: dict[int, SubmissionProcess] = {}
         # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._locks: dict[int, threading.Lock] = {}
@@ -184,7 +184,7 @@ class Submissions:
         if pid not in self._processes:
             with self._locks.setdefault(pid, threading.Lock()):
                 if pid not in self._processes:
-                    self._processes[pid] = SubmissionProcess(self._app, self._agents, self._settings())
+                    self._processes[pid] = SubmissionProcess(self._agents, self._settings(), self._publisher())
         return self._processes[pid]
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from celery import Celery
 
@@ -34,8 +34,16 @@ from .process.worker_process import Installed, Lifespan, WorkerProcess, install
 logger = logging.getLogger(__name__)
 
 
+P = TypeVar("P")
+
+
 class AgentWorker:
-    """Agents of `app` in its workers."""
+    """Agents of `app` in its workers.
+
+    Attributes:
+        simulated: Function that returns the worker process for the next call of a plain Celery task in a simulation
+            (``a2a_celery.testing``), or None outside a simulation.
+    """
 
     def __init__(
         self,
@@ -55,6 +63,7 @@ class AgentWorker:
         self._lifespans = lifespans
         self._hooks = hooks or Hooks()
         self._calls = calls
+        self.simulated: Callable[[], WorkerProcess] | None = None
         self._processes: dict[int, WorkerProcess] = {}
         # One lock per process, because a lock that is held during a fork stays locked in the child.
         self._process_locks: dict[int, Lock] = {}
@@ -96,19 +105,19 @@ class AgentWorker:
 
     def process(self) -> WorkerProcess:
         """Return the state of this worker process, which its first run creates, and therefore never before a fork."""
+        if self.simulated is not None:
+            return self.simulated()
         pid = os.getpid()
         if pid not in self._processes:
             with self._process_locks.setdefault(pid, Lock()):
                 if pid not in self._processes:
-                    self._processes[pid] = WorkerProcess(
-                        self._settings(),
-                        self._publisher(),
-                        thread_cleanup_of(self._app, self._thread_cleanups),
-                        self._lifespans,
-                        self._hooks,
-                        self._calls,
-                    )
+                    self._processes[pid] = self.new_process(WorkerProcess)
         return self._processes[pid]
+
+    def new_process(self, make: Callable[..., P]) -> P:
+        """Return a worker process that `make`, a class or function with the arguments of `WorkerProcess`, creates."""
+        cleanup = thread_cleanup_of(self._app, self._thread_cleanups)
+        return make(self._settings(), self._publisher(), cleanup, self._lifespans, self._hooks, self._calls)
 
     def close(self) -> None:
         """Exit the lifespans of this process if it has run an agent."""

@@ -26,7 +26,7 @@ from ..crypto.sealing import sealer_of
 from ..dispatch import Publisher
 from ..errors import ConfigError
 from ..settings import Settings
-from ..store import Keys
+from ..store import AsyncStore, Keys
 from ..store.admin.start_check import check_store
 from ..store.blobs.blob_store import blobs_of
 from ..store.client.tracing import TracedStore
@@ -68,23 +68,35 @@ from .shutdown import GatewayShutdown
 class GatewayServices:
     """Services of a gateway that serves `agents`. The services connect on their first use.
 
+    Args:
+        publisher: Publisher of runs, or None for one that publishes to the broker of `app`.
+        store: Store client, which the services close, or None for one that connects to the store in `settings`.
+
     Raises:
         ConfigError: An extra is missing (gRPC, object store, archive), or the authentication settings admit no caller.
     """
 
     def __init__(
-        self, app: Celery, agents: Mapping[str, Agent], settings: Settings, clock: Clock = SYSTEM_CLOCK
+        self,
+        app: Celery,
+        agents: Mapping[str, Agent],
+        settings: Settings,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        publisher: Publisher | None = None,
+        store: AsyncStore | None = None,
     ) -> None:
         self.authenticator = authenticator_from_settings(settings, clock)
         agents = {name: secured(agent, self.authenticator) for name, agent in agents.items()}
         self.blobs = blobs_of(settings)
-        self.store = TracedStore(settings.store_url, self.blobs, wait_replicas=settings.store_wait_replicas)
+        self.store = store or TracedStore(settings.store_url, self.blobs, wait_replicas=settings.store_wait_replicas)
         self.shutdown = GatewayShutdown()
         self._settings = settings
         self._keys = keys = Keys(settings.key_prefix)
         self._listener = PubSubListener(settings.store_url)
-        options = {name: agent.options for name, agent in agents.items()}
-        publisher = Publisher(app, options, settings.key_prefix)
+        if publisher is None:
+            options = {name: agent.options for name, agent in agents.items()}
+            publisher = Publisher(app, options, settings.key_prefix)
         self._publisher = BackgroundPublisher(publisher, self.store, keys, settings, clock)
         self._sealer = sealer_of(settings.secret_keys)
         self._archive = open_archive(settings.archive_url) if settings.archive_url else None
@@ -137,8 +149,20 @@ def _grpc_server(  # type: ignore[no-untyped-def]
     return GrpcServer(handlers, settings.grpc_host, settings.grpc_port, settings.max_request_bytes, authenticator)
 
 
-def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clock: Clock = SYSTEM_CLOCK) -> Starlette:
+def build_asgi(
+    app: Celery,
+    agents: Mapping[str, Agent],
+    settings: Settings,
+    clock: Clock = SYSTEM_CLOCK,
+    *,
+    publisher: Publisher | None = None,
+    store: AsyncStore | None = None,
+) -> Starlette:
     """Return the ASGI application. The application connects on its first use, and stays on the event loop of that use.
+
+    Args:
+        publisher: See `GatewayServices`.
+        store: See `GatewayServices`.
 
     Raises:
         ConfigError: There is no agent, an extra is missing (gRPC, object store, archive), or the authentication
@@ -148,7 +172,7 @@ def build_asgi(app: Celery, agents: Mapping[str, Agent], settings: Settings, clo
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
     redact_logs()
     only_where_traced()
-    services = GatewayServices(app, agents, settings, clock)
+    services = GatewayServices(app, agents, settings, clock, publisher=publisher, store=store)
     handlers = services.handlers
     health = Health(app, services.store, Keys(settings.key_prefix), clock).routes()
     signing_keys = key_routes(settings)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from . import Library, base_in
 CELERY = Library("celery>=5.7.0,<6", checked="5.7.0")
 CELERY.require(_state, "_task_stack")
 CELERY.require(Proxy, "_get_current_object")
-CELERY.require(Celery, "_fixups", "_tasks")
+CELERY.require(Celery, "_fixups", "_pool", "_tasks")
 CELERY.require(Task, "_get_exec_options", "_backend")
 
 task_stack = _state._task_stack
@@ -191,3 +192,22 @@ class PoolInfo:
     def _get_info(self) -> dict[str, Any]:
         base: dict[str, Any] = super()._get_info()  # type: ignore[misc]
         return {**base, **self.further_info()}
+
+
+@contextmanager
+def memory_broker(app: Celery) -> Iterator[None]:
+    """Return a context manager in which `app` publishes to kombu's in-memory transport instead of its broker."""
+    CELERY.require(app.amqp, "_producer_pool")
+    before = {name: app.conf.get(name) for name in ("broker_write_url", "result_backend")}
+    _replace_pools(app)
+    app.conf.update(broker_write_url="memory://", result_backend="cache+memory://")
+    try:
+        yield
+    finally:
+        app.conf.update(before)
+        _replace_pools(app)
+
+
+def _replace_pools(app: Celery) -> None:
+    """Make `app` connect again to its broker at the next publish, as Celery does after a fork."""
+    app._pool = app.amqp._producer_pool = None

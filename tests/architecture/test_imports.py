@@ -46,6 +46,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "watcher": {"archive", "push", "dispatch", "store", "lifecycle"},
     "frameworks": {"execution", "lifecycle"},
     "pool": {"execution"},
+    "testing": {
+        *("app", "acceptance", "cli", "client", "dispatch", "execution", "gateway", "lifecycle", "store", "watcher"),
+    },
     "cli": {"app", "archive", "gateway", "execution", "watcher", "push", "dispatch", "store", "lifecycle", "client"},
 }
 """What each package may import of the others, beside itself and what is open to all."""

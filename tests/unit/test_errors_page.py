@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from a2a_celery import client, errors
+from a2a_celery import client, errors, testing
 from a2a_celery.client import calling, notifications
 from a2a_celery.execution.events.settlement import NO_ANSWER
 from a2a_celery.lifecycle import outcomes
@@ -106,7 +106,7 @@ def test_each_exception_is_listed() -> None:
 
     assert set(rows) == documented_classes() | others
     for name in rows:
-        modules = [module for module in (errors, client, calling, notifications) if hasattr(module, name)]
+        modules = [module for module in (errors, client, calling, notifications, testing) if hasattr(module, name)]
         assert issubclass(getattr(modules[0], name), BaseException), name
 
 

@@ -16,6 +16,7 @@ import yaml
 
 import a2a_celery
 import a2a_celery.client.calling
+import a2a_celery.testing
 from a2a_celery.client import receiver
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +50,9 @@ def test_the_navigation_has_each_page_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [a2a_celery, a2a_celery.client, a2a_celery.client.calling, receiver], ids=lambda module: module.__name__
+    "module",
+    [a2a_celery, a2a_celery.client, a2a_celery.client.calling, a2a_celery.testing, receiver],
+    ids=lambda module: module.__name__,
 )
 def test_each_public_name_is_in_the_reference(module: ModuleType) -> None:
     generated = {"a2a_celery.Settings"}  # by docs/hooks.py

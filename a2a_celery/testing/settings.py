@@ -1,0 +1,51 @@
+"""Settings of a simulation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from celery import Celery
+
+from ..settings import CONF_PREFIX
+from ..settings.loading import LoadedSettings, read_settings
+
+OWNER_HEADER = "X-A2A-Tester-Owner"
+"""Header that names the owner of a simulated request, as a proxy names the subject of a client certificate."""
+
+
+def simulated_settings(
+    app: Celery, store_url: str, prefix: str, owner: str, changes: Mapping[str, Any]
+) -> LoadedSettings:
+    """Return the settings of `app`, without the parts that need other servers, and with `changes`.
+
+    Raises:
+        ConfigError: A setting is invalid.
+        TypeError: `changes` contains an unknown name.
+    """
+    loaded = read_settings(app.conf, {**os.environ, "A2A_STORE_URL": store_url}, app.namespace)
+    simulated: dict[str, Any] = {
+        "store_url": store_url,
+        "key_prefix": prefix,
+        "store_wait_replicas": 0,
+        "redispatch_after": 1.0,
+        "archive_url": None,
+        "archive_retention": None,
+        "blob_url": None,
+        "public_url": None,
+        "webhook_consent": False,
+        "grpc_port": None,
+        "ui": False,
+        "auth_jwks_url": None,
+        "auth_jwt_key": None,
+        "auth_jwt_algorithms": (),
+        "auth_jwt_issuer": None,
+        "auth_jwt_audience": (),
+        "auth_api_keys": None,
+        "auth_identity_header": OWNER_HEADER if owner else None,
+        "auth_proxy_networks": ("127.0.0.0/8",) if owner else (),
+    }
+    names = {name.removeprefix(CONF_PREFIX): value for name, value in changes.items()}
+    return LoadedSettings(replace(loaded.settings, **simulated | names), loaded.sources)

@@ -1,0 +1,424 @@
+"""`AgentTester`: an agent in the process of a test, on an embedded Redis, with a clock that the test moves.
+
+The gateway, the runs, the roles of the watcher and the scripts of the store are those of a real fleet. A simulation
+replaces the broker, the processes and the server's clock; see the other modules of this package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+from a2a.types import Message, StreamResponse, Task, TaskStatusUpdateEvent
+
+from ..client import DeadlineExceeded, RemoteAgent, Result
+from ..client.result import ResultBuilder
+from ..client.session import AgentSession, Content, Session
+from ..dispatch import RunOptions
+from ..execution.agents.calls import CHILD_SIGNAL
+from ..gateway.asgi import build_asgi
+from ..integrations.celery import memory_broker
+from ..lifecycle.client_events import client_event
+from ..lifecycle.events import stream_response
+from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, NEXT_ATTEMPT_AT, WAITS_FOR
+from ..lifecycle.states import WORKING
+from ..store import Keys
+from ..store.log.pages import read_log
+from ..store.runs.commands import RunRef
+from ..watcher.celery.results import Results
+from ..watcher.child_canceller import ChildCanceller
+from ..watcher.dispatcher import Dispatcher
+from ..watcher.recoverer import FIRST_DELAY_US, MAX_DELAY_US, PauseExpirer, Recoverer
+from ..watcher.reminder_poster import ReminderPoster
+from ..watcher.role_loop import Role
+from .agent_source import Target, a2a_and_agent
+from .clock import SimulatedClock
+from .publisher import InProcessPublisher
+from .redis_server import shared_server
+from .settings import OWNER_HEADER, simulated_settings
+from .store import SimulatedStore
+from .transport import InProcessTransport
+from .worker import SimulatedWorker, worker_of_thread
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = 60.0
+"""Default seconds, of the machine's clock, that a call waits for an agent."""
+
+TICK_INTERVAL = 0.05
+"""Seconds between two ticks of the watcher's roles."""
+
+CLAIM_POLL_INTERVAL = 0.005
+"""Seconds between two checks for runs that are not claimed."""
+
+SHORT_WAIT = timedelta(seconds=1)
+"""Maximum remaining time of a wait of the agent that `AgentTester` waits for too."""
+
+URL = "http://agents.test"
+"""Address of the gateway, which exists only in this process."""
+
+
+class NoResults(Results):
+    """Results of a fleet without other workers."""
+
+    async def has(self, ref: RunRef) -> bool:
+        """Return False: no worker without this package has the run."""
+        return False
+
+
+class AgentTester:
+    """Runs an agent in the process and on the event loop of a test: ``async with AgentTester(a2a, "echo") as tester``.
+
+    The tester needs no broker, no network and no server except an embedded Redis, which it starts once per process
+    (extra ``testing``). The settings of the app apply, except the parts that name other servers and the authentication.
+    Webhooks are not delivered, plain Celery tasks that an agent publishes are not executed, and retention does not
+    follow the clock. Use `AgentFleet` for these.
+
+    Args:
+        target: A2A object with the agent, a function of a `Turn`, an AgentExecutor of the a2a-sdk (instance, class or
+            factory class), or a Celery task. A function must not be one of an A2A object: pass that object.
+        name: Name of the agent. None means the only agent of an A2A object, or a name derived from `target`.
+        workers: Number of simulated workers, at least 1. Successive runs are executed by different workers, each with
+            its own executors.
+        owner: User who sends the messages, or "" for callers without authentication.
+        settings: Settings by name that differ from those of the app, for example ``{"input_timeout": 60}``.
+        timeout: Seconds of the machine's clock after which a call that waits for an agent raises DeadlineExceeded.
+        options: Options of the agent if it is not registered, as for ``a2a.agent``, ``a2a.add_agent`` and
+            ``a2a.expose``; for an executor also `card`.
+
+    Attributes:
+        clock: Clock of the simulation; see `advance`.
+        client: Client of the agent, for calls that this class does not have. It exists inside the block.
+
+    Raises:
+        ConfigError: There is no such agent, an option or setting is invalid, or no Redis server is installed.
+        ValueError: `workers` is less than 1.
+    """
+
+    client: RemoteAgent
+
+    def __init__(
+        self,
+        target: Target,
+        name: str | None = None,
+        *,
+        workers: int = 2,
+        owner: str = "",
+        settings: Mapping[str, Any] | None = None,
+        timeout: float = TIMEOUT,
+        **options: Any,
+    ) -> None:
+        if workers < 1:
+            raise ValueError(f"workers = {workers!r}: at least 1")
+        self.a2a, self.agent = a2a_and_agent(target, name, options)
+        self.clock = SimulatedClock()
+        self._owner = owner
+        self._worker_count = workers
+        self._changes = dict(settings or {})
+        self._timeout = timeout
+        self._workers: list[SimulatedWorker] = []
+        self._turn = 0
+        self._scheduled: set[asyncio.Task[None]] = set()
+        self._crashes: Counter[str] = Counter()
+        self._crash_keys: set[str] = set()
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def send(self, content: Content, *, context_id: str = "") -> Result:
+        """Send a message as a new task, and wait until its agent has nothing to do.
+
+        Args:
+            content: Text, bytes, JSON data, parts or a complete message.
+            context_id: Context of the task, or "" for a new context.
+
+        Returns:
+            The task when it has ended or asks a question. The task is WORKING, and `stop_reason` is None, if the agent
+            waits: for a signal, or for more than a second until a time (`Turn.sleep`, a retry).
+
+        Raises:
+            A2AError: The agent refuses the message.
+            DeadlineExceeded: The agent works for longer than `timeout`. Its `result` is the task so far.
+        """
+        return await self._waited(self.client.stream(Session(context_id).message(content)))
+
+    async def answer(self, result: Result, content: Content) -> Result:
+        """Send a message to the task of `result`, and wait as `send` does.
+
+        Raises:
+            A2AError: The task has ended, or the answer does not fit the schema of the question.
+            DeadlineExceeded: See `send`.
+        """
+        return await self._waited(self.client.stream(_answer(result, content)))
+
+    async def submit(self, content: Content, *, context_id: str = "") -> Result:
+        """Send a message as a new task, and return the task without waiting for the agent.
+
+        Raises:
+            A2AError: The agent refuses the message.
+        """
+        return await self.client.submit(Session(context_id).message(content))
+
+    async def wait(self, result: Result) -> Result:
+        """Wait for the task of `result` as `send` does.
+
+        Raises:
+            DeadlineExceeded: See `send`.
+        """
+        await self._until_claimed()
+        current = await self.client.get(result.task_id)
+        if current.stop_reason is not None or (isinstance(current.raw, Task) and self._is_waiting(current.raw)):
+            return current
+        return await self._waited(self.client.follow(result.task_id))
+
+    def stream(self, content: Content) -> AsyncGenerator[StreamResponse, None]:
+        """Send a message as a new task, and yield its events while the agent works; see `RemoteAgent.stream`."""
+        return self.client.stream(Session().message(content), deadline=self._timeout)
+
+    def session(self) -> AgentSession:
+        """Return a conversation with the agent: each message belongs to one context, and answers open questions."""
+        return self.client.session()
+
+    async def events(self, result: Result) -> list[StreamResponse]:
+        """Return all events of the task of `result` so far, in order, as streams and webhooks send them. The first
+        event is the new task."""
+        events: list[StreamResponse] = []
+        version = 0
+        while True:
+            page = await self._store.run(read_log(self._keys, result.task_id, version))
+            if not page.entries:
+                return events
+            for entry in page.entries:
+                event = client_event(entry, result.task_id, result.context_id)
+                if event is not None:
+                    events.append(stream_response(event))
+            version = page.entries[-1].version
+
+    async def cancel(self, result: Result) -> Result:
+        """Cancel the task of `result`, and return it when its agent has stopped; see `RemoteAgent.cancel`."""
+        await self._until_claimed()
+        return await self.client.cancel(result.task_id)
+
+    async def signal(self, result: Result, name: str, payload: Any = None) -> bool:
+        """Send a signal to the task of `result`; see `A2A.signal`.
+
+        Returns:
+            True if the agent waited for the signal, or False if the signal was stored.
+
+        Raises:
+            SignalRefused: The task has ended, or its agent is not a function.
+            ValueError: The name or the payload is invalid.
+        """
+        resumed = await self.a2a.signal_async(result.task_id, name, payload)
+        await self._until_claimed()
+        return resumed
+
+    async def advance(self, seconds: float) -> None:
+        """Move the clock forward by `seconds`. Waits, retries, reminders, limits and input timeouts that are due take
+        effect, and due runs have begun when this method returns. Leases of running agents do not expire.
+
+        Raises:
+            ValueError: `seconds` is negative.
+        """
+        await self._until_claimed()
+        async with self._lock:
+            self.clock.move(seconds)
+            await self._tick()
+        await self._until_claimed()
+
+    async def crash(self) -> None:
+        """Kill the workers that execute runs, start other workers, and move the clock to the next attempt.
+
+        The next attempt has begun when this method returns. If `max_attempts` is reached, the task is FAILED. Do not
+        call this method in the agent: see `crash_after`.
+
+        Raises:
+            RuntimeError: No run is being executed.
+        """
+        await self._until_claimed()
+        victims = [worker for worker in self._workers if worker.active]
+        if not victims:
+            raise RuntimeError("no run is being executed: there is nothing to crash")
+        for worker in victims:
+            self._workers.remove(worker)
+            await self._crash(worker)
+
+    def crash_after(self, step: str, ordinal: int = 1) -> None:
+        """Kill the worker, as `crash` does, when it has recorded the durable step `step` the next time.
+
+        The agent does not receive the result of the step in this attempt.
+
+        Args:
+            step: Name of the step.
+            ordinal: Number of the step among the steps of this name in the turn, from 1.
+        """
+        self._crash_keys.add(f"{step}#{ordinal}")
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        app, server = self.a2a.celery, await asyncio.to_thread(shared_server)
+        prefix = f"tester-{uuid4().hex}"
+        loaded = simulated_settings(app, server.store_url, prefix, self._owner, self._changes)
+        self._settings, self._keys = loaded.settings, Keys(prefix)
+        publisher = InProcessPublisher(app, prefix, asyncio.get_running_loop(), self._execute)
+        stack.enter_context(memory_broker(app))
+        stack.enter_context(self.a2a.simulation(loaded, publisher))
+        self._store = SimulatedStore(server.store_url, self.clock)
+        self._agent_worker = self.a2a.worker()
+        stack.callback(setattr, self._agent_worker, "simulated", None)
+        self._agent_worker.simulated = worker_of_thread
+        stack.push_async_callback(self._stop_workers)
+        for _ in range(self._worker_count):
+            await self._start_worker()
+        asgi = build_asgi(app, self.a2a.agents, loaded.settings, self.clock, publisher=publisher, store=self._store)
+        await stack.enter_async_context(asgi.router.lifespan_context(asgi))
+        headers = {OWNER_HEADER: self._owner} if self._owner else None
+        http = await stack.enter_async_context(httpx.AsyncClient(transport=InProcessTransport(asgi), timeout=None))
+        url = f"{URL}/agents/{self.agent.name}/"
+        self.client = await stack.enter_async_context(RemoteAgent(url, http=http, headers=headers))
+        self._roles = self._watcher_roles(publisher)
+        ticking = asyncio.create_task(self._tick_forever(), name="a2a-simulated-watcher")
+        stack.push_async_callback(_cancelled, ticking)
+
+    def _watcher_roles(self, publisher: InProcessPublisher) -> list[Role]:
+        store, keys, clock = self._store, self._keys, self.clock
+        results = NoResults(store, keys, self.a2a.celery)
+        return [
+            Recoverer(store, keys, publisher=publisher, clock=clock),
+            Dispatcher(store, keys, publisher, self._settings.redispatch_after, results, clock=clock),
+            ReminderPoster(store, keys),
+            PauseExpirer(store, keys),
+            ChildCanceller(store, keys, publisher),
+        ]
+
+    async def _tick(self) -> None:
+        for worker in tuple(self._workers):
+            await worker.leases.tick()
+        for role in self._roles:
+            await role.tick()
+        await asyncio.sleep(0)  # published runs begin
+
+    async def _tick_forever(self) -> None:
+        while True:
+            async with self._lock:
+                try:
+                    await self._tick()
+                except Exception:
+                    logger.exception("a tick of the simulated watcher failed")
+            await asyncio.sleep(TICK_INTERVAL)
+
+    async def _start_worker(self) -> None:
+        new_worker = partial(SimulatedWorker, clock=self.clock, on_recorded=self._on_recorded)
+        worker = self._agent_worker.new_process(new_worker)
+        self._workers.append(worker)
+        await worker.start()
+
+    async def _stop_workers(self) -> None:
+        for scheduled in tuple(self._scheduled):
+            await _cancelled(scheduled)
+        for worker in self._workers:
+            await worker.stop()
+
+    def _next_worker(self) -> SimulatedWorker:
+        self._turn += 1
+        return self._workers[self._turn % len(self._workers)]
+
+    def _execute(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
+        """Execute a run on the next worker, at its time."""
+        begins_at = options.not_before
+        if begins_at is None or begins_at <= self.clock.now():
+            self._begin(agent, task_id, run, options)
+            return
+
+        async def begin_later(seconds: float) -> None:
+            await self.clock.sleep(seconds)
+            self._begin(agent, task_id, run, options)
+
+        scheduled = asyncio.create_task(begin_later((begins_at - self.clock.now()).total_seconds()))
+        self._scheduled.add(scheduled)
+        scheduled.add_done_callback(self._scheduled.discard)
+
+    def _begin(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
+        if options.not_after is not None and self.clock.now() > options.not_after:
+            return  # the dispatcher rejects it
+        self._next_worker().execute(self.a2a.agents[agent], task_id, run, options)
+
+    async def _until_claimed(self) -> None:
+        """Wait until each run that was published has been claimed or dropped."""
+        await asyncio.sleep(0)
+        async with asyncio.timeout(self._timeout):
+            while any(not active.is_claimed for worker in self._workers for active in worker.active):  # noqa: ASYNC110
+                await asyncio.sleep(CLAIM_POLL_INTERVAL)  # a run reports its claim to no one
+
+    def _on_recorded(self, worker: SimulatedWorker, keys: list[str]) -> None:
+        crashing = self._crash_keys.intersection(keys)
+        if not crashing or worker not in self._workers:
+            return
+        self._crash_keys -= crashing
+        self._workers.remove(worker)
+        worker.disconnect()
+        scheduled = asyncio.create_task(self._crash(worker), name="a2a-simulated-crash")
+        self._scheduled.add(scheduled)
+        scheduled.add_done_callback(self._scheduled.discard)
+
+    async def _crash(self, worker: SimulatedWorker) -> None:
+        """Kill `worker`, start another one, and let the watcher recover the runs."""
+        await self._start_worker()
+        killed = await worker.kill()
+        await worker.stop()
+        self._crashes.update(active.ref.task_id for active in killed)
+        attempts = max((self._crashes[active.ref.task_id] for active in killed), default=1)
+        await self.advance(self._settings.lease_ttl + 1)
+        await self.advance(min(FIRST_DELAY_US * 2 ** (attempts - 1), MAX_DELAY_US) / 1_000_000)
+
+    async def _waited(self, events: AsyncGenerator[StreamResponse, None]) -> Result:
+        """Return the result of a turn when the agent has nothing to do."""
+        builder = ResultBuilder()
+        try:
+            async with asyncio.timeout(self._timeout), aclosing(events):
+                async for event in events:
+                    builder.add(event)
+                    if self._is_waiting(event.task if event.HasField("task") else event.status_update):
+                        break
+        except TimeoutError:
+            result = builder.result()
+            raise DeadlineExceeded(f"the agent worked for longer than {self._timeout:g} s", result) from None
+        return builder.result()
+
+    def _is_waiting(self, shown: Task | TaskStatusUpdateEvent) -> bool:
+        """Return True if a task or event shows that the agent waits for a signal, or for more than `SHORT_WAIT`."""
+        if shown.status.state != WORKING:
+            return False
+        metadata = dict(shown.metadata)
+        signal, time = (metadata.get(NAMESPACE + key) for key in (WAITS_FOR, CONTINUES_AT))
+        if signal is not None and not str(signal).startswith(CHILD_SIGNAL):
+            return True
+        time = time or metadata.get(NAMESPACE + NEXT_ATTEMPT_AT)
+        return time is not None and datetime.fromisoformat(str(time)) > self.clock.now() + SHORT_WAIT
+
+
+def _answer(result: Result, content: Content) -> Message:
+    """Return the message that answers the task of `result`."""
+    message = Session(result.context_id).message(content)
+    message.task_id = result.task_id
+    return message
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel an asyncio task, and wait for its end."""
+    task.cancel()
+    await asyncio.wait({task})

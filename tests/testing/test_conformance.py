@@ -1,0 +1,196 @@
+"""The same scenarios in a simulation of the test kit and on a real fleet, with the same results."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from a2a.types import StreamResponse
+from a2a.utils.errors import A2AError
+
+from a2a_celery.client import Result
+from a2a_celery.testing import AgentFleet
+from tests.support.kit_systems import Scenario, on_fleet, simulated
+
+Open = Callable[[str], AbstractAsyncContextManager[Scenario]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder in which the agents write."""
+    folder = tmp_path_factory.mktemp("kit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KIT_FOLDER", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def fleet(folder: Path) -> Iterator[AgentFleet]:
+    """A fleet of real processes."""
+    with AgentFleet("tests.support.kit_agents", env={"KIT_FOLDER": str(folder)}) as fleet:
+        yield fleet
+
+
+@pytest.fixture(params=["simulation", pytest.param("fleet", marks=pytest.mark.merge)])
+def scenario(request: pytest.FixtureRequest, folder: Path) -> Open:
+    """Open a scenario with an agent on each system."""
+    fleet = request.getfixturevalue("fleet") if request.param == "fleet" else None
+
+    @asynccontextmanager
+    async def open_scenario(agent: str) -> AsyncIterator[Scenario]:
+        async with simulated(agent) if fleet is None else on_fleet(fleet, agent) as system:
+            yield Scenario(system, folder)
+
+    return open_scenario
+
+
+def ended(result: Result) -> tuple[str, str]:
+    """Return the state of the task with its text."""
+    return result.state_name, result.text
+
+
+def shape(event: StreamResponse) -> str:
+    """Return the kind of an event, and its state or text."""
+    match event.WhichOneof("payload"):
+        case "artifact_update":
+            return "artifact " + "".join(part.text for part in event.artifact_update.artifact.parts)
+        case "status_update":
+            return f"status {event.status_update.status.state}"
+        case kind:
+            return str(kind)
+
+
+@pytest.mark.parametrize(("agent", "text"), [("echo", "hello"), ("shouter", "HELLO"), ("caller", "hellohello")])
+async def test_an_answer(scenario: Open, agent: str, text: str) -> None:
+    async with scenario(agent) as it:
+        assert ended(await it.send("hello")) == ("COMPLETED", text)
+
+
+async def test_a_stream_has_its_events_in_order(scenario: Open) -> None:
+    async with scenario("words") as it:
+        events = [shape(event) for event in await it.events("one two three")]
+
+    working = [event for event in events if event == "status 2"]
+    assert [event for event in events if event not in working] == [
+        "task",
+        "artifact one ",
+        "artifact two ",
+        "artifact three ",
+        *(["artifact "] if "artifact " in events else []),
+        "status 3",
+    ]
+
+
+async def test_questions_and_answers(scenario: Open) -> None:
+    async with scenario("asker") as it:
+        first = await it.send("begin")
+        assert ended(first) == ("INPUT_REQUIRED", "First?")
+        second = await it.answer(first, "one")
+        assert ended(second) == ("INPUT_REQUIRED", "Second?")
+        assert ended(await it.answer(second, "two")) == ("COMPLETED", "one two")
+
+
+async def test_a_question_with_a_schema(scenario: Open) -> None:
+    async with scenario("booker") as it:
+        asked = await it.send("a table")
+        assert asked.state_name == "INPUT_REQUIRED"
+        with pytest.raises(A2AError, match="people"):
+            await it.answer(asked, {"people": "many", "name": "Ann"})
+        assert ended(await it.answer(asked, {"people": 2, "name": "Ann"})) == ("COMPLETED", "2 for Ann")
+
+
+async def test_a_cancel_stops_the_agent(scenario: Open) -> None:
+    async with scenario("silent") as it:
+        begun = await it.begin("work")
+        await it.until_at(begun, "working")
+
+        assert ended(await it.client.cancel(begun.task_id)) == ("CANCELED", "Cancelled by the client.")
+
+
+async def test_failures(scenario: Open) -> None:
+    async with scenario("failing") as it:
+        assert ended(await it.send("No seats.")) == ("FAILED", "No seats.")
+        failed = await it.send("secret")
+        assert failed.state_name == "FAILED"
+        assert failed.text.startswith("The agent failed.")
+        assert "a secret" not in failed.text
+
+
+async def test_recorded_steps_are_not_repeated_after_a_crash(scenario: Open) -> None:
+    async with scenario("stepper") as it:
+        begun = await it.begin("work")
+        await it.until_at(begun, "b in attempt 1")
+
+        await it.system.crash()
+
+        assert ended(await it.result(begun)) == ("COMPLETED", "abc")
+        assert it.places(begun) == ["a in attempt 1", "b in attempt 1", "b in attempt 2", "c in attempt 2"]
+
+
+async def test_a_crash_without_another_attempt(scenario: Open) -> None:
+    async with scenario("fragile") as it:
+        begun = await it.begin("work")
+        await it.until_at(begun, "working")
+
+        await it.system.crash()
+
+        assert ended(await it.result(begun)) == ("FAILED", "The worker was lost.")
+
+
+@pytest.mark.parametrize(("agent", "text"), [("retrying", "retry 1"), ("flaky", "hello 1")])
+async def test_a_retry(scenario: Open, agent: str, text: str) -> None:
+    async with scenario(agent) as it:
+        begun = await it.begin("hello")
+        await it.until_metadata(begun, "nextAttemptAt")
+
+        await it.system.advance(3)
+
+        assert ended(await it.result(begun)) == ("COMPLETED", text)
+
+
+async def test_a_sleep(scenario: Open) -> None:
+    async with scenario("sleeper") as it:
+        begun = await it.begin("sleep")
+        await it.until_metadata(begun, "a2a_celery/continuesAt")
+
+        await it.system.advance(6)
+
+        assert ended(await it.result(begun)) == ("COMPLETED", "awake")
+
+
+async def test_a_signal(scenario: Open) -> None:
+    async with scenario("waiter") as it:
+        begun = await it.begin("86400")
+        await it.until_metadata(begun, "a2a_celery/waitsFor")
+
+        await it.system.signal(begun.task_id, "approval", {"by": "Ann"})
+
+        assert ended(await it.result(begun)) == ("COMPLETED", "approved by Ann")
+
+
+async def test_a_signal_that_does_not_arrive(scenario: Open) -> None:
+    async with scenario("waiter") as it:
+        begun = await it.begin("2")
+        await it.until_metadata(begun, "a2a_celery/waitsFor")
+
+        await it.system.advance(2)
+
+        assert ended(await it.result(begun)) == ("COMPLETED", "too late")
+
+
+async def test_a_celery_task(scenario: Open) -> None:
+    async with scenario("add") as it:
+        result = await it.send({"first": 1, "second": 2})
+
+    assert result.state_name == "COMPLETED"
+    assert [part.data.number_value for part in result.parts] == [3]
+
+
+async def test_a_celery_task_that_fails(scenario: Open) -> None:
+    async with scenario("broken") as it:
+        failed = await it.send("hello")
+
+    assert failed.state_name == "FAILED"
+    assert failed.text.startswith("The agent failed.")

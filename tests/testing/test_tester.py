@@ -1,0 +1,275 @@
+"""`AgentTester`: what it accepts, what it isolates, its clock and its crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Part
+from celery import Celery, Task
+
+from a2a_celery import A2A, ConfigError, SignalRefused, Turn
+from a2a_celery.client import DeadlineExceeded
+from a2a_celery.clock import SYSTEM_CLOCK
+from a2a_celery.testing import AgentTester, SimulatedClock
+
+HOUR = 3600.0
+UNREACHABLE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def a2a() -> A2A:
+    """An app whose servers are unreachable."""
+    app = Celery("tested", broker=UNREACHABLE, backend=UNREACHABLE, set_as_current=False)
+    app.conf.a2a_input_timeout = HOUR
+    return A2A(app)
+
+
+class Counting(AgentExecutor):
+    """Executor that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.calls += 1
+        updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
+        await updater.add_artifact([Part(text=str(self.calls))])
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
+
+
+async def test_each_worker_builds_its_own_executor() -> None:
+    async with AgentTester(Counting) as tester:
+        assert [(await tester.send("hello")).text for _ in range(3)] == ["1", "1", "2"]
+    async with AgentTester(Counting(), workers=1) as tester:
+        assert [(await tester.send("hello")).text for _ in range(2)] == ["1", "2"]
+
+
+async def test_the_owner_of_the_messages() -> None:
+    async def agent(turn: Turn) -> str:
+        return f"{turn.caller.user} {turn.caller.authenticated}"
+
+    async with AgentTester(agent) as tester:
+        assert (await tester.send("hello")).text == " False"
+    async with AgentTester(agent, owner="ann") as tester:
+        assert (await tester.send("hello")).text == "ann True"
+
+
+async def test_the_session_of_a_conversation(a2a: A2A) -> None:
+    @a2a.agent("counter", session=True)
+    async def counter(turn: Turn) -> str:
+        turn.session.state["count"] = turn.session.state.get("count", 0) + 1
+        return str(turn.session.state["count"])
+
+    async with AgentTester(a2a) as tester:
+        session = tester.session()
+        assert [(await session.send("more")).text for _ in range(2)] == ["1", "2"]
+        assert (await tester.send("more")).text == "1"
+
+
+async def test_settings_and_broker_of_the_app_are_those_from_before(a2a: A2A) -> None:
+    @a2a.agent("echo")
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    settings = a2a.settings
+    async with AgentTester(a2a, settings={"cancel_grace": 1.5}):
+        assert (a2a.settings.cancel_grace, a2a.settings.input_timeout) == (1.5, HOUR)
+        assert a2a.settings.store_url != settings.store_url
+        with pytest.raises(RuntimeError, match="another AgentTester"):
+            await AgentTester(a2a).__aenter__()
+        handle = await a2a.submit_async("echo", "hello")
+        assert (await handle.result_async(60)).text == "hello"
+    assert a2a.settings is settings
+    assert a2a.celery.connection_for_write().as_uri(include_password=True).endswith("127.0.0.1:1/0")
+    assert a2a.celery.conf.result_backend == UNREACHABLE
+
+
+async def test_errors_of_arguments(a2a: A2A) -> None:
+    a2a.agent("one")(lambda turn: "1")
+    a2a.agent("two")(lambda turn: "2")
+
+    with pytest.raises(ConfigError, match="known: one, two"):
+        AgentTester(a2a)
+    with pytest.raises(ConfigError, match="no agent 'three'"):
+        AgentTester(a2a, "three")
+    with pytest.raises(ConfigError, match="max_attempts: the agent is registered"):
+        AgentTester(a2a, "one", max_attempts=2)
+    with pytest.raises(ConfigError, match="is no agent"):
+        AgentTester(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least 1"):
+        AgentTester(a2a, "one", workers=0)
+    async with AgentTester(a2a, "one") as tester:
+        with pytest.raises(RuntimeError, match="nothing to crash"):
+            await tester.crash()
+        with pytest.raises(ValueError, match="forward only"):
+            await tester.advance(-1)
+        with pytest.raises(SignalRefused):
+            await tester.signal(await tester.send("hello"), "go")
+
+
+async def test_an_agent_that_works_for_too_long() -> None:
+    async def endless(turn: Turn) -> None:
+        await asyncio.Event().wait()
+
+    async with AgentTester(endless, timeout=0.5, cancel_grace=0.1) as tester:
+        with pytest.raises(DeadlineExceeded) as raised:
+            await tester.send("hello")
+        assert raised.value.result.state_name in ("SUBMITTED", "WORKING")
+
+
+async def test_limits_follow_the_clock() -> None:
+    async def endless(turn: Turn) -> None:
+        await asyncio.Event().wait()
+
+    async with AgentTester(endless, time_limit=HOUR) as tester:
+        task = await tester.submit("hello")
+        await tester.advance(HOUR - 60)
+        assert (await tester.client.get(task.task_id)).state_name == "WORKING", "its lease has not expired"
+        await tester.advance(60)
+        assert (await tester.wait(task)).text == "The agent ran out of time."
+
+
+async def test_an_unanswered_question_follows_the_clock(a2a: A2A) -> None:
+    @a2a.agent("asker")
+    async def asker(turn: Turn) -> None:
+        await turn.ask("Really?")
+
+    async with AgentTester(a2a) as tester:
+        asked = await tester.send("hello")
+        await tester.advance(HOUR + 1)
+        assert (await tester.wait(asked)).state_name == "FAILED"
+
+
+async def test_times_in_the_log_are_those_of_the_clock() -> None:
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    async with AgentTester(echo) as tester:
+        await tester.advance(10 * HOUR)
+        result = await tester.send("hello")
+        assert result.raw is not None
+        ahead = result.raw.status.timestamp.seconds - SYSTEM_CLOCK.time()
+        assert 9 * HOUR < ahead < 11 * HOUR
+        assert tester.clock.time() - SYSTEM_CLOCK.time() > 9 * HOUR
+
+
+async def test_a_retry_that_begins_much_later() -> None:
+    async def later(turn: Turn) -> str:
+        if turn.retries == 0:
+            raise turn.retry(countdown=HOUR)
+        return "done"
+
+    async with AgentTester(later) as tester:
+        waiting = await tester.send("hello")
+        assert (waiting.state_name, waiting.stop_reason) == ("WORKING", None)
+        await tester.advance(HOUR / 2)
+        assert (await tester.wait(waiting)).state_name == "WORKING"
+        await tester.advance(HOUR / 2)
+        assert (await tester.wait(waiting)).text == "done"
+
+
+async def test_every_attempt_crashes() -> None:
+    attempts: list[int] = []
+
+    async def work() -> None:
+        tester.crash_after("work")
+
+    async def agent(turn: Turn) -> None:
+        attempts.append(turn.attempt)
+        await turn.step("work", work)
+        tester.crash_after("more")
+        await turn.step("more", work)
+
+    async with AgentTester(agent, max_attempts=2) as tester:
+        result = await tester.send("hello")
+
+    assert (result.state_name, result.text) == ("FAILED", "The worker was lost.")
+    assert attempts == [1, 2]
+
+
+async def test_a_blocking_agent_crashes() -> None:
+    calls: list[str] = []
+
+    def agent(turn: Turn) -> str:
+        return "".join(turn.blocking.step(name, calls.append, name) or name for name in "ab")
+
+    async with AgentTester(agent, max_attempts=2) as tester:
+        tester.crash_after("a")
+        assert (await tester.send("hello")).text == "ab"
+    assert calls == ["a", "b"]
+
+
+async def test_a_celery_task_crashes(a2a: A2A) -> None:
+    begun, ends = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    @a2a.celery.task(bind=True, shared=False)
+    def blocking(self: Task, text: str) -> str:
+        loop.call_soon_threadsafe(begun.set)
+        ends.wait()
+        return text
+
+    a2a.expose(blocking, max_attempts=2)
+    async with AgentTester(a2a) as tester:
+        task = await tester.submit("hello")
+        await begun.wait()
+        await tester.crash()
+        assert (await tester.client.get(task.task_id)).state_name == "WORKING", "the next attempt blocks too"
+        ends.set()
+        assert (await tester.wait(task)).text == "hello"
+
+
+async def test_a_killed_worker_writes_nothing_more() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def agent(turn: Turn) -> AsyncIterator[str]:
+        begun.set()
+        try:
+            yield f"attempt {turn.attempt}"
+            if turn.attempt == 1:
+                await asyncio.Event().wait()
+        finally:
+            if turn.attempt == 1:
+                yield "from the dead"
+            ended.set()
+
+    async with AgentTester(agent, max_attempts=2) as tester:
+        task = await tester.submit("hello")
+        await begun.wait()
+        await tester.crash()
+        assert (await tester.wait(task)).text == "attempt 2"
+
+
+async def test_the_clock() -> None:
+    clock = SimulatedClock()
+
+    async def slept() -> float:
+        await clock.sleep(HOUR)
+        return clock.offset
+
+    async def limited() -> str:
+        try:
+            async with clock.timeout(HOUR):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "timed out"
+        return ""
+
+    waits: list[asyncio.Task[Any]] = [asyncio.create_task(slept()), asyncio.create_task(limited())]
+    await asyncio.sleep(0)
+    clock.move(HOUR / 2)
+    await asyncio.sleep(0)
+    assert not any(wait.done() for wait in waits)
+    clock.move(HOUR / 2)
+    assert await asyncio.gather(*waits) == [HOUR, "timed out"]
+    async with clock.timeout(None):
+        await clock.sleep(0)
