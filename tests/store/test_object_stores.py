@@ -64,6 +64,23 @@ async def test_a_blob_exists_until_its_folder_is_removed(url: str) -> None:
     await objects.aclose()
 
 
+async def test_a_folder_in_a_folder_is_removed_alone_or_with_it(url: str) -> None:
+    objects = ObjectStore(url)
+    for name in ("t/a", "t/journal-1/a", "t/journal-2/a"):
+        await objects.put(name, b"x")
+
+    await objects.remove("t/journal-1")
+
+    with pytest.raises(BlobMissing):
+        await objects.get("t/journal-1/a")
+    assert [await objects.get(name) for name in ("t/a", "t/journal-2/a")] == [b"x", b"x"]
+    await objects.remove("t")
+    for name in ("t/a", "t/journal-2/a"):
+        with pytest.raises(BlobMissing):
+            await objects.get(name)
+    await objects.aclose()
+
+
 def test_sync_methods_write_and_read_the_same_blobs(url: str) -> None:
     objects = ObjectStore(url)
     with pytest.raises(BlobMissing):
