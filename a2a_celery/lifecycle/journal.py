@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from .events import Event
 from .execution import Step
 
+REMOVED = "removed"
+"""Form of an entry that removes the entry with its key."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
@@ -46,7 +49,9 @@ RunRecord = Event | Step | JournalEntry
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    """Return the stored form of `entry` without its key: a line of JSON, then the content."""
+    """Return the stored form of `entry` without its key: a line of JSON, then the content. A removal is empty."""
+    if entry.form == REMOVED:
+        return b""
     header = json.dumps([entry.kind, entry.form, entry.position], separators=(",", ":"))
     return header.encode() + b"\n" + entry.content
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from a2a_celery.lifecycle.journal import JournalEntry, decode_entry, encode_entry
+from a2a_celery.lifecycle.journal import REMOVED, JournalEntry, decode_entry, encode_entry
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.operation import Operation, script
@@ -276,3 +276,21 @@ async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: K
     extra = {"cmdstat_hstrlen": 1, "cmdstat_hset": 1, "cmdstat_hincrby": 1}
     wanted = {**bare, **{name: bare.get(name, 0) + count for name, count in extra.items()}}
     assert early == late == wanted
+
+
+async def test_an_entry_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(max_attempts=2)
+    await seeds.appended(claim, entry("a#1"), entry("b#1"))
+    size = await store.redis.hget(keys.task(claim.ref.task_id).record, "journal_bytes")
+
+    await seeds.appended(claim, entry("ü#1"), *(removal(key) for key in ("ü#1", "b#1", "c#1")), before=2)
+
+    assert set(await journal(store, keys, claim.ref.task_id)) == {b"a#1"}
+    await seeds.require_consistent(claim.ref.task_id)
+    [rest] = (await journal(store, keys, claim.ref.task_id)).values()
+    stored = await store.redis.hget(keys.task(claim.ref.task_id).record, "journal_bytes")
+    assert int(stored) == len("a#1") + len(rest) == int(size) / 2
+
+
+def removal(key: str) -> JournalEntry:
+    return JournalEntry(key, "step", REMOVED, b"")

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
@@ -39,7 +39,7 @@ from pydantic import BaseModel
 
 from ...clock import Clock
 from ...errors import StepError, StepsChanged
-from ...lifecycle.journal import JournalEntry, encode_entry
+from ...lifecycle.journal import REMOVED, JournalEntry, encode_entry
 from ...settings import Settings
 from ...store.keys import quoted
 from ...store.runs.commands import Claim
@@ -87,6 +87,10 @@ class RunJournal:
     Args:
         claim: Claim of the run, with the journal.
         events: Event queue of the run.
+
+    Attributes:
+        scope: Function that returns the name of the unit of work that makes the current call, or "". A later run of the
+            turn may skip whole units. Only calls of one unit are counted together.
     """
 
     __slots__ = (  # each run that waits has one
@@ -106,18 +110,20 @@ class RunJournal:
         "_turn",
         "loop",
         "loop_thread",
+        "scope",
         "settings",
     )
 
     def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
         self._entries = dict(claim.journal or {})
         self._last_position = max((entry.position for entry in self._entries.values()), default=0)
-        self._bytes = sum(len(key) + len(encode_entry(entry)) for key, entry in self._entries.items())
+        self._bytes = sum(map(_size, self._entries.values()))
         self._turn = claim.turn - claim.ask_count
         self._origin = f"{claim.journal_origin}/{self._turn}"
         self._other_version = claim.other_version
         self._events = events
         self.settings = settings
+        self.scope: Callable[[], str] = str
         self._ordinals: Counter[str] = Counter()
         self._position = 0
         self._deferred: list[tuple[object, JournalEntry]] = []
@@ -166,7 +172,7 @@ class RunJournal:
         is_main = outer is None and self._owner() == self._main_owner
         with self._lock:
             self._settle_deferred(is_main)
-            stem = quoted(name) if is_main else f"{_prefix(outer)}{quoted(name)}({_digest(arguments)})"
+            stem = quoted(name) if is_main else f"{self._prefix(outer)}{quoted(name)}({_digest(arguments)})"
             self._ordinals[stem] += 1
             key = f"{stem}#{self._ordinals[stem]}"
             entry = self._entries.get(key)
@@ -186,14 +192,36 @@ class RunJournal:
             StepError: The content or the journal is too large.
         """
         entry = self._entry(call, form, content)
-        size = len(entry.key) + len(encode_entry(entry))
-        self._require_size(call, len(content), size)
         with self._lock:
+            self._replace([entry])
             written, self._caught = [*self._caught, entry], []
-            self._entries[entry.key] = entry
-            self._bytes += size
         await self._events.write_entries(written)
         return entry
+
+    def entries(self, kind: str) -> dict[str, JournalEntry]:
+        """Return the entries of `kind` by their keys."""
+        return {key: entry for key, entry in self._entries.items() if entry.kind == kind}
+
+    async def replace(self, kind: str, form: str, contents: Mapping[str, bytes | None]) -> None:
+        """Replace entries of `kind`, which are no calls, in one write. Return after the store has confirmed it.
+
+        Args:
+            kind: Kind of the entries.
+            form: Encoding of the contents.
+            contents: New contents by key. None removes an entry.
+
+        Raises:
+            CancelledError: The run is lost.
+            StepError: A content or the journal is too large. In this case, nothing is written.
+        """
+        entries = [
+            JournalEntry(key, kind, REMOVED if content is None else form, content or b"", turn=self._turn)
+            for key, content in contents.items()
+        ]
+        if entries:
+            with self._lock:
+                self._replace(entries)
+            await self._events.write_entries(entries)
 
     def defer(self, call: JournalCall, form: str, content: bytes) -> None:
         """Record a call without a result as soon as the agent continues after the call, with its next call or question.
@@ -261,19 +289,43 @@ class RunJournal:
     def _entry(self, call: JournalCall, form: str, content: bytes) -> JournalEntry:
         return JournalEntry(call.key, call.kind, form, content, call.position, self._turn)
 
-    def _require_size(self, call: JournalCall, content: int, size: int) -> None:
-        if self.settings.blob_url is None and content > self.settings.step_max_bytes:
+    def _replace(self, entries: list[JournalEntry]) -> None:
+        """Keep entries that are about to be written.
+
+        Raises:
+            StepError: An entry or the journal is too large. In this case, nothing is changed.
+        """
+        total = self._bytes
+        for entry in entries:
+            self._require_size(entry)
+            replaced = self._entries.get(entry.key)
+            total += _size(entry) - (0 if replaced is None else _size(replaced))
+        largest = self.settings.task_max_bytes
+        if largest is not None and total > max(largest, self._bytes):
             raise StepError(
-                f"{call.kind} {call.name!r}: its result has {content} bytes, and may have "
+                f"{entries[-1].kind} {entries[-1].key!r}: the recorded results of the turn would have {total} bytes, "
+                f"and a task may have {largest} (a2a_task_max_bytes): store large values elsewhere"
+            )
+        self._bytes = total
+        for entry in entries:
+            if entry.form == REMOVED:
+                self._entries.pop(entry.key, None)
+            else:
+                self._entries[entry.key] = entry
+
+    def _require_size(self, entry: JournalEntry) -> None:
+        size = len(entry.content)
+        if self.settings.blob_url is None and size > self.settings.step_max_bytes:
+            raise StepError(
+                f"{entry.kind} {entry.key!r}: its result has {size} bytes, and may have "
                 f"{self.settings.step_max_bytes} (a2a_step_max_bytes): set a2a_blob_url, so that large results are "
                 "stored in an object store, or store large values elsewhere, and return their names"
             )
-        largest = self.settings.task_max_bytes
-        if largest is not None and self._bytes + size > largest:
-            raise StepError(
-                f"{call.kind} {call.name!r}: the recorded results of the turn would have {self._bytes + size} bytes, "
-                f"and a task may have {largest} (a2a_task_max_bytes): store large values elsewhere"
-            )
+
+    def _prefix(self, outer: JournalCall | None) -> str:
+        """Return the prefix of the keys of calls outside the main sequence."""
+        name = self.scope() if outer is None else outer.key
+        return name and f"{name}/"
 
     def _owner(self) -> object:
         """Return the thread or a reference to the asyncio task that makes a call."""
@@ -323,8 +375,9 @@ def current_step_key() -> str:
     return call.idempotency_key
 
 
-def _prefix(outer: JournalCall | None) -> str:
-    return "" if outer is None else f"{outer.key}/"
+def _size(entry: JournalEntry) -> int:
+    """Return the bytes of a stored entry with its key."""
+    return 0 if entry.form == REMOVED else len(entry.key) + len(encode_entry(entry))
 
 
 def _digest(arguments: Any) -> str:

@@ -3,10 +3,12 @@
 -- The journal of a task is a hash: key of an entry → entry, see lifecycle/journal.py. It belongs to the current turn
 -- and to the turns before it whose `ask` the current turn answers. Large contents are blobs in one folder.
 
--- Write an entry, or replace the entry with its key.
+-- Write an entry, or replace the entry with its key. An empty entry removes the entry with its key.
 local function write_entry(keys, r, key, entry)
   local growth = #entry - redis.call('HSTRLEN', keys[11], key)
-  if redis.call('HSET', keys[11], key, entry) == 1 then growth = growth + #key end
+  if entry == '' then
+    growth = growth - redis.call('HDEL', keys[11], key) * #key
+  elseif redis.call('HSET', keys[11], key, entry) == 1 then growth = growth + #key end
   r.journal_bytes = redis.call('HINCRBY', keys[1], 'journal_bytes', growth)
   add_size(r, growth)
   local folder = blob_folder(entry)
