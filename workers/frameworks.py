@@ -29,6 +29,11 @@ if find_spec("agents"):
         f"{__package__}.with_openai_agents:clerk"
     )
 
+if find_spec("langgraph"):
+    a2a.agent("langgraph", description="Books things with LangGraph, and asks first.", session=True)(
+        f"{__package__}.with_langgraph:clerk"
+    )
+
 if find_spec("google.adk"):
     a2a.add_agent(
         AgentCard(

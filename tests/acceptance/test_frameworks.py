@@ -124,7 +124,8 @@ def test_conversations_side_by_side_do_not_meet(office: Office, agent: BookingAg
 
 STRUCTURED = [agent for agent in BOOKING_AGENTS if agent.name in WITH_SCHEMA]
 FUNCTIONS = [agent for agent in BOOKING_AGENTS if agent.name != "adk"]
-WITHOUT_SCHEMA = [agent for agent in FUNCTIONS if agent not in STRUCTURED]
+WITHOUT_SCHEMA = [agent for agent in FUNCTIONS if agent not in STRUCTURED and agent.name != "langgraph"]
+"""Agents that refuse some answers. For LangGraph, any text is an answer."""
 
 
 @pytest.mark.parametrize("agent", STRUCTURED, ids=lambda agent: agent.name)

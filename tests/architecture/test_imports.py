@@ -163,8 +163,9 @@ def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
     assert outside == {"a2a", "google", "starlette", PACKAGE}
 
 
-def test_each_framework_is_known_to_one_module_of_its_name() -> None:
+def test_each_framework_is_known_to_the_modules_of_its_name() -> None:
     extras = {"google.adk": "adk", "google.genai": "adk", "strands": "strands", "agent_framework": "agent_framework"}
+    extras |= {"langgraph": "langgraph", "langchain_core": "langgraph"}
     users = {
         (module.name, extras[extra])
         for module in SOURCE
@@ -173,7 +174,8 @@ def test_each_framework_is_known_to_one_module_of_its_name() -> None:
         if f"{name}.".startswith(f"{extra}.")
     }
 
-    assert users == {(f"a2a_celery/frameworks/{name}.py", name) for name in extras.values()}
+    checkpoints = ("a2a_celery/frameworks/langgraph_checkpoints.py", "langgraph")
+    assert users == {(f"a2a_celery/frameworks/{name}.py", name) for name in extras.values()} | {checkpoints}
 
 
 def importing_functions(module: Module) -> list[str]:

@@ -28,9 +28,15 @@ from tests.support.waiting import eventually_async
 T = TypeVar("T")
 
 
-def perform_run(task: Task, celery_id: str, *args: Any, **kwargs: Any) -> Any:
+def perform_run(task: Task, celery_id: str, *args: Any, retries: int = 0, **kwargs: Any) -> Any:
     """Call a run's Celery task as a pool's thread or child does. Return Celery's result with its state."""
-    message = {"id": celery_id, "delivery_info": {}, "headers": {RUN_HEADER: True}, RUN_HEADER: True}
+    message = {
+        "id": celery_id,
+        "delivery_info": {},
+        "headers": {RUN_HEADER: True},
+        RUN_HEADER: True,
+        "retries": retries,
+    }
     return build_tracer(task.name, task, app=task.app)(celery_id, args, kwargs, message)
 
 
@@ -157,12 +163,13 @@ class TurnByTurn:
         assert isinstance(begun, Begun), begun
         return await self.perform(agent, run)
 
-    async def perform(self, agent: str, run: int) -> tuple[TaskState, str]:
-        """Perform a run. Return the state of the task with the text of its status."""
+    async def perform(self, agent: str, run: int, *, retries: int = 0) -> tuple[TaskState, str]:
+        """Perform a run, or the retry of a run. Return the state of the task with the text of its status."""
         exposed = self._a2a.agents[agent].code
         if isinstance(exposed, Task):
             await asyncio.to_thread(perform_run, exposed, f"t.{run}", text="x")
         else:
-            await asyncio.to_thread(perform_run, self._a2a.celery.tasks[f"a2a.{agent}"], f"t.{run}", "t", run)
+            task = self._a2a.celery.tasks[f"a2a.{agent}"]
+            await asyncio.to_thread(perform_run, task, f"t.{run}", "t", run, retries=retries)
         status = (await self._seeds.task("t")).status
         return status.state, "".join(part.text for part in status.message.parts)

@@ -17,6 +17,7 @@ FRAMEWORKS = {
     "adk": "google.adk",
     "pydantic-ai": "pydantic_ai",
     "openai-agents": "agents",
+    "langgraph": "langgraph",
 }
 
 PROGRAM = """

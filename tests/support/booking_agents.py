@@ -43,6 +43,10 @@ def _approval(asked: Part, agreed: bool) -> Part:
     return {"data": {call_id: agreed}}
 
 
+def _interrupt_answer(asked: Part, agreed: bool) -> Part:
+    return {"text": "yes" if agreed else "no"}
+
+
 @dataclass(frozen=True)
 class BookingAgent:
     """Agent of a framework. `answer` returns the part that approves or rejects the question in a data part."""
@@ -57,6 +61,7 @@ BOOKING_AGENTS = [
     BookingAgent("adk", _adk_answer),
     BookingAgent("pydantic-ai", _approval),
     BookingAgent("openai-agents", _approval),
+    BookingAgent("langgraph", _interrupt_answer),
 ]
 
 WITH_SCHEMA = ("pydantic-ai", "openai-agents")

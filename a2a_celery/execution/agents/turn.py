@@ -379,6 +379,10 @@ class Turn:
         """The number of questions that this run has asked, including those that the client has answered."""
         return self._asked
 
+    def replay_questions(self, count: int) -> None:
+        """Continue after the first `count` questions, for code that does not repeat them in a later run."""
+        self._asked = count
+
     async def ask_all(
         self,
         questions: Mapping[str, Question],

@@ -1,0 +1,411 @@
+"""Adapter for graphs of LangGraph. A graph continues at its last super-step on any worker.
+
+`interrupt(value)` becomes a question to the client. The status message has the value as text, or as a data part
+``{"interrupts": [{"id", "value"}]}`` if it is another value. The answer's text or data is the result of `interrupt`.
+Several interrupts at once are answered with one JSON object that has a value for the id of each interrupt.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from a2a.helpers import new_data_part
+from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from google.protobuf.json_format import MessageToDict
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages.ai import add_usage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import BinaryOperatorAggregate, DeltaChannel
+from langgraph.config import get_config
+from langgraph.errors import GraphRecursionError, is_invalid_resume
+from langgraph.graph.state import CompiledStateGraph, StateGraph
+from langgraph.pregel import Pregel
+from langgraph.types import Command, Interrupt
+
+from ..errors import ConfigError
+from ..execution.agents.journal import CURRENT as JOURNAL
+from ..execution.agents.turn import Turn
+from ..lifecycle.outcomes import NEEDS_INPUT
+from ..lifecycle.questions import Question, whole_numbers
+from ..lifecycle.states import COMPLETED
+from .conversation import EarlyStops, OpenSteps
+from .langgraph_checkpoints import Progress, TurnCheckpointSaver
+
+Graph = CompiledStateGraph[Any, Any, Any, Any]
+Builder = StateGraph[Any, Any, Any, Any]
+Event = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
+
+MESSAGES = "messages"
+"""Channel of a graph's state with the conversation."""
+
+MEMORY = "memory"
+"""Key of the last checkpoint in the session."""
+
+USAGE = "langgraph_usage_metadata"
+"""Metadata key of the tokens of a turn by model, in the form of LangChain's `UsageMetadata`."""
+
+DONE = frozenset({"end_turn", "stop", "stop_sequence", "tool_calls", "tool_use", "function_call", "pause_turn"})
+"""Finish reasons of a model that is done, in lower case. Providers may define any other reasons."""
+
+RECURSION_LIMIT = "recursion_limit"
+"""Stop reason of a graph that reached its limit of super-steps. It always fails the task."""
+
+
+def langgraph_agent(
+    graph: Graph | Builder, *, fail_on: Collection[str] = ()
+) -> Callable[[Turn], AsyncGenerator[Event, None]]:
+    """Return a function agent that runs a graph of LangGraph whose state has ``messages``.
+
+    The text of each model message is streamed as an artifact. Values of a stream writer become status messages. The
+    graph's last checkpoint is stored in the session when a turn completes. Within a turn, each super-step is recorded,
+    so that no later run of the turn executes a finished node again. A cancel takes effect at the next await of a node.
+
+    If the model's last message stopped early ("length", "content_filter", or another reason of a provider), the turn
+    ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
+
+    Args:
+        graph: `StateGraph`, or the result of its ``compile()`` without a checkpointer.
+        fail_on: Stop reasons that fail the task.
+
+    Raises:
+        ConfigError: The graph cannot be an agent, or `fail_on` is not a collection of strings.
+    """
+    early_stops = EarlyStops(fail_on, None)
+    compiled = _checked(graph)
+
+    async def answer(turn: Turn) -> AsyncGenerator[Event, None]:
+        run = _GraphRun(compiled, turn)
+        try:
+            async with aclosing(run.stream()) as events:
+                async for event in events:
+                    yield event
+        except GraphRecursionError:
+            yield EarlyStops([RECURSION_LIMIT], None).event(RECURSION_LIMIT, turn.task_id, turn.context_id)
+            return
+        turn.stop_if_asking()
+        turn.session.state[MEMORY] = run.saver.snapshot()
+        yield _end(turn, early_stops, run.last_message, run.saver.progress)
+
+    return answer
+
+
+class _GraphRun:
+    """Execution of a graph in one run of a turn."""
+
+    def __init__(self, graph: Graph, turn: Turn) -> None:
+        journal = JOURNAL.get(None)
+        self._turn = turn
+        self.saver = TurnCheckpointSaver(journal, turn.context_id, count_answers=lambda: turn.question_count)
+        if journal is not None:
+            journal.scope = _current_task
+        if self.saver.continues_turn:
+            turn.replay_questions(self.saver.progress.answer_count)
+        else:
+            self.saver.restore(turn.session.state.get(MEMORY, {}))
+        self._graph = graph.copy({"checkpointer": self.saver})
+        self._config = RunnableConfig(
+            configurable={"thread_id": turn.context_id}, callbacks=[_Calls(self.saver.progress)]
+        )
+        self._artifacts = _MessageArtifacts()
+        self.last_message: AIMessage | None = None
+
+    async def stream(self) -> AsyncGenerator[Event, None]:
+        """Yield the events of the graph until the turn is complete; raises as the graph and `Turn.ask`."""
+        command: Any = None
+        if not self.saver.continues_turn:
+            command = {MESSAGES: [_human_message(self._turn)]}
+        reason = ""
+        while True:
+            if command is None and (interrupts := await self._interrupts()):
+                command = Command(resume=await self._ask(interrupts, reason))
+            reason = ""
+            try:
+                async with aclosing(self._stream_once(command)) as events:
+                    async for event in events:
+                        yield event
+            except Exception as error:
+                if not is_invalid_resume(error):
+                    raise
+                reason = f"The answer was not accepted. {error}"
+            self._turn.stop_if_asking()
+            command = None
+            if not await self._interrupts():
+                break
+        for event in self._artifacts.complete():
+            yield event
+        async for event in self._send_last_message():
+            yield event
+
+    async def _stream_once(self, command: Any) -> AsyncGenerator[Event, None]:
+        parts = self._graph.astream(
+            command, self._config, stream_mode=["messages", "custom"], subgraphs=True, durability="sync"
+        )
+        async with aclosing(cast(AsyncGenerator[Any, None], parts)) as chunks:
+            async for _, mode, chunk in chunks:
+                if mode == "custom":
+                    await _send_custom(self._turn, chunk)
+                    continue
+                message, metadata = chunk
+                if isinstance(message, AIMessage):
+                    for event in self._artifacts.add(message, metadata):
+                        yield event
+
+    async def _interrupts(self) -> Sequence[Interrupt[Any]]:
+        return (await self._graph.aget_state(self._config)).interrupts
+
+    async def _ask(self, interrupts: Sequence[Interrupt[Any]], reason: str) -> dict[str, Any]:
+        """Return the client's answers by the ids of the interrupts.
+
+        A run that was lost after the answer asks at the same position again and receives the same answer.
+
+        Raises:
+            InputRequired: The client has not answered yet.
+        """
+        turn, asked = self._turn, self.saver.progress.asked
+        key = ",".join(sorted(one.id for one in interrupts))
+        if reason:
+            del asked[key]
+        turn.replay_questions(asked.setdefault(key, turn.question_count))
+        await self.saver.save()
+        if len(interrupts) > 1:
+            questions = {one.id: Question(_text_of(one.value), one.response_schema) for one in interrupts}
+            return await turn.ask_all(questions, reason)
+        [one] = interrupts
+        text, schema = _text_of(one.value), one.response_schema
+        parts = [] if isinstance(one.value, str | None) else [_interrupt_part(one)]
+        text = "\n".join(line for line in (reason, text) if line)
+        if schema is not None:
+            return {one.id: await turn.ask(text, parts=parts, schema=schema)}
+        answer = await turn.ask(text, parts=parts)
+        return {one.id: _value_of(answer.message.parts, str(answer))}
+
+    async def _send_last_message(self) -> AsyncGenerator[Event, None]:
+        """Set `last_message`, and send it if no run of the turn has sent it."""
+        messages = (await self._graph.aget_state(self._config)).values.get(MESSAGES, [])
+        last = messages[-1] if messages else None
+        if not isinstance(last, AIMessage):
+            return
+        self.last_message = last
+        texts = ["".join(part.text for part in artifact.parts) for artifact in self._turn.task.artifacts]
+        if last.text and not self._artifacts.has(last) and last.text not in texts:
+            artifact = Artifact(
+                artifact_id=_id_of("last", last.id or ""), name="response", parts=[Part(text=last.text)]
+            )
+            yield TaskArtifactUpdateEvent(artifact=artifact, last_chunk=True)
+
+
+class _MessageArtifacts:
+    """Artifacts of the messages of models, one for each message.
+
+    The id of an artifact follows from the node's task and the order of its messages. A node that is executed again
+    replaces its artifacts.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, tuple[str, str]] = {}
+        self._counts: dict[str, int] = {}
+        self._open: dict[str, str] = {}
+
+    def has(self, message: BaseMessage) -> bool:
+        """Return True if an artifact has the message."""
+        return message.id in self._ids
+
+    def add(self, message: AIMessage, metadata: dict[str, Any]) -> list[TaskArtifactUpdateEvent]:
+        """Return the events for a message or the next chunk of a message."""
+        key = message.id or ""
+        is_last = not isinstance(message, AIMessageChunk) or message.chunk_position == "last"
+        is_new = key not in self._ids
+        if not message.text and (is_new or not is_last):
+            return []
+        if is_new:
+            task = str(metadata.get("checkpoint_ns") or metadata.get("langgraph_checkpoint_ns"))
+            self._counts[task] = number = self._counts.get(task, 0) + 1
+            self._ids[key] = _id_of(task, str(number)), str(metadata.get("langgraph_node", "response"))
+        artifact_id, name = self._ids[key]
+        if is_last:
+            self._open.pop(key, None)
+        else:
+            self._open[key] = artifact_id
+        artifact = Artifact(artifact_id=artifact_id, name=name, parts=[Part(text=message.text)])
+        return [TaskArtifactUpdateEvent(artifact=artifact, append=not is_new, last_chunk=is_last)]
+
+    def complete(self) -> list[TaskArtifactUpdateEvent]:
+        """Return the events that complete the artifacts of messages without a last chunk."""
+        events = [
+            TaskArtifactUpdateEvent(
+                artifact=Artifact(artifact_id=artifact_id, parts=[Part(text="")]), append=True, last_chunk=True
+            )
+            for artifact_id in self._open.values()
+        ]
+        self._open.clear()
+        return events
+
+
+class _Calls(BaseCallbackHandler):
+    """Callbacks that report the graph's model and tool calls as execution steps, and count their tokens."""
+
+    run_inline = True
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._steps = OpenSteps()
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        metadata = kwargs.get("metadata") or {}
+        self._steps.model_call(run_id, str(metadata.get("ls_model_name") or ""))
+
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self.on_chat_model_start(serialized, prompts, run_id=run_id, **kwargs)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        self._steps.end(run_id)
+        for generation in response.generations[0] if response.generations else []:
+            message = generation.message if isinstance(generation, ChatGeneration) else None
+            if isinstance(message, AIMessage) and message.usage_metadata is not None:
+                model, usage = str(message.response_metadata.get("model_name", "")), self._progress.usage
+                usage[model] = add_usage(usage.get(model), message.usage_metadata)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._steps.end(run_id)
+
+    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
+        self._steps.tool_call(run_id, str(kwargs.get("name") or (serialized or {}).get("name") or "tool"))
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._steps.end(run_id)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._steps.end(run_id)
+
+
+def _checked(graph: Graph | Builder) -> Graph:
+    """Return the compiled graph.
+
+    Raises:
+        ConfigError: The graph cannot be an agent.
+    """
+    compiled = graph.compile() if isinstance(graph, StateGraph) else graph
+    if not isinstance(compiled, CompiledStateGraph):
+        raise ConfigError(f"graph = {graph!r}: a StateGraph, or the result of its compile()")
+    graphs: dict[str, Pregel[Any, Any, Any, Any]] = {"the graph": compiled}
+    for name, subgraph in compiled.get_subgraphs(recurse=True):
+        if isinstance(subgraph, Pregel):
+            graphs[f"the subgraph {name!r}"] = subgraph
+    for name, one in graphs.items():
+        if one.checkpointer is not None and (one is compiled or not isinstance(one.checkpointer, bool)):
+            raise ConfigError(
+                f"{name} has a checkpointer: compile it without one, because its checkpoints are stored with the task "
+                "and its context"
+            )
+        if one.interrupt_before_nodes or one.interrupt_after_nodes:
+            raise ConfigError(
+                f"{name} has interrupt_before or interrupt_after, which ask no question: call interrupt(value) in the "
+                "node"
+            )
+        for channel, spec in one.channels.items():
+            if isinstance(spec, DeltaChannel):
+                raise ConfigError(
+                    f"{name}: {channel!r} is a DeltaChannel, which needs all checkpoints of a conversation: annotate "
+                    "it with a reducer function instead"
+                )
+    _require_messages(compiled)
+    return compiled
+
+
+def _require_messages(graph: Graph) -> None:
+    inputs = graph.builder.schemas[graph.builder.input_schema]
+    if not isinstance(inputs.get(MESSAGES), BinaryOperatorAggregate) or MESSAGES not in graph.channels:
+        raise ConfigError(
+            "the graph's state has no messages: derive the state from langgraph.graph.MessagesState, or annotate "
+            "messages: Annotated[list[AnyMessage], add_messages] in the state and in the input schema"
+        )
+
+
+def _end(
+    turn: Turn, early_stops: EarlyStops, last_message: AIMessage | None, progress: Progress
+) -> TaskStatusUpdateEvent:
+    """Return the final status of a turn, with its stop reason and its usage of tokens."""
+    metadata = last_message.response_metadata if last_message is not None else {}
+    reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "")
+    if reason and reason.lower() not in DONE:
+        end = early_stops.event(reason, turn.task_id, turn.context_id)
+    else:
+        status = TaskStatus(state=COMPLETED)
+        end = TaskStatusUpdateEvent(task_id=turn.task_id, context_id=turn.context_id, status=status)
+    if progress.usage:
+        end.metadata.update({USAGE: cast(dict[str, Any], progress.usage)})
+    return end
+
+
+async def _send_custom(turn: Turn, value: Any) -> None:
+    """Send a value of a stream writer as a status message. Values that are not JSON data are sent as text."""
+    if isinstance(value, str):
+        await turn.say(value)
+    elif isinstance(value, Part):
+        await turn.say(parts=[value])
+    else:
+        await turn.say(parts=[new_data_part(json.loads(json.dumps(value, default=str)))])
+
+
+def _current_task() -> str:
+    """Return the namespace of the node's task that makes the current call, which is the same in each run."""
+    try:
+        return str(get_config().get("configurable", {}).get("checkpoint_ns") or "")
+    except RuntimeError:  # not in a node
+        return ""
+
+
+def _id_of(*names: str) -> str:
+    return str(uuid5(NAMESPACE_URL, "/".join(names)))
+
+
+def _text_of(value: Any) -> str:
+    """Return the value of an interrupt as the text of a question."""
+    if isinstance(value, dict):
+        named = [value[key] for key in ("question", "message", "description") if isinstance(value.get(key), str)]
+        value = named[0] if named else value
+    if isinstance(value, str):
+        return value or NEEDS_INPUT
+    return json.dumps(value, ensure_ascii=False, default=str) if value else NEEDS_INPUT
+
+
+def _interrupt_part(interrupt: Interrupt[Any]) -> Part:
+    value = json.loads(json.dumps(interrupt.value, default=str))
+    return new_data_part({"interrupts": [{"id": interrupt.id, "value": value}]})
+
+
+def _value_of(parts: Sequence[Part], text: str) -> Any:
+    """Return the answer in a message: the value of its only part with data, or its text."""
+    data = [whole_numbers(MessageToDict(part.data)) for part in parts if part.HasField("data")]
+    return data[0] if len(data) == 1 and not text else text
+
+
+def _human_message(turn: Turn) -> HumanMessage:
+    """Return the client's message."""
+    blocks: list[str | dict[str, Any]] = []
+    for part in turn.parts:
+        kind = part.media_type.partition("/")[0]
+        block: dict[str, Any] = {"type": kind if kind in ("image", "audio", "video") else "file"}
+        if part.media_type:
+            block["mime_type"] = part.media_type
+        match part.WhichOneof("content"):
+            case "text":
+                blocks.append({"type": "text", "text": part.text})
+            case "raw":
+                block.setdefault("mime_type", "application/octet-stream")
+                blocks.append({**block, "base64": b64encode(part.raw).decode()})
+            case "url":
+                blocks.append({**block, "url": part.url})
+            case "data":
+                text = json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False)
+                blocks.append({"type": "text", "text": text})
+    if len(blocks) == 1 and isinstance(blocks[0], dict) and blocks[0]["type"] == "text":
+        return HumanMessage(blocks[0]["text"])
+    return HumanMessage(blocks)

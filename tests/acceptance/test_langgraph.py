@@ -1,0 +1,82 @@
+"""Graphs of LangGraph on real workers that are killed, and their questions over each binding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.acceptance.test_durable_steps import reached
+from tests.acceptance.test_structured_questions import Talk
+from tests.support import durable_agents
+from tests.support.clients import Served
+from tests.support.durable_agents import lines
+from tests.support.fleet import Gateway, running_fleet
+from tests.support.langgraph_agents import NODES
+from tests.support.talk import HEADERS, TIMEOUT, read, state
+from tests.support.waiting import eventually
+
+APP = "tests.support.langgraph_agents"
+
+
+def say(gateway: Gateway, text: str, context_id: str, **configuration: Any) -> dict[str, Any]:
+    """Begin a task in a context and return it."""
+    message = {"messageId": str(uuid4()), "role": "ROLE_USER", "contextId": context_id, "parts": [{"text": text}]}
+    body = {"message": message, "configuration": configuration}
+    url = f"{gateway.url}/agents/works/message:send"
+    task: dict[str, Any] = httpx.post(url, json=body, headers=HEADERS, timeout=TIMEOUT).json()["task"]
+    return task
+
+
+def texts(task: dict[str, Any]) -> list[str]:
+    return ["".join(part["text"] for part in artifact["parts"]) for artifact in task["artifacts"]]
+
+
+@pytest.mark.merge
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_graph_continues_on_another_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
+    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    env = {"A2A_LEASE_TTL": "5", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
+    with running_fleet(tmp_path, "redis", app=APP, **env) as fleet:
+        gateway, _ = fleet.gateway(), fleet.watcher()
+        worker = fleet.worker(pool=pool, concurrency=2)
+        context_id = str(uuid4())
+        assert texts(say(gateway, "first", context_id)) == ["first"]
+        worker.kill()
+
+        worker = fleet.worker(pool=pool, concurrency=2)
+        task = say(gateway, "stop", context_id, returnImmediately=True)
+        for name in NODES:
+            reached(tmp_path, f"in-{name}")
+            worker.kill()
+            worker = fleet.worker(pool=pool, concurrency=2)
+        eventually(lambda: state(read(gateway, "works", task)) not in ("SUBMITTED", "WORKING"), what="an end")
+
+        ended = read(gateway, "works", task)
+        assert (state(ended), texts(ended)) == ("COMPLETED", ["first; stop"])
+        assert lines("stop", "nodes") == ["a", "a", "b", "b", "c", "c"]
+        assert texts(say(gateway, "last", context_id)) == ["first; stop; last"]
+        assert lines("last", "nodes") == list(NODES)
+
+
+@pytest.mark.merge
+async def test_interrupts_are_answered_over_each_binding(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, "redis", app=APP) as fleet:
+        served = Served(fleet, fleet.gateway(grpc=True), fleet.worker(pool="threads", concurrency=2))
+        for binding in ("JSONRPC", "HTTP+JSON", "GRPC"):
+            talk = Talk(served, "asks", binding)
+            await talk.say({"text": "book"})
+            assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", "Which city?")
+            served.worker.kill()
+            served = Served(fleet, served.gateway, fleet.worker(pool="threads", concurrency=2))
+            talk._served = served
+            await talk.say({"text": "Paris"})
+            assert (talk.state, talk.question[0]["text"]) == ("INPUT_REQUIRED", "Which day?")
+            refused = await talk.say({"data": {"day": 1}})
+            assert not refused.is_success, json.dumps(refused.data)
+            await talk.say({"data": {"day": "Monday"}})
+            assert (talk.state, talk.result) == ("COMPLETED", "Paris on Monday")
