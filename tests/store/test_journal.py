@@ -248,6 +248,15 @@ async def test_a_task_that_is_requeued_from_the_start_has_no_journal(
     assert await leaks(store, keys) == []
 
 
+async def test_a_task_whose_entries_were_removed_can_be_requeued(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    lost = await lost_for_good(seeds, entry("a#1"), JournalEntry("a#1", "step", REMOVED, b""))
+
+    new, _ = await seeds.requeued(lost.ref.task_id)
+
+    assert (await seeds.claimed(new)).journal == {}
+    assert await leaks(store, keys) == []
+
+
 async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     events = [entry("a#1"), status(FAILED)]

@@ -41,7 +41,7 @@ if dead.quota_account then
 end
 replace_task(new_keys, r, first_replacement)
 if moves_journal then redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id) end
-if moves_journal and dead.journal_bytes then
+if moves_journal and tonumber(dead.journal_bytes or '0') > 0 then
   redis.call('RENAME', dead_journal, new_keys[11])
   redis.call('PERSIST', new_keys[11])
   redis.call('HSET', record, 'journal_bytes', dead.journal_bytes)
