@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
 
 import httpx
 from cryptography.exceptions import InvalidSignature
@@ -65,6 +66,8 @@ class PublicKeys:
             self._given = [Ed25519PublicKey.from_public_bytes(public_key_bytes(key)) for key in keys]
         except ValueError as e:
             raise ConfigError(str(e)) from None
+        if jwks_url and "@" in urlsplit(jwks_url).netloc:
+            raise ConfigError("jwks_url must not contain a user or password, because logs show the URL")
         mistake = jwks_url_mistake(jwks_url) if jwks_url else ""
         if mistake:
             raise ConfigError(f"jwks_url = {jwks_url!r}: {mistake}")

@@ -52,6 +52,19 @@ async def test_the_option_of_an_agent_precedes_the_setting_for_the_length_of_a_p
     assert until - task.status.timestamp.ToMicroseconds() == lasts * 1_000_000
 
 
+async def test_a_pause_lasts_seven_days_by_default(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> None:
+    async with agents_here(store, keys, redis_server.store_url) as here:
+
+        @here.a2a.agent("agent")
+        async def asks(turn: Turn) -> None:
+            raise InputRequired("which?")
+
+        task = await here.play("agent")
+
+        [(_, until)] = await store.redis.zrange(keys.pauses, 0, -1, withscores=True)
+    assert until - task.status.timestamp.ToMicroseconds() == 7 * 24 * 3600 * 1_000_000
+
+
 async def test_an_agent_that_ignores_its_cancel_is_abandoned_after_its_own_grace(
     store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
