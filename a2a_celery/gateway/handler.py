@@ -199,7 +199,7 @@ class GatewayHandler(RequestHandler):
         """Return the events of `subscription_pages` one at a time."""
         return events_of(self.subscription_pages(params, context), context.state.get(EVENT_IDS))
 
-    @operation("GetTask")
+    @operation("GetTask", bounded=True)
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
         """Return the current task."""
         self._check(params, context)

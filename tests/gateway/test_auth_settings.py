@@ -130,7 +130,10 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
     "secrets that all may see": (JWKS | {"auth_jwt_algorithms": ["HS256"]}, "a JWKS is public"),
     "two sources": (JWKS | {"auth_jwt_key": SECRET}, "leave one out"),
     "keys that anybody may change": (JWKS | {"auth_jwks_url": "http://issuer.example.com"}, "https://"),
-    "a password": (JWKS | {"auth_jwks_url": "https://me:pa55word@issuer.example.com/"}, "not contain a user or password"),
+    "a password": (
+        JWKS | {"auth_jwks_url": "https://me:pa55word@issuer.example.com/"},
+        "not contain a user or password",
+    ),
     "no port": (JWKS | {"auth_jwks_url": "https://issuer.example.com:keys/"}, "must name a host"),
     "no place": (JWKS | {"auth_jwks_url": "https://"}, "must name a host"),
     "no address": (JWKS | {"auth_jwks_url": "/etc/keys"}, "https://"),

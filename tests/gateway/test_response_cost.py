@@ -21,6 +21,7 @@ from a2a_celery.gateway.metrics import Metrics
 from a2a_celery.gateway.operations.limits import (
     BYTES_PER_TOKEN,
     LARGE_RESULT,
+    UNPAID_READS,
     VALUES_PER_TOKEN,
     OwnerLimits,
     ResponseMeter,
@@ -289,6 +290,44 @@ async def test_lists_at_once_are_read_one_after_another(
 
     assert sorted(answer.status_code for answer in answers) == [200] + [429] * 9
     assert reads == [0], "what is refused is not read"
+
+
+@pytest.mark.parametrize("read", ["GetTask", "JSON-RPC GetTask", "0.3 GetTask", "gRPC GetTask"])
+async def test_of_a_burst_few_large_tasks_are_read_before_the_first_is_paid(
+    store: AsyncStore,
+    redis_server: EmbeddedRedis,
+    keys: Keys,
+    seeds: Seeds,
+    monkeypatch: pytest.MonkeyPatch,
+    read: str,
+) -> None:
+    task_id = await ended(seeds, text="x" * 40 * BYTES_PER_TOKEN)
+    reads: list[str] = []
+    read_task = TaskReader.read
+
+    async def recorded(self: TaskReader, *args: Any, **options: Any) -> Any:
+        reads.append(task_id)
+        return await read_task(self, *args, **options)
+
+    monkeypatch.setattr(TaskReader, "read", recorded)
+    rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
+    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+        answers = await asyncio.gather(*(READS[read](gateway, task_id) for _ in range(20)), return_exceptions=True)
+
+    assert len([answer for answer in answers if answer is None]) == 1
+    assert len(reads) <= UNPAID_READS, "what is refused is not read"
+
+
+async def test_small_tasks_at_once_are_all_read(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds
+) -> None:
+    task_id = await ended(seeds, text="small")
+    rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
+    async with limited(store, redis_server.store_url, keys, **rate) as gateway:
+        paths = [f"/tasks/{task_id}", "/tasks/none"] * 10
+        answers = await asyncio.gather(*(gateway.http.get(path, headers=V1) for path in paths))
+
+    assert [answer.status_code for answer in answers] == [200, 404] * 10
 
 
 async def test_a_response_that_cannot_be_written_lets_the_next_one_be_written(

@@ -173,7 +173,7 @@ class TraceContext:
             await self._app(scope, receive, send)
 
 
-def operation(name: str, *, counted: bool = True, in_turn: bool = False) -> Callable[[F], F]:
+def operation(name: str, *, counted: bool = True, in_turn: bool = False, bounded: bool = False) -> Callable[[F], F]:
     """Return the decorator of the operation `name`, a coroutine method or an async generator method of the handler.
 
     Args:
@@ -182,12 +182,13 @@ def operation(name: str, *, counted: bool = True, in_turn: bool = False) -> Call
             is unavailable.
         in_turn: True for an operation that reads many tasks. An owner's calls are executed one after another, because
             many large reads at once delay the reads of other owners.
+        bounded: True for an operation that reads one task. An owner may call it `UNPAID_READS` times concurrently.
     """
 
     def wrap(method: F) -> F:
         # from the outermost wrapper to the innermost: metrics and span, then the owner's limits, then the mapping of
         # errors
-        return instrumented(name)(limited(counted, in_turn)(maps_errors(method)))
+        return instrumented(name)(limited(counted, in_turn, bounded)(maps_errors(method)))
 
     return wrap
 
@@ -228,19 +229,19 @@ class LimitedHandler(Protocol):
     limits: OwnerLimits
 
 
-def limited(counted: bool, in_turn: bool) -> Callable[[F], F]:
+def limited(counted: bool, in_turn: bool, bounded: bool) -> Callable[[F], F]:
     """Return a decorator that starts an operation only if the limits of its owner allow the operation. See `operation`
     for the arguments."""
 
     def wrap(method: F) -> F:
         if inspect.isasyncgenfunction(method):
             return _limited_stream(method, counted)  # type: ignore[return-value]
-        return _limited_unary(method, counted, in_turn)  # type: ignore[return-value]
+        return _limited_unary(method, counted, in_turn, bounded)  # type: ignore[return-value]
 
     return wrap
 
 
-def _limited_unary(method: Callable[..., Any], counted: bool, in_turn: bool) -> Callable[..., Any]:
+def _limited_unary(method: Callable[..., Any], counted: bool, in_turn: bool, bounded: bool) -> Callable[..., Any]:
     @functools.wraps(method)
     async def unary(self: LimitedHandler, params: Any, context: ServerCallContext) -> Any:
         try:
@@ -250,6 +251,8 @@ def _limited_unary(method: Callable[..., Any], counted: bool, in_turn: bool) -> 
             meter, owner = meter_of(context), (self.limits, self.agent.name, scope_of(context))
             if in_turn:
                 await meter.take_turn(*owner)
+            if bounded:
+                await meter.acquire_read(*owner)
             result = await method(self, params, context)
             await meter.begin(*owner, await _size(result))
             return result

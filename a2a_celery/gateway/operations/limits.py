@@ -48,6 +48,11 @@ VALUES_PER_TOKEN = 500
 """Bytes and JSON values of a body or a response that cost the gateway as much time as a small request."""
 
 
+UNPAID_READS = 4
+"""Maximum number of an owner's GetTask requests that a gateway process executes at a time. A large task counts until
+its response is paid for."""
+
+
 def tokens_of(size: int, values: int) -> int:
     """Return the tokens of a body or a response of `size` bytes, in addition to the token of its request."""
     return size // BYTES_PER_TOKEN + values // VALUES_PER_TOKEN
@@ -77,6 +82,7 @@ class OwnerLimits:
         self._max_streams = settings.owner_max_streams
         self._streams: Counter[str] = Counter()  # by account
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
+        self._reads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
         self._burst = settings.owner_request_burst or max(1, ceil(self._per_second or 0))
         agent_names = tuple(agents)
         for agent in agent_names:
@@ -155,11 +161,26 @@ class OwnerLimits:
         """
         turn = self._turns.setdefault(scope.account, asyncio.Lock())
         await turn.acquire()
+        await self._require_no_debt(turn, agent, scope)
+        return turn
+
+    async def read_permits(self, agent: str, scope: Scope) -> asyncio.Semaphore:
+        """Return the semaphore that bounds the reads of the owner of `scope`. One permit is acquired.
+
+        Raises:
+            LimitExceededError: After the request was counted, a response has taken the owner's last token.
+        """
+        permits = self._reads.setdefault(scope.account, asyncio.Semaphore(UNPAID_READS))
+        await permits.acquire()
+        await self._require_no_debt(permits, agent, scope)
+        return permits
+
+    async def _require_no_debt(self, acquired: asyncio.Lock | asyncio.Semaphore, agent: str, scope: Scope) -> None:
+        """Release `acquired` and raise LimitExceededError if the owner of `scope` is in debt."""
         wait = self._in_debt_until.get(scope.account, 0.0) - self._clock.monotonic()
         if wait > 0:
-            turn.release()
+            acquired.release()
             await self._refuse(agent, scope.account, wait)
-        return turn
 
     async def require_token(self, agent: str, owner: str) -> None:
         """Raise LimitExceededError if this process has rejected `owner` and the Retry-After time has not passed."""
@@ -278,6 +299,15 @@ class ResponseMeter:
         self._has_begun = self._is_large = False
         self._charge: Callable[[int, int], Awaitable[None]] | None = None
         self._turn: asyncio.Lock | None = None
+        self._read: asyncio.Semaphore | None = None
+
+    async def acquire_read(self, limits: OwnerLimits, agent: str, scope: Scope) -> None:
+        """Wait until fewer than `UNPAID_READS` reads of the owner are unpaid.
+
+        Raises:
+            LimitExceededError: After the request was counted, a result has taken the owner's last token.
+        """
+        self._read = await limits.read_permits(agent, scope)
 
     async def take_turn(self, limits: OwnerLimits, agent: str, scope: Scope) -> None:
         """Wait until no other large result of the owner is written.
@@ -297,6 +327,7 @@ class ResponseMeter:
         is_first, self._has_begun = not self._has_begun, True
         self._is_large = size > LARGE_RESULT
         if not self._is_large:
+            self._release_read()
             return
         if is_first:  # a stream may wait for its client between two results
             await self.take_turn(limits, agent, scope)
@@ -319,6 +350,12 @@ class ResponseMeter:
             turn, self._turn = self._turn, None
             if turn is not None:
                 turn.release()
+            self._release_read()
+
+    def _release_read(self) -> None:
+        read, self._read = self._read, None
+        if read is not None:
+            read.release()
 
 
 def meter_of(context: ServerCallContext) -> ResponseMeter:
