@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
+from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc, proto_utils
 from a2a.types import GetTaskRequest, ListTasksRequest, SubscribeToTaskRequest, a2a_pb2_grpc
 
 from a2a_celery.acceptance.errors import LimitExceededError
@@ -361,6 +361,23 @@ async def test_a_large_result_of_the_older_protocol_is_converted_in_a_thread(
     await JSON_READS[read](gateway, await ended(seeds, text="small"))
     assert not threads
 
+    await JSON_READS[read](gateway, await ended(seeds, values=4 * VALUES_PER_TOKEN))
+
+    assert set(threads) == {"a2a-parser_0"}
+
+
+@pytest.mark.parametrize("read", ["0.3 GetTask", "0.3 replay"])
+async def test_a_large_result_is_written_as_json_of_the_older_protocol_in_a_thread(
+    gateway: Limited, seeds: Seeds, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    threads: list[str] = []
+    write = proto_utils.ToProto.artifact
+
+    def recorded(artifact: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return write(artifact)
+
+    monkeypatch.setattr(proto_utils.ToProto, "artifact", recorded)
     await JSON_READS[read](gateway, await ended(seeds, values=4 * VALUES_PER_TOKEN))
 
     assert set(threads) == {"a2a-parser_0"}

@@ -15,10 +15,12 @@ from contextlib import aclosing
 from typing import Any
 
 import a2a.server.routes.jsonrpc_dispatcher  # noqa: F401 - before the adapters, which import it in a circle
-from a2a.compat.v0_3 import conversions
+from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions
+from a2a.compat.v0_3 import proto_utils as legacy_proto
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 from a2a.compat.v0_3.request_handler import RequestHandler03
 from a2a.compat.v0_3.rest_adapter import REST03Adapter
+from a2a.compat.v0_3.rest_handler import REST03Handler
 from a2a.compat.v0_3.types import (
     CancelTaskRequest,
     FilePart,
@@ -28,6 +30,8 @@ from a2a.compat.v0_3.types import (
     SendMessageRequest,
     SendStreamingMessageSuccessResponse,
     Task,
+    TaskIdParams,
+    TaskQueryParams,
     TaskResubscriptionRequest,
 )
 from a2a.server.context import ServerCallContext
@@ -45,7 +49,8 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from google.protobuf.json_format import ParseError
+from a2a.utils.version_validator import validate_version
+from google.protobuf.json_format import MessageToDict, Parse, ParseError
 from pydantic import ValidationError
 from sse_starlette import EventSourceResponse
 from starlette.requests import HTTPConnection, Request
@@ -145,8 +150,7 @@ def legacy_rest_routes(
 ) -> list[Route]:
     """Return the HTTP+JSON routes of protocol 0.3 under ``/v1``."""
     adapter = REST03Adapter(handler, context_builder)
-    adapter.handler.handler03 = StrictLegacyHandler(adapter.handler.handler03.request_handler)
-    adapter.handler = _ErrorMapper(adapter.handler)  # type: ignore[assignment]
+    adapter.handler = _ErrorMapper(LegacyRestHandler(handler))  # type: ignore[assignment]
 
     def written(endpoint: Endpoint) -> Endpoint:
         async def answered(request: Request) -> Response:
@@ -240,19 +244,90 @@ class StrictLegacyHandler(RequestHandler03):
             yield await _converted(event, request_id, meter)
 
 
-async def _converted(event: Event | None, request_id: Any, meter: ResponseMeter) -> Any:
-    """Return `event` as a response of protocol 0.3."""
+class LegacyRestHandler(REST03Handler):
+    """Handler of HTTP+JSON requests of protocol 0.3 with strict base64. Large results are converted in a thread."""
+
+    def __init__(self, handler: RequestHandler) -> None:
+        super().__init__(handler)
+        self.handler03 = StrictLegacyHandler(handler)
+        self._handler = handler
+
+    @validate_version(PROTOCOL_VERSION_0_3)
+    async def on_message_send(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+        """Send a message."""
+        return await _json_of(await self._handler.on_message_send(await _sent_by(request), context), context)
+
+    @validate_version(PROTOCOL_VERSION_0_3)
+    async def on_message_send_stream(
+        self, request: Request, context: ServerCallContext
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Send a message and stream its turn."""
+        async for event in self._handler.on_message_send_stream(await _sent_by(request), context):
+            yield await _json_of(event, context)
+
+    @validate_version(PROTOCOL_VERSION_0_3)
+    async def on_get_task(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+        """Return the current task."""
+        length = request.query_params.get("historyLength")
+        asked = TaskQueryParams(id=request.path_params["id"], history_length=int(length) if length else None)
+        params = conversions.to_core_get_task_request(GetTaskRequest(id="", params=asked))
+        task: dict[str, Any] = (await _json_of(await self._handler.on_get_task(params, context), context))["task"]
+        return task
+
+    @validate_version(PROTOCOL_VERSION_0_3)
+    async def on_cancel_task(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
+        """Cancel a task."""
+        asked = CancelTaskRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
+        params = conversions.to_core_cancel_task_request(asked)
+        task: dict[str, Any] = (await _json_of(await self._handler.on_cancel_task(params, context), context))["task"]
+        return task
+
+    @validate_version(PROTOCOL_VERSION_0_3)
+    async def on_subscribe_to_task(
+        self, request: Request, context: ServerCallContext
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Stream a task and its updates."""
+        asked = TaskResubscriptionRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
+        async for event in self._handler.on_subscribe_to_task(
+            conversions.to_core_subscribe_to_task_request(asked), context
+        ):
+            yield await _json_of(event, context)
+
+
+async def _sent_by(request: Request) -> Any:
+    """Return the message request in the body of `request`. Raises InvalidParamsError if a file is not base64."""
+    sent = a2a_v0_3_pb2.SendMessageRequest()
+    Parse(await request.body(), sent, ignore_unknown_fields=True)
+    params = legacy_proto.FromProto.message_send_params(sent)
+    _require_base64(params.message)
+    return conversions.to_core_send_message_request(SendMessageRequest(id="", params=params))
+
+
+async def _json_of(event: Event | None, context: ServerCallContext) -> dict[str, Any]:
+    """Return the JSON of `event` in a SendMessageResponse or StreamResponse of protocol 0.3."""
+    written: dict[str, Any] = await _converted(event, "", meter_of(context), _write)
+    return written
+
+
+def _write(response: Any) -> dict[str, Any]:
+    return MessageToDict(legacy_proto.ToProto.stream_response(response.result))
+
+
+async def _converted(
+    event: Event | None, request_id: Any, meter: ResponseMeter, write: Callable[[Any], Any] = lambda response: response
+) -> Any:
+    """Return `event` as a response of protocol 0.3, in the form of `write`."""
     assert event is not None  # the handler raises TaskNotFoundError
     if not is_large(event):
-        return conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id)
-    response, values = await run_in_thread(_convert, event, request_id)
+        return write(conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id))
+    response, values = await run_in_thread(_convert, event, request_id, write)
     meter.add_values(values)
     return response
 
 
-def _convert(event: Event, request_id: Any) -> tuple[Any, int]:
+def _convert(event: Event, request_id: Any, write: Callable[[Any], Any]) -> tuple[Any, int]:
     response = conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id)
-    return response, sum(map(len, levels_of(response.model_dump(exclude_none=True))))
+    return write(response), sum(map(len, levels_of(response.model_dump(exclude_none=True))))
 
 
 def _require_base64(message: Message) -> None:
