@@ -60,6 +60,7 @@ from a2a_celery.store.tasks.commands import (
     create_task,
     end_pauses,
     list_tasks,
+    read_next_run,
     read_task,
     request_cancel,
     unlist_task,
@@ -102,6 +103,11 @@ async def _create(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _continue(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.ended(INPUT_REQUIRED, task_id="t")
     return continue_task(keys, ANN, "t", request("more", "t", CONTEXT), "", caller=b"{}", nonce="n")
+
+
+async def _next_run(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.ended(INPUT_REQUIRED, task_id="t")
+    return read_next_run(keys, "t")
 
 
 async def _cancel(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -354,7 +360,7 @@ VERBS: list[Make] = [
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
     _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
     _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
-    _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents, *STORE_OPERATIONS,
+    _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents, *STORE_OPERATIONS,
     *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders,
 ]  # fmt: skip
 

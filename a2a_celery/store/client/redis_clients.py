@@ -70,6 +70,12 @@ def sync_client(url: str, **options: Any) -> redis.Redis:
     return client
 
 
+def database_of(url: str) -> int:
+    """Return the number of the database that `url` names."""
+    url = SentinelAddress.of(url).primary_url if is_sentinel_url(url) else redis_url(url)
+    return int(parse_url(url).get("db", 0))  # type: ignore[no-untyped-call]
+
+
 async def aclose_client(client: redis.asyncio.Redis) -> None:
     """Close the connections of `client`, including its connections to Sentinels."""
     await client.aclose()

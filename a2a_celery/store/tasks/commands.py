@@ -167,6 +167,47 @@ class IdempotencyKey:
     window_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerMessage:
+    """Celery message of a run, which the script that accepts the client's message pushes to the broker.
+
+    The script pushes the message if it executes in the Redis process `server`, and if the run is `run`.
+
+    Attributes:
+        run: ``<task_id>.<run>``.
+        server: run id of the broker's process.
+        database: database of the broker.
+        store_database: database of the store.
+        queue: list that receives `body`.
+        body: message as kombu would write it.
+        event_channel: channel of the ``task-sent`` event, or "" if there is no event.
+        event: event as kombu would publish it.
+        again_us: µs until a watcher publishes the run again if no worker has claimed it.
+    """
+
+    run: str
+    server: str
+    database: int
+    store_database: int
+    queue: str
+    body: bytes
+    event_channel: str
+    event: bytes
+    again_us: int
+
+
+def _message_arguments(message: BrokerMessage | None) -> list[Argument]:
+    """Return the arguments of ``push_message`` in ``scripts/lib``."""
+    if message is None:
+        return [""] * 9
+    return [
+        message.server,
+        message.run,
+        *(message.database, message.store_database, message.queue, message.body),
+        *(message.event_channel, message.event, message.again_us),
+    ]
+
+
 def create_task(
     keys: Keys,
     scope: Scope,
@@ -183,6 +224,7 @@ def create_task(
     limits: TaskLimits | None = None,
     reply_channel: ReplyChannel | None = None,
     parent: Parent | None = None,
+    message: BrokerMessage | None = None,
 ) -> Operation[Created | Known | Conflict | Limited | TooDeep]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
@@ -195,13 +237,12 @@ def create_task(
         idempotency_key: key that detects a repeated message, or None to accept every message as new.
         serialize_context: True to execute the runs of the context one after the other.
         parent: parent of the task, or None. A parent of another tenant or owner is ignored.
+        message: Celery message of the run, or None if the caller publishes the run.
     """
     task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
-
-    names = keys.task(task_id)
     return Operation(
         script("create_task"),
-        names,
+        keys.task(task_id),
         [
             task_id,
             context_id,
@@ -221,6 +262,7 @@ def create_task(
             limit_argument(keys, scope, limits),
             *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
             *(NO_PARENT if parent is None else parent_arguments(parent, task_id, context_id)),
+            *_message_arguments(message),
             *config_arguments(keys, push),
         ],
         partial(_created_or_not, task, parent),
@@ -233,11 +275,11 @@ def _created_or_not(
     require_blobs_retained(reply)
     if reply[0] != b"created":
         return not_created(reply)
-    _, at, is_blocked, is_child = reply
+    _, at, is_blocked, is_child, is_published = reply
     task.status.timestamp.CopyFrom(timestamp(int(at)))
     if is_child == b"1" and parent is not None:
         task.metadata.MergeFrom(parent.metadata())
-    return Created(task, EventId(1, int(at)), is_blocked == b"1")
+    return Created(task, EventId(1, int(at)), is_blocked == b"1", is_published == b"1")
 
 
 def continue_task(
@@ -256,6 +298,7 @@ def continue_task(
     max_bytes: int | None = None,
     answered_run: int | None = None,
     on_message: str = "queue",
+    broker_message: BrokerMessage | None = None,
 ) -> Operation[Continued]:
     """Accept a further message to a task. The message begins the next run, or `on_message` decides if a run is open.
 
@@ -271,6 +314,7 @@ def continue_task(
         max_bytes: maximum size of the task including the message, or None for no limit.
         answered_run: run whose question the message answers, after the caller has validated the answer, or None.
         on_message: ``Agent.on_message``.
+        broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
     """
     message = request.message
     return Operation(
@@ -290,15 +334,19 @@ def continue_task(
             *_idempotency_arguments(keys, scope, idempotency_key),
             encode(Message(metadata={TASK_ENDED_FIRST: True})),
             limit_argument(keys, scope, limits),
-            "" if max_bytes is None else max_bytes,
-            "" if answered_run is None else answered_run,
-            on_message,
-            keys.runner(""),
+            *("" if number is None else number for number in (max_bytes, answered_run)),
+            *(on_message, keys.runner("")),
+            *_message_arguments(broker_message),
             *config_arguments(keys, push),
         ],
         continued,
         resolve_blobs=False,  # a message is accepted even if the object store is unavailable
     )
+
+
+def read_next_run(keys: Keys, task_id: str) -> Operation[int | None]:
+    """Read the number of the run that the next message to a task begins, or None if a run is open."""
+    return Operation(script("read_next_run"), keys.task(task_id), [], lambda reply: int(reply) if reply else None)
 
 
 def request_cancel(

@@ -16,12 +16,13 @@ from ..codec import direct_answer, snapshot_is_resolved, state_of, task_from_sna
 class Created:
     """The task was created. `task` is its snapshot at the event `newest`.
 
-    The caller publishes the run unless the run is blocked.
+    The caller publishes the run unless the run is blocked or published.
     """
 
     task: Task
     newest: EventId
     is_blocked: bool = False
+    is_published: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ class Limited:
 class Begun:
     """The message began run `run`. `task` is the snapshot of the task at the event `newest`.
 
-    The caller publishes the run unless the run is blocked. If `is_resolved` is False, `task` has unresolved blob
-    references, and a client must not receive it.
+    The caller publishes the run unless the run is blocked or published. If `is_resolved` is False, `task` has
+    unresolved blob references, and a client must not receive it.
     """
 
     run: int
@@ -125,6 +126,7 @@ class Begun:
     newest: EventId
     is_blocked: bool = False
     is_resolved: bool = True
+    is_published: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,8 @@ def continued(reply: Sequence[Any]) -> Continued:
             return Limited.parse(reply)
         case b"begun":
             task, newest = task_from_snapshot(reply[2])
-            return Begun(int(reply[1]), task, newest, reply[3] == b"1", snapshot_is_resolved(reply[2]))
+            resolved, published = snapshot_is_resolved(reply[2]), reply[4] == b"1"
+            return Begun(int(reply[1]), task, newest, reply[3] == b"1", resolved, published)
         case b"delivered":
             return Delivered(*task_from_snapshot(reply[1]), snapshot_is_resolved(reply[1]))
         case _:

@@ -7,23 +7,28 @@
 --       the message id ('' to accept any), digest of the message, ms for which the id is remembered, suffix of the
 --       message if the task ends before the message has its turn, limits as in check_limits, maximum bytes of the task
 --       ('' for no limit), run whose question the message is known to answer ('' for none), on_message of the agent,
---       prefix of the channels of workers, and a push-notification config: the arguments of save_config
--- returns {'begun', run, snapshot, '1' if the run is blocked} | {'waiting', number of waiting messages, snapshot}
+--       prefix of the channels of workers, the message of the run: the arguments of push_message, and a
+--       push-notification config: the arguments of save_config
+-- returns {'begun', run, snapshot, '1' if the run is blocked, '1' if the broker has the message of the run}
+--       | {'waiting', number of waiting messages, snapshot}
 --       | {'delivered', snapshot}: the open run can read the message, or is interrupted | {'working'}: a run is open
 --       | {'question', run, JSON Schema of the answer}: the message answers the question of another run
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'known', task id, version, turns ahead}: the message was accepted before
 --       | {'conflict'}: another message has the same id | {'limited', see check_limits}
--- requires: configs, context_queue, full_store, incoming, limits, messages, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
+-- requires: broker, configs, context_queue, full_store, incoming, limits, messages, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 local record, history, waiting_turns = KEYS[1], KEYS[3], KEYS[7]
 local scope, context_id, nonce, due_us, message, submitted, request, caller = unpack(ARGV, 1, 8)
 local max_waiting, options, message_key, digest, window_ms, suffix, limits, max_bytes = unpack(ARGV, 9, 16)
-local answered_run, on_message, channel_prefix, first_config = ARGV[17], ARGV[18], ARGV[19], 20
+local answered_run, on_message, channel_prefix, first_config = ARGV[17], ARGV[18], ARGV[19], 29
+local first_message = 20
 
 local r = load_record(KEYS)
 if not r or r.scope ~= scope then return {'missing'} end
-local function begun() return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), is_blocked(KEYS, r) and '1' or '0'} end
+local function begun()
+  return {'begun', micros(r.run), snapshot(KEYS, r, -1, true), is_blocked(KEYS, r) and '1' or '0', is_published(KEYS, r.run)}
+end
 local function waiting() return {'waiting', tostring(redis.call('LLEN', waiting_turns)), snapshot(KEYS, r, -1, true)} end
 local function delivered() return {'delivered', snapshot(KEYS, r, -1, true)} end
 local is_delivered = on_message == 'steer' or on_message == 'interrupt'
@@ -92,4 +97,5 @@ begin_turn(KEYS, r, message, submitted, request, caller, options, tonumber(due_u
 save_record(KEYS, r)
 remember_message(message_key, digest, window_ms, r.task_id, record, r.version, 0)
 notify(KEYS, r)
+if not is_blocked(KEYS, r) then push_message(KEYS, r, first_message) end
 return begun()

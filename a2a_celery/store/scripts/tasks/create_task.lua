@@ -5,27 +5,27 @@
 --       the status has a message, message event, WORKING event, options of the run, key of the message id ('' to accept
 --       any), digest of the message, ms for which the id is remembered, queue of the context ('' if its runs are not
 --       serialized), limits as in check_limits, reply channel ('' for none), '1' if it receives final states only, the
---       parent: the arguments of find_parent, and for a child a suffix of the task event and packed metadata, and a
---       push-notification config: the arguments of save_config
--- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child}; a repeated call returns
---       the current values of the last two
+--       parent: the arguments of find_parent, and for a child a suffix of the task event and packed metadata, the
+--       message of the run: the arguments of push_message, and a push-notification config: the arguments of save_config
+-- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child, '1' if the broker has
+--       the message of the run}; a repeated call returns the current values of the last three
 --       | {'known', task id, version, turns ahead}: the message was accepted before | {'conflict'}: another message has
 --       its id
 --       | {'blobs_expired'}: the blobs may be removed | {'limited', see check_limits}
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
--- requires: blobs, configs, context_queue, dispatch, family, indexes, limits, messages, options, states, status, stored_bytes, tasks, time
+-- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, limits, messages, options, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
 local task_id, context_id, scope, scope_index, context_index, agent, owner, retention, leases, dispatch = unpack(ARGV, 1, 10)
 local due_us, request, caller, task_event, status_event, has_message, message, working_event, options = unpack(ARGV, 11, 19)
 local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 20, 26)
 local first_parent, parent_id, task_suffix, parent_metadata = 27, ARGV[27], ARGV[31], ARGV[32]
-local config, first_config = ARGV[33], 33
+local first_message, config, first_config = 33, ARGV[42], 42
 
 if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 local first_entry = redis.call('LINDEX', log, 0)
 local function created(at)
   local r = load_record(KEYS)
-  return {'created', at, is_blocked(KEYS, r) and '1' or '0', r.parent and '1' or '0'}
+  return {'created', at, is_blocked(KEYS, r) and '1' or '0', r.parent and '1' or '0', is_published(KEYS, r.run)}
 end
 if first_entry then return created(string.match(first_entry, '^%d+')) end
 local accepted = find_accepted(message_key)
@@ -65,10 +65,11 @@ add_to_indexes(KEYS, {scope = scope, scope_index = scope_index, context_index = 
 local is_serialized = context_queue ~= ''
 if is_serialized then redis.call('HSET', record, 'context_queue', context_queue) end
 if queue then redis.call('HSET', record, 'queue', queue) end
-queue_run(KEYS, {context_queue = is_serialized and context_queue, queue = queue, dispatch = dispatch, task_id = task_id, run = 1},
-  at + tonumber(due_us))
+local run = {context_queue = is_serialized and context_queue, queue = queue, dispatch = dispatch, task_id = task_id, run = 1}
+queue_run(KEYS, run, at + tonumber(due_us))
 if reply_channel ~= '' then redis.call('HSET', record, 'reply_channel', reply_channel, 'final_only', final_only) end
 if config ~= '' then save_config(KEYS, load_record(KEYS), first_config, 0) end
 remember_message(message_key, digest, window_ms, task_id, record, 1, 0)
-if not is_serialized then return {'created', micros(at), '0', parent and '1' or '0'} end
-return created(micros(at))
+local blocked = is_blocked(KEYS, run)
+local published = blocked and '0' or push_message(KEYS, run, first_message)
+return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published}
