@@ -1,10 +1,12 @@
-"""New tasks: the stored form of a client's first message, the options of its run, and its idempotency key."""
+"""New tasks: the stored form of a client's first message, the options and the Celery message of its run, and its
+idempotency key."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -16,11 +18,13 @@ from google.protobuf.json_format import MessageToDict
 from ..agents import Agent
 from ..caller import Caller
 from ..child_tasks import parent_named_in, remove_parent
-from ..clock import SYSTEM_CLOCK
-from ..dispatch import BadCall, Call, CallSignature, RunOptions
+from ..clock import SYSTEM_CLOCK, Clock
+from ..dispatch import BadCall, Call, CallSignature, Publisher, RunOptions
 from ..settings import Settings
 from ..store import Keys, Operation, Scope
-from ..store.tasks.commands import IdempotencyKey, ReplyChannel, TaskLimits, create_task
+from ..store.client.redis_clients import database_of
+from ..store.runs.commands import RunRef
+from ..store.tasks.commands import BrokerMessage, IdempotencyKey, ReplyChannel, TaskLimits, create_task
 from ..store.tasks.family import MAX_DEPTH, Parent
 from ..store.tasks.results import Conflict, Created, Known, Limited, TooDeep
 from ..store.webhooks.push_configs import NewPushConfig
@@ -80,12 +84,56 @@ def _time(field: str, value: Any) -> datetime:
     raise invalid(field, "An ISO 8601 time with an offset from UTC, such as 2030-01-01T08:00:00Z.")
 
 
+class BrokerMessages:
+    """Factory of the Celery messages that the store pushes to the broker.
+
+    With `store_wait_replicas`, a script does not decide alone that a message is accepted, so it pushes no message.
+    """
+
+    def __init__(self, publisher: Publisher, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._publisher = publisher
+        self._settings = settings
+        self._clock = clock
+        self.is_enabled = settings.publish_on_accept and not settings.store_wait_replicas
+
+    @cached_property
+    def _database(self) -> int:
+        return database_of(self._settings.store_url)
+
+    def of(self, agent: str, ref: RunRef, options: RunOptions) -> BrokerMessage | None:
+        """Return the message of a run, or None if the run must be published after it is accepted."""
+        if not self.is_enabled:
+            return None
+        prepared = self._publisher.prepare(agent, ref.task_id, ref.run, options)
+        if prepared is None:
+            return None
+        return BrokerMessage(
+            ref.name,
+            prepared.server,
+            prepared.database,
+            self._database,
+            prepared.queue,
+            prepared.body,
+            prepared.event_channel,
+            prepared.event,
+            options.republish_in(self._clock.now(), self._settings),
+        )
+
+    def record_refusal(self) -> None:
+        """Prepare no message for some seconds, because the store accepted a run and could not push its message."""
+        self._publisher.preparer.suspend()
+
+
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """Task to create: the operation that creates it, and the options of its first run."""
+    """Task to create: the operation that creates it, and the options of its first run.
+
+    With `has_message`, the operation pushes the Celery message of the run.
+    """
 
     create: Operation[Created | Known | Conflict | Limited | TooDeep]
     options: RunOptions
+    has_message: bool = False
 
 
 class NewTasks:
@@ -112,6 +160,7 @@ class NewTasks:
         limits: TaskLimits | None,
         push: NewPushConfig | None = None,
         reply_channel: ReplyChannel | None = None,
+        messages: BrokerMessages | None = None,
     ) -> NewTask:
         """Return the task of a message without a task id.
 
@@ -122,6 +171,7 @@ class NewTasks:
         request = with_ids(params, scope.tenant, task_id, params.message.context_id or str(uuid4()))
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
         parent_id, cancels = parent_named_in(request.message)
+        message = None if messages is None else messages.of(self._agent.name, RunRef(task_id, 1), options)
         create = create_task(
             self._keys,
             scope,
@@ -137,8 +187,9 @@ class NewTasks:
             limits=limits,
             reply_channel=reply_channel,
             parent=Parent(parent_id, cancels) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
+            message=message,
         )
-        return NewTask(create, options)
+        return NewTask(create, options, message is not None)
 
     def call_of(self, messages: list[Message]) -> Call | None:
         """Return the call of a plain Celery task with `messages`, or None for another agent."""

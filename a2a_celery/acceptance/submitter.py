@@ -24,7 +24,7 @@ from ..store.tasks.commands import TaskLimits, acquire_request, read_task
 from ..store.tasks.results import Conflict, Created, Known, Limited, TooDeep
 from .errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import LIMIT_TEXTS, REQUESTS, error_of_limit, limit_error, task_limits_of
-from .new_tasks import NewTasks
+from .new_tasks import BrokerMessages, NewTasks
 from .validation import check_message, check_values, require_extensions, require_fields
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class TaskSubmitter:
         self._keys = keys
         self._publisher = publisher
         self._clock = clock
+        self._messages = BrokerMessages(publisher, settings, clock)
         self._limits = task_limits_of(settings, agents)
         self._watermark = MemoryWatermark(store, settings.store_watermark, clock)
         self._new_tasks: dict[str, NewTasks] = {}
@@ -75,10 +76,13 @@ class TaskSubmitter:
         scope = Scope(agent_name, caller.tenant, caller.user)
         await self._count_request(scope)
         task_id = task_id or str(uuid4())
-        new = self._new_tasks_of(agent).of(params, caller, scope, task_id, limits=await self._task_limits())
+        limits = await self._task_limits()
+        new = self._new_tasks_of(agent).of(params, caller, scope, task_id, limits=limits, messages=self._messages)
         match answer := await self._store.run(new.create):
-            case Created(task, _, is_blocked):
-                if not is_blocked:
+            case Created(task, _, is_blocked, is_published):
+                if not is_blocked and not is_published:
+                    if new.has_message:
+                        self._messages.record_refusal()
                     await self._publish(agent_name, RunRef(task_id, 1), new.options)
                 return task_id, task.context_id
             case Known():

@@ -3,6 +3,7 @@
 from .calls import BadCall, CallSignature
 from .canvases import Canvas, ignored_results, unreadable_results
 from .connection import guard_workers
+from .message_preparer import PreparedMessage
 from .options import EPOCH, MICROSECOND, Call, RunOptions, require_readable
 from .publisher import HIDDEN, RUN_HEADER, Publisher
 from .queues import (
@@ -25,6 +26,7 @@ __all__ = [
     "Call",
     "CallSignature",
     "Canvas",
+    "PreparedMessage",
     "Publisher",
     "RunOptions",
     "entry_name",

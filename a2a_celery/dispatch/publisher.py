@@ -29,6 +29,7 @@ from ..telemetry.names import Action
 from ..telemetry.tracing import tracing
 from .canvases import Canvas
 from .connection import PublishingPool, PublishingThreads
+from .message_preparer import MessagePreparer, PreparedMessage
 from .options import Call, RunOptions
 from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, version_queue
 
@@ -79,6 +80,7 @@ class Publisher:
         self._options = options
         self._pool = PublishingPool(app)
         self.queues = BrokerQueues(app, options, self._pool)
+        self.preparer = MessagePreparer(app, self._pool)
         self._publishing = PublishingThreads(self._publish_all, lambda: self._pool.batches)
         # A separate thread, because Celery retries a broadcast for as long as the broker is unavailable.
         self._broadcasting = DaemonThreads(1, "a2a-broadcast")
@@ -94,6 +96,11 @@ class Publisher:
         (error,) = self._publish_all([_Run(agent, task_id, run, options)])
         if error is not None:
             raise error
+
+    def prepare(self, agent: str, task_id: str, run: int, options: RunOptions) -> PreparedMessage | None:
+        """Return the message of a run for a script of the store; see `MessagePreparer.prepare`."""
+        run_of = _Run(agent, task_id, run, options.to_json())
+        return self.preparer.prepare(options, lambda producer: self._publish(run_of, producer, ExitStack()))
 
     def _publish_all(self, runs: Sequence[_Run]) -> list[Exception | None]:
         """Publish `runs`, in one round trip if the transport supports it. Return an exception or None for each run.

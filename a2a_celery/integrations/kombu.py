@@ -1,4 +1,4 @@
-"""Corrections of kombu's Redis transport.
+"""Corrections of kombu's Redis transport, and messages of this transport that another client sends.
 
 A Redis that restarts, hangs or refuses writes must not end a worker. Each correction is applied only while kombu has
 the defect, and returns True if kombu has it. Delete a correction when its test reports that kombu is fixed.
@@ -7,10 +7,16 @@ the defect, and returns True if kombu has it. Delete a correction when its test 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Producer
+from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 from redis.connection import DefaultParser
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
@@ -135,3 +141,117 @@ def correct_refused_writes(transport: type) -> bool:
 
     channel.__init__, channel.QoS.append = __init__, append_or_log
     return True
+
+
+class BrokerNeeded(Exception):
+    """kombu cannot publish the message without a command to the broker before the message's own commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMessage:
+    """Message as kombu would write it to Redis, and the queue that kombu would declare before.
+
+    Attributes:
+        key: list to which kombu would push the message.
+        body: element of the list.
+        queue: queue to declare, or None.
+        event_channel: channel of the ``task-sent`` event, or "" if there is no event.
+        event: notification on `event_channel`.
+    """
+
+    key: str
+    body: bytes
+    queue: Queue | None
+    event_channel: str = ""
+    event: bytes = b""
+
+
+class RecordingProducer(Producer):
+    """Producer that records the commands of a message instead of sending them. It has no connection to the broker.
+
+    Args:
+        template: connection whose broker receives the messages from another client.
+
+    Raises:
+        BrokerNeeded: the transport or its options need more than one command for a message.
+    """
+
+    def __init__(self, template: Connection) -> None:
+        transport = template.get_transport_cls()  # type: ignore[no-untyped-call]
+        if transport not in (redis_transport.Transport, redis_transport.SentinelTransport):
+            raise BrokerNeeded(f"{transport.__name__} is not a Redis transport of kombu")
+        connection: Any = template.clone()  # type: ignore[no-untyped-call]
+        connection.transport_cls = _recording(transport)  # the URL of a Unix socket overrides an argument
+        channel = connection.default_channel
+        if channel.global_keyprefix:
+            raise BrokerNeeded("the transport option global_keyprefix is set")
+        _ = channel.pool  # formats the prefix of the events' channels
+        self._queues: list[Queue] = []
+        super().__init__(channel, auto_declare=False)  # type: ignore[no-untyped-call]
+
+    def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
+        """Declare an exchange in this process only, and record a queue."""
+        if isinstance(entity, Exchange):
+            return super().maybe_declare(entity, retry, **retry_policy)  # type: ignore[no-untyped-call]
+        self._queues.append(entity)
+        return None
+
+    def record(self, publish: Callable[[Producer], None]) -> RecordedMessage:
+        """Return the message that ``publish(producer)`` publishes.
+
+        Raises:
+            BrokerNeeded: `publish` publishes something else than one message to one list, and at most one event.
+        """
+        self._queues.clear()
+        commands: list[tuple[str, Any, Any]] = self.channel.commands
+        commands.clear()
+        publish(self)
+        names = [name for name, *_ in commands]
+        if names not in (["lpush"], ["lpush", "publish"]) or any(map(_expires, self._queues)) or len(self._queues) > 1:
+            raise BrokerNeeded(f"the message needs {names or 'no command'}")
+        (_, key, body), *events = commands
+        queue = self._queues[0] if self._queues else None
+        _, event_channel, event = events[0] if events else ("", "", "")
+        return RecordedMessage(key, body.encode(), queue, event_channel, event.encode())
+
+
+def _expires(queue: Any) -> bool:
+    return bool(queue.expires or queue.auto_delete or queue.queue_arguments)
+
+
+class _NoClient:
+    """Redis client that cannot send commands. A channel sends a PING when it is opened."""
+
+    def ping(self) -> None:
+        pass
+
+    def __getattr__(self, command: str) -> Any:
+        raise BrokerNeeded(f"kombu uses {command} of its Redis client")
+
+
+def _recording(transport: Any) -> type:
+    """Return `transport` with channels that append their commands to a list."""
+    KOMBU.require(transport.Channel, "_create_client", "_put", "_put_fanout")
+
+    class RecordingChannel(transport.Channel):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.commands: list[tuple[str, Any, Any]] = []
+            super().__init__(*args, **kwargs)
+
+        def _create_client(self, asynchronous: bool = False) -> Any:
+            return _NoClient()
+
+        def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
+            super()._put(queue, message, _publish_batch=self, **kwargs)
+
+        def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
+            super()._put_fanout(exchange, message, routing_key, _publish_batch=self, **kwargs)
+
+        def add(self, name: str, *args: Any) -> None:
+            """Record a command. kombu calls this method of a batch of messages."""
+            self.commands.append((name, *args))
+
+    class RecordingTransport(transport):  # type: ignore[misc]
+        Channel = RecordingChannel
+
+    return RecordingTransport

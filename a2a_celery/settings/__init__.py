@@ -159,6 +159,10 @@ class Settings:
     Each further wait is twice as long. A run is not published while its message may still be in the queue.
     """
 
+    publish_on_accept: bool = True
+    """True to let the store push the Celery message of a run when it accepts the client's message, if broker and store
+    are one Redis server. False to publish each run afterwards."""
+
     max_request_bytes: Annotated[int, at_least(1024, " bytes")] = 10 * 1024 * 1024
     """Maximum size of a request body in bytes."""
 

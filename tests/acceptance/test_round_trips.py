@@ -81,6 +81,23 @@ def test_a_blocking_message_costs_its_gateway_one_and_its_worker_two(
     assert asked == {name: messages * times for name, times in each.items()}
 
 
+def test_accepting_a_message_queues_its_run(pair: tuple[Fleet, Gateway]) -> None:
+    fleet, gateway = pair
+    pushes: list[tuple[str, int]] = []
+    with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
+        for _ in range(3):
+            send(gateway, "echo", "hello")
+        client.echo("that is all")
+        for entry in monitor.listen():
+            name, *arguments = entry["command"].split()
+            if name == "ECHO":
+                break
+            if name == "LPUSH" and arguments[0] == fleet.queue:
+                pushes.append((entry["client_type"], entry["db"]))
+
+    assert pushes == [("lua", 1)] * 3, "create_task pushes the message of kombu"
+
+
 def test_a_message_that_waits_for_nothing_costs_its_gateway_one(pair: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = pair
 

@@ -1,7 +1,9 @@
 """Acceptance of messages: validate the message, route it, write it to the store, then publish the run. An accepted
 message is never lost.
 
-The fact that a run was published is recorded in the background, in batches, so that no request waits for it.
+If broker and store are one Redis server, the script that writes the message also pushes the run to its queue.
+Otherwise, the run is published in the background, and this fact is recorded in batches, so that no request waits for
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from a2a.types import Message, SendMessageRequest, Task
 from a2a.utils.errors import A2AError, UnsupportedOperationError
 
 from ...acceptance.errors import invalid, not_found
-from ...acceptance.new_tasks import NewTasks, idempotency_key, run_options, with_ids
+from ...acceptance.new_tasks import BrokerMessages, NewTasks, idempotency_key, run_options, with_ids
 from ...agents import Agent
 from ...caller import Caller
 from ...clock import SYSTEM_CLOCK, Clock
@@ -36,7 +38,7 @@ from ...store.webhooks.push_configs import NewPushConfig
 from .limits import OwnerLimits
 from .push_configs import PushConfigs, too_many_configs
 from .structured_answers import messages_with_arguments, require_fitting_answer
-from .task_reader import TaskReader, closed_task_error
+from .task_reader import StoredTask, TaskReader, closed_task_error
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class BackgroundPublisher:
     ) -> None:
         self._clock = clock
         self.publisher = publisher
+        self.messages = BrokerMessages(publisher, settings, clock)
         self._store = store
         self._keys = keys
         self._settings = settings
@@ -213,12 +216,13 @@ class MessageAcceptor:
             push=await self._push(params, context, task_id),
             limits=await self._limits.task_limits(),
             reply_channel=reply_channel,
+            messages=self._publisher.messages,
         )
         answer = await self._store.run(new.create)
         match answer:
-            case answers.Created(task, newest, is_blocked):
-                if not is_blocked:
-                    self._publisher.publish(self._agent.name, RunRef(task_id, 1), new.options)
+            case answers.Created(task, newest, is_blocked, is_published):
+                if not is_blocked and not is_published:
+                    self._publish(RunRef(task_id, 1), new.options, was_prepared=new.has_message)
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=0, new=True)
             case answers.Known():
                 return await self._accepted_before(answer, scope)
@@ -235,16 +239,16 @@ class MessageAcceptor:
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
         task_id = params.message.task_id
-        length = None if self._new_tasks.is_call else 0  # a call takes all messages of the client
-        stored = await self._task_reader.read(
-            scope, task_id, history_length=length, artifacts=False, resolve_blobs=self._new_tasks.is_call
-        )
+        stored, next_run = await asyncio.gather(self._read(scope, task_id), self._next_run(task_id))  # one round trip
         task = stored.task
         if stored.archived:
             raise closed_task_error(task_id, task.status.state)
         request = with_ids(params, context.tenant, task_id, task.context_id)
         caller = Caller.of(context)
         options = run_options(self._agent, request, caller, self._next_call(task, request.message))
+        message = None
+        if next_run is not None:
+            message = self._publisher.messages.of(self._agent.name, RunRef(task_id, next_run), options)
         answer = await self._add_message(
             request,
             partial(
@@ -262,6 +266,7 @@ class MessageAcceptor:
                 limits=await self._limits.task_limits(),
                 max_bytes=self._settings.task_max_bytes,
                 on_message=self._agent.on_message,
+                broker_message=message,
             ),
         )
         match answer:
@@ -274,9 +279,9 @@ class MessageAcceptor:
                 raise closed_task_error(task_id, state)
             case answers.Full() | answers.Working() | answers.TooLarge() | answers.TooManyConfigs():
                 raise _refusal(answer, task_id, self._settings.task_max_bytes)
-            case answers.Begun(run, task, newest, is_blocked, is_resolved):
-                if not is_blocked:
-                    self._publisher.publish(self._agent.name, RunRef(task_id, run), options)
+            case answers.Begun(run, task, newest, is_blocked, is_resolved, is_published):
+                if not is_blocked and not is_published:
+                    self._publish(RunRef(task_id, run), options, was_prepared=message is not None and run == next_run)
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=0, new=True, is_resolved=is_resolved)
             case answers.Delivered(task, newest, is_resolved):
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=0, is_resolved=is_resolved)
@@ -288,6 +293,26 @@ class MessageAcceptor:
                 raise self._new_tasks.refusal(answer)
             case answers.Limited():
                 raise self._limits.limit_error(self._agent.name, answer)
+
+    async def _read(self, scope: Scope, task_id: str) -> StoredTask:
+        is_call = self._new_tasks.is_call
+        length = None if is_call else 0  # a call takes all messages of the client
+        return await self._task_reader.read(
+            scope, task_id, history_length=length, artifacts=False, resolve_blobs=is_call
+        )
+
+    async def _next_run(self, task_id: str) -> int | None:
+        """Return the number of the run that a message to the task begins, or None if the run is published later."""
+        if not self._publisher.messages.is_enabled:
+            return None
+        return await self._store.run(tasks.read_next_run(self._keys, task_id))
+
+    def _publish(self, ref: RunRef, options: RunOptions, *, was_prepared: bool) -> None:
+        """Publish a run that the store has not pushed to its queue. `was_prepared` if the store received its
+        message."""
+        if was_prepared:
+            self._publisher.messages.record_refusal()
+        self._publisher.publish(self._agent.name, ref, options)
 
     async def _add_message(
         self, request: SendMessageRequest, operation: Callable[..., Operation[answers.Continued]]

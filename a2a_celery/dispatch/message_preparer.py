@@ -1,0 +1,197 @@
+"""Messages of runs that a script of the store pushes to the broker, if broker and store are one Redis process.
+
+Celery and kombu make the message, as they do for a run that a `Publisher` publishes, so workers see no difference. The
+script that accepts a client's message pushes the Celery message. The run of an accepted message is therefore in its
+queue, even if the process of the gateway ends at once.
+
+The run of any other message is published after it was accepted; see `MessagePreparer.prepare`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from threading import Lock, Thread
+from typing import Any
+
+from celery import Celery, Task, signals
+from celery.app.routes import MapRoute
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..integrations.kombu import BrokerNeeded, RecordedMessage, RecordingProducer
+from ..telemetry.tracing import tracing
+from .connection import PublishingPool
+from .options import RunOptions
+
+logger = logging.getLogger(__name__)
+
+CHECK_INTERVAL = 10.0
+"""Minimum seconds between two checks of the broker's process."""
+
+MAX_BODY = 1 << 16
+"""Maximum bytes of a message. A script blocks Redis, and the store receives the bytes of the message twice."""
+
+MAX_QUEUES = 1000
+"""Maximum number of remembered queues. The limit is needed because routes may name any number of queues."""
+
+OWN_RECEIVERS = frozenset({"a2a_celery.exposing"})
+"""Receivers of ``before_task_publish`` that ignore the publishes of a gateway, by their ``dispatch_uid``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMessage:
+    """Message of a run for the Redis process with the run id `server`.
+
+    Attributes:
+        server: run id of the broker's process, see the command INFO.
+        database: database of the broker.
+        queue: list that receives `body`.
+        body: message as kombu would write it.
+        event_channel: channel of the ``task-sent`` event, or "" if there is no event.
+        event: event as kombu would publish it.
+    """
+
+    server: str
+    database: int
+    queue: str
+    body: bytes
+    event_channel: str = ""
+    event: bytes = b""
+
+
+class MessagePreparer:
+    """Maker of messages that the store pushes to the broker.
+
+    Args:
+        app: App that publishes.
+        pool: Pool of connections to the broker.
+    """
+
+    def __init__(self, app: Celery, pool: PublishingPool, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._app = app
+        self._pool = pool
+        self._clock = clock
+        self._lock = Lock()
+        self._producer: RecordingProducer | None = None
+        self._server: tuple[str, int] | None = None
+        self._declared: set[str] = set()
+        self._undeclared: dict[str, Any] = {}
+        self._next_check = self._clock.monotonic()
+        self._is_checking = False
+        self._is_impossible = False
+
+    def prepare(self, options: RunOptions, publish: Callable[[Any], None]) -> PreparedMessage | None:
+        """Return the message that ``publish(producer)`` publishes, or None if the run must be published later.
+
+        This function does not wait for the broker. A thread reads the broker's run id and declares queues. Until it has
+        done so, the result is None.
+
+        The result is also None for a broker that is no Redis server, for a transport with ``global_keyprefix``, for a
+        message with a start time, of more than `MAX_BODY` bytes, through an exchange, or to a queue that expires, and
+        with routers, receivers of Celery's publish signals, an ``apply_async`` of the task's class, or traces, because
+        these must not run for a message that may be refused, or may block.
+        """
+        if self._is_impossible or options.not_before is not None:
+            return None
+        with self._lock:
+            try:
+                if not self._is_plain(options):
+                    return None
+                recorded = self._record(publish)
+            except BrokerNeeded as e:
+                logger.debug("a run will be published after its message is accepted: %s", e)
+                return None
+            except Exception:  # publishing the run reports the cause
+                return None
+            server = self._server
+            if recorded.queue is not None and recorded.queue.name not in self._declared:
+                server = None
+                self._declare_soon(recorded.queue)
+            self._check_soon()
+        if server is None or len(recorded.body) > MAX_BODY:
+            return None
+        return PreparedMessage(*server, recorded.key, recorded.body, recorded.event_channel, recorded.event)
+
+    def suspend(self) -> None:
+        """Prepare no message until the next check. A script did not push a message: the store is another server."""
+        with self._lock:
+            if self._server is not None:
+                logger.debug("the store did not push a message: runs are published after they are accepted")
+            self._server = None
+
+    def _is_plain(self, options: RunOptions) -> bool:
+        task: Task | None = None if options.call is None else self._app.tasks.get(options.call.task)
+        return (
+            tracing() is None
+            and self._app.current_worker_task is None
+            and not self._app.conf.task_always_eager
+            and (task is None or type(task).apply_async is Task.apply_async)
+            and all(isinstance(router, MapRoute) for router in self._app.amqp.router.routes)
+            and not any(map(_has_receivers, _PUBLISH_SIGNALS))
+        )
+
+    def _record(self, publish: Callable[[Any], None]) -> RecordedMessage:
+        if self._producer is None:
+            try:
+                self._producer = RecordingProducer(self._pool.connection)
+            except BrokerNeeded as e:
+                self._is_impossible = True
+                logger.debug("runs are published after they are accepted: %s", e)
+                raise
+        return Context().run(self._producer.record, publish)
+
+    def _declare_soon(self, queue: Any) -> None:
+        if queue.name in self._undeclared:
+            return
+        if len(self._undeclared) + len(self._declared) >= MAX_QUEUES:
+            self._undeclared.clear()
+            self._declared.clear()
+        self._undeclared[queue.name] = queue
+        if self._server is not None:
+            self._next_check = self._clock.monotonic()
+
+    def _check_soon(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._next_check and not self._is_checking:
+            self._is_checking = True
+            self._next_check = now + CHECK_INTERVAL
+            with suppress(RuntimeError):  # the process ends
+                Thread(target=self._check, name="a2a-broker-check", daemon=True).start()
+
+    def _check(self) -> None:
+        """Read the run id of the broker's process, and declare the queues that a message needed."""
+        server: tuple[str, int] | None = None
+        declared: set[str] = set()
+        with self._lock:
+            undeclared = dict(self._undeclared)
+        try:
+            with self._pool.acquire() as producer:
+                channel = producer.channel
+                with channel.conn_or_acquire() as client:
+                    information = client.info("server")
+                # Valkey 8 names the field server_mode
+                if information.get("redis_mode", information.get("server_mode")) == "standalone":
+                    server = (str(information["run_id"]), int(channel.pool.connection_kwargs["db"]))
+                for queue in undeclared.values():
+                    producer.maybe_declare(queue)
+                declared = set(undeclared)
+        except Exception as e:  # each transport raises its own
+            logger.debug("the broker was not checked: %s: %s", type(e).__name__, e)
+        with self._lock:
+            if server != self._server:
+                self._declared.clear()
+            self._server = server
+            self._declared |= declared
+            for name in declared:
+                self._undeclared.pop(name, None)
+            self._is_checking = False
+
+
+_PUBLISH_SIGNALS = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+
+
+def _has_receivers(signal: Any) -> bool:
+    return any(uid not in OWN_RECEIVERS for (uid, _), _ in signal.receivers)

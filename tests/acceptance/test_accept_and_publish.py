@@ -1,0 +1,71 @@
+"""A message is accepted and its run queued in one step, on a fleet whose broker and store are one Redis server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from a2a_celery.store import Keys
+from tests.support.fleet import Fleet, Gateway
+from tests.support.talk import HEADERS, TIMEOUT, read, send, state
+from tests.support.waiting import eventually
+
+PUBLISHED = b"published_at"
+
+
+def pushed(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
+    """Send a message, and return its task if a script pushed its run to the queue, or {}."""
+    with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
+        task = send(gateway, "echo", "hello", returnImmediately=True)
+        client.echo("that is all")
+        for entry in monitor.listen():
+            name, *arguments = entry["command"].split()
+            if name == "LPUSH" and entry["client_type"] == "lua" and arguments[0] == fleet.queue:
+                return task
+            if name == "ECHO":
+                break
+    return {}
+
+
+def test_a_killed_gateway_loses_no_accepted_message_and_needs_no_watcher(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
+    task = eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
+    gateway.kill()
+
+    fleet.worker(pool="threads")
+
+    again = fleet.gateway()
+    eventually(lambda: state(read(again, "echo", task)) == "COMPLETED", what="the task is completed")
+
+
+def test_an_answered_question_is_queued_in_the_same_step(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
+    fleet.worker(pool="threads")
+    eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
+    task = send(gateway, "ask", "hello")
+    keys = Keys().task(str(task["id"]))
+    with redis.Redis.from_url(fleet.redis.store_url) as client:
+        asked = client.hget(keys.record, PUBLISHED)
+
+        message = {"messageId": "n", "taskId": task["id"], "role": "ROLE_USER", "parts": [{"text": "blue"}]}
+        url = f"{gateway.url}/agents/ask/message:send"
+        reply = httpx.post(url, json={"message": message}, headers=HEADERS, timeout=TIMEOUT)
+        assert reply.status_code == 200, reply.text
+
+        answered = client.hget(keys.record, PUBLISHED)
+    assert asked.split()[0] == b"1"  # type: ignore[union-attr]
+    assert answered.split()[0] == b"2"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("environment", [{"A2A_PUBLISH_ON_ACCEPT": "false"}])
+def test_the_setting_turns_it_off(fleet: Fleet, environment: dict[str, str]) -> None:
+    gateway = fleet.gateway(**environment)
+    fleet.worker(pool="threads")
+
+    tasks = [pushed(fleet, gateway) for _ in range(5)]
+
+    assert tasks == [{}] * 5
+    assert state(send(gateway, "echo", "hello")) == "COMPLETED"

@@ -1,0 +1,295 @@
+"""Messages that the store pushes: the bytes that kombu would have written, or none."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, Task, signals
+from kombu import Exchange, Queue
+
+from a2a_celery.acceptance.new_tasks import BrokerMessages
+from a2a_celery.dispatch import Call, PreparedMessage, Publisher, RunOptions
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys, Operation, redis_url
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.tasks.commands import create_task
+from tests.support.fleet import RABBITMQ_URL
+from tests.support.restarts import MortalRedis
+from tests.support.seeds import ANN, request
+from tests.support.sentinels import MASTER_NAME, running_sentinels
+from tests.support.waiting import eventually, eventually_async
+
+EVENTS = "/1.celeryev/task.sent"
+RANDOM = re.compile(rb'"(delivery_tag|reply_to)": "[0-9a-f-]{36}"')
+"""Fields that kombu chooses at random for each message, or for each thread."""
+
+
+@pytest.fixture
+def celery(server: MortalRedis) -> Celery:
+    return Celery("preparer", broker=server.broker_url, set_as_current=False)
+
+
+@pytest.fixture
+def broker(server: MortalRedis) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url(server.broker_url)) as client:
+        yield client
+
+
+def prepared(publisher: Publisher, options: RunOptions = RunOptions(), run: int = 1) -> PreparedMessage:  # noqa: B008
+    """Return a message when the broker is checked and the queue declared."""
+    return eventually(lambda: publisher.prepare("echo", "t", run, options), what="a message is prepared")
+
+
+def never_prepared(publisher: Publisher, options: RunOptions = RunOptions()) -> bool:  # noqa: B008
+    """Return True if no message is prepared although the broker would be ready for another one."""
+    return publisher.prepare("echo", "t", 1, options) is None
+
+
+def fixed(message: bytes) -> bytes:
+    return RANDOM.sub(rb'"\1": ""', message)
+
+
+def event_in(message: bytes) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(b64decode(json.loads(message)["body"]))
+    return {name: value for name, value in event.items() if name not in ("clock", "timestamp")}
+
+
+def no_change(app: Celery) -> None:
+    pass
+
+
+def pickled(app: Celery) -> None:
+    app.conf.update(task_serializer="pickle", accept_content=["pickle"])
+
+
+def compressed(app: Celery) -> None:
+    app.conf.task_compression = "gzip"
+
+
+def routed(app: Celery) -> None:
+    app.conf.task_routes = {"a2a.*": {"queue": "agents", "priority": 4}}
+
+
+def other_keys(app: Celery) -> None:
+    app.conf.broker_transport_options = {"sep": ":", "priority_steps": [0, 5], "visibility_timeout": 10}
+
+
+CALL = Call("tasks.resize", {"width": 3})
+
+
+@pytest.mark.parametrize(
+    ("configure", "agent", "options"),
+    [
+        (no_change, {}, RunOptions()),
+        (no_change, {"priority": 7}, RunOptions()),
+        (no_change, {"queue": "slow"}, RunOptions({"queue": "fast", "priority": 2})),
+        (no_change, {}, RunOptions(not_after=datetime.now(UTC) + timedelta(days=1))),
+        (no_change, {}, RunOptions(trace={"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})),
+        (no_change, {}, RunOptions(call=CALL)),
+        (pickled, {}, RunOptions()),
+        (compressed, {}, RunOptions()),
+        (routed, {}, RunOptions()),
+        (other_keys, {"priority": 9}, RunOptions()),
+    ],
+)
+def test_the_bytes_are_those_of_kombu(
+    celery: Celery, broker: redis.Redis, configure: Callable[[Celery], None], agent: dict[str, Any], options: RunOptions
+) -> None:
+    configure(celery)
+    publisher = Publisher(celery, {"echo": agent}, "another-fleet")
+
+    message = prepared(publisher, options)
+    publisher.publish("echo", "t", 1, options.to_json())
+
+    assert broker.llen(message.queue) == 1
+    assert fixed(message.body) == fixed(broker.lindex(message.queue, 0))  # type: ignore[arg-type]
+    assert (message.server, message.database) == (broker.info("server")["run_id"], 1)
+    assert (message.event_channel, message.event) == ("", b"")
+
+
+def test_a_task_sent_event_is_that_of_celery(celery: Celery, broker: redis.Redis) -> None:
+    celery.conf.task_send_sent_event = True
+    publisher = Publisher(celery, {})
+    with closing(broker.pubsub()) as events:
+        events.subscribe(EVENTS)
+        events.get_message(timeout=5)
+
+        message = prepared(publisher)
+        publisher.publish("echo", "t", 1)
+
+        sent = eventually(
+            lambda: events.get_message(ignore_subscribe_messages=True, timeout=1), what="an event is sent"
+        )
+    assert message.event_channel == EVENTS
+    assert event_in(message.event) == event_in(sent["data"])
+    assert fixed(message.body) == fixed(broker.lindex("celery", 0))  # type: ignore[arg-type]
+
+
+def test_preparing_declares_the_queue_and_publishes_nothing(celery: Celery, broker: redis.Redis) -> None:
+    publisher = Publisher(celery, {"echo": {"queue": "slow"}})
+
+    message = prepared(publisher)
+
+    assert message.queue == "slow"
+    assert {key for key in broker.keys("*") if not key.startswith(b"_kombu")} == set()  # type: ignore[union-attr]
+    assert broker.exists("_kombu.binding.slow")
+
+
+def test_each_message_has_its_own_run(celery: Celery) -> None:
+    publisher = Publisher(celery, {})
+    first, second = prepared(publisher, run=1), prepared(publisher, run=2)
+
+    ids = [json.loads(message.body)["headers"]["id"] for message in (first, second)]
+
+    assert ids == ["t.1", "t.2"]
+    assert json.loads(first.body)["properties"] != json.loads(second.body)["properties"]
+
+
+class CustomTask(Task):
+    """Task that replaces `apply_async`."""
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_async(*args, **kwargs)
+
+
+def a_prefix(app: Celery) -> None:
+    app.conf.broker_transport_options = {"global_keyprefix": "acme:"}
+
+
+def a_router(app: Celery) -> None:
+    app.conf.task_routes = (lambda name, args, kwargs, options, task=None, **_: None,)
+
+
+def a_queue_that_expires(app: Celery) -> None:
+    app.conf.task_queues = [Queue("celery", expires=60)]
+
+
+def a_topic(app: Celery) -> None:
+    app.conf.task_queues = [Queue("celery", Exchange("topic", type="topic"), routing_key="a.b")]
+
+
+def a_broadcast(app: Celery) -> None:
+    app.conf.task_queues = [Queue("celery", Exchange("fan", type="fanout"))]
+
+
+def a_custom_task(app: Celery) -> None:
+    @app.task(name=CALL.task, base=CustomTask, shared=False)
+    def resize(width: int) -> int:
+        return width
+
+
+@pytest.mark.parametrize(
+    ("configure", "options"),
+    [
+        (a_prefix, RunOptions()),
+        (a_router, RunOptions()),
+        (a_queue_that_expires, RunOptions()),
+        (a_topic, RunOptions()),
+        (a_broadcast, RunOptions()),
+        (a_custom_task, RunOptions(call=CALL)),
+        (no_change, RunOptions({"exchange": "exchange", "routing_key": "key"})),
+        (no_change, RunOptions(not_before=datetime.now(UTC) + timedelta(seconds=5))),
+        (no_change, RunOptions(call=Call("t", {"text": "x" * (1 << 17)}))),
+    ],
+)
+def test_what_a_script_cannot_push_is_not_prepared(
+    celery: Celery, configure: Callable[[Celery], None], options: RunOptions
+) -> None:
+    plain = Publisher(celery, {})
+    prepared(plain)
+    configure(celery := Celery("excluded", broker=celery.conf.broker_url, set_as_current=False))
+    publisher = Publisher(celery, {})
+    publisher.preparer._server = plain.preparer._server
+    publisher.preparer._declared = {"celery"}
+
+    assert never_prepared(publisher, options)
+
+
+@pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
+def test_receivers_of_celerys_signals_do_not_receive_a_message_that_may_be_refused(celery: Celery, name: str) -> None:
+    publisher, sent = Publisher(celery, {}), []
+    prepared(publisher)
+
+    def receive(headers: Any = None, **_: Any) -> None:
+        sent.append(headers)
+
+    signal = getattr(signals, name)
+    signal.connect(receive)
+    try:
+        assert never_prepared(publisher)
+        assert sent == []
+        publisher.publish("echo", "t", 1)
+        assert len(sent) == 1
+    finally:
+        signal.disconnect(receive)
+
+    assert publisher.prepare("echo", "t", 1, RunOptions()) is not None
+
+
+@pytest.mark.parametrize("url", [RABBITMQ_URL, "memory://", "redis://127.0.0.1:1/0"])
+def test_another_broker_or_an_unavailable_one_prepares_nothing(url: str) -> None:
+    publisher = Publisher(Celery("elsewhere", broker=url, set_as_current=False), {})
+
+    assert never_prepared(publisher)
+    eventually(lambda: not publisher.preparer._is_checking, what="the broker was checked")
+    assert never_prepared(publisher)
+
+
+def test_a_broker_that_restarts_is_another_server(server: MortalRedis, celery: Celery) -> None:
+    publisher = Publisher(celery, {})
+    before = prepared(publisher)
+    server.die()
+    server.start()
+    publisher.preparer.suspend()
+    assert never_prepared(publisher)
+    publisher.preparer._next_check = 0.0
+
+    assert prepared(publisher).server != before.server
+
+
+async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_path: Path) -> None:
+    with running_sentinels(tmp_path) as group:
+        app = Celery("sentinels", broker=group.broker_url(), set_as_current=False)
+        app.conf.broker_transport_options = {"master_name": MASTER_NAME}
+        settings = Settings(store_url=group.store_url)
+        publisher, keys = Publisher(app, {}), Keys("test")
+        store = AsyncStore(group.store_url)
+        messages = BrokerMessages(publisher, settings)
+        before = eventually(lambda: messages.of("echo", RunRef("t", 1), RunOptions()), what="a message is prepared")
+        group.wait_for_failover(group.kill_primary())
+
+        create = create_task(
+            keys, ANN, "t", "c", request(task_id="t", context_id="c"), caller=b"{}", retention=60, message=before
+        )
+        accepted = await eventually_async(lambda: answered(store, create), what="the new primary answers")
+
+        assert not accepted.is_published
+        messages.record_refusal()
+        publisher.preparer._next_check = 0.0
+        after = eventually(lambda: messages.of("echo", RunRef("u", 1), RunOptions()), what="another is prepared")
+        assert after.server != before.server
+        create = create_task(
+            keys, ANN, "u", "c", request(task_id="u", context_id="c"), caller=b"{}", retention=60, message=after
+        )
+        assert (await store.run(create)).is_published  # type: ignore[union-attr]
+        await store.aclose()
+        with group.client(group.primary()) as client:
+            client.select(1)
+            assert client.lrange("celery", 0, -1) == [after.body]
+
+
+async def answered(store: AsyncStore, operation: Operation[Any]) -> Any:
+    try:
+        return await store.run(operation)
+    except StoreUnavailable:
+        return None
