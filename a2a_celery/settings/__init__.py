@@ -159,7 +159,7 @@ class Settings:
     Each further wait is twice as long. A run is not published while its message may still be in the queue.
     """
 
-    publish_on_accept: bool = True
+    publish_on_accept: bool = False
     """True to let the store push the Celery message of a run when it accepts the client's message, if broker and store
     are one Redis server. False to publish each run afterwards."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import pytest
 import redis
 
 from a2a_celery.store import Keys
@@ -31,7 +30,7 @@ def pushed(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
 
 
 def test_a_killed_gateway_loses_no_accepted_message_and_needs_no_watcher(fleet: Fleet) -> None:
-    gateway = fleet.gateway()
+    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="true")
     task = eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
     gateway.kill()
 
@@ -42,7 +41,7 @@ def test_a_killed_gateway_loses_no_accepted_message_and_needs_no_watcher(fleet: 
 
 
 def test_an_answered_question_is_queued_in_the_same_step(fleet: Fleet) -> None:
-    gateway = fleet.gateway()
+    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="true")
     fleet.worker(pool="threads")
     eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
     task = send(gateway, "ask", "hello")
@@ -60,9 +59,8 @@ def test_an_answered_question_is_queued_in_the_same_step(fleet: Fleet) -> None:
     assert answered.split()[0] == b"2"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("environment", [{"A2A_PUBLISH_ON_ACCEPT": "false"}])
-def test_the_setting_turns_it_off(fleet: Fleet, environment: dict[str, str]) -> None:
-    gateway = fleet.gateway(**environment)
+def test_it_is_off_by_default(fleet: Fleet) -> None:
+    gateway = fleet.gateway()
     fleet.worker(pool="threads")
 
     tasks = [pushed(fleet, gateway) for _ in range(5)]

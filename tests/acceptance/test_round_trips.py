@@ -82,7 +82,9 @@ def test_a_blocking_message_costs_its_gateway_one_and_its_worker_two(
 
 
 def test_accepting_a_message_queues_its_run(pair: tuple[Fleet, Gateway]) -> None:
-    fleet, gateway = pair
+    fleet, _ = pair
+    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="true")
+    send(gateway, "echo", "hello")
     pushes: list[tuple[str, int]] = []
     with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
         for _ in range(3):

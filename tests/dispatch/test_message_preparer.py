@@ -261,7 +261,7 @@ async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_pat
     with running_sentinels(tmp_path) as group:
         app = Celery("sentinels", broker=group.broker_url(), set_as_current=False)
         app.conf.broker_transport_options = {"master_name": MASTER_NAME}
-        settings = Settings(store_url=group.store_url)
+        settings = Settings(store_url=group.store_url, publish_on_accept=True)
         publisher, keys = Publisher(app, {}), Keys("test")
         store = AsyncStore(group.store_url)
         messages = BrokerMessages(publisher, settings)
