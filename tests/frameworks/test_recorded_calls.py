@@ -183,7 +183,7 @@ async def test_a_result_that_is_too_large_fails_no_run(task: Task, caplog: pytes
 
     assert await task.attempt(script.run) == f"results: {'x' * 40}"
     assert script.calls == ["question 0", "x", "question 1", "x", "question 1"]
-    assert "is not recorded, and may be repeated: tool 'grow'" in caplog.text
+    assert "is not recorded, and may be repeated: tool 'grow(" in caplog.text
 
 
 async def test_without_durable_each_attempt_makes_each_call(task: Task) -> None:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.support import ROOT
+from tests.support.waiting import LIMIT
 
 FRAMEWORKS = {
     "strands": "strands",
@@ -35,7 +36,7 @@ print(json.dumps([list(a2a.agents), list(sys.modules)]))
 def test_a_gateway_serves_what_is_installed_and_imports_none_of_it(missing: list[str]) -> None:
     command = [sys.executable, "-c", PROGRAM, *missing]
     env = {**os.environ, "A2A_STORE_URL": "redis://127.0.0.1:6379/0"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=4 * LIMIT, check=False)
 
     assert done.returncode == 0, done.stderr
     agents, modules = json.loads(done.stdout)

@@ -133,8 +133,10 @@ class ForkedProcess:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._reading:
             if self.returncode is None:
-                left = None if deadline is None else max(deadline - time.monotonic(), 0)
-                if select.select([self._status], [], [], left)[0]:
+                left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
+                poll = select.poll()  # select() takes no file descriptor above 1023
+                poll.register(self._status, select.POLLIN)
+                if poll.poll(left):
                     data = os.read(self._status, 4)
                     os.close(self._status)
                     assert data, f"the fork server ended before process {self.pid}"
