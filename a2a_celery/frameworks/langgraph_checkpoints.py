@@ -27,6 +27,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 
+from ..concurrency import result_of
 from ..crypto.sealing import NotSealedHere, sealer_of
 from ..errors import SessionError
 from ..execution.agents.journal import RunJournal
@@ -200,7 +201,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         if get_ident() == self._loop_thread:
             call.close()
             raise RuntimeError("an async node called a subgraph without await: use ainvoke or astream")
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        return result_of(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def _remove_finished(self, namespace: str) -> None:
         """Remove what a resume after the newest checkpoint of `namespace` does not read.
