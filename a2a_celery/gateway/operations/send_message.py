@@ -239,7 +239,12 @@ class MessageAcceptor:
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
         task_id = params.message.task_id
-        stored, next_run = await asyncio.gather(self._read(scope, task_id), self._next_run(task_id))  # one round trip
+        next_run = None
+        if self._publisher.messages.is_enabled:
+            reading_run = self._store.run(tasks.read_next_run(self._keys, task_id))
+            stored, next_run = await asyncio.gather(self._read(scope, task_id), reading_run)  # one round trip
+        else:
+            stored = await self._read(scope, task_id)
         task = stored.task
         if stored.archived:
             raise closed_task_error(task_id, task.status.state)
@@ -300,12 +305,6 @@ class MessageAcceptor:
         return await self._task_reader.read(
             scope, task_id, history_length=length, artifacts=False, resolve_blobs=is_call
         )
-
-    async def _next_run(self, task_id: str) -> int | None:
-        """Return the number of the run that a message to the task begins, or None if the run is published later."""
-        if not self._publisher.messages.is_enabled:
-            return None
-        return await self._store.run(tasks.read_next_run(self._keys, task_id))
 
     def _publish(self, ref: RunRef, options: RunOptions, *, was_prepared: bool) -> None:
         """Publish a run that the store has not pushed to its queue. `was_prepared` if the store received its
