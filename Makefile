@@ -3,7 +3,7 @@
 PYTHON ?= .venv/bin/python
 BIN := $(dir $(PYTHON))
 CHAOS_MINUTES ?= 10
-CHAOS_BROKER ?= redis rabbitmq
+CHAOS_BROKER ?= redis rabbitmq store
 CHAOS_REDIS ?=
 CHAOS_SEED := $(or $(CHAOS_SEED),$(shell date +%s))
 

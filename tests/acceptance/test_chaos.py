@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import require_compiler
+from tests.conftest import require_broker, require_compiler
 from tests.support import small_disk
 from tests.support.chaos import ChaosRun
 from tests.support.restarts import server_of_version
@@ -27,8 +27,10 @@ DISK_BYTES = 2**31
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq", "store"])
 async def test_nothing_is_lost_doubled_or_stuck_whatever_dies(tmp_path: Path, broker: str) -> None:
     require_compiler()
+    require_broker(broker)
     server = server_of_version(REDIS)
     assert server is not None, f"no Redis {REDIS} here"
     disk = SmallDisk(tmp_path / "disk", DISK_BYTES) if small_disk.is_available() else None

@@ -78,7 +78,8 @@ class Disruptor:
             self.skipped += 1
             return
         fleet = self._fleet
-        if disruption.kind == "fill broker" and fleet.broker is None:  # other tests share the RabbitMQ
+        is_shared = target == "broker" and fleet.broker is None
+        if is_shared and (fleet.proxy is None or disruption.kind == "fill broker"):  # with the store, or other tests
             self.skipped += 1
             return
         incident = self._add_incident(disruption)

@@ -169,7 +169,7 @@ class ChaosFleet(Fleet):
 
     Args:
         folder: Folder of the processes' files.
-        broker: "redis" or "rabbitmq".
+        broker: "redis", "rabbitmq", or "store" for another database of the store, to which the store publishes runs.
         workers: Pool and concurrency of each worker.
         gateways: Number of gateways.
         watchers: Number of watchers.
@@ -194,7 +194,8 @@ class ChaosFleet(Fleet):
     ) -> None:
         marks = folder / "marks"
         marks.mkdir()
-        super().__init__(folder, broker, app="tests.support.chaos_agents", **CLOCKWORK, **{MARKS: str(marks)})
+        servers = "redis" if broker == "store" else broker
+        super().__init__(folder, servers, app="tests.support.chaos_agents", **CLOCKWORK, **{MARKS: str(marks)})
         self.redis.stop()
         self.marks = marks
         self._server, self.clock, self._disk = server, clock, disk
@@ -205,7 +206,10 @@ class ChaosFleet(Fleet):
         self.broker = PortRedis(folder / "broker", server) if broker == "redis" else None
         self.proxy: BreakableProxy | None = None
         self._env["A2A_STORE_URL"] = self.store.url
-        if self.broker is not None:
+        if broker == "store":
+            self.broker_url = self._env["CELERY_BROKER_URL"] = self.store.url.removesuffix("/0") + "/1"
+            self._env["A2A_PUBLISH_ON_ACCEPT"] = "true"
+        elif self.broker is not None:
             self.broker_url = self._env["CELERY_BROKER_URL"] = self.broker.url
         else:
             parts = urlsplit(RABBITMQ_URL)
