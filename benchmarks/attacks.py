@@ -95,6 +95,30 @@ def after_tasks(number: int, body: bytes, attack: Attack) -> Attack:
     return prepared
 
 
+async def subscriptions(url: str) -> None:
+    """Create a large task that works for the time of the attack, and subscribe to it over all connections, again and
+    again."""
+    large = json.loads(load.body("60", returnImmediately=True))
+    large["message"]["metadata"] = {"values": [0] * 19_000}
+
+    async with load.client() as session:
+        created = session.post(f"{url}/agents/silent/message:send", json=large, headers=headers(KEYS["loud"]))
+        async with created as response:
+            task_id = (await response.json())["task"]["id"]
+
+        async def subscribe() -> None:
+            while True:
+                try:
+                    path = f"/agents/silent/tasks/{task_id}:subscribe"
+                    async with session.get(f"{url}{path}", headers=headers(KEYS["loud"])) as response:
+                        count(response.status)
+                        await response.content.readline()
+                except aiohttp.ClientError as e:
+                    count(type(e).__name__)
+
+        await asyncio.gather(*(subscribe() for _ in range(CONNECTIONS)))
+
+
 def trickled(head: str) -> Attack:
     """Return an attack that opens connections, sends the start of a request, and then a byte every second."""
 
@@ -137,6 +161,7 @@ ATTACKS: dict[str, Attack] = {
     "identifiers": repeated(f"/agents/echo/tasks/{'x' * 200}", b"", method="GET"),
     "values": repeated(SEND, message(values=[0] * 19_000)),
     "reads of values": after_tasks(11, message(values=[0] * 19_000), repeated(LIST, b"", method="GET")),
+    "subscriptions": subscriptions,
     "too many values": repeated(SEND, message(values=[0] * 300_000)),
     "no JSON": repeated(SEND, b"[" * 1_000_000),
     "half heads": trickled(HEAD),

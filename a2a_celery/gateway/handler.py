@@ -150,7 +150,7 @@ class GatewayHandler(RequestHandler):
                 yield page
                 del page
 
-    @operation("SubscribeToTask")
+    @operation("SubscribeToTask", bounded=True)
     async def subscription_pages(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[list[StreamEvent], None]:

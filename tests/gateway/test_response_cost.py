@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from a2a_celery.store.tasks.commands import MAX_DEBT
 from tests.support.clients import GRPC_V1, V1
 from tests.support.limited import Limited, limited
 from tests.support.seeds import Seeds, chunk, status
+from tests.support.waiting import eventually_async
 
 SCOPE = Scope("echo")
 TOKEN_SECONDS = 100
@@ -292,7 +294,23 @@ async def test_lists_at_once_are_read_one_after_another(
     assert reads == [0], "what is refused is not read"
 
 
-@pytest.mark.parametrize("read", ["GetTask", "JSON-RPC GetTask", "0.3 GetTask", "gRPC GetTask"])
+def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the ids of the tasks that the gateway reads from now on."""
+    reads: list[str] = []
+    read = TaskReader.read
+
+    async def recorded(self: TaskReader, scope: Scope, task_id: str, **options: Any) -> Any:
+        reads.append(task_id)
+        return await read(self, scope, task_id, **options)
+
+    monkeypatch.setattr(TaskReader, "read", recorded)
+    return reads
+
+
+BURSTS = ["GetTask", "JSON-RPC GetTask", "0.3 GetTask", "gRPC GetTask", "replay", "JSON-RPC replay", "gRPC replay"]
+
+
+@pytest.mark.parametrize("read", BURSTS)
 async def test_of_a_burst_few_large_tasks_are_read_before_the_first_is_paid(
     store: AsyncStore,
     redis_server: EmbeddedRedis,
@@ -302,14 +320,7 @@ async def test_of_a_burst_few_large_tasks_are_read_before_the_first_is_paid(
     read: str,
 ) -> None:
     task_id = await ended(seeds, text="x" * 40 * BYTES_PER_TOKEN)
-    reads: list[str] = []
-    read_task = TaskReader.read
-
-    async def recorded(self: TaskReader, *args: Any, **options: Any) -> Any:
-        reads.append(task_id)
-        return await read_task(self, *args, **options)
-
-    monkeypatch.setattr(TaskReader, "read", recorded)
+    reads = recorded_reads(monkeypatch)
     rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
     async with limited(store, redis_server.store_url, keys, **rate) as gateway:
         answers = await asyncio.gather(*(READS[read](gateway, task_id) for _ in range(20)), return_exceptions=True)
@@ -381,3 +392,45 @@ async def test_a_large_result_is_written_as_json_of_the_older_protocol_in_a_thre
     await JSON_READS[read](gateway, await ended(seeds, values=4 * VALUES_PER_TOKEN))
 
     assert set(threads) == {"a2a-parser_0"}
+
+
+async def test_a_burst_of_subscriptions_to_a_large_task_reads_few_tasks_before_the_first_is_paid(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = await claimed(seeds, text="x" * 40 * BYTES_PER_TOKEN)
+    reads = recorded_reads(monkeypatch)
+    rate = {"owner_requests_per_second": 0.1, "owner_request_burst": 20}
+    async with limited(store, redis_server.store_url, keys, **rate) as gateway, gateway.served() as http:
+        statuses: list[int] = []
+
+        async def subscribe() -> None:
+            path = f"/tasks/{claim.ref.task_id}:subscribe"
+            async with http.stream("GET", path, headers=V1, timeout=None) as response:
+                statuses.append(response.status_code)
+                async for _ in response.aiter_lines():
+                    pass
+
+        async def others_refused() -> bool:
+            return statuses.count(429) == 19
+
+        async with asyncio.TaskGroup() as subscribers:
+            for _ in range(20):
+                subscribers.create_task(subscribe())
+            await eventually_async(others_refused, what="the other subscriptions are refused")
+            await seeds.settled(claim, status(COMPLETED), before=1)
+
+    assert statuses.count(200) == 1
+    assert len(reads) <= UNPAID_READS, "what is refused is not read"
+
+
+async def test_subscriptions_that_wait_for_news_let_others_read(gateway: Limited, seeds: Seeds) -> None:
+    claim = await claimed(seeds, text="x" * 4 * BYTES_PER_TOKEN)
+    path = f"/tasks/{claim.ref.task_id}:subscribe"
+    async with gateway.served() as http, AsyncExitStack() as stack:
+        first = await stack.enter_async_context(http.stream("GET", path, headers=V1))
+        newest = await anext(line.removeprefix("id: ") async for line in first.aiter_lines() if line.startswith("id"))
+        for _ in range(2 * UNPAID_READS):
+            waiting = http.stream("GET", path, headers={**V1, "Last-Event-ID": newest}, timeout=None)
+            await stack.enter_async_context(waiting)
+
+        assert (await gateway.http.get(f"/tasks/{claim.ref.task_id}", headers=V1)).status_code == 200

@@ -182,7 +182,8 @@ def operation(name: str, *, counted: bool = True, in_turn: bool = False, bounded
             is unavailable.
         in_turn: True for an operation that reads many tasks. An owner's calls are executed one after another, because
             many large reads at once delay the reads of other owners.
-        bounded: True for an operation that reads one task. An owner may call it `UNPAID_READS` times concurrently.
+        bounded: True for an operation that reads one task. An owner may call it `UNPAID_READS` times concurrently. A
+            stream counts until its first page is paid for.
     """
 
     def wrap(method: F) -> F:
@@ -235,7 +236,7 @@ def limited(counted: bool, in_turn: bool, bounded: bool) -> Callable[[F], F]:
 
     def wrap(method: F) -> F:
         if inspect.isasyncgenfunction(method):
-            return _limited_stream(method, counted)  # type: ignore[return-value]
+            return _limited_stream(method, counted, bounded)  # type: ignore[return-value]
         return _limited_unary(method, counted, in_turn, bounded)  # type: ignore[return-value]
 
     return wrap
@@ -263,13 +264,17 @@ def _limited_unary(method: Callable[..., Any], counted: bool, in_turn: bool, bou
     return unary
 
 
-def _limited_stream(method: Callable[..., AsyncGenerator[Any, None]], counted: bool) -> Callable[..., Any]:
+def _limited_stream(
+    method: Callable[..., AsyncGenerator[Any, None]], counted: bool, bounded: bool
+) -> Callable[..., Any]:
     @functools.wraps(method)
     async def stream(self: LimitedHandler, params: Any, context: ServerCallContext) -> AsyncGenerator[Any, None]:
         seconds, meter, scope = context.state.get(RETRY_SECONDS), meter_of(context), scope_of(context)
         try:
             await _require_within_limits(self, params, context, counted)
             with self.limits.stream(self.agent.name, context):
+                if bounded and self.limits.counts_requests:
+                    await meter.acquire_read(self.limits, self.agent.name, scope)
                 pages = method(self, params, context)
                 del params, context  # a long stream must not keep the request in memory
                 async with aclosing(pages):

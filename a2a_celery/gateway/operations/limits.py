@@ -49,8 +49,8 @@ VALUES_PER_TOKEN = 500
 
 
 UNPAID_READS = 4
-"""Maximum number of an owner's GetTask requests that a gateway process executes at a time. A large task counts until
-its response is paid for."""
+"""Maximum number of tasks that a gateway process reads at a time for an owner's GetTask and SubscribeToTask requests.
+A large task counts until its response is paid for."""
 
 
 def tokens_of(size: int, values: int) -> int:
