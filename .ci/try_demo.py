@@ -16,6 +16,11 @@ import psutil
 READY = "# Ready"
 END = "# Ctrl-C stops everything"
 LIMIT = 60.0
+STEPS = 4
+ANSWERS = "2\nFriday\n"
+"""Answers to the questions of the tour's first step."""
+TOUR_LIMIT = 240.0
+"""Seconds for the tour, which kills a worker and a gateway."""
 STOP_LIMIT = 5.0
 
 
@@ -37,11 +42,13 @@ def main(command: list[str]) -> int:
     assert END in printed, f"not whole:\n{printed}"
     print(f"ready after {time.monotonic() - began:.1f} s")
     block = printed[printed.index(READY) :]
-    family = [psutil.Process(demo.pid), *psutil.Process(demo.pid).children(recursive=True)]
-    answered = subprocess.run(["bash", "-c", block], capture_output=True, text=True, timeout=60, check=False)
+    answered = subprocess.run(
+        ["bash", "-c", block], input=ANSWERS, capture_output=True, text=True, timeout=TOUR_LIMIT, check=False
+    )
     assert answered.returncode == 0, answered.stderr
-    assert answered.stdout.count("TASK_STATE_COMPLETED") >= 2, answered.stdout
+    assert answered.stdout.count("COMPLETED") >= STEPS, answered.stdout
     print(answered.stdout[-600:])
+    family = [psutil.Process(demo.pid), *psutil.Process(demo.pid).children(recursive=True)]
     demo.send_signal(signal.SIGINT)
     stopping = time.monotonic()
     demo.stdout.read()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import cycle, islice
 
 from a2a_celery import Turn
 
@@ -39,6 +40,7 @@ WORDS = [
 @a2a.agent("story", description="Tells a short story, a word at a time.", max_attempts=3)
 async def story(turn: Turn) -> AsyncIterator[str]:
     await turn.say("Let me think …")
-    for word in WORDS:
+    count = next((int(word) for word in turn.text.split() if word.isdecimal()), len(WORDS))
+    for word in islice(cycle(WORDS), count):
         await asyncio.sleep(0.1)
         yield word + " "

@@ -30,9 +30,10 @@ def main() -> None:
 def demo(context: click.Context, /, **chosen: Any) -> None:
     """Run sample agents with Redis, a worker, a watcher and a gateway.
 
-    Prints commands to try. ``celery -A … a2a dev`` does the same with your app. Ctrl-C stops all processes.
+    Prints a tour to try, which kills processes: the demo starts them again. ``celery -A … a2a dev`` runs your app.
+    Ctrl-C stops all processes.
     """
-    context.exit(run_dev(sample_agents(), DevOptions(**chosen)))
+    context.exit(run_dev(sample_agents(), DevOptions(has_tour=True, **chosen)))
 
 
 main.add_command(call)

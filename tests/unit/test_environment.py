@@ -10,7 +10,7 @@ import pytest
 import yaml
 from celery import Celery
 
-from a2a_celery.cli.dev.supervisor import NETWORKS, SECRET_KEY, with_embedded, with_redis
+from a2a_celery.cli.dev.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings.loading import load_settings
 

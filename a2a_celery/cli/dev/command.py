@@ -13,7 +13,8 @@ import click
 from ...app import A2A
 from ...errors import ConfigError
 from ...settings.loading import with_files
-from .supervisor import STORE, AppLocation, DevOptions, Supervisor
+from .environment import STORE
+from .supervisor import AppLocation, DevOptions, Supervisor
 
 
 def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +36,7 @@ def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
                 help="A folder in which the embedded Redis keeps its data between runs.",
             ),
+            click.option("--verbose", is_flag=True, help="Also show the output of the processes while they start."),
         )
     ):
         command = option(command)

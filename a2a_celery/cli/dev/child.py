@@ -1,0 +1,145 @@
+"""Child process of the supervisor, and the terminal that all children share."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from threading import Event, Lock, Thread
+
+import click
+
+from .process_guard import signal_group
+
+REMEMBERED = 20
+"""Number of output lines that are repeated if a child ends unexpectedly."""
+
+DEV = "dev"
+
+URGENT = re.compile(r" (ERROR|CRITICAL)[ /]|listening on .* without authentication")
+"""Lines that are shown although the output is folded."""
+
+OUTPUT_TIMEOUT = 0.5
+"""Seconds to wait for the output of an ended child, whose pipe a grandchild may hold open."""
+
+NAME_WIDTH = 7
+COLOURS = {DEV: "cyan", "redis": "red", "worker": "green", "watcher": "yellow", "gateway": "magenta"}
+
+
+class Screen:
+    """Terminal shared by the supervisor and its children. Lines are written as a whole, prefixed with the name of their
+    process.
+
+    Attributes:
+        is_folded: True while the output of children is hidden, except for urgent lines.
+    """
+
+    def __init__(self, *, is_folded: bool) -> None:
+        self.is_folded = is_folded
+        self._lock = Lock()
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # an agent may print characters that this terminal cannot show
+
+    def say(self, who: str, line: str) -> None:
+        """Write one line, in colour if the output is a terminal."""
+        self.show(click.style(f"{who:{NAME_WIDTH}} | ", fg=COLOURS.get(who)) + line)
+
+    def forward(self, who: str, line: str) -> None:
+        """Write one line of a child, unless the output is folded and the line is not urgent."""
+        if not self.is_folded or URGENT.search(line):
+            self.say(who, line)
+
+    def show(self, text: str) -> None:
+        """Write lines unchanged."""
+        # a closed terminal must not keep the supervisor from stopping its children
+        with self._lock, suppress(OSError):
+            click.echo(text)
+
+
+class Child:
+    """A running child process and its output.
+
+    Attributes:
+        code: Exit code, or the negative number of the signal that ended the process, or None while the process runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        folder: Path | None,
+        screen: Screen,
+        ended: Callable[[Child], None],
+        hide: str | None = None,
+    ) -> None:
+        """Start the process. When the process ends, `ended` is called from a thread. Lines that contain `hide` are not
+        shown."""
+        self.name = name
+        self.code: int | None = None
+        self._screen = screen
+        self._hide = hide
+        self._last: deque[str] = deque(maxlen=REMEMBERED)
+        self._ended_event = Event()
+        self._popen = subprocess.Popen(
+            command,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = Thread(target=self._read, name=f"{name}-output", daemon=True)
+        self._reader.start()
+        Thread(target=self._wait, args=(ended,), name=f"{name}-end", daemon=True).start()
+
+    @property
+    def pgid(self) -> int:
+        """Id of the process group whose leader is the child."""
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return not self._ended_event.is_set()
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of an ended child."""
+        self._reader.join(OUTPUT_TIMEOUT)
+        return list(self._last)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process itself, not to its group."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self.pgid, number)
+
+    def kill(self) -> None:
+        """Kill the process group, and return when the process has ended and its output has been shown."""
+        signal_group(self.pgid, signal.SIGKILL)
+        self._ended_event.wait()
+        self._reader.join(OUTPUT_TIMEOUT)
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as lines:
+            for line in lines:
+                if self._hide is None or self._hide not in line:
+                    self._last.append(line.rstrip("\n"))
+                    self._screen.forward(self.name, self._last[-1])
+
+    def _wait(self, ended: Callable[[Child], None]) -> None:
+        self.code = self._popen.wait()
+        self._ended_event.set()
+        ended(self)

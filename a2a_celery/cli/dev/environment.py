@@ -1,0 +1,75 @@
+"""Environment of the processes of ``dev`` and ``demo``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from secrets import token_urlsafe
+
+from celery import Celery
+
+from ...errors import ConfigError
+from ...settings.urls import is_redis_url, is_sentinel_url
+
+STORE = "A2A_STORE_URL"
+BROKER = "CELERY_BROKER_URL"
+RESULTS = "CELERY_RESULT_BACKEND"
+PUBLIC = "A2A_PUBLIC_URL"
+SECRET_KEY = "A2A_SECRET_KEY"
+NETWORKS = "A2A_ALLOW_NETWORKS"
+UI = "A2A_UI"
+LEASE_TTL = "A2A_LEASE_TTL"
+
+
+def with_embedded(
+    app: Celery, environ: Mapping[str, str], store_url: str, broker_url: str, *, lasting: bool, loopback: bool
+) -> dict[str, str]:
+    """Return the environment with the embedded Redis as store and broker, and as result backend if that is a Redis.
+
+    URLs in the environment are kept. URLs in the app's configuration are replaced, because they are meant for
+    production. Unless the data is `lasting`, a secret key is generated. If, in addition, the gateway listens only on
+    `loopback`, webhooks to this machine are allowed so that users can try them. A gateway that other machines can reach
+    must not allow such webhooks.
+    """
+    env = {BROKER: broker_url, **_common(environ), STORE: store_url}
+    if is_redis_url(str(app.conf.result_backend or "")):
+        env.setdefault(RESULTS, broker_url)
+    if not lasting and not app.conf.get("a2a_secret_key"):
+        env.setdefault(SECRET_KEY, token_urlsafe(32))
+    if not lasting and loopback and not app.conf.get("a2a_allow_networks"):
+        env.setdefault(NETWORKS, "127.0.0.0/8 ::1/128")
+    return env
+
+
+def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
+    """Return the environment with the Redis at `url` as store, and also as broker unless a broker is configured.
+
+    Raises:
+        ConfigError: `url` names Sentinels, and no broker is configured. kombu needs the name of the primary from the
+            app.
+    """
+    env = {**_common(environ), STORE: url}
+    if not app.conf.broker_url:  # includes Celery's environment variable
+        if is_sentinel_url(url):
+            raise ConfigError("the store uses Sentinels: set broker_url, and broker_transport_options, in the app")
+        env[BROKER] = celery_url(url)
+    return env
+
+
+def celery_url(url: str) -> str:
+    """Return a store URL in Celery's format."""
+    for ours, theirs in (("unix://", "redis+socket://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
+        if url.startswith(ours):
+            url = theirs + url[len(ours) :]
+    return url.replace("db=", "virtual_host=") if url.startswith("redis+socket://") else url
+
+
+def _common(environ: Mapping[str, str]) -> dict[str, str]:
+    # Output is unbuffered, so that the output of agents appears immediately. A public URL in the app's configuration
+    # does not belong to this gateway. A public URL in the environment may belong to a tunnel and is kept.
+    return {PUBLIC: "", **environ, "PYTHONUNBUFFERED": "1"}
+
+
+def with_tour(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of ``demo``: the operator's page is served, and a lost worker is noticed soon."""
+    defaults = {"a2a_ui": (UI, "on"), "a2a_lease_ttl": (LEASE_TTL, "5")}
+    return {**dict(value for name, value in defaults.items() if app.conf.get(name) is None), **environ}

@@ -1,0 +1,128 @@
+"""Commands to try, which ``dev`` and ``demo`` print when the fleet is ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
+
+from ...agents import Agent
+
+
+def local_url(host: str, port: int) -> str:
+    """Return the URL at which a client on this machine reaches a server that listens on `host`."""
+    shown = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}.get(host)
+    if shown is None:
+        shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
+
+
+SDK_SNIPPET = """\
+import asyncio
+from a2a.client import create_client
+from a2a.helpers import get_stream_response_text, new_text_message
+from a2a.types import Role, SendMessageRequest
+
+async def main():
+    async with await create_client({url!r}) as client:
+        request = SendMessageRequest(message=new_text_message({text!r}, role=Role.ROLE_USER))
+        async for event in client.send_message(request):
+            print(event.WhichOneof("payload"), get_stream_response_text(event))
+
+asyncio.run(main())"""
+
+TEXT = "Hello"
+
+
+def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str, folder: Path | None) -> str:
+    """Return the commands to try. `url` is the gateway's, and `location` and `folder` describe the app; see
+    `AppLocation`."""
+    first = next(iter(agents))
+    # a streaming agent, so that the second example uses a different agent from the first
+    streaming = [name for name, agent in agents.items() if agent.card.capabilities.streaming and name != first]
+    second = streaming[0] if streaming else first
+    width = max(map(len, agents))
+    lines = ["", f"# Ready: {len(agents)} agent{'s' if len(agents) > 1 else ''} at {url}"]
+    for name, agent in agents.items():
+        lines.append(f"#   {name:{width}}  {_agent_url(url, name)}  {_one_line(agent.card.description)}".rstrip())
+    lines += [f"# Card of the first: {url}{AGENT_CARD_WELL_KNOWN_PATH}"]
+    if grpc_port is not None:
+        lines += [f"# gRPC: port {grpc_port}"]
+    lines += ["", "# A message, over HTTP+JSON:", _curl("curl -s", f"{_agent_url(url, first)}message:send", "try-1")]
+    lines += ["", "# A stream:", _curl("curl -sN", f"{_agent_url(url, second)}message:stream", "try-2")]
+    snippet = SDK_SNIPPET.format(url=_agent_url(url, second), text=TEXT)
+    lines += ["", "# With the SDK's client:", f"{shlex.quote(sys.executable)} - <<'END'", snippet, "END"]
+    lines += ["", "# From the command line; also get, tail, cancel, list:"]
+    lines += [f"{_celery(location, folder)} a2a send {second} {TEXT} --url {url}"]
+    lines += ["", "# Ctrl-C stops everything", ""]
+    return "\n".join(lines)
+
+
+def _agent_url(url: str, name: str) -> str:
+    return f"{url}/agents/{name}/"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _curl(command: str, url: str, message_id: str) -> str:
+    body = {"message": {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": TEXT}]}}
+    headers = "-H 'A2A-Version: 1.0' -H 'Content-Type: application/json'"
+    return f"{command} {url} {headers} \\\n  -d '{json.dumps(body)}'"
+
+
+def _celery(location: str, folder: Path | None) -> str:
+    """Return a ``celery -A location`` command that works in the current folder."""
+    command = _program("celery") or f"{shlex.quote(sys.executable)} -m celery"
+    if folder is not None and folder != Path.cwd():
+        command += f" --workdir {shlex.quote(str(folder))}"
+    return f"{command} -A {location}"
+
+
+def _program(name: str) -> str | None:
+    """Return the shell command for a script of this environment: its name if PATH finds it, or else its path. Return
+    None if there is no such script."""
+    beside = Path(sys.executable).parent / name
+    if not beside.exists():
+        return None
+    on_path = shutil.which(name)
+    is_found = on_path is not None and os.path.samefile(Path(on_path).parent, beside.parent)
+    return name if is_found else shlex.quote(str(beside))
+
+
+STORY_WORDS = 60
+KILL_DELAY = 4
+"""Seconds after which the tour kills a process: a client has started by then, and the story takes longer."""
+
+
+def tour(agents: Mapping[str, Agent], url: str, folder: Path, seconds: float) -> str:
+    """Return the tour of ``demo``. `folder` contains the process ids, and `seconds` is the time that the start took."""
+    call = f"{_program('a2a-celery') or 'a2a-celery'} call"
+    story = f'{call} {_agent_url(url, "story")} "{STORY_WORDS} words"'
+
+    def kill(name: str) -> str:
+        return f"(sleep {KILL_DELAY}; kill -9 $(cat {shlex.quote(str(folder / name))}.pid)) & {story}"
+
+    lines = [
+        "",
+        f"# Ready: {len(agents)} agents at {url} after {seconds:.1f} s. Page: {url}/ui/",
+        "# Try in another terminal:",
+        "# 1. Answer the questions of an agent.",
+        f'{call} {_agent_url(url, "booking")} "A table, please"',
+        "# 2. Kill the worker during a story. The next attempt tells it again.",
+        kill("worker"),
+        "# 3. Kill the gateway, which cuts the stream. The client continues it where it was cut.",
+        kill("gateway"),
+        "# 4. Call an agent with any HTTP client.",
+        _curl("curl -s", f"{_agent_url(url, 'echo')}message:send", "try-1"),
+        "# Ctrl-C stops everything",
+        "",
+    ]
+    return "\n".join(lines)
