@@ -238,8 +238,7 @@ class MessageAcceptor:
         )
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:
-        task_id = params.message.task_id
-        next_run = None
+        task_id, next_run = params.message.task_id, None
         if self._publisher.messages.is_enabled:
             reading_run = self._store.run(tasks.read_next_run(self._keys, task_id))
             stored, next_run = await asyncio.gather(self._read(scope, task_id), reading_run)  # one round trip
