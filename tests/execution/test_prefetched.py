@@ -75,6 +75,7 @@ def test_started_runs_and_other_tasks_are_not_prefetched(monkeypatch: pytest.Mon
 
 
 def test_a_retry_that_arrived_before_the_end_of_its_execution_is_unfinished() -> None:
+    state.reset_state()  # requests of earlier tests of this process
     executed, retry = Fetched("a.1"), Fetched("a.1")
     state.task_reserved(executed)
     state.task_accepted(executed)

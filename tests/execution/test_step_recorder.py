@@ -156,7 +156,11 @@ async def test_an_agent_that_sends_its_end_ends_its_execution_and_may_clean_up(s
             await run.events.enqueue_event(chunk("late"))
     for state in (ExecutionState.IDLE, ExecutionState.INITIALIZING):  # set by the agent
         run.execution.transition(state)
-    assert not run.events._pending
+
+    async def is_written() -> bool:  # the worker has the reply of the append, too
+        return not run.events._pending
+
+    await until(is_written)
     await run.settle(Canceled())
 
     assert not run.events.lost.is_set()

@@ -47,9 +47,9 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
     return Seeds(store, keys)
 
 
-async def first_sent(gateway: Limited) -> dict[str, Any]:
-    """Send the only message that the limit allows, and wait until its run is published."""
-    task = await gateway.sent()
+async def first_sent(gateway: Limited, **message: Any) -> dict[str, Any]:
+    """Send a message, and wait until its run, which is the only one, is published."""
+    task = await gateway.sent(**message)
 
     async def published() -> bool:
         [(_, due)] = await gateway.store.redis.zrange(gateway.keys.dispatch, 0, -1, withscores=True)
@@ -475,7 +475,7 @@ async def test_a_task_at_its_maximum_size_takes_no_more_messages(
 ) -> None:
     paused = await seeds.ended(INPUT_REQUIRED, scope=ANONYMOUS)
     async with limited(store, redis_server.store_url, keys, task_max_bytes=5_000) as gateway:
-        running = (await gateway.sent(text="x" * 1_000))["id"]
+        running = (await first_sent(gateway, text="x" * 1_000))["id"]
         before = await seeds.everything()
         for task_id in (paused, running):
             answer = await gateway.try_to_send(taskId=task_id, text="x" * 3_000)
