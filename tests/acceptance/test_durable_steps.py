@@ -21,7 +21,6 @@ from tests.support.waiting import eventually
 AGENTS = ("steps", "blocking-steps")
 RESULT = ", ".join(f"result {n}" for n in range(STEPS))
 LARGE_RESULT = sha256(b"".join(bytes([n]) * LARGE for n in range(STEPS))).hexdigest()
-CELLS = [("prefork", "redis"), ("threads", "redis"), ("asyncio", "redis"), ("prefork", "rabbitmq")]
 
 
 @contextmanager
@@ -52,8 +51,8 @@ def require_ended(gateway: Gateway, agent: str, task: dict[str, Any], text: str)
     assert text_of(ended) == text
 
 
-@pytest.mark.merge
-@pytest.mark.parametrize(("pool", "broker"), CELLS)
+@pytest.mark.every_cell
+@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
 def test_steps_on_workers_that_are_killed_between_every_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
 ) -> None:

@@ -58,9 +58,9 @@ class Families:
 
 
 @pytest.fixture(scope="module")
-def families(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Families]:
+def families(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Families]:
     env = {"A2A_LEASE_TTL": "2"}
-    with running_fleet(tmp_path_factory.mktemp("families"), app=APP, **env) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("families"), broker, app=APP, **env) as fleet:
         fleet.watcher()
         store = SyncStore(fleet.redis.store_url)
         gateway = fleet.gateway()

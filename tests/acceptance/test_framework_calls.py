@@ -15,13 +15,15 @@ from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
 
-@pytest.mark.merge
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_calls_on_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
+@pytest.mark.every_cell
+@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
+def test_calls_on_workers_that_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
+) -> None:
     monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
     # a worker that imports all frameworks under load must not lose its leases: its calls would be made again
     env = {"A2A_LEASE_TTL": "10", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
-    with running_fleet(tmp_path, "redis", app="tests.support.framework_agents", **env) as fleet:
+    with running_fleet(tmp_path, broker, app="tests.support.framework_agents", **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
         worker = fleet.worker(pool=pool, concurrency=len(AGENTS))
         tasks = {agent: send(gateway, agent, agent, returnImmediately=True) for agent in AGENTS}

@@ -1,0 +1,119 @@
+"""Waits between durable steps on real workers and watchers that are killed before, in and after each wait.
+
+Each kind of wait continues once with the same value, and no step around it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from a2a_celery.store import Keys
+from tests.acceptance.test_durable_steps import reached, require_ended
+from tests.support import durable_agents
+from tests.support.clients import message_json, rest
+from tests.support.durable_agents import lines
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.records import endings_in, log_of
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.every_cell
+
+RECEIVED = {
+    "sleeps": "awake",
+    "waits-for-signal": "Ann",
+    "waits-in-thread": "Bob",
+    "asks-number": "4",
+    "listens-once": "left",
+    "calls-child": "result 2",
+}
+"""Value that each agent receives from its wait."""
+
+
+@dataclass
+class Waits:
+    """A task of each agent, and the worker and the watcher that are killed."""
+
+    fleet: Fleet
+    pool: str
+    gateway: Gateway
+    folder: Path
+
+    def start(self) -> None:
+        """Start a worker and a watcher."""
+        self.worker = self.fleet.worker(pool=self.pool, concurrency=8)
+        self.watcher = self.fleet.watcher()
+
+    def kill(self) -> None:
+        """Kill the worker and the watcher."""
+        self.worker.kill()
+        self.watcher.kill()
+
+    def begin(self) -> None:
+        """Send the first message to each agent."""
+        self.tasks = {agent: send(self.gateway, agent, agent, returnImmediately=True) for agent in RECEIVED}
+
+    def kill_at(self, place: str) -> None:
+        """Kill the processes when each agent has reached a place, and start others."""
+        for agent in RECEIVED:
+            reached(self.folder, f"{agent}.{place}")
+        self.kill()
+        self.start()
+
+    def is_waiting(self, agent: str) -> bool:
+        """Return True if the agent waits: without a run, or in its run for a message."""
+        if agent == "listens-once":
+            return bool(lines(agent, "waits"))
+        with Redis.from_url(self.fleet.redis.store_url) as redis:
+            phase = redis.hget(Keys("a2a").task(self.tasks[agent]["id"]).record, "phase")
+        has_slept = agent == "sleeps" and (self.folder / "sleeps.after").exists()
+        asks = state(read(self.gateway, agent, self.tasks[agent])) == "INPUT_REQUIRED"
+        return phase == b"suspended" or has_slept or asks
+
+    def deliver(self) -> None:
+        """Send what the agents wait for."""
+        for agent in ("waits-for-signal", "waits-in-thread"):
+            body: dict[str, Any] = {"name": "go", "payload": {"by": RECEIVED[agent]}}
+            reply = rest(self.gateway, "POST", f"/tasks/{self.tasks[agent]['id']}:signal", body, agent=agent)
+            assert (reply.status_code, reply.json()["resumed"]) == (202, True), reply.text
+        for agent, text in (("asks-number", "3"), ("listens-once", "left")):
+            message = message_json(text, taskId=self.tasks[agent]["id"])
+            message["configuration"] = {"returnImmediately": True}
+            assert rest(self.gateway, "POST", "/message:send", message, agent=agent).status_code == 200
+        (self.folder / "child.go-on").touch()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
+def test_waits_of_each_kind_on_processes_that_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
+) -> None:
+    monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
+    env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
+    with running_fleet(tmp_path, broker, app="tests.support.waits_between_steps", **env) as fleet:
+        waits = Waits(fleet, pool, fleet.gateway(), tmp_path)
+        waits.start()
+        waits.begin()
+        waits.kill_at("before")
+        for agent in RECEIVED:
+            eventually(lambda a=agent: waits.is_waiting(a), what=f"{agent} waits")
+        eventually(lambda: lines("child", "waits"), what="the child works")
+        waits.kill()
+        waits.deliver()
+        waits.start()
+        waits.kill_at("after")
+        waits.kill_at("end")
+
+        for agent, received in RECEIVED.items():
+            task = waits.tasks[agent]
+            require_ended(waits.gateway, agent, task, received)
+            assert set(lines(agent, "received")) == {received}, "each attempt receives the same value"
+            assert Counter(lines(agent, "executed")) == {"0": 1, "2": 1}, agent
+            assert lines(agent, "effects") == ["0", "2"]
+            assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
+        assert lines("child", "executed") == ["0", "2"], "one child, whose steps are not repeated"

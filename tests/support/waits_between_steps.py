@@ -1,0 +1,109 @@
+"""Agents that wait in each way between two durable steps, and stop where their worker may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+from a2a.helpers import get_message_text
+
+from a2a_celery import Turn
+
+from .durable_agents import ATTEMPTS, FOLDER, a2a, app, is_passed, take_effect, work, write_line  # noqa: F401
+
+PLACES = ("before", "after", "end")
+"""Places of an agent before its wait, after it and after the second step."""
+
+SLEEP = 8.0
+"""Seconds, long enough for a sleep that ends the run."""
+
+
+async def stop_once(task: str, place: str) -> None:
+    """Wait at a place until the worker is killed, unless an earlier attempt has reached the place."""
+    if not is_passed(f"{task}.{place}"):
+        await asyncio.Event().wait()
+
+
+async def wait_between_steps(task: str, wait: Callable[[], Awaitable[str]]) -> str:
+    """Execute a step, wait, and execute another step. Stop once at each place."""
+    await work(task, 0)
+    await stop_once(task, "before")
+    write_line(task, "waits", "now")
+    received = await wait()
+    write_line(task, "received", received)
+    await stop_once(task, "after")
+    await work(task, 2)
+    await stop_once(task, "end")
+    return received
+
+
+@a2a.agent("sleeps", description="Sleeps.", max_attempts=ATTEMPTS)
+async def sleeps(turn: Turn) -> str:
+    async def wait() -> str:
+        await turn.sleep(SLEEP)
+        return "awake"
+
+    return await wait_between_steps("sleeps", wait)
+
+
+@a2a.agent("waits-for-signal", description="Waits for a signal.", max_attempts=ATTEMPTS)
+async def waits_for_signal(turn: Turn) -> str:
+    async def wait() -> str:
+        return str((await turn.wait_for("go"))["by"])
+
+    return await wait_between_steps("waits-for-signal", wait)
+
+
+@a2a.agent("waits-in-thread", description="Waits for a signal in a thread.", max_attempts=ATTEMPTS)
+def waits_in_thread(turn: Turn) -> str:
+    task = "waits-in-thread"
+
+    def stop(place: str) -> None:
+        if not is_passed(f"{task}.{place}"):
+            threading.Event().wait()
+
+    turn.blocking.step("first", take_effect, task, 0)
+    stop("before")
+    write_line(task, "waits", "now")
+    received = str(turn.blocking.wait_for("go")["by"])
+    write_line(task, "received", received)
+    stop("after")
+    turn.blocking.step("second", take_effect, task, 2)
+    stop("end")
+    return received
+
+
+@a2a.agent("asks-number", description="Asks for a number.", max_attempts=ATTEMPTS)
+async def asks_number(turn: Turn) -> str:
+    async def wait() -> str:
+        return str(await turn.ask("How many?", schema=int) + 1)
+
+    return await wait_between_steps("asks-number", wait)
+
+
+@a2a.agent("listens-once", description="Reads a message.", max_attempts=ATTEMPTS, on_message="steer")
+async def listens_once(turn: Turn) -> str:
+    async def wait() -> str:
+        async for message in turn.incoming():
+            return get_message_text(message)
+        raise AssertionError("the iteration has no end")
+
+    return await wait_between_steps("listens-once", wait)
+
+
+@a2a.agent("calls-child", description="Calls an agent.", max_attempts=ATTEMPTS)
+async def calls_child(turn: Turn) -> str:
+    async def wait() -> str:
+        return (await turn.call("child", "begin")).text
+
+    return await wait_between_steps("calls-child", wait)
+
+
+@a2a.agent("child", description="Waits for a file between two steps.", max_attempts=ATTEMPTS)
+async def child(turn: Turn) -> str:
+    await work("child", 0)
+    write_line("child", "waits", "now")
+    while not (FOLDER / "child.go-on").exists():  # noqa: ASYNC110 - the test creates the file
+        await asyncio.sleep(0.05)
+    return await work("child", 2)
