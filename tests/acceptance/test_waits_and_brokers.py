@@ -1,4 +1,4 @@
-"""Runs that wait for a time, a signal or a child continue after their broker was unavailable."""
+"""Waits and messages to working agents while the broker is unavailable: all continue when it is back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from a2a_celery.store import Keys
-from tests.support.clients import rest
+from tests.support.clients import message_json, rest
 from tests.support.fleet import RABBITMQ_URL, Fleet, Gateway, running_fleet
 from tests.support.proxy import proxy
 from tests.support.records import endings_in, log_of
@@ -88,3 +88,76 @@ def test_runs_that_wait_continue_after_an_interruption_of_the_broker(tmp_path: P
             [artifact] = read(gateway, agent, tasks[agent])["artifacts"]
             assert artifact["parts"][0]["text"] == text
         assert worker.running, worker.output()[-3000:]
+
+
+def say(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
+    """Send a message to a working task."""
+    body = message_json(text, taskId=task["id"]) | {"configuration": {"returnImmediately": True}}
+    reply = rest(gateway, "POST", "/message:send", body, agent=agent)
+    assert reply.status_code == 200, reply.text
+
+
+def require_result(gateway: Gateway, agent: str, task: dict[str, Any], *texts: str) -> None:
+    """Wait for the end of the task, and require its artifacts."""
+    eventually(lambda: state(read(gateway, agent, task)) != "WORKING", what=f"{agent} ends")
+    ended = read(gateway, agent, task)
+    assert state(ended) == "COMPLETED", ended
+    assert ["".join(part["text"] for part in artifact["parts"]) for artifact in ended["artifacts"]] == list(texts)
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+def test_messages_to_working_agents_arrive_during_an_interruption_of_the_broker(tmp_path: Path, broker: str) -> None:
+    """Store and pub/sub bring a message to its run. A message that becomes a turn waits for the broker."""
+    env = {**SECONDS, "TEST_FOLDER": str(tmp_path)}
+    with (
+        interruptible(broker, tmp_path / "broker") as (url, interrupt, restore),
+        running_fleet(tmp_path, broker, app="tests.support.steering_agents", **env) as fleet,
+    ):
+        through = {"CELERY_BROKER_URL": url}
+        gateway, worker = fleet.gateway(**through), fleet.worker(pool="threads", concurrency=8, **through)
+        fleet.watcher(**through)
+        agents = ("listens", "ignores", "yields-to-messages")
+        tasks = {agent: send(gateway, agent, "work", returnImmediately=True) for agent in agents}
+        reach(fleet, tasks, "running")
+
+        interrupt()
+        for text in ("left", "done"):
+            say(gateway, "listens", tasks["listens"], text)
+        require_result(gateway, "listens", tasks["listens"], "work left done")
+        say(gateway, "ignores", tasks["ignores"], "second")
+        (tmp_path / f"{tasks['ignores']['id']}.may-end").touch()
+        say(gateway, "yields-to-messages", tasks["yields-to-messages"], "finish")
+        reach(fleet, {agent: tasks[agent] for agent in ("ignores", "yields-to-messages")}, "queued")
+        restore()
+
+        require_result(gateway, "ignores", tasks["ignores"], "work", "second")
+        require_result(gateway, "yields-to-messages", tasks["yields-to-messages"], "2 finish")
+        for task in tasks.values():
+            assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
+        assert worker.running, worker.output()[-3000:]
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
+def test_messages_survive_a_worker_that_is_killed_while_the_broker_is_unavailable(tmp_path: Path, broker: str) -> None:
+    env = {**SECONDS, "TEST_FOLDER": str(tmp_path)}
+    with (
+        interruptible(broker, tmp_path / "broker") as (url, interrupt, restore),
+        running_fleet(tmp_path, broker, app="tests.support.steering_agents", **env) as fleet,
+    ):
+        through = {"CELERY_BROKER_URL": url}
+        gateway, worker = fleet.gateway(**through), fleet.worker(**through)
+        fleet.watcher(**through)
+        task = send(gateway, "listens", "work", returnImmediately=True)
+        reach(fleet, {"listens": task}, "running")
+
+        interrupt()
+        say(gateway, "listens", task, "left")
+        eventually(lambda: "heard left" in str(read(gateway, "listens", task)), what="the message is read")
+        worker.kill()
+        say(gateway, "listens", task, "right")
+        restore()
+        fleet.worker(**through)
+        say(gateway, "listens", task, "done")
+
+        require_result(gateway, "listens", task, "work left right done")
+        assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
