@@ -168,6 +168,47 @@ async def test_each_binding_takes_the_clients_trace(
     assert asked.attributes["a2a.task.id"] == the(found, "run a2a.sync-thinker").attributes["a2a.task.id"]
 
 
+def test_the_child_of_an_agent_is_below_the_run_that_called_it(
+    served: Served, spans: Collector, caller: Caller
+) -> None:
+    """The parent waits without a run: its first run calls the child, and a watcher publishes the second."""
+    rpc(served.gateway, "SendMessage", message_json("hello"), agent="delegates", **caller.headers)
+
+    spans.wait_for(caller.trace, THOUGHT, "run a2a.slow-thinker")
+
+    def runs() -> list[Collected]:
+        found = [span for span in spans.of_trace(caller.trace) if span.name == "run a2a.delegates"]
+        return found if len(found) == 2 else []
+
+    of_parent = {run.attributes["a2a.outcome"]: run for run in eventually(runs, what="both runs of the parent")}
+    found = spans.of_trace(caller.trace)
+    path = path_to(the(found, THOUGHT), found)
+    assert [step[:2] for step in ours(path)] == [
+        ("client", CALL),
+        ("gateway", "a2a SendMessage"),
+        ("gateway", "publish a2a.delegates"),
+        ("worker", "run a2a.delegates"),
+        ("worker", "publish a2a.slow-thinker"),
+        ("worker", "run a2a.slow-thinker"),
+        ("worker", THOUGHT),
+    ]
+    assert of_parent.keys() == {"suspended", "completed"}
+    assert of_parent["suspended"] in path
+    resumed = [step[:2] for step in ours(path_to(of_parent["completed"], found))]
+    assert resumed[-2:] == [("watcher", "publish a2a.delegates"), ("worker", "run a2a.delegates")]
+
+
+def test_the_child_at_a_url_is_below_the_run_that_called_it(served: Served, spans: Collector, caller: Caller) -> None:
+    url = f"{served.gateway.url}/agents/thinker"
+    rpc(served.gateway, "SendMessage", message_json(url), agent="delegates-by-url", **caller.headers)
+
+    found = spans.wait_for(caller.trace, THOUGHT, "run a2a.thinker", "run a2a.delegates-by-url")
+    steps = [step[:2] for step in ours(path_to(the(found, THOUGHT), found))]
+    below = steps[steps.index(("worker", "run a2a.delegates-by-url")) + 1 :]
+    assert [step for step in below if step[0] != "worker"][:1] == [("gateway", "a2a SendMessage")]
+    assert below[-2:] == [("worker", "run a2a.thinker"), ("worker", THOUGHT)]
+
+
 def test_a_plain_task_belongs_to_the_trace_too(served: Served, spans: Collector, caller: Caller) -> None:
     message = message_json() | {"message": {**message_json()["message"], "parts": [{"data": {"number": 21}}]}}
 

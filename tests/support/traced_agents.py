@@ -59,3 +59,23 @@ a2a.expose(double)
 async def breaks(turn: Turn) -> str:
     """Fail."""
     raise RuntimeError(f"broken by {turn.text}")
+
+
+@a2a.agent("slow-thinker")
+async def slow_thinker(turn: Turn) -> str:
+    """Think for longer than a parent waits in its run."""
+    with tracer.start_as_current_span(THOUGHT):
+        await asyncio.sleep(1)
+    return turn.text
+
+
+@a2a.agent("delegates")
+async def delegates(turn: Turn) -> str:
+    """Call an agent without HTTP, and return its result in the next run."""
+    return (await turn.call("slow-thinker", turn.text)).text
+
+
+@a2a.agent("delegates-by-url")
+async def delegates_by_url(turn: Turn) -> str:
+    """Call the agent whose URL is in the message."""
+    return (await turn.call(turn.text, "hello")).text
