@@ -8,19 +8,25 @@ from typing import Any
 
 import httpx
 import pytest
+from celery import Celery
 
+from a2a_celery import A2A
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.clock import SYSTEM_CLOCK
+from a2a_celery.gateway.asgi import build_asgi
 from a2a_celery.lifecycle.signals import MAX_PAYLOAD_BYTES
 from a2a_celery.lifecycle.states import COMPLETED
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.runs.commands import Claim, RunRef, claim_run
 from a2a_celery.store.tasks.signals import MAX_STORED_SIGNALS
+from tests.support.agents import card
 from tests.support.clients import message_json
 from tests.support.credentials import api_key_entry
 from tests.support.limited import limited
 from tests.support.seeds import LEASE_US, Seeds, status
 from tests.support.suspensions import Suspensions, wait_for
-from tests.support.waiting import eventually_async
+from tests.support.waiting import LIMIT, eventually_async
 
 
 class Caller:
@@ -165,6 +171,35 @@ async def test_a_task_that_has_ended_or_is_full_refuses_signals(site: Site) -> N
 
     assert [(reply.status_code, reason(reply)) for reply in (full, ended)] == [(400, "UNSUPPORTED_OPERATION")] * 2
     assert "TASK_STATE_COMPLETED" in ended.text
+
+
+@pytest.mark.parametrize("agent", ["executor", "resizer"])
+async def test_an_agent_that_is_no_function_refuses_signals(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, agent: str
+) -> None:
+    app = Celery("executors", broker="memory://", set_as_current=False)
+    app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
+    a2a = A2A(app)
+    a2a.add_agent(card("executor"), "acme.agents:Executor")
+
+    def resize() -> None:
+        """Resize an image."""
+
+    a2a.expose(app.task(resize, shared=False), name="resizer")
+    asgi = build_asgi(app, a2a.agents, a2a.settings, SYSTEM_CLOCK)
+    await store.redis.hset(keys.installation, "schema", SCHEMA)
+    async with (
+        asgi.router.lifespan_context(asgi),
+        httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=LIMIT) as http,
+    ):
+        caller = Caller(http, "", f"/agents/{agent}")
+        task_id = await Seeds(store, keys).created(scope=Scope(agent, "", ""))
+
+        reply = await caller.signal(task_id, {"name": "go"})
+
+    assert (reply.status_code, reason(reply)) == (400, "UNSUPPORTED_OPERATION")
+    assert "only function agents can" in reply.text
+    assert not await store.redis.exists(keys.task(task_id).signals)
 
 
 async def test_a_signal_counts_as_a_request_and_its_bytes_are_limited(
