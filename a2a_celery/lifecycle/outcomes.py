@@ -38,6 +38,9 @@ MESSAGE_UNREADABLE = "The worker could not read the Celery message."
 AGENT_REFUSED = "The agent refused the request."
 """Text for an agent that raised Celery's Reject."""
 
+NO_ANSWER = "The client did not answer in time."
+"""Text for a task that waited for its client for longer than `input_timeout`."""
+
 CANCELED_BY_CLIENT = "Cancelled by the client."
 """Text for a CancelTask of the task's client."""
 

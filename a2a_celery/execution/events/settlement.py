@@ -24,7 +24,7 @@ from ...lifecycle import EventKind, Failure, final_event, is_interrupted, kind_o
 from ...lifecycle.answers import require_valid_schema
 from ...lifecycle.execution import ENDS, ExecutionState, Step
 from ...lifecycle.journal import JournalEntry, RunRecord
-from ...lifecycle.outcomes import agent_message, status_event
+from ...lifecycle.outcomes import NO_ANSWER, agent_message, status_event
 from ...lifecycle.questions import checked_schema, schema_in
 from ...lifecycle.states import COMPLETED, FAILED
 from ...store import AsyncStore, Keys, Operation
@@ -340,10 +340,6 @@ def answer_schema(question: Sequence[Part], claim: Claim) -> str:
         logger.error("run %s: answers to its question are not validated: %s", claim.ref.name, e)
         return ""
     return json.dumps(schema)
-
-
-NO_ANSWER = "The client did not answer in time."
-"""Text for a task that waited for its client for longer than `input_timeout`."""
 
 
 def unanswered(claim: Claim) -> TaskStatusUpdateEvent:
