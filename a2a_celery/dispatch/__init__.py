@@ -15,6 +15,7 @@ from .queues import (
     version_queue_name,
     version_queues,
 )
+from .worker_reports import worker_reports
 
 __all__ = [
     "EPOCH",
@@ -39,4 +40,5 @@ __all__ = [
     "version_queue",
     "version_queue_name",
     "version_queues",
+    "worker_reports",
 ]

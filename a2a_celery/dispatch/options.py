@@ -119,6 +119,11 @@ class RunOptions:
         rest = fields.get("retries", 0), fields.get("trace", {})
         return cls(fields.get("celery", {}), *times, Call(**call) if call else None, *rest)
 
+    def resubmitted(self) -> RunOptions:
+        """Return the options for the run of a requeued dead letter: the same route and call, without the client's
+        times, which have passed, and without Celery's retry count."""
+        return replace(self, not_before=None, not_after=None, retries=0)
+
     def over(self, agent: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments for ``apply_async``, with the options of the `agent` as defaults."""
         options = {**agent, **self.celery}

@@ -61,7 +61,8 @@ from .operations.limits import OwnerLimits
 from .operations.push_configs import PushConfigs
 from .operations.send_message import BackgroundPublisher
 from .operations.task_reader import TaskReader
-from .page import list_route, shell_routes
+from .operator.api import MAX_BODY, OperatorApi
+from .page import list_route, root_route, shell_routes
 from .shutdown import GatewayShutdown
 
 
@@ -110,6 +111,7 @@ class GatewayServices:
         )
         follower = LogFollower(self.store, keys, self._listener)
         shared = (settings, follower, self._publisher, self.shutdown, self._push, limits, task_reader, clock)
+        self.operator_api = OperatorApi(app, agents, settings, self.store, keys, limits, self._publisher, clock)
         self.handlers = {name: GatewayHandler(agent, *shared) for name, agent in agents.items()}
         self._grpc_server = _grpc_server(self.handlers, settings, self.authenticator)
 
@@ -176,10 +178,12 @@ def build_asgi(
     handlers = services.handlers
     health = Health(app, services.store, Keys(settings.key_prefix), clock).routes()
     signing_keys = key_routes(settings)
-    shell = shell_routes() if settings.ui else []
+    shell = [*(shell_routes() if settings.ui else []), root_route(has_page=settings.ui)]
+    operator_api = services.operator_api
     routes: list[BaseRoute] = [*health, *signing_keys, *services.metrics.routes(), *shell]
+    routes += guard_rest(operator_api.routes(), MAX_BODY)
     if settings.ui:
-        routes.append(list_route(handlers))
+        routes.append(list_route(handlers, operator_api.role))
     for name, handler in handlers.items():
         routes += _agent_routes(handler, settings, f"/agents/{name}")
     first = next(iter(handlers.values()))

@@ -36,7 +36,7 @@ WORKER_TIMEOUT = 1.0
 
 STORE_TIMEOUT = 2.0
 BROKER_TIMEOUT = 2.0
-"""Seconds to connect. `_SingleCall` limits the time for a broker that accepts connections but never responds."""
+"""Seconds to connect. `SingleCall` limits the time for a broker that accepts connections but never responds."""
 
 FRESH = 1.0
 """Seconds for which a result is reused, so that many probes cause a single check."""
@@ -53,8 +53,8 @@ class Health:
         self._checked_at = float("-inf")
         self._found: dict[str, str] = {}
         self._lock = asyncio.Lock()
-        self._connecting = _SingleCall(self._connect)
-        self._inspecting = _SingleCall(self._inspect)
+        self._connecting = SingleCall(self._connect)
+        self._inspecting = SingleCall(self._inspect)
 
     def routes(self) -> list[Route]:
         """Return the routes ``/health/live`` and ``/health/ready``."""
@@ -111,7 +111,7 @@ class Health:
         return JSONResponse({"status": "ok" if ready else "unavailable", **states}, status_code=200 if ready else 503)
 
 
-class _SingleCall:
+class SingleCall:
     """Blocking call in a thread. At most one call runs at a time. A call that hangs is not repeated."""
 
     def __init__(self, call: Callable[[], Any]) -> None:

@@ -117,7 +117,7 @@ class Metrics:
 
     async def _metrics(self, _: Request) -> Response:
         try:
-            store_metrics = await self._current_store_metrics()
+            store_metrics = await self.store_metrics()
         except StoreUnavailable:
             return PlainTextResponse("the store is unavailable\n", status_code=503)
         registry = CollectorRegistry(auto_describe=False)
@@ -125,7 +125,7 @@ class Metrics:
         exposition = generate_latest(registry) + generate_latest(self._process_registry())
         return Response(exposition, media_type=CONTENT_TYPE_LATEST)
 
-    async def _current_store_metrics(self) -> tuple[FleetMetrics, DeliveryMetrics]:
+    async def store_metrics(self) -> tuple[FleetMetrics, DeliveryMetrics]:
         """Return the store's metrics. Concurrent scrapes share one read, including its failure."""
         if self._store_metrics is None or self._clock.monotonic() - self._read_at > MAX_AGE:
             if self._read_task is None or self._read_task.done():

@@ -13,8 +13,11 @@ from hashlib import sha256
 from importlib.resources import files
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+
+from .bindings.endpoints import CALLERS
+from .operator.role import OperatorRole
 
 PATH = "/ui"
 
@@ -42,6 +45,14 @@ POLICY = {
 """Content security policy: the page loads its own files and sends requests to its own origin. Text never becomes markup
 or code. The page repeats the policy in a meta element, in case another server serves it."""
 
+ROOT_TEXT = """This is an A2A gateway (Agent2Agent protocol). Clients send their messages here.
+
+Agent card: .well-known/agent-card.json
+Health: health/ready
+Page for people: off. A2A_UI=on serves it at ui/
+"""
+"""Response to a browser that opens the root of a gateway without the page."""
+
 HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items())
     + "; frame-ancestors 'none'",
@@ -54,15 +65,29 @@ HEADERS = {
 }
 
 
-def list_route(agents: Iterable[str]) -> Route:
+def list_route(agents: Iterable[str], role: OperatorRole) -> Route:
     """Return the route of ``/ui/agents.json``, which lists the addresses of the cards of `agents`, relative to that
-    file."""
+    file, and names the caller, who may be an operator."""
     cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
 
-    async def listed(_: Request) -> Response:
-        return JSONResponse({"agents": cards}, headers={**HEADERS, "Cache-Control": "no-store"})
+    async def listed(request: Request) -> Response:
+        owner = CALLERS.build_user(request).user_name
+        content = {"agents": cards, "owner": owner, "operator": role.includes(owner)}
+        return JSONResponse(content, headers={**HEADERS, "Cache-Control": "no-store"})
 
     return Route(f"{PATH}/agents.json", listed, methods=["GET"])
+
+
+def root_route(*, has_page: bool) -> Route:
+    """Return the route of GET ``/``: a redirect to the page, or a text that says what a browser has reached."""
+
+    async def redirect(_: Request) -> Response:
+        return Response(status_code=307, headers={"Location": f"{PATH.lstrip('/')}/"})
+
+    async def describe(_: Request) -> Response:
+        return PlainTextResponse(ROOT_TEXT, headers={"X-Content-Type-Options": "nosniff"})
+
+    return Route("/", redirect if has_page else describe, methods=["GET"])
 
 
 def shell_routes() -> list[Route]:

@@ -81,6 +81,11 @@ ORIGINS = Rule(
     lambda texts: all(_is_web_url(text) and not urlsplit(text).path for text in texts),
     "must be origins, such as https://chat.example.com",
 )
+TRACE_ID = "{trace_id}"
+"""Placeholder in `trace_url`."""
+TRACE_URL = Rule(
+    lambda url: _is_web_url(url) and TRACE_ID in url, f"must begin with http:// or https:// and contain {TRACE_ID}"
+)
 HEADER = Rule(TOKEN.fullmatch, "must be the name of a header")
 
 
@@ -254,6 +259,14 @@ class Settings:
 
     ui: bool = False
     """Serves the operator's page at ``/ui/``."""
+
+    operators: Annotated[Sequence[str], Rule(all, "must be names of owners, or '*'")] = ()
+    """Owners who may use the operator's API ``/operator/v1`` and the operator's views of the page, which show the tasks
+    of all owners without their contents. ``*`` is every caller of a gateway without authentication. Separated by spaces
+    in the environment."""
+
+    trace_url: Annotated[str | None, TRACE_URL] = None
+    """URL of a trace in a tracing system, with ``{trace_id}`` for the id, which the page links to. None: no links."""
 
     auth_jwks_url: str | None = None
     """URL of the public keys for bearer tokens, the ``jwks_uri`` of their issuer. None: see `auth_jwt_key`."""

@@ -37,6 +37,8 @@ class Action(StrEnum):
     KEYS_NOT_FETCHED = "keys.not_fetched"
     DELIVERY_FAILED = "delivery.failed"
     DELIVERY_GIVEN_UP = "delivery.given_up"
+    DELIVERY_REPLAYED = "delivery.replayed"
+    TASK_REQUEUED = "task.requeued"
     ARCHIVE_BEGUN = "archive.begun"
     ARCHIVE_REFUSED = "archive.refused"
     WATCHER_STARTED = "watcher.started"

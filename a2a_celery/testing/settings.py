@@ -38,6 +38,7 @@ def simulated_settings(
         "webhook_consent": False,
         "grpc_port": None,
         "ui": False,
+        "operators": (),
         "auth_jwks_url": None,
         "auth_jwt_key": None,
         "auth_jwt_algorithms": (),

@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from a2a_celery.gateway.health import _SingleCall
+from a2a_celery.gateway.health import SingleCall
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def release() -> Iterator[Event]:
 
 
 async def test_a_call_that_comes_back_gives_its_result_and_its_error() -> None:
-    assert await _SingleCall(lambda: 7).result(5) == 7
+    assert await SingleCall(lambda: 7).result(5) == 7
     with pytest.raises(ZeroDivisionError):
-        await _SingleCall(lambda: 1 / 0).result(5)
+        await SingleCall(lambda: 1 / 0).result(5)
 
 
 async def test_a_call_that_hangs_is_given_up_and_not_made_again(release: Event) -> None:
     calls = []
-    one = _SingleCall(lambda: (calls.append(1), release.wait(30)))
+    one = SingleCall(lambda: (calls.append(1), release.wait(30)))
 
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -41,7 +41,7 @@ async def test_a_call_that_hangs_is_given_up_and_not_made_again(release: Event) 
 
 async def test_when_it_comes_back_it_is_made_anew(release: Event) -> None:
     calls = []
-    one = _SingleCall(lambda: (calls.append(1), release.wait(30))[1])
+    one = SingleCall(lambda: (calls.append(1), release.wait(30))[1])
     with pytest.raises(TimeoutError):
         await one.result(0.05)
 

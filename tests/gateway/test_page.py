@@ -107,6 +107,23 @@ async def test_the_page_redirects_to_its_relative_address_for_use_with_proxies(c
     assert (answer.status_code, answer.headers["location"]) == (307, "ui/?x=1")
 
 
+async def test_a_browser_at_the_root_is_led_to_the_page(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/")
+
+    assert (answer.status_code, answer.headers["location"]) == (307, "ui/")
+
+
+@pytest.mark.parametrize("settings", [{}, KEYS])
+async def test_the_root_without_the_page_says_what_it_is(redis_server: EmbeddedRedis, settings: dict[str, Any]) -> None:
+    async with client_of(redis_server, ui=False, **settings) as client:
+        answer = await client.get("/")
+        card = await client.get(f"/{answer.text.split('Agent card: ')[1].split()[0]}")
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    assert "A2A gateway" in answer.text
+    assert card.json()["name"] == "greeter"
+
+
 async def test_the_agents_are_listed_by_their_cards(client: httpx.AsyncClient) -> None:
     [agent] = (await client.get("/ui/agents.json")).json()["agents"]
     card = await client.get(httpx.URL("http://gateway/ui/agents.json").join(agent["card"]))

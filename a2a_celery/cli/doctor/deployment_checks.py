@@ -19,6 +19,8 @@ OWN_TO_A_PROCESS = {
     "public_url",
     "max_request_bytes",
     "ui",
+    "operators",
+    "trace_url",
 } | {f.name for f in fields(Settings) if f.name.startswith("auth_")}
 """Settings that only gateways use."""
 

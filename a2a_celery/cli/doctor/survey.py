@@ -12,7 +12,7 @@ from celery import Celery
 
 from ...agents import Agent
 from ...app import A2A
-from ...dispatch import queue_of, unreadable_results
+from ...dispatch import queue_of, unreadable_results, worker_reports
 from ...errors import ConfigError, StoreUnavailable
 from ...execution.agents.adapters import import_errors
 from ...gateway.cards import signatures_line
@@ -228,7 +228,7 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
             "signatures of webhooks": signatures_line(settings),
             "settings": settings_line(found.loaded),
         },
-        workers={} if isinstance(broker, str) else reports(app, timeout),
+        workers={} if isinstance(broker, str) else worker_reports(app, timeout),
         announced=announced,
         version_tasks=version_tasks,
         version_workers=with_version,
@@ -247,16 +247,6 @@ def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
     failing = sum(delivery.state == "failing" for delivery in deliveries(store, keys))
     dead = sum(delivery.state == "dead" for delivery in deliveries(store, keys, dead=True))
     return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
-
-
-def reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
-    """Return the reports of the workers that reply within `timeout` seconds, by node name.
-
-    With `nodes`, ask only these workers, and return as soon as all of them have replied.
-    """
-    whom = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
-    answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout, **whom) or []
-    return {node: report for answer in answers for node, report in answer.items()}
 
 
 def reporting(found: Survey) -> list[tuple[str, Mapping[str, Any]]]:

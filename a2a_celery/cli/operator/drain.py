@@ -12,10 +12,10 @@ from typing import Any
 import click
 from celery import Celery
 
-from ...dispatch import queue_of
+from ...dispatch import queue_of, worker_reports
 from ...store.admin.start_check import server_of
 from ..app_loader import load_configured_a2a
-from ..doctor.survey import broker_server, reports
+from ..doctor.survey import broker_server
 from .selection import operator_store
 
 REPLY_TIMEOUT = 3.0
@@ -108,7 +108,7 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
         raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
     # ask all workers if other workers matter, as matches or as further consumers of a queue
     only_these = not (which["hosts"] or which["queues"] or which["agents"]) and (undo or as_lines)
-    reply = reports(found.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
+    reply = worker_reports(found.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
     with operator_store(context, None) as (_, store, _keys):
         chosen = Choice.of(reply, which, serves, server_of(store).identity, found.settings.key_prefix)
     for node in chosen.strangers:

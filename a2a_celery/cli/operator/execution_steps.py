@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
 
 import click
 
 from ...client import state_name
-from ...lifecycle.execution import ENDS, Step
-from ...store.runs.release import Steps, read_steps
+from ...lifecycle.execution import ENDS
+from ...store.runs.release import read_steps
+from ...store.runs.step_durations import StepDuration, step_durations
 from ..output import table
 from .selection import duration, operator_store
 
@@ -24,49 +24,39 @@ UNKNOWN_DURATION = "lost"
 """Text that is shown as the duration of a step if the next step was not recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepDuration:
-    """Step of a run, and the seconds that the run spent in its state.
+def _cells(duration_of: StepDuration) -> tuple[str, ...]:
+    """Return the cells under `HEADING`."""
+    step, made = duration_of.step, duration_of.step.transition
+    what = ", ".join(f"{name} {value}" for name, value in made.detail.items())
+    at = made.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return (f"{step.run}", f"{step.attempt}", made.after, at, _how_long(duration_of), what or "-", step.runner)
 
-    `seconds` is None for a final step or if the duration is unknown. `open` is True while the run is still in that
-    state.
-    """
 
-    step: Step
-    seconds: float | None
-    open: bool = False
+def _json_line(duration_of: StepDuration, task_id: str, agent: str) -> str:
+    """Return one line of JSON."""
+    step, made, seconds = duration_of.step, duration_of.step.transition, duration_of.seconds
+    fields: dict[str, Any] = {
+        "task": task_id,
+        "agent": agent,
+        "run": step.run,
+        "attempt": step.attempt,
+        "worker": step.runner,
+        "number": made.number,
+        "from": made.before,
+        "state": made.after,
+        "at": made.at.isoformat(),
+        "seconds": None if seconds is None else round(seconds, 6),
+        "open": duration_of.open,
+        "detail": dict(made.detail),
+    }
+    return json.dumps(fields, ensure_ascii=False)
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells under `HEADING`."""
-        step, made = self.step, self.step.transition
-        what = ", ".join(f"{name} {value}" for name, value in made.detail.items())
-        at = made.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        return (f"{step.run}", f"{step.attempt}", made.after, at, self._how_long(), what or "-", step.runner)
 
-    def as_json(self, task_id: str, agent: str) -> str:
-        """Return one line of JSON."""
-        step, made = self.step, self.step.transition
-        fields: dict[str, Any] = {
-            "task": task_id,
-            "agent": agent,
-            "run": step.run,
-            "attempt": step.attempt,
-            "worker": step.runner,
-            "number": made.number,
-            "from": made.before,
-            "state": made.after,
-            "at": made.at.isoformat(),
-            "seconds": None if self.seconds is None else round(self.seconds, 6),
-            "open": self.open,
-            "detail": dict(made.detail),
-        }
-        return json.dumps(fields, ensure_ascii=False)
-
-    def _how_long(self) -> str:
-        if self.seconds is None:
-            return "-" if self.step.transition.after in ENDS else UNKNOWN_DURATION
-        text = f"{self.seconds:.3f} s" if self.seconds < 60 else duration(self.seconds)
-        return f"{text} so far" if self.open else text
+def _how_long(duration_of: StepDuration) -> str:
+    if duration_of.seconds is None:
+        return "-" if duration_of.step.transition.after in ENDS else UNKNOWN_DURATION
+    text = f"{duration_of.seconds:.3f} s" if duration_of.seconds < 60 else duration(duration_of.seconds)
+    return f"{text} so far" if duration_of.open else text
 
 
 def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,26 +80,6 @@ def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(click.pass_context(update_wrapper(run, command)))
 
 
-def step_durations(steps: Steps) -> Iterator[StepDuration]:
-    """Yield each step with its duration."""
-    for n, step in enumerate(steps.steps):
-        following = steps.steps[n + 1] if n + 1 < len(steps.steps) else None
-        if step.transition.after in ENDS:
-            yield StepDuration(step, None)
-        elif following is not None and _is_consecutive(step, following):
-            yield StepDuration(step, (following.transition.at_us - step.transition.at_us) / 1_000_000)
-        elif following is None and steps.running and step.run == steps.run:
-            yield StepDuration(step, max(0, steps.now_us - step.transition.at_us) / 1_000_000, open=True)
-        else:
-            yield StepDuration(step, None)
-
-
-def _is_consecutive(step: Step, following: Step) -> bool:
-    return (step.run, step.runner) == (following.run, following.runner) and (
-        following.transition.number == step.transition.number + 1
-    )
-
-
 def _show(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     with operator_store(context, agent) as (_, store, keys):
         found = store.run(read_steps(keys, task_id))
@@ -118,12 +88,12 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
     durations = list(step_durations(found))
     if as_lines:
         for one in durations:
-            click.echo(one.as_json(task_id, found.agent))
+            click.echo(_json_line(one, task_id, found.agent))
         return
     version = f", version {found.version}" if found.version else ""
     click.echo(f"task {task_id} ({found.agent}{version}, context {found.context_id}): {state_name(found.state)}")
     if not durations:
         click.echo("no step is recorded yet: no run has begun, or one has just begun")
         return
-    for line in table(HEADING, [one.cells() for one in durations]):
+    for line in table(HEADING, [_cells(one) for one in durations]):
         click.echo(line)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from ...app import A2A
+from ...dispatch import worker_reports
 from ...errors import ConfigError, StoreUnavailable
 from ...store import Keys, SyncStore
 from ...store.admin.archiving import read_archive_state, update_archive_backlog
@@ -15,7 +16,6 @@ from ...store.admin.schema import SCHEMA, open_store, pending, require_compatibl
 from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
-from ..doctor.survey import reports
 
 
 @click.command()
@@ -72,7 +72,7 @@ def _older(found: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator
     for watcher in (json.loads(stored) for stored in store.run(watchers(keys))):
         if watcher.get("schema") != SCHEMA:
             yield f"watcher {watcher['watcher']}"
-    for node, report in sorted(reports(found.celery, timeout).items()):
+    for node, report in sorted(worker_reports(found.celery, timeout).items()):
         if "pool" in report and report.get("schema") != SCHEMA:
             yield f"worker {node}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -163,8 +163,7 @@ class Requeuer:
             raise NotRequeued(
                 f"task {dead} is of the agent {dead_letter.agent!r}, this app has {here}: name its app with -A"
             )
-        # Keep the route and the call. Drop the client's times, which have passed, and Celery's retry count.
-        options = replace(RunOptions.from_json(dead_letter.options), not_before=None, not_after=None, retries=0)
+        options = RunOptions.from_json(dead_letter.options).resubmitted()
         new = str(uuid4())
         retention = self._found.settings.retention
         stored = options.to_json()

@@ -13,6 +13,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...crypto.jwk_sets import jwks_url_mistake
 from ...errors import ConfigError
 from ...settings import Settings
+from ..operator.role import ANY_CALLER
 from ..protocol_errors import LAST_EVENT_ID
 from .authenticator import Authenticator
 from .keys import KEY_TYPES, FetchedKeys, KeySource, read_key
@@ -54,6 +55,8 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
     if schemes:
         reason = "a gateway with authentication ignores it: remove the setting"
         _require_unset(settings, ("allowed_hosts", "trusted_origins"), reason)
+        if ANY_CALLER in settings.operators:
+            raise ConfigError("a2a_operators contains *, but this gateway authenticates its callers: name the owners")
     return Authenticator(schemes, clock) if schemes else None
 
 

@@ -14,7 +14,7 @@ from ...lifecycle import Event
 from ...lifecycle.execution import Step, decode_step
 from ...lifecycle.journal import RunRecord
 from ..codec import event_arguments, state_of, task_arguments
-from ..keys import Keys
+from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 from .commands import Illegal, Over, RunLost, RunRef, Unchanged, Written
 
@@ -211,6 +211,8 @@ class Steps:
         running: True if the run is claimed, so that its steps may be incomplete.
         now_us: time at which the steps were read, by the store's clock.
         version: version of the agent's code that began the turn, or "".
+        scope: agent, tenant and owner of the task.
+        trace: W3C traceparent of the newest turn, or "".
     """
 
     steps: list[Step]
@@ -221,6 +223,8 @@ class Steps:
     running: bool
     now_us: int = field(compare=False)
     version: str = ""
+    scope: Scope = field(default_factory=Scope)
+    trace: str = ""
 
 
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
@@ -229,7 +233,7 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
     def parse(reply: Sequence[Any]) -> Steps | None:
         if not reply:
             return None
-        now_us, agent, context_id, state, run, phase, version, steps = reply
+        now_us, agent, context_id, state, run, phase, version, steps, scope, trace = reply
         return Steps(
             [decode_step(step) for step in steps],
             agent.decode(),
@@ -239,6 +243,8 @@ def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
             phase == b"running",
             int(now_us),
             version.decode(),
+            Scope.parse(scope.decode()),
+            trace.decode(),
         )
 
     return Operation(script("read_steps"), keys.task(task_id), [], parse)

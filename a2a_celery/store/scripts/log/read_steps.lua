@@ -1,10 +1,12 @@
 -- read_steps: return the newest execution steps of a task.
 -- KEYS  keys of the task
 -- ARGV  none
--- returns {µs now, agent, context, state, run, phase, version of the agent's code ('' for none), steps} | {}: the task does not exist
+-- returns {µs now, agent, context, state, run, phase, version of the agent's code ('' for none), steps, scope,
+--       traceparent of the newest turn ('' for none)} | {}: the task does not exist
 -- requires: time
 local record, execution = KEYS[1], KEYS[10]
 
-local r = redis.call('HMGET', record, 'agent', 'context', 'state', 'run', 'phase', 'code_version')
+local r = redis.call('HMGET', record, 'agent', 'context', 'state', 'run', 'phase', 'code_version', 'scope',
+  'trace')
 if not r[1] then return {} end
-return {micros(now()), r[1], r[2], r[3], r[4], r[5], r[6] or '', redis.call('LRANGE', execution, 0, -1)}
+return {micros(now()), r[1], r[2], r[3], r[4], r[5], r[6] or '', redis.call('LRANGE', execution, 0, -1), r[7], r[8] or ''}

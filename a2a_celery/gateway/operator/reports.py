@@ -1,0 +1,179 @@
+"""JSON of the operator's API: ids, owners, states, times and counts, and no text of a client or an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from a2a.types import TaskArtifactUpdateEvent, TaskState
+
+from ...lifecycle import LogEntry
+from ...lifecycle.events import kind_of
+from ...lifecycle.states import TERMINAL
+from ...settings import TRACE_ID
+from ...store.admin.metrics import FleetMetrics
+from ...store.admin.scan import TaskSummary
+from ...store.admin.usage import Memory
+from ...store.operation import BOUNDS
+from ...store.runs.release import Steps
+from ...store.runs.step_durations import StepDuration
+from ...store.webhooks.deliveries import Attempt, Delivery, DeliveryMetrics
+
+MAX_DETAIL = 200
+"""Maximum characters of a value in the detail of a step."""
+
+
+def overview_json(
+    counted: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None, agents: Iterable[str]
+) -> dict[str, Any]:
+    """Return the counts of the fleet. Counts of ended tasks, posts and times are totals since the store was created."""
+    known = dict.fromkeys([*agents, *(agent for _, agent, _ in counted.counts)])
+    return {
+        "at": iso(counted.now_us),
+        "agents": {name: _agent_json(counted, name) for name in known},
+        "bounds": list(BOUNDS),
+        "times": {kind: _times_json(counted, kind) for kind in ("queue", "run")},
+        "runs": dict(counted.runs),
+        "paused": counted.paused,
+        "deadLetters": counted.dead_letters,
+        "webhooks": {
+            "waiting": posts.waiting,
+            "dead": posts.dead,
+            "delivered": posts.delivered,
+            "failed": posts.failed,
+        },
+        "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
+    }
+
+
+def _agent_json(counted: FleetMetrics, agent: str) -> dict[str, Any]:
+    ended, oldest = counted.counted("ended"), counted.oldest.get(agent)
+    return {
+        "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
+        "ended": {TaskState.Name(state): ended.get((agent, str(int(state))), 0) for state in sorted(TERMINAL)},
+        "lost": sum(number for (name, _), number in counted.counted("lost").items() if name == agent),
+    }
+
+
+def _times_json(counted: FleetMetrics, kind: str) -> list[int]:
+    """Return the histogram of all agents: a count for each bound, and for longer durations."""
+    buckets = [times.buckets for times in counted.times(kind).values()]
+    return [sum(counts) for counts in zip(*buckets, strict=True)] if buckets else [0] * (len(BOUNDS) + 1)
+
+
+def task_json(task: TaskSummary) -> dict[str, Any]:
+    """Return a task of a list."""
+    return {
+        "id": task.ref.task_id,
+        "agent": task.agent,
+        "tenant": task.scope.tenant,
+        "owner": task.scope.owner,
+        "contextId": task.context_id,
+        "state": TaskState.Name(task.state),
+        "since": iso(task.since_us),
+        "run": task.ref.run,
+        "attempt": task.attempt,
+        "maxAttempts": task.max_attempts,
+        "worker": task.runner,
+    }
+
+
+def delivery_json(delivery: Delivery) -> dict[str, Any]:
+    """Return a webhook with its deliveries. The address of the webhook and the receiver's response are left out."""
+    failure = {name: delivery.failure[name] for name in ("reason", "status") if name in delivery.failure}
+    times = {
+        "failingSince": delivery.first_failed_us,
+        "nextTry": 0 if delivery.died_us or delivery.is_leased else delivery.due_us,
+        "givenUpAt": delivery.died_us,
+    }
+    return {
+        "task": delivery.task_id,
+        "id": delivery.config_id,
+        "agent": delivery.agent,
+        "state": delivery.state,
+        "delivered": delivery.delivered,
+        "lastEvent": delivery.version,
+        "failures": delivery.failures,
+        **{name: iso(at_us) for name, at_us in times.items() if at_us},
+        **failure,
+    }
+
+
+def attempt_json(attempt: Attempt) -> dict[str, Any]:
+    """Return an attempt to post to a webhook."""
+    return {
+        "at": iso(attempt.at_us),
+        "event": attempt.post,
+        "outcome": attempt.outcome,
+        "status": attempt.status,
+        "latencyMs": attempt.latency_ms,
+        "reason": attempt.reason,
+    }
+
+
+def step_json(duration: StepDuration) -> dict[str, Any]:
+    """Return an execution step. `seconds` is None for a final step, and if the next step was not recorded."""
+    step, moved = duration.step, duration.step.transition
+    return {
+        "run": step.run,
+        "attempt": step.attempt,
+        "worker": step.runner,
+        "state": moved.after.value,
+        "at": iso(moved.at_us),
+        "seconds": duration.seconds,
+        "open": duration.open,
+        "detail": {name: str(value)[:MAX_DETAIL] for name, value in moved.detail.items()},
+    }
+
+
+def steps_json(task_id: str, steps: Steps, trace_url: str | None) -> dict[str, Any]:
+    """Return a task without its contents. `trace_url` is the setting of that name."""
+    trace_id = next(iter(steps.trace.split("-")[1:2]), "")
+    return {
+        "id": task_id,
+        "agent": steps.agent,
+        "tenant": steps.scope.tenant,
+        "owner": steps.scope.owner,
+        "contextId": steps.context_id,
+        "state": TaskState.Name(steps.state),
+        "run": steps.run,
+        "running": steps.running,
+        "version": steps.version,
+        "now": iso(steps.now_us),
+        "traceId": trace_id,
+        "traceUrl": trace_url.replace(TRACE_ID, trace_id) if trace_url and trace_id else "",
+    }
+
+
+def events_json(entries: Iterable[LogEntry]) -> list[dict[str, Any]]:
+    """Return the kinds and states of events. Consecutive artifact events are one item with their number."""
+    items: list[dict[str, Any]] = []
+    for entry in entries:
+        state = getattr(getattr(entry.event, "status", None), "state", None)
+        kind = kind_of(entry.event).name.lower()
+        is_artifact = isinstance(entry.event, TaskArtifactUpdateEvent)
+        if is_artifact and items and items[-1]["kind"] == kind:
+            items[-1] |= {"last": entry.version, "until": iso(entry.recorded_us)}
+            continue
+        at = iso(entry.recorded_us)
+        item = {"kind": kind, "first": entry.version, "last": entry.version, "at": at, "until": at}
+        items.append(item | ({"state": TaskState.Name(state)} if state else {}))
+    return items
+
+
+def announced_json(announcement: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a worker that Celery's remote control does not reach."""
+    return {"name": announcement["worker"], "queues": announcement["queues"], "remoteControl": False}
+
+
+def worker_json(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a worker that replied, without its settings."""
+    fields = {field: report.get(field) for field in ("pool", "queues", "agents", "drained", "abandoned", "versions")}
+    store_error = (report.get("store") or {}).get("error") or ""
+    return {"name": name, **fields, "error": report.get("error") or store_error, "remoteControl": True}
+
+
+def iso(at_us: int) -> str:
+    """Return a time in µs since 1970 as text with milliseconds."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,27 @@
+"""Operator's role. The setting `operators` names the owners who have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..protocol_errors import PermissionDeniedError
+
+ANY_CALLER = "*"
+"""Entry of `operators` that makes every caller of a gateway without authentication an operator."""
+
+
+class OperatorRole:
+    """Role of the owners in `operators`. The unnamed owner of unauthenticated callers has it only by `ANY_CALLER`."""
+
+    def __init__(self, operators: Sequence[str]) -> None:
+        self._owners = frozenset(operators)
+
+    def includes(self, owner: str) -> bool:
+        """Return True if `owner` is an operator. `owner` is "" for an unauthenticated caller."""
+        return ANY_CALLER in self._owners or (owner != "" and owner in self._owners)
+
+    def require(self, owner: str) -> None:
+        """Raise PermissionDeniedError unless `owner` is an operator."""
+        if not self.includes(owner):
+            caller = f"the owner {owner!r} is" if owner else "an unauthenticated caller is"
+            raise PermissionDeniedError(f"The operator's role is required, and {caller} not in a2a_operators")

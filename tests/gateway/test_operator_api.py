@@ -1,0 +1,293 @@
+"""Operator's API: who may use it, what it shows of the tasks of others, and what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.errors import ConfigError
+from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
+from a2a_celery.gateway.operator.api import PATH
+from a2a_celery.lifecycle.states import COMPLETED, WORKING
+from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.webhooks.deliveries import abandon_delivery
+from tests.support.clients import message_json
+from tests.support.credentials import api_key_entry
+from tests.support.delivery_cursors import Webhooks
+from tests.support.limited import limited
+from tests.support.posts import SECRET_KEY
+from tests.support.seeds import Seeds, status
+
+SECRET_TEXT = "a text that only its owner may read"
+USERS = [api_key_entry("ops", "operator-key"), api_key_entry("bob", "bob-key")]
+BOB = Scope(agent="echo", owner="bob")
+
+
+class Site:
+    """Gateway with an operator and a plain caller."""
+
+    def __init__(self, http: httpx.AsyncClient, store: AsyncStore, keys: Keys) -> None:
+        self.http, self.store, self.keys = http, store, keys
+        self.seeds = Seeds(store, keys)
+
+    async def get(self, path: str, key: str = "operator-key") -> httpx.Response:
+        return await self.http.get(PATH + path, headers={"X-API-Key": key})
+
+    async def post(self, path: str, key: str = "operator-key") -> httpx.Response:
+        return await self.http.post(PATH + path, headers={"X-API-Key": key})
+
+    async def sent(self) -> str:
+        """Let Bob send a message with a webhook, and return the id of its task."""
+        hook = {"id": "a/hook", "url": "http://127.0.0.1:9/secret-address", "token": "secret-token"}
+        configuration = {"returnImmediately": True, "taskPushNotificationConfig": hook}
+        headers = {"A2A-Version": "1.0", "X-API-Key": "bob-key"}
+        body = message_json(SECRET_TEXT) | {"configuration": configuration}
+        answer = await self.http.post("/agents/echo/message:send", json=body, headers=headers)
+        task_id: str = answer.json()["task"]["id"]
+        return task_id
+
+    async def dead_letter(self) -> str:
+        claim = await self.seeds.claimed(scope=BOB)
+        await self.seeds.lost(claim.ref)
+        return claim.ref.task_id
+
+
+@asynccontextmanager
+async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **settings: Any) -> AsyncIterator[Site]:
+    options = {"secret_key": SECRET_KEY, "allow_networks": ["127.0.0.0/8"], "ui": True, **settings}
+    async with limited(store, redis_server.store_url, keys, **options) as gateway:
+        yield Site(gateway.http, store, keys)
+
+
+@pytest.fixture
+async def site(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Site]:
+    options: dict[str, Any] = {"auth_api_keys": USERS, "operators": ["ops"], "trace_url": "https://traces/{trace_id}"}
+    async with serving(store, redis_server, keys, **options) as site:
+        yield site
+
+
+READS = ("/overview", "/tasks", "/tasks/x", "/dead-letters", "/webhooks", "/workers")
+WRITES = ("/dead-letters/x:requeue", "/webhooks/x/c:replay")
+
+
+async def test_only_an_operator_may_use_it(site: Site) -> None:
+    for key, status_code, reason in (("bob-key", 403, "PERMISSION_DENIED"), ("wrong", 401, "UNAUTHENTICATED")):
+        answers = [await site.get(path, key) for path in READS] + [await site.post(path, key) for path in WRITES]
+
+        assert {answer.status_code for answer in answers} == {status_code}
+        assert {answer.json()["error"]["details"][0]["reason"] for answer in answers} == {reason}
+    refused = await site.get("/overview", "bob-key")
+    assert refused.json()["error"]["message"] == (
+        "The operator's role is required, and the owner 'bob' is not in a2a_operators"
+    )
+
+
+async def test_a_refused_requeue_changes_nothing(site: Site) -> None:
+    task_id = await site.dead_letter()
+
+    answer = await site.post(f"/dead-letters/{task_id}:requeue", "bob-key")
+
+    assert answer.status_code == 403
+    [letter] = (await site.get("/dead-letters")).json()["tasks"]
+    assert letter["id"] == task_id
+
+
+@pytest.mark.parametrize(("operators", "expected"), [([], 403), (["ops"], 403), (["*"], 200)])
+async def test_without_authentication_only_a_star_gives_the_role(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, operators: list[str], expected: int
+) -> None:
+    async with serving(store, redis_server, keys, operators=operators) as site:
+        answer = await site.http.get(f"{PATH}/overview", headers={"Host": "localhost"})
+        listed = await site.http.get("/ui/agents.json", headers={"Host": "localhost"})
+
+    assert answer.status_code == expected
+    assert listed.json()["operator"] is (expected == 200)
+
+
+async def test_a_page_of_another_origin_cannot_requeue(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    async with serving(store, redis_server, keys, operators=["*"]) as site:
+        headers = {"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}
+        answer = await site.http.post(f"{PATH}/dead-letters/x:requeue", headers=headers)
+
+    assert answer.status_code == 403
+
+
+def test_a_star_is_refused_with_authentication() -> None:
+    settings = Settings(auth_api_keys=USERS, operators=["*"])
+
+    with pytest.raises(ConfigError, match="a2a_operators contains \\*"):
+        authenticator_from_settings(settings)
+
+
+async def test_the_page_learns_who_asks(site: Site) -> None:
+    for key, owner, operator in (("operator-key", "ops", True), ("bob-key", "bob", False)):
+        listed = (await site.http.get("/ui/agents.json", headers={"X-API-Key": key})).json()
+
+        assert (listed["owner"], listed["operator"]) == (owner, operator)
+
+
+async def test_the_overview_counts_the_tasks_of_all_owners(site: Site) -> None:
+    await site.sent()
+    await site.dead_letter()
+
+    overview = (await site.get("/overview")).json()
+
+    assert overview["runs"]["queued"] == 1
+    assert overview["deadLetters"] == 1
+    assert overview["agents"]["echo"]["ended"]["TASK_STATE_FAILED"] == 1
+    assert overview["agents"]["echo"]["lost"] == 1
+    assert overview["agents"]["other"]["ended"]["TASK_STATE_COMPLETED"] == 0
+    assert len(overview["times"]["run"]) == len(overview["bounds"]) + 1
+    assert overview["webhooks"]["waiting"] == 1
+
+
+async def test_open_tasks_of_all_owners_are_listed_by_phase_without_their_contents(site: Site) -> None:
+    waiting = await site.sent()
+    claim = await site.seeds.claimed(scope=BOB)
+
+    queued = await site.get("/tasks?phase=queued")
+    [running] = (await site.get("/tasks?phase=running")).json()["tasks"]
+
+    [task] = queued.json()["tasks"]
+    assert (task["id"], task["owner"], task["agent"], task["state"]) == (
+        waiting, "bob", "echo", "TASK_STATE_SUBMITTED",
+    )  # fmt: skip
+    assert (running["id"], running["worker"]) == (claim.ref.task_id, "runner")
+    assert SECRET_TEXT not in queued.text
+
+
+@pytest.mark.parametrize("query", ["phase=ended", "cursor=-1", "cursor=x", "cursor=" + "9" * 30])
+async def test_a_wrong_parameter_is_named(site: Site, query: str) -> None:
+    answer = await site.get(f"/tasks?{query}")
+
+    assert answer.status_code == 400
+    assert query.partition("=")[0] in answer.json()["error"]["message"]
+
+
+async def test_every_page_is_bounded_and_all_pages_have_all_tasks(site: Site) -> None:
+    ids = {await site.seeds.created(BOB) for _ in range(450)}
+
+    found: list[str] = []
+    cursor, sizes = 0, []
+    while cursor is not None:
+        answer = await site.get(f"/tasks?phase=queued&cursor={cursor}")
+        found += [task["id"] for task in answer.json()["tasks"]]
+        cursor = answer.json()["next"]
+        sizes.append(len(answer.content))
+
+    assert set(found) == ids
+    assert max(sizes) < 256 * 1024
+    assert len(sizes) > 1
+
+
+async def test_a_dead_letter_is_requeued_once_for_its_owner(site: Site) -> None:
+    task_id = await site.dead_letter()
+    [letter] = (await site.get("/dead-letters")).json()["tasks"]
+    assert (letter["id"], letter["owner"], letter["state"]) == (task_id, "bob", "TASK_STATE_FAILED")
+
+    first = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
+    again = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
+
+    assert first == {"task": first["task"], "requeuedFrom": task_id, "before": False}
+    assert again == {**first, "before": True}
+    assert (await site.get("/dead-letters")).json()["tasks"] == []
+    headers = {"A2A-Version": "1.0", "X-API-Key": "bob-key"}
+    assert (await site.http.get(f"/agents/echo/tasks/{first['task']}", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("state", ["missing", "open", "ended"])
+async def test_what_is_no_dead_letter_is_not_requeued(site: Site, state: str) -> None:
+    task_id = "nothing" if state == "missing" else (await site.seeds.claimed(scope=BOB)).ref.task_id
+    if state == "ended":
+        task_id = await site.seeds.ended(COMPLETED, scope=BOB)
+
+    answer = await site.post(f"/dead-letters/{task_id}:requeue")
+
+    assert answer.status_code == (404 if state == "missing" else 400)
+
+
+async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hidden(site: Site) -> None:
+    task_id = await site.sent()
+    cursor = await Webhooks(site.store, site.keys).one()
+    failure = {"reason": "answered 410", "status": 410, "answer": "the body of the receiver"}
+    await site.store.run(abandon_delivery(site.keys, cursor, failure=failure))
+
+    given_up = await site.get("/webhooks?state=dead")
+    [webhook] = given_up.json()["webhooks"]
+    assert (webhook["task"], webhook["id"], webhook["state"]) == (task_id, "a/hook", "dead")
+    assert (webhook["reason"], webhook["status"]) == ("answered 410", 410)
+    for secret in ("secret-address", "secret-token", "the body"):
+        assert secret not in given_up.text
+
+    replayed = await site.post(f"/webhooks/{task_id}/a%2Fhook:replay")
+    assert (replayed.json()["replayed"], replayed.json()["state"]) == (True, "waiting")
+    assert (await site.get("/webhooks?state=dead")).json()["webhooks"] == []
+    assert [one["id"] for one in (await site.get("/webhooks")).json()["webhooks"]] == ["a/hook"]
+    assert (await site.post(f"/webhooks/{task_id}/other:replay")).status_code == 404
+
+
+async def test_a_timeline_has_steps_events_and_webhooks_and_no_text(site: Site) -> None:
+    task_id = await site.sent()
+    claim = await site.seeds.claimed(task_id)
+    await site.seeds.appended(claim, status(WORKING, SECRET_TEXT))
+
+    answer = await site.get(f"/tasks/{task_id}")
+
+    found = answer.json()
+    assert found["task"] | {"now": ""} == {
+        "id": task_id, "agent": "echo", "tenant": "", "owner": "bob", "contextId": found["task"]["contextId"],
+        "state": "TASK_STATE_WORKING", "run": 1, "running": True, "version": "", "now": "", "traceId": "",
+        "traceUrl": "",
+    }  # fmt: skip
+    assert [(event["kind"], event["first"], event.get("state")) for event in found["events"]] == [
+        ("task", 1, "TASK_STATE_SUBMITTED"),
+        ("status", 2, "TASK_STATE_WORKING"),
+        ("status", 3, "TASK_STATE_WORKING"),
+    ]
+    assert [webhook["id"] for webhook in found["webhooks"]] == ["a/hook"]
+    assert (found["parent"], found["children"]) == (None, [])
+    assert SECRET_TEXT not in answer.text
+    assert (await site.get("/tasks/unknown")).status_code == 404
+
+
+async def test_requests_are_counted_by_metrics_and_by_the_rate_limit(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    options: dict[str, Any] = {"auth_api_keys": USERS, "operators": ["ops"]}
+    limits = {"owner_requests_per_second": 0.01, "owner_request_burst": 2}
+    async with serving(store, redis_server, keys, **options, **limits) as site:
+        answers = [await site.get("/overview") for _ in range(3)]
+        metrics = (await site.http.get("/metrics", headers={"X-API-Key": "bob-key"})).text
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert int(answers[-1].headers["retry-after"]) > 0
+    for outcome, number in (("ok", "2.0"), ("LimitExceededError", "1.0")):
+        labels = f'agent="",operation="OperatorOverview",outcome="{outcome}"'
+        assert f"a2a_gateway_requests_total{{{labels}}} {number}" in metrics
+
+
+async def test_a_large_body_is_refused(site: Site) -> None:
+    headers = {"X-API-Key": "operator-key", "Content-Type": "application/json"}
+
+    answer = await site.http.post(f"{PATH}/dead-letters/x:requeue", content=b"1" * 2000, headers=headers)
+
+    assert answer.status_code == 413
+
+
+async def test_a_tenant_named_operator_keeps_its_tasks(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    async with serving(store, redis_server, keys, operators=["*"]) as site:
+        headers = {"A2A-Version": "1.0", "Host": "localhost"}
+        answer = await site.http.get("/agents/echo/operator/tasks", headers=headers)
+
+    assert answer.status_code == 200
+    assert answer.json()["tasks"] == []
