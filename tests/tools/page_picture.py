@@ -1,4 +1,4 @@
-"""Take docs/images/page.png, the screenshot of the operator's page: python -m tests.tools.page_picture."""
+"""Take docs/images/page.png and overview.png, pictures of the page: python -m tests.tools.page_picture."""
 
 from __future__ import annotations
 
@@ -9,15 +9,28 @@ from tests.support import ROOT
 from tests.support.browser import Page, chromium
 from tests.support.fleet import running_fleet
 
-PICTURE = ROOT / "docs" / "images" / "page.png"
+IMAGES = ROOT / "docs" / "images"
+CALLS = 40
 SIZE = (1280, 800)
+LINE = 60
+"""Characters of a path with several points."""
+
+SEND = """
+const message = { messageId: crypto.randomUUID(), role: 'ROLE_USER', parts: [{ text: arguments[1] }] };
+return fetch(arguments[0], {
+  method: 'POST',
+  headers: { 'A2A-Version': '1.0', 'Content-Type': 'application/json' },
+  body: JSON.stringify({ message }),
+}).then(answer => answer.status);
+"""
+"""Script that sends a message and waits for the answer."""
 
 
 def main() -> None:
-    """Run the sample agents, ask one of them a question, and save the page."""
+    """Run the sample agents, ask one of them a question, and save two views."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_fleet(Path(folder), app="workers.app", A2A_UI="on") as fleet,
+        running_fleet(Path(folder), app="workers.app", A2A_UI="on", A2A_OPERATORS="*") as fleet,
         chromium(Path(folder)) as browser,
     ):
         fleet.worker(pool="threads", concurrency=8)
@@ -32,7 +45,13 @@ def main() -> None:
         page.answer("4")
         page.shows("#task .asked", "For which day?")
         page.shows("#tasks .groups h4", "Needs an answer")
-        browser.save_screenshot(str(PICTURE))
+        browser.save_screenshot(str(IMAGES / "page.png"))
+        page.open("#view=overview")
+        page.shows("#view .tiles", "Running")
+        for number in range(CALLS):
+            page.script(SEND, "../agents/echo/message:send", str(number))
+        page.until(lambda: len(str(page.one("#view .line").get_attribute("d"))) > LINE, "a chart")
+        browser.save_screenshot(str(IMAGES / "overview.png"))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from celery import Celery
 
-from a2a_celery.cli.dev.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis
+from a2a_celery.cli.dev.environment import NETWORKS, SECRET_KEY, with_embedded, with_redis, with_tour
 from a2a_celery.errors import ConfigError
 from a2a_celery.settings.loading import load_settings
 
@@ -50,6 +50,18 @@ def test_a_gateway_that_other_machines_reach_delivers_no_webhooks_to_this_machin
 
     assert SECRET_KEY in env
     assert NETWORKS not in env
+
+
+@pytest.mark.parametrize(
+    ("environ", "operators"),
+    [({}, ("*",)), ({"A2A_OPERATORS": "ann"}, ("ann",)), ({"A2A_AUTH_API_KEYS": f"ann:sha256:{'0' * 64}"}, ())],
+)
+def test_every_caller_of_a_demo_without_authentication_is_an_operator(
+    environ: dict[str, str], operators: tuple[str, ...]
+) -> None:
+    env = with_tour(Celery("tests", set_as_current=False), {**environ, "A2A_STORE_URL": STORE_URL})
+
+    assert load_settings({}, env).operators == operators
 
 
 def test_an_external_redis_gets_no_key() -> None:

@@ -18,6 +18,7 @@ SECRET_KEY = "A2A_SECRET_KEY"
 NETWORKS = "A2A_ALLOW_NETWORKS"
 UI = "A2A_UI"
 LEASE_TTL = "A2A_LEASE_TTL"
+OPERATORS = "A2A_OPERATORS"
 
 
 def with_embedded(
@@ -70,6 +71,11 @@ def _common(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_tour(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of ``demo``: the operator's page is served, and a lost worker is noticed soon."""
+    """Return the environment of ``demo``: the operator's page is served, and a lost worker is noticed soon.
+
+    Every caller is an operator, unless the environment sets up authentication.
+    """
     defaults = {"a2a_ui": (UI, "on"), "a2a_lease_ttl": (LEASE_TTL, "5")}
+    if not any(name.startswith("A2A_AUTH_") for name in environ):
+        defaults["a2a_operators"] = (OPERATORS, "*")
     return {**dict(value for name, value in defaults.items() if app.conf.get(name) is None), **environ}

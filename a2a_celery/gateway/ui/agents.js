@@ -1,7 +1,7 @@
 /** The list of agents, and how many live tasks each has. */
 
-import { el, keyed, say } from "./dom.js";
-import { LIVE, explain, wordFor } from "./words.js";
+import { el, keyed, mark, say } from "./dom.js";
+import { LIVE, PAUSED, explain, wordFor } from "./words.js";
 
 const ROUND = 2500;
 /** Milliseconds between two looks at agents that are not shown: one agent at a time. */
@@ -21,6 +21,8 @@ export class AgentsPane {
     const entries = [...this.app.agents.values()];
     this.selected = selected;
     this.empty.hidden = entries.length > 0;
+    const waiting = entries.flatMap(({ counts }) => PAUSED.map((state) => counts?.[state] ?? 0));
+    this.app.views.count("inbox", waiting.reduce((sum, many) => sum + many, 0), "wait for an answer");
     keyed(
       this.list,
       entries,
@@ -33,8 +35,7 @@ export class AgentsPane {
   #draw(anchor, entry) {
     const [name, counts, about] = anchor.children;
     anchor.setAttribute("href", this.app.address(entry.cardUrl));
-    if (entry === this.selected) anchor.setAttribute("aria-current", "true");
-    else anchor.removeAttribute("aria-current");
+    mark(anchor, entry === this.selected);
     say(name, entry.name || new URL(entry.cardUrl).pathname);
     say(about, entry.error ? explain(entry.error) : (entry.agent?.card.description ?? "reads its card …"));
     const found = Object.entries(entry.counts ?? {}).filter(([, many]) => many > 0);

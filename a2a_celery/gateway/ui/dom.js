@@ -43,6 +43,12 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Marks `element` as the current one of its list, or not. */
+export function mark(element, isCurrent) {
+  if (isCurrent) element.setAttribute("aria-current", "true");
+  else element.removeAttribute("aria-current");
+}
+
 /** Calls `draw` once in the next frame, however often it is asked for. */
 export function oncePerFrame(draw) {
   let asked = false;

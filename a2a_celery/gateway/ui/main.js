@@ -7,6 +7,7 @@ import { asError, errorOf } from "./errors.js";
 import { TaskPane } from "./task.js";
 import { TasksPane } from "./tasks.js";
 import { details, explain, showTimes } from "./words.js";
+import { Views } from "./views.js";
 import { discover } from "./wire.js";
 
 const at = (id) => document.getElementById(id);
@@ -20,6 +21,7 @@ class App {
     this.agentsPane = new AgentsPane(at("agents"), this);
     this.tasksPane = new TasksPane(at("tasks"), this);
     this.taskPane = new TaskPane(at("task"), this);
+    this.views = new Views(at("view"), at("views"), this);
     at("where").textContent = location.host;
     at("credentials-button").addEventListener("click", () => this.askCredentials(at("credentials").hidden));
     window.addEventListener("hashchange", () => this.show());
@@ -35,7 +37,10 @@ class App {
 
   async start() {
     this.#sayWhoAsks();
-    for (const { name, card } of await this.#listed()) this.know(card, name);
+    const { agents, owner = "", operator = false } = await this.#listed();
+    for (const { name, card } of agents) this.know(card, name);
+    this.views.allow(operator);
+    if (owner) say(at("credentials-button"), `Signed in as ${owner}`);
     this.show();
     const unread = [...this.agents.values()].filter(({ agent }) => agent === null);
     await Promise.all(unread.map((entry) => this.#read(entry)));
@@ -69,6 +74,9 @@ class App {
 
   async show() {
     const query = new URLSearchParams(location.hash.slice(1));
+    const hasView = this.views.show(query);
+    document.body.classList.toggle("with-view", hasView);
+    if (hasView) return this.taskPane.show(null, "");
     let entry = null;
     try {
       entry = query.has("card") ? this.know(query.get("card")) : null;
@@ -113,7 +121,18 @@ class App {
     sheet.hidden = !open;
     at("credentials-button").setAttribute("aria-expanded", String(open));
     if (!open) at("credentials-button").focus();
-    else showForm(sheet, this.credentials, this.tasksPane.entry?.agent?.card, () => this.#changed());
+    else this.#showCredentialsForm(sheet);
+  }
+
+  /** Offers the schemes of the shown agent's card, or of the card at the root of the gateway, which is public. */
+  async #showCredentialsForm(sheet) {
+    let card = this.tasksPane.entry?.agent?.card;
+    try {
+      card ??= (await discover(new URL("../.well-known/agent-card.json", document.baseURI).href, () => ({}))).card;
+    } catch {
+      // then a bearer token is offered
+    }
+    if (!sheet.hidden) showForm(sheet, this.credentials, card, () => this.#changed());
   }
 
   #changed() {
@@ -134,15 +153,15 @@ class App {
   async #listed() {
     try {
       const response = await fetch("agents.json", { headers: this.headers(), redirect: "error" });
-      if (response.ok) return (await response.json()).agents ?? [];
+      if (response.ok) return { agents: [], ...(await response.json()) };
       if ([401, 403].includes(response.status)) {
         this.notify(await errorOf(response));
-        return [];
+        return { agents: [] };
       }
     } catch {
       // served elsewhere: then there is no such list
     }
-    return [{ name: "", card: "/.well-known/agent-card.json" }];
+    return { agents: [{ name: "", card: "/.well-known/agent-card.json" }] };
   }
 
   #read(entry) {

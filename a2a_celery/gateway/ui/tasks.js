@@ -2,10 +2,10 @@
 
 import { About } from "./about.js";
 import { Composer } from "./composer.js";
-import { el, keyed, newId, say } from "./dom.js";
+import { el, keyed, mark, newId, say } from "./dom.js";
 import { asError } from "./errors.js";
 import { summary } from "./fold.js";
-import { LIVE, badge, explain, isEnded, showState, showTime, time } from "./words.js";
+import { ALL, LIVE, badge, explain, isEnded, showState, showTime, time, wordFor } from "./words.js";
 
 const EVERY = 2500;
 const PAGE = 50;
@@ -26,6 +26,10 @@ export class TasksPane {
     this.recent = el("button", { type: "button", "aria-pressed": "false" }, "All");
     this.live.addEventListener("click", () => this.#choose("live"));
     this.recent.addEventListener("click", () => this.#choose("recent"));
+    this.search = el("input", { type: "search", "aria-label": "Find in these tasks", placeholder: "Find a text or an id", spellcheck: "false", autocomplete: "off" });
+    this.search.addEventListener("input", () => this.#draw());
+    this.state = el("select", { "aria-label": "State", hidden: true }, el("option", { value: "" }, "Every state"), ...ALL.map((state) => el("option", { value: state }, wordFor(state))));
+    this.state.addEventListener("change", () => this.#choose("recent"));
     this.note = el("p", { class: "hint", role: "status" });
     this.list = el("div", { class: "groups" });
     this.more = el("button", { type: "button", class: "wide", hidden: true }, "Show more");
@@ -36,6 +40,7 @@ export class TasksPane {
       this.about.element,
       this.composer.element,
       el("div", { class: "head" }, el("h3", {}, "Tasks"), el("div", { class: "switch", role: "group", "aria-label": "Which tasks" }, this.live, this.recent)),
+      el("div", { class: "row filters" }, this.search, this.state),
       this.note,
       this.list,
       this.more,
@@ -78,6 +83,7 @@ export class TasksPane {
     this.#view = view;
     this.live.setAttribute("aria-pressed", String(view === "live"));
     this.recent.setAttribute("aria-pressed", String(view === "recent"));
+    this.state.hidden = view !== "recent";
     this.#groups = [];
     this.#token = "";
     this.#draw();
@@ -87,6 +93,7 @@ export class TasksPane {
   async #load(token) {
     const entry = this.entry;
     const view = this.#view;
+    const status = this.state.value;
     if (!entry?.agent || this.#busy) return;
     this.#busy = true;
     let wait = EVERY;
@@ -105,7 +112,7 @@ export class TasksPane {
     } finally {
       this.#busy = false;
     }
-    if (entry === this.entry && view === this.#view) this.#draw();
+    if (entry === this.entry && view === this.#view && status === this.state.value) this.#draw();
     else wait = 0;
     clearTimeout(this.#again);
     this.#again = setTimeout(() => document.hidden || this.refresh(), wait);
@@ -123,9 +130,10 @@ export class TasksPane {
   }
 
   async #loadRecent(entry, token) {
-    const query = { pageSize: PAGE, historyLength: 1, ...(token ? { pageToken: token } : {}) };
+    const status = this.state.value;
+    const query = { pageSize: PAGE, historyLength: 1, ...(status && { status }), ...(token ? { pageToken: token } : {}) };
     const page = await entry.agent.list(query);
-    if (entry !== this.entry || this.#view !== "recent") return;
+    if (entry !== this.entry || this.#view !== "recent" || status !== this.state.value) return;
     const old = this.#groups[0]?.tasks ?? [];
     const fresh = page.tasks ?? [];
     const ids = new Set(fresh.map(({ id }) => id));
@@ -134,7 +142,7 @@ export class TasksPane {
     const tasks = token ? [...old.filter(({ id }) => !ids.has(id)), ...fresh] : old.length > PAGE ? [...fresh, ...rest] : fresh;
     if (token || old.length <= PAGE) this.#token = page.nextPageToken ?? "";
     this.#groups = [{ state: "", many: page.totalSize ?? tasks.length, tasks }];
-    say(this.note, tasks.length ? "" : "No tasks yet. Send a message above.");
+    say(this.note, tasks.length ? "" : status ? "No task is in this state." : "No tasks yet. Send a message above.");
   }
 
   #fromHere() {
@@ -157,9 +165,11 @@ export class TasksPane {
   }
 
   #draw() {
+    const word = this.search.value.trim().toLowerCase();
+    const groups = this.#groups.map((group) => ({ ...group, tasks: group.tasks.filter((task) => textOf(task).toLowerCase().includes(word)) }));
     keyed(
       this.list,
-      this.#groups.filter((group) => group.tasks.length),
+      groups.filter((group) => group.tasks.length),
       (group) => group.state || "all",
       () => el("section", {}, el("h4", {}, badge(""), el("span", { class: "hint" })), el("ul", { class: "list" }), el("p", { class: "hint" })),
       (section, group) => this.#drawGroup(section, group),
@@ -172,7 +182,7 @@ export class TasksPane {
     head.hidden = state === "";
     showState(head.firstChild, state);
     say(head.lastChild, String(many));
-    say(rest, state && many > tasks.length ? `${many - tasks.length} more` : "");
+    say(rest, state && many > tasks.length && !this.search.value.trim() ? `${many - tasks.length} more` : "");
     rest.hidden = rest.textContent === "";
     keyed(
       list,
@@ -182,12 +192,11 @@ export class TasksPane {
       (item, task) => {
         const [shown, text, when] = item.firstChild.children;
         item.firstChild.setAttribute("href", this.app.address(this.entry.cardUrl, task.id));
-        if (task.id === this.task) item.firstChild.setAttribute("aria-current", "true");
-        else item.firstChild.removeAttribute("aria-current");
+        mark(item.firstChild, task.id === this.task);
         shown.hidden = state !== ""; // it is said above
         showState(shown, task.status?.state);
         showTime(when, task.status?.timestamp);
-        say(text, summary(task.status?.message) || summary(task.history?.at(-1)) || task.id);
+        say(text, lineOf(task));
       },
     );
   }
@@ -210,3 +219,9 @@ export class TasksPane {
     return el("details", { class: "more" }, el("summary", {}, "Another task"), form);
   }
 }
+
+/** The line that stands for a task in the list. */
+const lineOf = (task) => summary(task.status?.message) || summary(task.history?.at(-1)) || task.id;
+
+/** What a search looks at. */
+const textOf = (task) => [task.id, task.contextId, lineOf(task), ...(task.history ?? []).map((message) => summary(message))].join(" ");

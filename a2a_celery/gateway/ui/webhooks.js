@@ -2,14 +2,12 @@
 
 import { el, keyed, say } from "./dom.js";
 import { asError } from "./errors.js";
-import { clock, explain, showTime, time } from "./words.js";
+import { DELIVERY_STATES, OUTCOMES, clock, explain, showTime, time } from "./words.js";
 
 const EVERY = 6000;
 const WHILE_PENDING = 1500;
 /** Milliseconds between two looks at what is open. */
 
-const STATES = { delivered: "Up to date", waiting: "Waiting", failing: "Failing", dead: "Given up" };
-const OUTCOMES = { delivered: "Delivered", failed: "Failed", gone: "Wants no more", refused: "Not sent" };
 
 export class Webhooks {
   #agent = null;
@@ -132,7 +130,7 @@ export class Webhooks {
     say(element.children[1].firstChild, found ? progress(found) : "");
     if (!found) return;
     badge.dataset.delivery = found.state;
-    say(badge, STATES[found.state] ?? found.state);
+    say(badge, DELIVERY_STATES[found.state] ?? found.state);
     keyed(
       element.rows,
       found.deliveries,

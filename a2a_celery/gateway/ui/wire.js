@@ -93,7 +93,7 @@ export class Agent {
     url.pathname = `${base}${tenant}${path}`;
     const headers = { "A2A-Version": VERSION, Accept: "application/json", ...this.headers() };
     const body = verb === "GET" ? {} : { headers: { ...headers, "Content-Type": "application/json" }, body: "{}" };
-    return json(await ask(url.href, { method: verb, headers, ...body, signal: AbortSignal.timeout(PATIENCE) }));
+    return requestJson(url.href, { method: verb, headers, ...body });
   }
 
   /** Yields `{ id, event }` of a message's stream: `id` is the event's id where the server gives one, else null. */
@@ -173,6 +173,11 @@ function whyNone(card) {
   if (!offered.length && card.url) offered.push(`${card.preferredTransport ?? "JSONRPC"} ${card.protocolVersion ?? "0.3"}`);
   const offers = offered.length ? `This agent offers ${offered.join(", ")}` : "Its card names no interface";
   return `${offers}; this page speaks A2A 1.0 over JSON-RPC or HTTP+JSON.`;
+}
+
+/** The JSON of a response. Throws an A2AError for an error response, and after a minute. */
+export async function requestJson(url, init) {
+  return json(await ask(url, { signal: AbortSignal.timeout(PATIENCE), ...init }));
 }
 
 async function ask(url, init) {

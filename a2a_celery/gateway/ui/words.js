@@ -8,7 +8,7 @@ export const LIVE = [
   "TASK_STATE_WORKING",
   "TASK_STATE_SUBMITTED",
 ];
-const PAUSED = LIVE.slice(0, 2);
+export const PAUSED = LIVE.slice(0, 2);
 
 const STATES = {
   TASK_STATE_SUBMITTED: ["Submitted", "waits for a worker"],
@@ -20,6 +20,9 @@ const STATES = {
   TASK_STATE_CANCELED: ["Canceled", "somebody asked for its end"],
   TASK_STATE_REJECTED: ["Rejected", "the agent will not do it"],
 };
+
+/** Every state. */
+export const ALL = Object.keys(STATES);
 
 export const isPaused = (state) => PAUSED.includes(state);
 export const isEnded = (state) => state in STATES && !LIVE.includes(state);
@@ -39,6 +42,12 @@ export function showState(element, state) {
   element.title = STATES[state]?.[1] ?? "";
   return element;
 }
+
+/** Words for the states of a webhook. */
+export const DELIVERY_STATES = { delivered: "Up to date", waiting: "Waiting", failing: "Failing", dead: "Given up" };
+
+/** Words for the outcomes of a post to a webhook. */
+export const OUTCOMES = { delivered: "Delivered", failed: "Failed", gone: "Wants no more", refused: "Not sent" };
 
 const STEPS = [
   [60, 1, "s"],
@@ -89,9 +98,18 @@ export function clock(timestamp) {
   return `${two(when.getHours())}:${two(when.getMinutes())}:${two(when.getSeconds())}.${two(when.getMilliseconds(), 3)}`;
 }
 
+/** A duration with one unit. */
+export function seconds(value) {
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
+  const [, unit, name] = STEPS.find(([below]) => value < below);
+  return `${Math.floor(value / unit)} ${name}`;
+}
+
 export function bytes(size) {
   if (size < 1000) return `${size} bytes`;
-  return size < 1e6 ? `${(size / 1e3).toFixed(1)} kB` : `${(size / 1e6).toFixed(1)} MB`;
+  if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
+  return size < 1e9 ? `${(size / 1e6).toFixed(1)} MB` : `${(size / 1e9).toFixed(1)} GB`;
 }
 
 const REASONS = {

@@ -1,0 +1,75 @@
+/** Small charts of values over time, as SVG. A gap in the samples is a gap in the line. */
+
+import { el, say } from "./dom.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 300;
+const HEIGHT = 72;
+const MINUTE = 60_000;
+const SHORTEST = 5 * MINUTE;
+const LONGEST = 30 * MINUTE;
+/** Milliseconds that a chart shows: all samples, within these bounds. */
+const GAP = 20_000;
+/** Milliseconds between two samples above which the line is interrupted. */
+
+function svg(tag, attributes) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+export class Chart {
+  /** `series` are `{ name, kind }`, whose kind is a class of the style sheet; `format(value)` writes a value. */
+  constructor(title, series, format) {
+    this.series = series;
+    this.format = format;
+    this.value = el("span", { class: "chart-value" });
+    this.scale = el("span", { class: "hint" });
+    this.window = el("span", { class: "hint" });
+    this.image = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", class: "chart" });
+    this.areas = series.map(({ kind }) => svg("path", { class: `area ${kind}` }));
+    this.lines = series.map(({ kind }) => svg("path", { class: `line ${kind}` }));
+    this.image.append(svg("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }), ...this.areas, ...this.lines);
+    const legend = series.length > 1 && el("span", { class: "legend" }, ...series.map(({ name, kind }) => el("span", { class: `key ${kind}` }, name)));
+    this.title = title;
+    this.element = el("figure", { class: "card" }, el("figcaption", {}, el("h3", {}, title), legend), this.value, this.image, el("div", { class: "head" }, this.window, this.scale));
+  }
+
+  /** Draws `samples`, `[time in ms, [a value or null for each series]]` pairs with the oldest first. */
+  draw(samples, now = Date.now()) {
+    const span = Math.min(LONGEST, Math.max(SHORTEST, now - (samples[0]?.[0] ?? now)));
+    const shown = samples.filter(([at]) => at >= now - span);
+    say(this.window, `last ${Math.ceil(span / MINUTE)} min`);
+    const values = shown.flatMap(([, row]) => row).filter((value) => value !== null);
+    const top = Math.max(...values, 0) || 1;
+    const newest = shown.at(-1)?.[1] ?? this.series.map(() => null);
+    const texts = newest.map((value) => (value === null ? "–" : this.format(value)));
+    say(this.value, texts.join(" / "));
+    say(this.scale, values.length ? `highest ${this.format(Math.max(...values))}` : "no values yet");
+    this.image.setAttribute("aria-label", `${this.title}: ${this.series.map(({ name }, i) => `${name} ${texts[i]}`).join(", ")}; ${this.scale.textContent}`);
+    this.series.forEach((_, i) => {
+      const parts = segments(shown, i).map((part) => part.map(([at, value]) => [((at - (now - span)) / span) * WIDTH, HEIGHT - 2 - (value / top) * (HEIGHT - 8)]));
+      this.lines[i].setAttribute("d", parts.map((part) => path(part)).join(""));
+      this.areas[i].setAttribute("d", parts.map((part) => `${path(part)}L${part.at(-1)[0].toFixed(1)} ${HEIGHT}L${part[0][0].toFixed(1)} ${HEIGHT}Z`).join(""));
+    });
+  }
+}
+
+const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
+/** The unbroken parts of a series, each a list of `[time, value]`. */
+function segments(samples, series) {
+  const found = [];
+  let last = -Infinity;
+  for (const [at, row] of samples) {
+    const value = row[series];
+    if (value === null) {
+      last = -Infinity;
+      continue;
+    }
+    if (at - last > GAP) found.push([]);
+    found.at(-1).push([at, value]);
+    last = at;
+  }
+  return found;
+}

@@ -1,0 +1,40 @@
+/** Tables whose rows keep their elements, and which a narrow window shows as cards. */
+
+import { el, keyed } from "./dom.js";
+
+export class Table {
+  /** `columns` are `[title, makeCell()]` pairs; `update(cells, item)` fills the cells of a row. */
+  constructor(caption, columns, keyOf, update) {
+    this.columns = columns;
+    this.keyOf = keyOf;
+    this.update = update;
+    this.body = el("tbody", {});
+    this.element = el(
+      "table",
+      { hidden: true },
+      el("caption", { class: "sr" }, caption),
+      el("thead", {}, el("tr", {}, ...columns.map(([title]) => el("th", { scope: "col" }, title || el("span", { class: "sr" }, "Action"))))),
+      this.body,
+    );
+  }
+
+  draw(items) {
+    this.element.hidden = items.length === 0;
+    keyed(this.body, items, this.keyOf, () => this.#row(), (row, item) => this.update(row.cells_, item));
+  }
+
+  #row() {
+    const cells = this.columns.map(([, make]) => make?.() ?? el("span", {}));
+    const row = el("tr", {}, ...cells.map((cell, i) => el("td", { "data-label": this.columns[i][0] || null }, cell)));
+    row.cells_ = cells;
+    return row;
+  }
+}
+
+/** A link whose address and text `point` sets. */
+export const anchor = (attributes = {}) => el("a", { dir: "auto", ...attributes });
+
+export function point(link, href, text) {
+  if (link.getAttribute("href") !== href) link.setAttribute("href", href);
+  if (link.textContent !== text) link.textContent = text;
+}

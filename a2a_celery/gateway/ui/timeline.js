@@ -1,0 +1,178 @@
+/** One task of any owner as operators see it: its runs, steps, events, deliveries and relatives in time. */
+
+import { el, keyed, link, say } from "./dom.js";
+import { ownerOf } from "./open_tasks.js";
+import { Poll } from "./poll.js";
+import { OUTCOMES, badge, clock, seconds, showState, wordFor } from "./words.js";
+
+const INTERVAL = 3000;
+const STEP_KINDS = {
+  INITIALIZING: ["Begins", "main"],
+  MODEL_CALL: ["Model call", "model"],
+  TOOL_EXECUTION: ["Tool", "tool"],
+  COMPLETED: ["Done", "good"],
+  INTERRUPTED: ["Waits", "slow"],
+  CANCELLED: ["Canceled", "soft"],
+  ERROR: ["Failed", "bad"],
+};
+const ENDS = ["COMPLETED", "INTERRUPTED", "CANCELLED", "ERROR"];
+
+export class TimelineView {
+  #id = "";
+
+  constructor(views) {
+    this.views = views;
+    this.state = badge("");
+    this.facts = el("dl", { class: "facts-list" });
+    this.links = el("p", { class: "links" });
+    this.bars = el("div", { class: "runs", role: "list" });
+    this.scale = el("div", { class: "head hint" }, el("span", {}), el("span", {}));
+    this.runs = el("section", { class: "card stack" }, el("h3", {}, "Runs"), this.bars, this.scale);
+    this.list = el("ol", { class: "timeline" });
+    this.relatives = el("ul", { class: "relatives" });
+    this.family = el("section", { class: "stack", hidden: true }, el("h3", {}, "Parent and child tasks"), this.relatives);
+    this.element = el(
+      "div",
+      { class: "stack", hidden: true },
+      el("header", { class: "stack" }, el("div", { class: "line-up" }, this.state), this.facts, this.links),
+      this.runs,
+      this.family,
+      el("section", { class: "stack" }, el("h3", {}, "Steps, events and deliveries"), this.list),
+    );
+    this.poll = new Poll(() => views.attempt(() => this.#load()), INTERVAL);
+  }
+
+  enter(query) {
+    const id = query.get("id") ?? "";
+    if (id !== this.#id) this.element.hidden = true;
+    this.#id = id;
+    this.poll.now();
+  }
+
+  leave() {
+    this.poll.stop();
+  }
+
+  async #load() {
+    const id = this.#id;
+    const found = await this.views.api.timeline(id);
+    if (id !== this.#id) return;
+    this.element.hidden = false;
+    document.title = `Timeline · ${wordFor(found.task.state)}`;
+    this.#drawHead(found.task);
+    this.#drawRuns(found.steps, Date.parse(found.task.now));
+    this.#drawFamily(found);
+    const rows = itemsOf(found);
+    keyed(this.list, rows, ({ key }) => key, row, (item, { text }) => say(item.lastChild, text));
+  }
+
+  #drawHead(task) {
+    showState(this.state, task.state);
+    const pairs = [["Task", task.id], ["Agent", task.agent + (task.version ? ` ${task.version}` : "")], ["Owner", ownerOf(task)], ["Context", task.contextId], ["Run", String(task.run)], ["Trace", task.traceId]];
+    const key = JSON.stringify(pairs);
+    if (this.facts.dataset.key === key) return;
+    this.facts.dataset.key = key;
+    this.facts.replaceChildren(...pairs.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+    const own = el("a", { href: this.views.app.addressOf(task.agent, task.id) }, "Open with its contents, if it is yours");
+    this.links.replaceChildren(own, ...(task.traceUrl ? [link(task.traceUrl, "Open the trace")] : []));
+  }
+
+  #drawRuns(steps, now) {
+    this.runs.hidden = steps.length === 0;
+    if (!steps.length) return;
+    const from = Date.parse(steps[0].at);
+    const last = steps.at(-1);
+    const until = Math.max(last.open ? now : Date.parse(last.at), from + 1);
+    const runs = [...Map.groupBy(steps, ({ run, attempt, worker }) => JSON.stringify([run, attempt, worker])).entries()];
+    keyed(
+      this.bars,
+      runs,
+      ([key]) => key,
+      ([key]) => {
+        const [run, attempt, worker] = JSON.parse(key);
+        return el("div", { role: "listitem", class: "run" }, el("span", { class: "run-name" }, `Run ${run}, attempt ${attempt}`), el("div", { class: "bar" }), el("span", { class: "hint line" }, worker));
+      },
+      (item, [, its]) => drawBar(item.children[1], its, from, until),
+    );
+    say(this.scale.firstChild, clock(from).slice(0, 8));
+    say(this.scale.lastChild, `${seconds((until - from) / 1000)} in all`);
+  }
+
+  #drawFamily({ parent, children }) {
+    const relatives = [...(parent ? [["Parent", parent]] : []), ...children.map((child) => ["Child", child])];
+    this.family.hidden = relatives.length === 0;
+    keyed(
+      this.relatives,
+      relatives,
+      ([role, { id }]) => `${role} ${id}`,
+      ([role, { id, agent }]) => el("li", { class: "line-up" }, badge(""), el("span", {}, role), el("a", { href: this.views.addressOf(id) }, agent ? `${agent} ` : "", el("code", {}, id))),
+      (item, [, { state }]) => showState(item.firstChild, state ?? "not stored"),
+    );
+  }
+}
+
+function drawBar(bar, steps, from, until) {
+  const share = (ms) => `${Math.min(100, Math.max(0, (ms / (until - from)) * 100))}%`;
+  const shown = steps.filter(({ state }) => !ENDS.includes(state));
+  const text = steps.map(({ state, seconds: time }) => `${STEP_KINDS[state]?.[0] ?? state}${time === null ? "" : ` ${seconds(time)}`}`).join(", ");
+  if (bar.title === text && !steps.at(-1).open) return;
+  bar.title = text;
+  bar.setAttribute("role", "img");
+  bar.setAttribute("aria-label", text);
+  bar.replaceChildren(
+    ...shown.map((step) => {
+      const segment = el("span", { class: `segment ${STEP_KINDS[step.state]?.[1] ?? "soft"}` });
+      const length = step.seconds === null ? 0 : step.seconds * 1000;
+      segment.style.insetInlineStart = share(Date.parse(step.at) - from);
+      segment.style.inlineSize = share(length);
+      return segment;
+    }),
+  );
+}
+
+/** The rows of the list, in the order of their times: `{ key, at, kind, mark, text }`. */
+function itemsOf({ steps, events, webhooks }) {
+  const ofSteps = steps.map((step) => {
+    const [name, mark] = STEP_KINDS[step.state] ?? [step.state, "soft"];
+    const time = step.seconds === null ? "" : `${seconds(step.seconds)}${step.open ? " so far" : ""}`;
+    const detail = Object.entries(step.detail).map(([key, value]) => `${key} ${value}`);
+    return { key: `s ${step.run} ${step.worker} ${step.at} ${step.state}`, at: step.at, kind: `Run ${step.run}`, mark, text: [name, time, ...detail].filter(Boolean).join(" · ") };
+  });
+  const ofEvents = events.map(({ kind, first, last, at, state }) => {
+    const number = first === last ? `#${first}` : `#${first} to #${last}`;
+    const text = state ? wordFor(state) : { artifact: "Artifact", client_message: "Message of the client", answer: "Answer" }[kind] ?? kind;
+    return { key: `e ${first}`, at, kind: "Event", mark: state ? "state" : "soft", state, text: `${text} · ${number}` };
+  });
+  const ofPosts = webhooks.flatMap(({ id, attempts }) =>
+    grouped(attempts).map(({ at, first, last, outcome, status, latencyMs, reason }) => {
+      const events = first === last ? first : `${first} to ${last}`;
+      const text = [OUTCOMES[outcome] ?? outcome, events, status, latencyMs === null ? "" : `${latencyMs} ms`, reason].filter(Boolean).join(" · ");
+      return { key: `w ${id} ${at} ${first}`, at, kind: `Webhook ${id}`, mark: outcome === "delivered" ? "good" : "bad", text };
+    }),
+  );
+  return [...ofSteps, ...ofEvents, ...ofPosts].sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
+}
+
+/** Attempts of one webhook, oldest first. Successful posts of consecutive events are one item. */
+function grouped(attempts) {
+  const found = [];
+  for (const attempt of attempts.toReversed()) {
+    const event = /^\d/.test(attempt.event) ? `#${parseInt(attempt.event, 10)}` : attempt.event && "Ping";
+    const before = found.at(-1);
+    const follows = before?.outcome === "delivered" && attempt.outcome === "delivered" && before.status === attempt.status && event !== "Ping" && before.last !== "Ping";
+    if (follows) Object.assign(before, { last: event, latencyMs: null });
+    else found.push({ ...attempt, first: event, last: event });
+  }
+  return found;
+}
+
+function row({ at, kind, mark, state }) {
+  return el(
+    "li",
+    {},
+    el("span", { title: at, class: "exact" }, clock(at).slice(0, 8), el("span", { class: "fraction" }, clock(at).slice(8))),
+    el("span", { class: `mark ${mark}`, "data-state": state }),
+    el("span", { class: "kind line" }, kind),
+    el("span", { class: "what", dir: "auto" }),
+  );
+}

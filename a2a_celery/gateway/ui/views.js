@@ -1,0 +1,137 @@
+/** The views beside agents and tasks: their links in the head of the page, and which of them is shown. */
+
+import { DeadLettersView } from "./dead_letters.js";
+import { DeliveriesView } from "./deliveries.js";
+import { el, mark, say } from "./dom.js";
+import { asError } from "./errors.js";
+import { InboxView } from "./inbox.js";
+import { OpenTasksView } from "./open_tasks.js";
+import { OperatorApi } from "./operator.js";
+import { OverviewView } from "./overview.js";
+import { Poll } from "./poll.js";
+import { Samples } from "./samples.js";
+import { TimelineView } from "./timeline.js";
+import { explain } from "./words.js";
+import { WorkersView } from "./workers.js";
+
+const INTERVAL = 5000;
+/** Milliseconds between two readings of the overview, which every view's head shows. */
+
+const OPERATORS_ONLY =
+  "This view needs the operator’s role, and this gateway has not given it to you. Its setting a2a_operators names the operators.";
+
+/** Each view: the name in its address, its title, its class, and whether it needs the operator's role. */
+const VIEWS = [
+  ["inbox", "Inbox", InboxView, false],
+  ["overview", "Overview", OverviewView, true],
+  ["open", "Open tasks", OpenTasksView, true],
+  ["dead", "Dead letters", DeadLettersView, true],
+  ["webhooks", "Webhooks", DeliveriesView, true],
+  ["workers", "Workers", WorkersView, true],
+];
+
+export class Views {
+  #shown = null;
+  #made = new Map();
+
+  constructor(element, nav, app) {
+    this.element = element;
+    this.app = app;
+    this.operator = false;
+    this.api = new OperatorApi(app.headers);
+    this.samples = new Samples();
+    this.overview = null;
+    this.feed = new Poll(() => this.#read(), INTERVAL);
+    this.links = new Map([["", this.#link("", "Agents")], ...VIEWS.map(([name, title]) => [name, this.#link(name, title)])]);
+    nav.append(el("ul", {}, ...this.links.values()));
+    this.title = el("h2", { tabindex: "-1" });
+    this.note = el("p", { class: "hint", role: "status" });
+    this.body = el("div", {});
+    element.append(this.title, this.note, this.body);
+  }
+
+  /** Shows the links that the caller may use. The overview is read from then on if the caller is an operator. */
+  allow(operator) {
+    this.operator = operator;
+    for (const [name, , , restricted] of VIEWS) this.links.get(name).hidden = restricted && !operator;
+    if (operator) this.feed.start();
+    else this.feed.stop();
+  }
+
+  /** Shows the view that the address names. Returns false if it names none. */
+  show(query) {
+    const name = query.get("view") ?? "";
+    for (const [key, item] of this.links) mark(item.firstChild, key === name);
+    const key = `${name} ${query.get("id") ?? ""} ${this.operator}`;
+    const found = name === "task" ? ["task", "Timeline", TimelineView, true] : VIEWS.find(([one]) => one === name);
+    if (this.#shown?.key === key) return Boolean(found);
+    const moved = this.#shown !== null;
+    this.#shown?.view?.leave();
+    this.#shown = { key, view: null };
+    this.element.hidden = !found;
+    if (!found) return false;
+    const [, title, View, restricted] = found;
+    say(this.title, title);
+    document.title = title;
+    this.body.replaceChildren();
+    const allowed = this.operator || !restricted;
+    this.say(allowed ? "" : OPERATORS_ONLY);
+    if (moved) this.title.focus();
+    if (!allowed) return true;
+    if (!this.#made.has(name)) this.#made.set(name, new View(this));
+    this.#shown.view = this.#made.get(name);
+    this.body.append(this.#shown.view.element);
+    this.#shown.view.enter(query);
+    return true;
+  }
+
+  say(text) {
+    say(this.note, text);
+    this.note.hidden = !text;
+  }
+
+  /** Awaits `work()`; what it throws is said above the view. */
+  async attempt(work) {
+    const shown = this.#shown;
+    try {
+      await work();
+      if (shown === this.#shown) this.say("");
+    } catch (raised) {
+      const error = asError(raised);
+      if (error.status === 401) this.app.notify(error);
+      if (shown === this.#shown) this.say(explain(error));
+    }
+  }
+
+  /** The address of a task's timeline. */
+  addressOf(id) {
+    return `#${new URLSearchParams({ view: "task", id })}`;
+  }
+
+  /** Shows `number` at the link of a view, none for 0. */
+  count(name, number, what) {
+    const badge = this.links.get(name).firstChild.lastChild;
+    badge.hidden = !number;
+    badge.replaceChildren(String(number), el("span", { class: "sr" }, ` ${what}`));
+  }
+
+  async #read() {
+    try {
+      this.overview = await this.api.overview();
+    } catch (raised) {
+      if ([401, 403].includes(asError(raised).status)) this.allow(false);
+      this.overview = null;
+    }
+    if (this.overview) {
+      this.samples.add(this.overview);
+      this.count("dead", this.overview.deadLetters, "dead letters");
+      this.count("webhooks", this.overview.webhooks.dead, "given up");
+    }
+    this.#made.get("overview")?.draw();
+  }
+
+  #link(name, title) {
+    const href = name ? `#view=${name}` : "#";
+    return el("li", {}, el("a", { href }, title, el("span", { class: "count", hidden: true })));
+  }
+}

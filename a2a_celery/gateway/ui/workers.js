@@ -1,0 +1,81 @@
+/** Workers, watchers and the queues of the agents. */
+
+import { el, say } from "./dom.js";
+import { Poll } from "./poll.js";
+import { Table } from "./table.js";
+
+const INTERVAL = 10_000;
+
+export class WorkersView {
+  constructor(views) {
+    this.views = views;
+    this.none = el("p", { class: "empty", hidden: true }, "No worker replies. Start one with celery -A … worker.");
+    this.workers = new Table(
+      "Workers",
+      [["Worker"], ["State", () => el("span", { class: "badge" })], ["Pool"], ["Queues"], ["Agents"], ["Version"]],
+      ({ name }) => name,
+      ([name, badge, pool, queues, agents, version], worker) => {
+        const [state, text] = stateOf(worker);
+        say(name, worker.name);
+        badge.dataset.worker = state;
+        say(badge, text);
+        say(pool, worker.pool ?? "–");
+        say(queues, listed(worker.queues));
+        say(agents, listed(worker.agents));
+        say(version, worker.versions?.["a2a-celery"] ?? "–");
+      },
+    );
+    this.queues = new Table(
+      "Queues",
+      [["Agent"], ["Queue"], ["Workers", () => el("span", { class: "badge" })]],
+      ({ agent }) => agent,
+      ([agent, queue, badge], found) => {
+        say(agent, found.agent);
+        say(queue, found.queue ?? "chosen by an exchange");
+        badge.dataset.worker = found.workers || found.queue === null ? "good" : "bad";
+        say(badge, found.queue === null ? "unknown" : found.workers === 1 ? "1 worker" : found.workers ? `${found.workers} workers` : "No worker");
+      },
+    );
+    this.watchers = el("p", {});
+    this.element = el(
+      "div",
+      { class: "stack" },
+      el("section", { class: "stack" }, el("h3", {}, "Workers"), this.workers.element, this.none),
+      el("section", { class: "stack" }, el("h3", {}, "Queues of the agents"), this.queues.element),
+      el("section", { class: "stack" }, el("h3", {}, "Watchers"), this.watchers),
+    );
+    this.element.hidden = true;
+    this.poll = new Poll(() => views.attempt(() => this.#load()), INTERVAL);
+  }
+
+  enter() {
+    if (this.element.hidden) this.views.say("Asks the workers …");
+    this.poll.start();
+  }
+
+  leave() {
+    this.poll.stop();
+  }
+
+  async #load() {
+    const { workers, watchers, queues } = await this.views.api.workers();
+    this.element.hidden = false;
+    this.workers.draw(workers);
+    this.none.hidden = workers.length > 0;
+    this.queues.draw(
+      Object.entries(queues).map(([agent, queue]) => ({ agent, queue, workers: workers.filter((worker) => serves(worker, agent, queue)).length })),
+    );
+    say(this.watchers, watchers.join(", ") || "None: tasks of lost workers stay open, and webhooks receive nothing. Start one with celery -A … a2a watcher.");
+  }
+}
+
+const listed = (names) => (names?.length ? names.join(", ") : "–");
+
+const serves = ({ queues, agents }, agent, queue) => (queues ?? []).includes(queue) && (agents ?? [agent]).includes(agent);
+
+function stateOf({ error, drained, abandoned, remoteControl }) {
+  if (error) return ["bad", error];
+  if (drained?.length) return ["slow", "Drained"];
+  if (abandoned?.length) return ["slow", "Has abandoned agents"];
+  return remoteControl ? ["good", "Replies"] : ["slow", "No remote control"];
+}

@@ -1,0 +1,362 @@
+"""Views of the page beside agents and tasks: the inbox, and what operators see and do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.support.accessibility import violations
+from tests.support.browser import NARROW, WIDE, Page
+from tests.support.clients import message_json
+from tests.support.credentials import api_key_entry
+from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.posts import DELIVERING
+from tests.support.receiver import Receiver, receiver
+from tests.support.waiting import eventually
+
+VIEWS = {
+    "agents": "",
+    "inbox": "#view=inbox",
+    "overview": "#view=overview",
+    "open": "#view=open&phase=paused",
+    "dead": "#view=dead",
+    "webhooks": "#view=webhooks",
+    "workers": "#view=workers",
+}
+
+
+COMPLETED = """
+const row = [...document.querySelectorAll('#view tbody tr')].find(row => row.cells[0].innerText === arguments[0]);
+return row.querySelector('[data-label="Completed"]').innerText;
+"""
+
+
+class Scene:
+    """Fleet with dead letters, tasks that wait for a person, and a webhook that was given up."""
+
+    def __init__(self, fleet: Fleet, gateway: Gateway, hooks: Receiver) -> None:
+        self.fleet, self.gateway, self.hooks = fleet, gateway, hooks
+
+    def send(self, agent: str, text: str, hook: str = "", metadata: dict[str, str] | None = None) -> str:
+        """Send a message, and return the id of its task."""
+        configuration: dict[str, object] = {"returnImmediately": True}
+        if hook:
+            configuration["taskPushNotificationConfig"] = {"id": "my-hook", "url": self.hooks.url(hook)}
+        body = message_json(text) | {"configuration": configuration}
+        body["message"]["metadata"] = metadata or {}
+        url = f"{self.gateway.url}/agents/{agent}/message:send"
+        answer = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=30)
+        return str(answer.json()["task"]["id"])
+
+    def state(self, agent: str, task_id: str) -> str:
+        """Return the state of a task."""
+        url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}"
+        answer = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=30)
+        return str(answer.json()["status"]["state"])
+
+    def cancel(self, agent: str, task_id: str) -> None:
+        url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}:cancel"
+        httpx.post(url, headers={"A2A-Version": "1.0"}, json={}, timeout=30)
+
+    def wait_for(self, agent: str, task_id: str, state: str) -> None:
+        eventually(lambda: self.state(agent, task_id) == state, what=f"task {task_id} is {state}")
+
+    def lose(self, *texts: str) -> list[str]:
+        """Kill a worker while it works on messages to the agent patient, and return the ids of the dead letters."""
+        worker = self.fleet.worker(pool="threads", concurrency=8)
+        tasks = [self.send("patient", text) for text in texts]
+        for task in tasks:
+            self.wait_for("patient", task, "TASK_STATE_WORKING")
+        worker.kill()
+        for task in tasks:
+            self.wait_for("patient", task, "TASK_STATE_FAILED")
+        return tasks
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Run a fleet whose callers are all operators, with one lost worker and one running worker."""
+    folder = tmp_path_factory.mktemp("fleet")
+    env = {"A2A_UI": "on", "A2A_OPERATORS": "*", "A2A_TRACE_URL": "https://traces.example/{trace_id}", **DELIVERING}
+    with receiver() as hooks, running_fleet(folder, app="tests.support.page_agents", **env) as fleet:
+        fleet.watcher()
+        scene = Scene(fleet, fleet.gateway(), hooks)
+        scene.lose("first", "second", "third")
+        fleet.worker(pool="threads", concurrency=8)
+        yield scene
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome, scene: Scene) -> Iterator[Page]:
+    page = Page(browser, scene.gateway.url)
+    page.shape(WIDE)
+    yield page
+    assert page.console() == []
+
+
+def rows(page: Page) -> list[str]:
+    """Return the texts of the rows of the visible tables."""
+    return [" ".join(text.split()) for text in page.texts("#view tbody tr")]
+
+
+def completed(page: Page, agent: str) -> int:
+    """Return the number of completed tasks of an agent in the overview."""
+    return int(page.script(COMPLETED, agent))
+
+
+def test_a_question_is_answered_in_the_inbox(page: Page, scene: Scene) -> None:
+    task = scene.send("ask", "begin")
+    scene.wait_for("ask", task, "TASK_STATE_INPUT_REQUIRED")
+    page.open("#view=inbox")
+    page.shows("#view article", "How many?")
+
+    page.one("#view article textarea").send_keys("7")
+    page.one("#view article button.primary").click()
+
+    scene.wait_for("ask", task, "TASK_STATE_COMPLETED")
+    page.shows("#view", "Nothing waits for you")
+
+
+def test_a_form_of_the_inbox_is_made_from_the_schema_and_keeps_a_refused_answer(page: Page, scene: Scene) -> None:
+    task = scene.send("table", "a table")
+    scene.wait_for("table", task, "TASK_STATE_INPUT_REQUIRED")
+    page.open("#view=inbox")
+    page.one("#view article .answer-form button")
+    inputs = page.all("#view article .answer-form input:not([type=checkbox])")
+    assert inputs
+
+    page.one("#view article h3 a").click()
+
+    page.shows("#task .badge", "Needs an answer")
+    assert page.task_id() == task
+    scene.cancel("table", task)
+
+
+def test_what_is_typed_in_the_inbox_stays_while_other_questions_come(page: Page, scene: Scene) -> None:
+    first = scene.send("ask", "begin")
+    scene.wait_for("ask", first, "TASK_STATE_INPUT_REQUIRED")
+    page.open("#view=inbox")
+    page.one("#view article textarea").send_keys("4 of th")
+    second = scene.send("ask", "again")
+    page.until(lambda: len(page.all("#view article")) == 2, "the second question")
+
+    page.press("em")
+
+    assert page.all("#view article textarea")[0].get_attribute("value") == "4 of them"
+    for task in (first, second):
+        scene.cancel("ask", task)
+    page.shows("#view", "Nothing waits for you")
+
+
+def test_the_overview_counts_and_draws_what_ends(page: Page, scene: Scene) -> None:
+    page.open("#view=overview")
+    page.shows("#view .tiles", "Dead letters")
+    tiles = dict(zip(page.texts("#view .tile dt"), page.texts("#view .tile dd strong"), strict=True))
+    assert int(tiles["Dead letters"]) > 0
+    page.until(lambda: rows(page), "the agents")
+    before = completed(page, "count")
+
+    for _ in range(3):
+        scene.send("count", "5")
+
+    page.until(lambda: "/min" in page.text("#view .charts figure"), "a rate")
+    label = str(page.one("#view .charts svg").get_attribute("aria-label"))
+    assert label.startswith("Ended tasks: all ")
+    page.until(lambda: page.one("#view .chart .line").get_attribute("d"), "a line")
+    page.until(lambda: completed(page, "count") == before + 3, "the agent's counts")
+
+
+def test_open_tasks_are_listed_by_phase_searched_and_opened(page: Page, scene: Scene) -> None:
+    task, other = scene.send("patient", "work"), scene.send("ask", "begin")
+    scene.wait_for("ask", other, "TASK_STATE_INPUT_REQUIRED")
+    page.open("#view=open")
+    page.until(lambda: any(task in row and "Working" in row for row in rows(page)), "the running task")
+    assert not any(other in row for row in rows(page))
+
+    page.one("#open-search").send_keys("no such thing")
+    page.until(lambda: rows(page) == [], "the search")
+    page.one("#open-search").clear()
+    page.one("#open-search").send_keys("patient")
+    page.until(lambda: any(task in row for row in rows(page)), "the search finds it")
+
+    [paused] = [tab for tab in page.all("#view .tabs a") if tab.text == "Need a person"]
+    paused.click()
+    page.one("#open-search").clear()
+    page.one("#open-search").send_keys("ask")
+    page.until(lambda: any(other in row and "Needs an answer" in row for row in rows(page)), "the paused task")
+    page.one("#open-search").clear()
+    page.one("#open-search").send_keys(task, Keys.ENTER)
+    page.shows("#view .facts-list", task)
+    for agent, one in (("patient", task), ("ask", other)):
+        scene.cancel(agent, one)
+
+
+def test_a_list_of_open_tasks_follows_the_fleet(page: Page, scene: Scene) -> None:
+    page.open("#view=open&phase=paused")
+    page.shows("#view", "shown.")
+    task = scene.send("ask", "begin")
+    page.until(lambda: any(task in row for row in rows(page)), "a new task")
+
+    scene.cancel("ask", task)
+
+    page.until(lambda: not any(task in row for row in rows(page)), "the task has ended")
+
+
+def test_a_dead_letter_is_requeued(page: Page, scene: Scene) -> None:
+    page.open("#view=dead")
+    page.until(lambda: len(rows(page)) >= 3, "the dead letters")
+    before = rows(page)
+    dead = before[0].split()[0]
+    assert "patient" in before[0]
+    assert page.text("#views a[href='#view=dead'] .count").startswith(str(len(before)))
+
+    page.one("#view tbody button").click()
+
+    page.shows("#view .result", "Requeued as")
+    assert not any(dead in row for row in rows(page))
+    new = page.one("#view .result a").text
+    scene.wait_for("patient", new, "TASK_STATE_WORKING")
+    page.one("#view .result a").click()
+    page.shows("#view .facts-list", new)
+    scene.cancel("patient", new)
+
+
+def test_a_webhook_that_was_given_up_is_replayed(page: Page, scene: Scene) -> None:
+    scene.hooks.plan("/gone", [410])
+    task = scene.send("count", "3", "/gone")
+    page.open("#view=webhooks")
+    page.until(lambda: any(task in row and "Given up" in row and "410" in row for row in rows(page)), "it is given up")
+
+    page.one(f"#view button[aria-label*='{task}']").click()
+
+    page.until(lambda: not any(task in row for row in rows(page)), "it is delivered")
+    scene.hooks.wait_for("/gone", 2)
+
+
+def test_workers_watchers_and_queues_are_listed(page: Page) -> None:
+    page.open("#view=workers")
+    page.until(lambda: any("threads" in row and "Replies" in row for row in rows(page)), "the worker")
+    assert any(row.startswith("echo ") and row.endswith("1 worker") for row in rows(page))
+    assert "None:" not in page.text("#view")
+
+
+def test_a_timeline_shows_runs_events_and_deliveries(page: Page, scene: Scene) -> None:
+    task = scene.send("count", "5", "/line")
+    scene.wait_for("count", task, "TASK_STATE_COMPLETED")
+    page.open(f"#view=task&id={task}")
+
+    page.shows("#view .line-up .badge", "Completed")
+    page.shows("#view .run", "Run 1, attempt 1")
+    page.until(lambda: "Delivered" in page.text("#view .timeline"), "the deliveries")
+    lines = page.text("#view .timeline")
+    for text in ("Submitted · #1", "Working · #2", "Artifact · #", "Completed · #", "Begins", "Webhook my-hook"):
+        assert text in lines, text
+    page.one("#view .links a").click()
+    page.shows("#task .ids", task)
+
+
+def test_a_timeline_links_to_parent_and_children(page: Page, scene: Scene) -> None:
+    parent = scene.send("ask", "begin")
+    scene.wait_for("ask", parent, "TASK_STATE_INPUT_REQUIRED")
+    child = scene.send("echo", "child", metadata={"a2a_celery/parentTaskId": parent})
+    page.open(f"#view=task&id={parent}")
+    page.shows("#view .relatives li", "Child")
+
+    page.one("#view .relatives a").click()
+
+    page.shows("#view .facts-list", child)
+    page.shows("#view .relatives li", "Parent")
+    scene.cancel("ask", parent)
+
+
+def test_a_timeline_of_an_unknown_task_says_so(page: Page) -> None:
+    page.open("#view=task&id=nothing-of-that-name")
+    page.shows("#view [role=status]", "There is no such task here")
+
+
+def test_tasks_of_an_agent_are_filtered_by_state_and_text(page: Page, scene: Scene) -> None:
+    for text in ("alpha", "beta"):
+        scene.wait_for("echo", scene.send("echo", text), "TASK_STATE_COMPLETED")
+    page.open().agent("echo")
+    page.one("#tasks .switch button:last-child").click()
+    page.until(lambda: len(page.all("#tasks .groups li")) >= 2, "all tasks")
+
+    page.one("#tasks input[type=search]").send_keys("beta")
+    page.until(lambda: ["beta" in text for text in page.texts("#tasks .groups li")] == [True], "the found task")
+    page.one("#tasks input[type=search]").clear()
+    page.one("#tasks .filters select").send_keys("Failed")
+    page.shows("#tasks", "No task is in this state")
+
+
+def test_a_caller_without_the_role_sees_neither_views_nor_tasks_of_others(
+    browser: webdriver.Chrome, scene: Scene
+) -> None:
+    entries = " ".join([api_key_entry("ops", "operator-key"), api_key_entry("bob", "bob-key")])
+    gateway = scene.fleet.gateway(A2A_AUTH_API_KEYS=entries, A2A_OPERATORS="ops")
+    page = Page(browser, gateway.url)
+    page.shape(WIDE)
+    seen = {}
+    for owner in ("bob", "ops"):
+        page.open("#view=dead")
+        page.until(lambda: "API key" in page.text("#credential-kind"), "the schemes of the card")
+        page.one("#credential-kind").send_keys("API key")
+        page.one("#credential-value").send_keys(f"{owner}-key" if owner == "bob" else "operator-key", Keys.ENTER)
+        page.shows("#credentials-button", f"Signed in as {owner}")
+        seen[owner] = page.texts("#views a")
+        if owner == "bob":
+            page.shows("#view [role=status]", "needs the operator’s role")
+            assert rows(page) == []
+        else:
+            page.until(lambda: rows(page), "the dead letters")
+    assert [text.split()[0] for text in seen["bob"]] == ["Agents", "Inbox"]
+    assert len(seen["ops"]) == len(VIEWS)
+    page.console()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_views_are_accessible_and_fit_the_window(page: Page, scene: Scene, size: tuple[int, int], dark: bool) -> None:
+    task = scene.send("count", "5", "/line")
+    scene.wait_for("ask", scene.send("ask", "begin"), "TASK_STATE_INPUT_REQUIRED")
+    page.shape(size, dark=dark)
+    problems = {}
+    for name, address in {**VIEWS, "task": f"#view=task&id={task}"}.items():
+        page.open(address)
+        shown = "#agents .list a" if name == "agents" else "#view article, #view tbody tr, #view .run, #view .empty"
+        page.until(lambda shown=shown: page.all(shown), f"the view {name}")
+        if folder := os.environ.get("SCREENSHOTS"):
+            page.browser.save_screenshot(str(Path(folder) / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png"))
+        wide = page.script("return [document.documentElement, document.querySelector('#view')]"
+                           ".some(one => one.scrollWidth > one.clientWidth)")  # fmt: skip
+        problems[name] = [*violations(page.browser), *(["wider than the window"] if wide else [])]
+
+    assert {name: found for name, found in problems.items() if found} == {}
+
+
+def test_views_are_reached_and_used_with_keys(page: Page) -> None:
+    page.open()
+    page.until(lambda: "patient" in page.content("#agents"), "the agents are there")
+    page.tab_to("Dead letters")
+    page.press(Keys.ENTER)
+    page.shows("#view h2", "Dead letters")
+    page.until(lambda: page.focused() == "Dead letters", "the title has the focus")
+    page.until(lambda: rows(page), "the dead letters")
+    page.tab_to("Requeue task")
+    page.press(Keys.ENTER)
+    page.shows("#view .result", "Requeued as")
+    assert page.focused() == "Dead letters"
+
+
+def test_a_browser_at_the_root_of_a_gateway_is_sent_to_the_page(browser: webdriver.Chrome, scene: Scene) -> None:
+    browser.get("about:blank")
+    browser.get(f"{scene.gateway.url}/")
+
+    assert browser.current_url.partition("#")[0] == f"{scene.gateway.url}/ui/"
+    assert browser.find_element(By.TAG_NAME, "h1").text == "A2A"

@@ -1,0 +1,29 @@
+"""Rules of WCAG that a page breaks, found by axe-core in the browser. `make peers` installs axe-core from npm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selenium.webdriver import Chrome
+
+from .waiting import LIMIT
+
+AXE = Path(__file__).parents[1] / "peers" / "node_modules" / "axe-core" / "axe.min.js"
+
+RUN = """
+const done = arguments[arguments.length - 1];
+axe.run(document, {resultTypes: ['violations']}).then(
+  found => done(found.violations.map(({id, nodes}) => `${id}: ${nodes.map(node => node.target.join(' ')).join(', ')}`)),
+  error => done([String(error)]));
+"""
+
+
+def violations(browser: Chrome) -> list[str]:
+    """Return each broken rule with the elements that break it.
+
+    The driver injects axe-core as an expression, which the policy of the page does not forbid.
+    """
+    browser.set_script_timeout(LIMIT)
+    browser.execute_script(AXE.read_text())
+    found: list[str] = browser.execute_async_script(RUN)
+    return found
