@@ -34,6 +34,11 @@ if find_spec("langgraph"):
         f"{__package__}.with_langgraph:clerk"
     )
 
+if find_spec("crewai"):
+    a2a.agent("crewai", description="Books things with CrewAI, and asks first.", session=True)(
+        f"{__package__}.with_crewai:clerk"
+    )
+
 if find_spec("google.adk"):
     a2a.add_agent(
         AgentCard(

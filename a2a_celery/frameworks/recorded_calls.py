@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ..concurrency import result_of
 from ..errors import StepError
 from ..execution.agents.journal import CURRENT, UNFINISHED, JournalCall, RunJournal
 from ..execution.agents.step_results import FAILURE, UnreadableResult, decode_failure, encode_failure
@@ -61,6 +62,12 @@ class RecordedCall:
             return None
         return cls(journal, journal.begin(kind, name, arguments))
 
+    @classmethod
+    def begin_blocking(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
+        """Return the next call like `begin`, in a thread that may block. None outside a run."""
+        journal = CURRENT.get(None)
+        return None if journal is None else cls(journal, journal.begin(kind, name, arguments))
+
     def executing(self) -> AbstractContextManager[None]:
         """Return a context manager that makes durable steps in the block a part of this call."""
         return self._journal.executing(self._call)
@@ -78,6 +85,10 @@ class RecordedCall:
             await self._journal.record(self._call, "json", content)
         except (StepError, TypeError, ValueError, RecursionError) as problem:
             self.skip(problem)
+
+    def finish_blocking(self, result: Any) -> None:
+        """Record the result like `finish`, in a thread other than that of the run's event loop."""
+        result_of(asyncio.run_coroutine_threadsafe(self.finish(result), self._journal.loop))
 
     def skip(self, problem: Exception) -> None:
         """Record no result because of `problem`, and log it. A later run makes the call again."""

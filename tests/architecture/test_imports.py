@@ -165,7 +165,7 @@ def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
 
 def test_each_framework_is_known_to_the_modules_of_its_name() -> None:
     extras = {"google.adk": "adk", "google.genai": "adk", "strands": "strands", "agent_framework": "agent_framework"}
-    extras |= {"langgraph": "langgraph", "langchain_core": "langgraph"}
+    extras |= {"langgraph": "langgraph", "langchain_core": "langgraph", "crewai": "crewai"}
     users = {
         (module.name, extras[extra])
         for module in SOURCE
@@ -174,8 +174,11 @@ def test_each_framework_is_known_to_the_modules_of_its_name() -> None:
         if f"{name}.".startswith(f"{extra}.")
     }
 
-    checkpoints = ("a2a_celery/frameworks/langgraph_checkpoints.py", "langgraph")
-    assert users == {(f"a2a_celery/frameworks/{name}.py", name) for name in extras.values()} | {checkpoints}
+    further = {
+        ("a2a_celery/frameworks/langgraph_checkpoints.py", "langgraph"),
+        ("a2a_celery/frameworks/crewai_calls.py", "crewai"),
+    }
+    assert users == {(f"a2a_celery/frameworks/{name}.py", name) for name in extras.values()} | further
 
 
 def importing_functions(module: Module) -> list[str]:

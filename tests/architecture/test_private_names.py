@@ -23,6 +23,7 @@ from .source import PACKAGE, ROOT, FunctionNode, Module, modules
 INTEGRATIONS = f"{PACKAGE}/integrations/"
 
 PUBLIC = {"_": "", "_exit": "os", "_pipe_file": "fsspec", "_cat_file": "fsspec", "_rm": "fsspec"}
+PUBLIC |= {"_format_feedback_message": "crewai", "_invoke_loop": "crewai"}
 """Names with an underscore that their library documents."""
 
 GENERATED = {"_abc_impl", "_is_protocol"}

@@ -26,7 +26,10 @@ SECTIONS = [
     "OpenAI Agents SDK",
     "LangGraph",
 ]
-FRAMEWORKS = ("adk", "agent-framework", "strands", "pydantic-ai", "openai-agents", "langgraph")
+FRAMEWORKS = ("adk", "agent-framework", "strands", "pydantic-ai", "openai-agents", "langgraph", "crewai")
+
+
+"""Extras of the table. tests/crewai runs the code of the section "CrewAI"."""
 
 
 def programs(section: str) -> list[str]:

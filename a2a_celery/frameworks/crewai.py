@@ -1,0 +1,345 @@
+"""Adapter for crews of CrewAI. The feedback on a task with ``human_input=True`` becomes a question to the client, which
+can be answered on any worker.
+
+The status message has the output of the task as text, and as a data part ``{"taskOutput": {"task", "agent",
+"output"}}``. The answer "yes" accepts the output. Any other text is the feedback, with which the agent works on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from contextvars import copy_context
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from a2a.helpers import new_data_part
+from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from crewai import Crew
+from crewai.agents.parser import AgentFinish
+from crewai.core.providers.human_input import AsyncExecutorContext, ExecutorContext, reset_provider, set_provider
+from crewai.crews.crew_output import CrewOutput
+from crewai.tasks.task_output import TaskOutput
+from google.protobuf.json_format import MessageToDict
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from ..agents import FrameworkAgent
+from ..concurrency import DaemonThreads
+from ..errors import ConfigError, Rejected
+from ..execution.agents.turn import Turn
+from ..lifecycle.events import parts_of
+from ..lifecycle.questions import Question, whole_numbers
+from ..lifecycle.states import COMPLETED
+from .conversation import Conversation, EarlyStops, data_of
+from .crewai_calls import CrewCalls, CrewStopped, ModelCall
+
+Event = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
+
+MESSAGES = "messages"
+"""Key of the earlier messages in the stored conversation."""
+
+CHAT_MESSAGES = "crew_chat_messages"
+"""Input from which CrewAI adds a conversation to the description of each task."""
+
+HISTORY = 20
+"""Default number of earlier messages that a crew receives."""
+
+USAGE = "crewai_usage_metrics"
+"""Metadata key of the tokens of a turn, in the form of CrewAI's `UsageMetrics`."""
+
+ACCEPTED = ("", "yes")
+"""Answers that accept the output of a task, in lower case."""
+
+DONE = frozenset({"end_turn", "stop", "stop_sequence", "tool_calls", "tool_use", "function_call", "completed"})
+"""Finish reasons of a model that is done, in lower case. Providers may define any other reasons."""
+
+UNREADABLE = "This agent reads text and data parts."
+
+THOUGHTS = ("Thought:", "Action:")
+"""Beginnings of the text of a model without native tool calls, before its answer."""
+
+ANSWER = "Final Answer:"
+
+
+def crewai_agent(
+    crew: Crew | Callable[[Turn], Crew],
+    *,
+    history: int = HISTORY,
+    fail_on: Collection[str] = (),
+    durable: bool = True,
+) -> FrameworkAgent:
+    """Return an agent for `A2A.add_agent` that runs a crew of CrewAI.
+
+    The inputs of the crew are ``message``, the text of the client, and the values of its data parts. Inputs that the
+    crew needs and the message lacks are asked for. The earlier messages of the context are added to the description of
+    each task. The text of each task is streamed as an artifact. A cancel takes effect at the next event of the crew: a
+    chunk of a model's text, or the begin or end of a call. A call that emits no events cannot be stopped.
+
+    If the last call of a model stopped early ("length", "content_filter", or another reason of a provider), the turn
+    ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
+
+    Args:
+        crew: Crew, which is copied for each run, or a function that returns a new crew for a run.
+        history: Maximum number of earlier messages that the crew receives.
+        fail_on: Stop reasons that fail the task.
+        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
+            later calls need effects of the tools in the memory of the process.
+
+    Raises:
+        ConfigError: `crew` is no crew and no function, has options that a worker cannot provide, or `fail_on` is not a
+            collection of strings. The crew of a function is checked in each run.
+    """
+    early_stops = EarlyStops(fail_on, None)
+    if isinstance(crew, Crew):
+        _require_supported(crew)
+    elif not callable(crew) or isinstance(crew, type):
+        raise ConfigError(f"crewai_agent({crew!r}): pass a crewai.Crew, or a function of a Turn that returns one")
+
+    async def answer(turn: Turn) -> AsyncGenerator[Event, None]:
+        run = _CrewRun(crew, turn, history, durable)
+        async with aclosing(run.events()) as events:
+            async for event in events:
+                yield event
+        turn.stop_if_asking()
+        run.save_conversation()
+        yield run.end(early_stops)
+
+    return answer
+
+
+class _CrewRun:
+    """Execution of a crew in one run of a turn. The crew works in a thread, because CrewAI blocks."""
+
+    def __init__(self, crew: Crew | Callable[[Turn], Crew], turn: Turn, history: int, durable: bool) -> None:
+        self._crew = crew
+        self._turn = turn
+        self._stored = Conversation(turn)
+        self._messages: list[dict[str, str]] = (self._stored.memory or {}).get(MESSAGES, [])
+        self._message = {"role": "user", "content": _text(turn)}
+        self._history = history
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._artifacts = _TaskArtifacts(turn, self._send)
+        self._calls = CrewCalls(turn, durable, self._artifacts.add_text, self._artifacts.complete)
+        self._output: CrewOutput | None = None
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the events of the crew. If the generator is closed early, the crew is stopped."""
+        thread = DaemonThreads(1, "a2a-crewai")
+        running = asyncio.create_task(self._work(thread))
+        try:
+            while (event := await self._queue.get()) is not None:
+                yield event
+            self._output = await running
+        finally:
+            self._calls.close()
+            await asyncio.wait({running})  # a thread cannot be stopped
+            if not running.cancelled():
+                running.exception()  # mark the exception as retrieved
+            thread.close()
+
+    def save_conversation(self) -> None:
+        """Store the messages of the turn."""
+        assert self._output is not None
+        answer = {"role": "assistant", "content": self._output.raw}
+        messages = [*self._messages, self._message, answer]
+        self._stored.go_on({MESSAGES: messages[len(messages) - min(self._history, len(messages)) :]})
+
+    def end(self, early_stops: EarlyStops) -> TaskStatusUpdateEvent:
+        """Return the final status of the turn, with its stop reason and its usage of tokens."""
+        turn, reason = self._turn, self._calls.finish_reason
+        if reason and reason.lower() not in DONE:
+            end = early_stops.event(reason, turn.task_id, turn.context_id)
+        else:
+            status = TaskStatus(state=COMPLETED)
+            end = TaskStatusUpdateEvent(task_id=turn.task_id, context_id=turn.context_id, status=status)
+        if self._calls.usage:
+            end.metadata.update({USAGE: self._calls.usage})
+        return end
+
+    async def _work(self, thread: DaemonThreads) -> CrewOutput:
+        context = copy_context()
+        try:
+            output: CrewOutput = await thread.call(lambda: context.run(self._kick_off))
+        except CrewStopped as stopped:
+            raise stopped.error from None
+        finally:
+            self._queue.put_nowait(None)
+        return output
+
+    def _kick_off(self) -> CrewOutput:
+        crew = self._crew.copy() if isinstance(self._crew, Crew) else self._crew(self._turn)
+        _require_supported(crew)
+        crew.stream = False  # the events are received without a further thread
+        self._calls.record_models(crew)
+        self._artifacts.begin(crew)
+        inputs = self._inputs(crew)
+        token = set_provider(_ClientFeedback(self._turn))
+        try:
+            with self._calls.recording():
+                return crew.kickoff(inputs=inputs)
+        finally:
+            reset_provider(token)
+
+    def _inputs(self, crew: Crew) -> dict[str, Any]:
+        """Return the inputs of the crew, and ask the client for those that are missing.
+
+        Raises:
+            InputRequired: The client has not sent all inputs yet.
+        """
+        inputs: dict[str, Any] = {"message": self._turn.text}
+        for data in data_of(self._turn.message):
+            inputs |= whole_numbers(data)
+        if missing := sorted(crew.fetch_inputs() - inputs.keys()):
+            inputs |= self._turn.blocking.ask_all({name: Question(f"What is the {name}?") for name in missing})
+        inputs[CHAT_MESSAGES] = json.dumps([*self._messages, self._message], ensure_ascii=False)
+        return inputs
+
+    def _send(self, event: Event) -> None:
+        """Queue an event from any thread."""
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+
+
+class _TaskArtifacts:
+    """Artifacts of the tasks of a crew, one for each task.
+
+    The artifact of a task shows the text of its last call of a model, and in the end the output of the task. The ids of
+    the artifacts are the same in each run of a turn.
+    """
+
+    def __init__(self, turn: Turn, send: Callable[[Event], None]) -> None:
+        self._turn = turn
+        self._send = send
+        self._tasks: dict[str, tuple[str, str]] = {}
+        self._structured: set[str] = set()
+        self._sent: dict[str, tuple[ModelCall, str]] = {}
+
+    def begin(self, crew: Crew) -> None:
+        """Name the artifacts of the tasks of a crew."""
+        for number, task in enumerate(crew.tasks):
+            artifact_id = str(uuid5(NAMESPACE_URL, f"{self._turn.message.message_id}/{number}"))
+            self._tasks[str(task.id)] = artifact_id, task.name or "response"
+            if task.output_json or task.output_pydantic:
+                self._structured.add(str(task.id))
+
+    def add_text(self, call: ModelCall, chunk: str) -> None:
+        """Send the next chunk of text of a model's call. A further call of the model replaces the text of the task."""
+        call.text = call.text or chunk
+        known_call, sent = self._sent.get(call.task_id, (None, ""))
+        if known_call is not call:
+            sent = ""
+        text = _answer_in(call.text)
+        if call.task_id not in self._tasks or call.task_id in self._structured or len(text) <= len(sent):
+            return
+        self._send(self._event(call.task_id, text[len(sent) :], append=bool(sent)))
+        self._sent[call.task_id] = call, text
+
+    def complete(self, task_id: str, output: TaskOutput) -> None:
+        """Send the output of a task, unless its text has been sent."""
+        if task_id not in self._tasks:  # of a task that an agent has delegated
+            return
+        data = output.pydantic or output.json_dict
+        content = output.raw if data is None else to_jsonable_python(data)
+        is_sent = task_id in self._sent and self._sent[task_id][1].strip() == content
+        self._send(self._event(task_id, "" if is_sent else content, append=is_sent, last=True))
+
+    def _event(self, task_id: str, content: Any, *, append: bool, last: bool = False) -> TaskArtifactUpdateEvent:
+        artifact_id, name = self._tasks[task_id]
+        artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts_of(content))
+        return TaskArtifactUpdateEvent(artifact=artifact, append=append, last_chunk=last)
+
+
+class _ClientFeedback:
+    """Human input provider of CrewAI that asks the client."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+
+    def setup_messages(self, context: ExecutorContext) -> bool:
+        """Return False, so that CrewAI sets up the messages."""
+        return False
+
+    def post_setup_messages(self, context: ExecutorContext) -> None:
+        """Change no message."""
+
+    def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
+        """Return the output that the client has accepted. After each feedback, the agent works on.
+
+        Raises:
+            InputRequired: The client has not answered yet.
+        """
+        answer = formatted_answer
+        while feedback := self._ask(answer, context):
+            context.messages.append(context._format_feedback_message(feedback))
+            answer = context._invoke_loop()
+        context.ask_for_human_input = False
+        return answer
+
+    async def handle_feedback_async(self, formatted_answer: AgentFinish, context: AsyncExecutorContext) -> AgentFinish:
+        """Return the output that the client has accepted, in a thread."""
+        return await asyncio.to_thread(self.handle_feedback, formatted_answer, context)
+
+    def _ask(self, answer: AgentFinish, context: ExecutorContext) -> str:
+        """Return the feedback of the client, or "" if the client accepts the output."""
+        output = answer.output.model_dump_json() if isinstance(answer.output, BaseModel) else str(answer.output)
+        task = "" if context.task is None else context.task.name or ""
+        data = {"taskOutput": {"task": task, "agent": context.agent.role, "output": output}}
+        question = f'{output}\n\nReply "yes" to accept this result, or with your feedback.'
+        feedback = str(self._turn.blocking.ask(question, parts=[new_data_part(data)])).strip()
+        return "" if feedback.lower() in ACCEPTED else feedback
+
+
+def _answer_in(text: str) -> str:
+    """Return the part of a model's text that is its answer so far.
+
+    A model without native tool calls writes its thoughts before the answer.
+    """
+    begin = text.lstrip("` \n")
+    if not any(begin.startswith(thought) or thought.startswith(begin) for thought in THOUGHTS):
+        return text
+    return text.partition(ANSWER)[2].lstrip()
+
+
+def _text(turn: Turn) -> str:
+    """Return the message of the turn as text.
+
+    Raises:
+        Rejected: The message has files.
+    """
+    texts = []
+    for part in turn.parts:
+        match part.WhichOneof("content"):
+            case "text":
+                texts.append(part.text)
+            case "data":
+                texts.append(json.dumps(whole_numbers(MessageToDict(part.data)), ensure_ascii=False))
+            case _:
+                raise Rejected(UNREADABLE)
+    return "\n".join(texts)
+
+
+def _require_supported(crew: Any) -> None:
+    if not isinstance(crew, Crew):
+        raise ConfigError(f"crewai_agent: {crew!r} is no crewai.Crew")
+    if any(_is_local(owner.memory) for owner in [crew, *crew.agents]):
+        raise ConfigError(
+            "memory=True: CrewAI stores this memory in files of one worker, for all callers; remove it, because the "
+            "crew receives the conversation of the context, or pass a Memory whose storage is an object that all "
+            "workers share"
+        )
+    if crew.checkpoint:
+        raise ConfigError("the crew has a checkpoint: remove it, because its calls are recorded with the task")
+    for task in crew.tasks:
+        if task.async_execution:
+            raise ConfigError(
+                f"task {task.name or task.description!r} has async_execution, in whose thread CrewAI loses a question "
+                "or a cancel, so that the crew never ends: remove it"
+            )
+
+
+def _is_local(memory: Any) -> bool:
+    """Return True if a memory is in files of this machine. A storage of CrewAI itself is a name or a path."""
+    return memory is True or isinstance(getattr(memory, "storage", None), str)
