@@ -10,19 +10,24 @@ CHAOS_SEED := $(or $(CHAOS_SEED),$(shell date +%s))
 HOSTILE_REQUESTS ?= 50000
 HOSTILE_SEED := $(or $(HOSTILE_SEED),$(shell date +%s))
 
-.PHONY: test merge peers nightly lint types docs links package ci chaos hostile
+.PHONY: test merge peers crewai nightly lint types docs links package ci chaos hostile
 
 # The change tier: minutes, no service needed.
 test:
 	$(PYTHON) -m pytest
 
-# Other A2A libraries, from their registries, for tests/peers.
+# Other A2A libraries, from their registries, for tests/peers, and CrewAI for tests/crewai.
 peers:
 	$(PYTHON) -m tests.peers.environments
+
+# The agents of CrewAI, whose pins exclude other frameworks, in a separate environment.
+crewai: peers
+	.peers/crewai/bin/python -m pytest tests/crewai
 
 # What CI runs in addition; `docker` and `browser` are extras of their own.
 merge: peers
 	$(PYTHON) -m pytest -m merge
+	$(MAKE) crewai
 	$(PYTHON) -m pytest tests/browser
 	DOCKER_BUILDKIT=0 $(PYTHON) -m pytest tests/docker
 

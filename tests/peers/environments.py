@@ -1,4 +1,5 @@
-"""Environments of the peers: other A2A libraries, each in the version that a file here names.
+"""Environments of the peers, each in the versions that a file here names: other A2A libraries, and a framework whose
+pins exclude others.
 
 python -m tests.peers.environments
 """
@@ -17,9 +18,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".peers"
 NODE = "node"
+CREWAI = "crewai"
 FILES = {
     "sdk-0.3": ("sdk-0.3.txt",),
     "sdk-1": ("sdk-1.txt",),
+    CREWAI: ("crewai.txt",),
     NODE: ("node.txt", "package.json", "package-lock.json"),
 }
 """Each environment with the files that say what is in it: the requirements of its Python first."""
