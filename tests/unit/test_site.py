@@ -60,17 +60,22 @@ def test_each_public_name_is_in_the_reference(module: ModuleType) -> None:
     assert {f"{module.__name__}.{name}" for name in module.__all__} - DIRECTIVES - generated == set()
 
 
+SEPARATE = ("crewai", "crewai.tools", "a2a_celery.frameworks.crewai")
+"""Modules that only the environment of `make crewai` has. tests/crewai runs the code of the documentation."""
+
+
 def test_each_name_of_the_reference_exists() -> None:
     for path in DIRECTIVES:
         module, _, name = path.rpartition(".")
-        assert hasattr(import_module(module), name), path
+        assert module in SEPARATE or hasattr(import_module(module), name), path
 
 
 def test_each_python_block_compiles_and_imports_names_that_exist() -> None:
     checked = 0
     for page, code in blocks("python"):
         for module, name in imported(code):
-            assert hasattr(import_module(module), name), f"{page}: {module}.{name}"
+            is_separate = module in SEPARATE
+            assert is_separate or hasattr(import_module(module), name), f"{page}: {module}.{name}"
             checked += 1
     assert checked > 20
 
