@@ -91,13 +91,15 @@ logger = logging.getLogger(__name__)
 
 
 async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
-    """Run the agent and return its outcome, or the question or wait of its `Turn` if other code caught it.
+    """Run the agent and return its outcome. A question or a wait of the `Turn` counts even if other code caught its
+    exception.
 
     Frameworks convert exceptions of tools to text, and a task group wraps them in an exception group.
 
     Raises:
         AgentSignal: The agent ended its run. The signal takes precedence over a question or wait that was caught.
-        BaseException: The agent failed without a question or wait.
+        StepsChanged: The agent's code does not match its journal. This error takes precedence over all others.
+        BaseException: The agent failed without a question or wait, or while it was being stopped.
     """
     try:
         outcome = await adapter.run(claim, events)
@@ -120,7 +122,7 @@ async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Ou
 
 
 def _requested_end(claim: Claim, events: RunEventQueue) -> Outcome | None:
-    """Return the question of `Turn.ask`, or the wait of `Turn.sleep` or `Turn.wait_for`, or None."""
+    """Return the outcome of a question or wait that a method of the `Turn` has begun, or None if there is neither."""
     parts, pending = events.settlement.question, events.settlement.wait
     if parts is not None:
         return outcome_of(InputRequired(parts=parts), claim)
@@ -130,12 +132,12 @@ def _requested_end(claim: Claim, events: RunEventQueue) -> Outcome | None:
 
 
 def _signal_in(error: BaseException, claim: Claim) -> Outcome | None:
-    """Return the outcome of the first signal in an exception group, or None."""
+    """Return the outcome of `error` if it is a signal, or of the first signal in an exception group, or None."""
     if isinstance(error, AgentSignal):
         return outcome_of(error, claim)
     if not isinstance(error, BaseExceptionGroup):
         return None
-    outcomes = (_signal_in(one, claim) for one in error.exceptions)
+    outcomes = (_signal_in(member, claim) for member in error.exceptions)
     return next((outcome for outcome in outcomes if outcome is not None), None)
 
 
@@ -296,6 +298,12 @@ class Run:
         if not self.ended:
             self.stop(Stop.LOST)
 
+    def mark_lost(self) -> None:
+        """Stop the run as lost, even while it waits for the store to write its end."""
+        self.stop(Stop.LOST)
+        if self._events is not None:
+            self._events.mark_lost()
+
     @property
     def grace(self) -> float:
         """The seconds that the agent may take to stop."""
@@ -308,7 +316,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """True if the agent has sent a terminal state that does not wait for its return to be written."""
+        """True if the agent has sent a terminal state that can be written before the agent returns."""
         return self._events is not None and self._events.is_finished
 
     @property
@@ -383,7 +391,8 @@ class Run:
         """Start the agent task and, if the run is limited, its timer.
 
         Returns:
-            Both asyncio tasks, and a future that is resolved when the agent ends or must be stopped.
+            The asyncio task of the agent, the asyncio task of the timer or None if the run has no limit, and a future
+            that is resolved when the agent ends or must be stopped.
         """
         woken = self._woken = events.aborted.future()  # a single future for all reasons, to save memory
         agent = asyncio.create_task(self._guarded(adapter, claim, events), name=f"a2a-agent-{self.ref.name}")
@@ -421,8 +430,8 @@ class Run:
     async def _stop_agent(
         self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEventQueue
     ) -> Outcome:
-        """Cancel the agent, wait up to `cancel_grace` seconds for it to stop, and then stop it by force where that is
-        possible."""
+        """Cancel the agent, and wait up to `cancel_grace` seconds until the agent has stopped. After that, stop the
+        agent by force if that is possible."""
         grace = self.grace
         until = self._clock.monotonic() + grace
         events.stopping = True
@@ -488,7 +497,8 @@ class Run:
     def _cancel_children(self, outcome: Outcome, events: RunEventQueue) -> None:
         """Cancel the child tasks of a run that left no result, or whose next run starts its tasks again.
 
-        If the steps of the agent have changed, the task leaves a dead letter, which finds its children again.
+        If the agent's steps have changed, the children are not cancelled. The task leaves a dead letter, and the
+        requeued task finds the children again.
         """
         without_result = isinstance(outcome, Canceled | Failure | Rejection) and events.steps_changed is None
         if without_result or isinstance(outcome, Retried | Superseded):
@@ -497,8 +507,8 @@ class Run:
     def _retried(self, error: BaseException, events: RunEventQueue) -> Retried | None:
         """Return the retry that follows `error`, or None.
 
-        If an agent has already ended its task, it is not retried. Errors about the message or the object store are not
-        retried either.
+        A run whose agent has already ended the task is not retried. Errors about the message or the object store are
+        not retried either.
         """
         if events.retries is None or events.ended or isinstance(error, (*REFUSALS, BlobsUnavailable)):
             return None
@@ -516,14 +526,14 @@ class Run:
         return retried
 
     def _ended_by(self, error: BaseException, claim: Claim) -> Outcome:
-        """Return the outcome of a run that ends with an exception of its agent."""
+        """Return the outcome of a run whose agent raised an exception."""
         if isinstance(error, Retry) and self._call is None:
             error = error_without_retry(error)
         match error:
             case AgentSignal():
                 return outcome_of(error, claim)
             case _ if isinstance(error, REFUSALS):
-                logger.info("run %s: its agent refused the message: %s", self.ref.name, error)
+                logger.info("run %s: its agent refused the message: %.1000r", self.ref.name, str(error))
                 return refused(error, claim)
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
@@ -538,9 +548,9 @@ class Run:
             case _:
                 return Failure(reference=self._report("its agent failed", error))
 
-    def _report(self, what: str, error: BaseException | None = None) -> str:
+    def _report(self, problem: str, error: BaseException | None = None) -> str:
         """Log `error`, or the current exception, and return the reference in the log line."""
-        return reported(self.ref, self._agent.name, what, error)
+        return reported(self.ref, self._agent.name, problem, error)
 
     async def _after_run(self, outcome: Outcome, events: RunEventQueue) -> Outcome:
         """Call the `after_run` hooks and return the outcome, which is a failure if a hook failed on an event."""
@@ -554,7 +564,7 @@ class Run:
     async def _last_status(
         self, final: TaskStatusUpdateEvent, outcome: Outcome, events: RunEventQueue
     ) -> TaskStatusUpdateEvent:
-        """Return the final status of the run after its hooks. Hooks can only add metadata to a status that the agent
+        """Call the hooks and return the final status of the run. Hooks can only add metadata to a status that the agent
         has sent."""
         assert self._hooks is not None
         if not events.ended and not (events.paused and isinstance(outcome, Completed)):
@@ -569,7 +579,7 @@ class Run:
         return RunRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
 
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
-        """Write the end of the run. Return the outcome if it differs from `outcome`, or None otherwise."""
+        """Write the end of the run. Return the actual outcome if it differs from `outcome`, or None."""
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         if self._hooks is not None and final is not None and not isinstance(outcome, Retried | Suspended):

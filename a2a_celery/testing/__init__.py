@@ -1,4 +1,5 @@
-"""Test kit for agents: `AgentTester` runs an agent in the process of a test, `AgentFleet` on real processes.
+"""Test kit for agents: `AgentTester` runs an agent in the process of a test, and `AgentFleet` runs agents in real
+processes.
 
 Both need the extra ``testing``. See docs/testing-agents.md.
 """

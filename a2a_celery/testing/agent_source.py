@@ -1,4 +1,4 @@
-"""The agent that a test names: an agent of an A2A object, a function, an executor or a Celery task."""
+"""Agent under test, which is an agent of an A2A object, a function, an executor or a Celery task."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ Target: TypeAlias = A2A | Task | AgentExecutor | type[AgentExecutor] | Callable[
 
 
 def a2a_and_agent(target: Target, name: str | None, options: dict[str, Any]) -> tuple[A2A, Agent]:
-    """Return the A2A object and the agent that `target` and `name` name. See `AgentTester`.
+    """Return the A2A object and the agent for the arguments `target` and `name` of `AgentTester`.
 
     Raises:
-        ConfigError: There is no such agent, or `options` are given for an agent that is registered already.
+        ConfigError: `target` is not an agent, the A2A object has no such agent, an option is invalid, or `options` are
+            set for an agent that is already registered.
     """
     target = resolve_proxy(target)
     options = dict(options)
@@ -44,13 +45,13 @@ def a2a_and_agent(target: Target, name: str | None, options: dict[str, Any]) -> 
 
 
 def _registered(a2a: A2A, name: str | None, options: dict[str, Any]) -> Agent:
-    known = ", ".join(a2a.agents) or "none"
+    names = ", ".join(a2a.agents) or "none"
     if options:
         raise ConfigError(f"{min(options)}: the agent is registered already: set its options where it is registered")
     if name is None and len(a2a.agents) != 1:
-        raise ConfigError(f"which agent? AgentTester(a2a, name); known: {known}")
+        raise ConfigError(f"which agent? AgentTester(a2a, name); known: {names}")
     if name is not None and name not in a2a.agents:
-        raise ConfigError(f"no agent {name!r} in this app; known: {known}")
+        raise ConfigError(f"no agent {name!r} in this app; known: {names}")
     return a2a.agents[name] if name is not None else next(iter(a2a.agents.values()))
 
 

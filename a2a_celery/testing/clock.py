@@ -11,7 +11,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 
 
 class SimulatedClock(Clock):
-    """Clock that is ahead of the machine's clock by the seconds by which the test has moved it.
+    """Clock that a test can move ahead of the machine's clock.
 
     Sleeps and timeouts belong to the event loop of the test. Any thread may read the time.
 
@@ -42,7 +42,7 @@ class SimulatedClock(Clock):
         return SYSTEM_CLOCK.time() + self.offset
 
     async def sleep(self, seconds: float) -> None:
-        """Return when the clock has reached the time `seconds` from now."""
+        """Wait until `seconds` have passed on this clock."""
         ends_at = self.monotonic() + seconds
         await asyncio.sleep(0)
         while (remaining := ends_at - self.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""`AgentFleet`: a gateway, a watcher and workers as processes, on an embedded Redis."""
+"""`AgentFleet`, which runs a gateway, a watcher and workers as processes, with an embedded Redis server."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from ..clock import SYSTEM_CLOCK
 from ..errors import A2ACeleryError
 
 START_TIMEOUT = 60.0
-"""Default seconds in which each process must start."""
+"""Default time within which each process must start, in seconds."""
 
 STOP_TIMEOUT = 15.0
 """Seconds from SIGTERM to SIGKILL."""
 
 LEASE_TTL = 3.0
-"""Default `lease_ttl` of a fleet in seconds, so that the runs of a killed worker are recovered soon."""
+"""Default `lease_ttl` of a fleet, in seconds. A short lease lets the watcher recover the runs of a killed
+worker soon."""
 
-POLL_INTERVAL = 0.05
+OUTPUT_POLL_INTERVAL = 0.05
 
 WORKER_READY = re.compile(r" ready\.$", re.MULTILINE)
 WATCHER_READY = re.compile(r"watcher started")
@@ -40,7 +41,7 @@ GATEWAY_READY = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 
 
 class FleetError(A2ACeleryError):
-    """Error of an `AgentFleet`: a process did not start. The text ends with the last lines of its output."""
+    """A process of an `AgentFleet` did not start. The message ends with the end of the process's output."""
 
 
 class FleetProcess:
@@ -62,7 +63,7 @@ class FleetProcess:
         return self.log.read_text(errors="replace")
 
     def wait_for(self, line: re.Pattern[str], timeout: float) -> re.Match[str]:
-        """Return the first match of `line` in the output.
+        """Wait for output that matches `line`, and return the first match.
 
         Raises:
             FleetError: The process ended, or its output has no match after `timeout` seconds.
@@ -75,7 +76,7 @@ class FleetProcess:
             if has_ended or SYSTEM_CLOCK.monotonic() > deadline:
                 reason = "ended" if has_ended else f"did not start within {timeout:g} s"
                 raise FleetError(f"the {self.name} {reason}:\n{self.output()[-3000:]}")
-            time.sleep(POLL_INTERVAL)
+            time.sleep(OUTPUT_POLL_INTERVAL)
 
     def kill(self) -> None:
         """Kill the process and its children, as if the machine had failed."""
@@ -88,7 +89,8 @@ class FleetProcess:
             self._popen.terminate()
 
     def stop(self) -> None:
-        """Stop the process, and kill what is left of its group."""
+        """Stop the process, wait up to `STOP_TIMEOUT` seconds for its end, and kill the remaining processes of its
+        group."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(STOP_TIMEOUT)
@@ -96,11 +98,11 @@ class FleetProcess:
 
 
 class AgentFleet:
-    """Gateway, watcher and workers of an app as processes, for tests that `AgentTester` cannot make.
+    """Gateway, watcher and workers of an app as processes, for tests that `AgentTester` does not support.
 
-    ``with AgentFleet("acme.app") as fleet`` starts the processes in the current folder and stops them at the end. They
-    use an embedded Redis as store, broker and result backend (extra ``testing``), whatever the app configures, and also
-    end if the test is killed.
+    ``with AgentFleet("acme.app") as fleet`` starts the processes in the current folder and stops them at the end. The
+    processes use an embedded Redis server as store, broker and result backend (extra ``testing``) instead of the
+    servers that the app configures. They also end if the test is killed.
 
     Args:
         app: App, as for ``celery -A``.
@@ -108,10 +110,14 @@ class AgentFleet:
         worker_options: Further arguments of ``celery worker``, for example ``["-P", "threads", "-c", "4"]``.
         settings: Settings by name that differ from those of the app. `lease_ttl` is 3 seconds by default.
         env: Further environment variables of the processes.
-        start_timeout: Seconds in which each process must start.
+        start_timeout: Seconds within which each process must start.
 
     Attributes:
         url: Address of the gateway, inside the block.
+
+    Raises:
+        FleetError: A process did not start. Raised when the block begins.
+        ConfigError: The Redis server is not installed or did not start. Raised when the block begins.
     """
 
     url: str
@@ -172,8 +178,8 @@ class AgentFleet:
         return RemoteAgent(f"{self.url}/agents/{name}/", **options)
 
     def kill_workers(self) -> None:
-        """Kill all workers with SIGKILL. Their runs are recovered when their leases expire, by a worker that runs
-        then."""
+        """Kill all workers with SIGKILL. After the leases of their runs have expired, other workers execute the
+        runs again."""
         for worker in self._workers:
             worker.kill()
         self._workers.clear()
@@ -222,7 +228,7 @@ class AgentFleet:
 
 
 def _text(value: Any) -> str:
-    """Return the value of a setting as an environment variable contains it."""
+    """Return the value of a setting as text for an environment variable."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return str(value)

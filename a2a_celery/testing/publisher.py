@@ -1,4 +1,4 @@
-"""Publisher of a simulation, which passes runs to the simulated workers instead of a broker."""
+"""Publisher for a simulation. It passes runs to the simulated workers instead of a broker."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from ..dispatch import BrokerQueues, PreparedMessage, Publisher, RunOptions
 from ..dispatch.connection import PublishingPool
 
 Execute = Callable[[str, str, int, RunOptions], None]
-"""Function that executes a run: name of the agent, id of the task, number of the run and options."""
+"""Function that executes a run. Its arguments are the name of the agent, the id of the task, the number of the run and
+the options."""
 
 
 class NoQueues(BrokerQueues):
-    """Queues of a fleet without a broker: no message waits in a queue."""
+    """Stand-in for the queues of a broker, in which no message ever waits."""
 
     def queue_of(self, agent: str, chosen: RunOptions) -> str | None:
-        """Return None: the run has no queue."""
+        """Return None, because the run has no queue."""
         return None
 
 
 class InProcessPublisher(Publisher):
-    """Publisher that calls `execute` on `loop` for each run. Revokes and Celery's events have no effect.
+    """Publisher that calls `execute` on `loop` for each run. Revokes have no effect, and no Celery events are sent.
 
     Thread-safe.
     """
@@ -35,7 +36,7 @@ class InProcessPublisher(Publisher):
         self._execute = execute
 
     def prepare(self, agent: str, task_id: str, run: int, options: RunOptions) -> PreparedMessage | None:
-        """Return None: there is no broker, so the store pushes no message."""
+        """Return None, because the store pushes no message without a broker."""
         return None
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:
@@ -54,10 +55,10 @@ class InProcessPublisher(Publisher):
         then()
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
-        """Do nothing: the store refuses the claim of a canceled run."""
+        """Do nothing, because the store refuses the claim of a cancelled run."""
 
     def revoke(self, celery_ids: list[str], *, terminate: bool = False) -> None:
         """Do nothing; see `revoke_soon`."""
 
     def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
-        """Do nothing: no monitor reads Celery's events."""
+        """Do nothing, because no monitor reads Celery's events."""

@@ -1,4 +1,4 @@
-"""Embedded Redis server of a test process: started once, on a Unix socket in a private folder, without a port."""
+"""Embedded Redis server of a test process, started once on a Unix socket in a private folder, without a port."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _lock = Lock()
 
 
 def shared_server() -> EmbeddedRedis:
-    """Return the server of this process, which the first call starts. The server ends with the process, even if the
-    process is killed.
+    """Return the server of this process. The first call starts the server. The server ends with the process, even if
+    the process is killed.
 
     Raises:
         ConfigError: No Redis server is installed, or the server did not start.

@@ -19,7 +19,10 @@ OWNER_HEADER = "X-A2A-Tester-Owner"
 def simulated_settings(
     app: Celery, store_url: str, prefix: str, owner: str, changes: Mapping[str, Any]
 ) -> LoadedSettings:
-    """Return the settings of `app`, without the parts that need other servers, and with `changes`.
+    """Return the settings of `app` for a simulation, with `changes`.
+
+    Settings that need other servers, or that configure authentication, operators or the web interface, do not apply
+    unless `changes` contains them.
 
     Raises:
         ConfigError: A setting is invalid.

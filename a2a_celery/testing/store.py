@@ -1,6 +1,7 @@
-"""Store client of a simulation: the scripts of the store with the time of a `SimulatedClock`.
+"""Store client for a simulation. It runs the store's scripts with the time of a `SimulatedClock`.
 
-The server and the scripts are those of a real fleet. Only the command that reads the server's time is replaced.
+The scripts are those of a real fleet, and a real server executes them. Only the command that reads the server's time is
+replaced.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def at_offset(script: Script, offset_us: int) -> Script:
 
 
 class SimulatedStore(TracedStore):
-    """Store client that reads the time of `clock`.
+    """Store client whose scripts use the time of `clock`.
 
     Args:
         url: URL of the server.
-        clock: The clock.
-        on_recorded: Function that is called with the keys of recorded journal entries, such as ``search#1``, after the
-            server has them, and before the agent receives them; or None.
+        clock: Clock of the simulation.
+        on_recorded: Function that is called with the keys of recorded journal entries, such as ``search#1``, or None.
+            It is called after the server has the entries and before the agent receives them.
     """
 
     def __init__(self, url: str, clock: SimulatedClock, on_recorded: Callable[[list[str]], None] | None = None) -> None:
@@ -56,9 +57,9 @@ class SimulatedStore(TracedStore):
         self._killed = False
 
     def kill(self) -> None:
-        """Send nothing more, and return no reply, because the simulated process was killed.
+        """Stop sending commands and returning replies, as if the process had been killed.
 
-        Each operation raises StoreUnavailable, as if the network had been cut, so that no coroutine waits for ever.
+        Each operation raises StoreUnavailable, as if the network had been cut, so that no coroutine waits forever.
         """
         self._killed = True
 

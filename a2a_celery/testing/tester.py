@@ -1,7 +1,8 @@
-"""`AgentTester`: an agent in the process of a test, on an embedded Redis, with a clock that the test moves.
+"""`AgentTester`, which runs an agent in the process of a test, with an embedded Redis server and a clock that the test
+moves.
 
-The gateway, the runs, the roles of the watcher and the scripts of the store are those of a real fleet. A simulation
-replaces the broker, the processes and the server's clock; see the other modules of this package.
+The code of the gateway, the runs, the watcher's roles and the store's scripts is the same as in a real fleet. A
+simulation replaces the broker, the processes and the server's clock; see the other modules of this package.
 """
 
 from __future__ import annotations
@@ -50,57 +51,63 @@ from .worker import SimulatedWorker, worker_of_thread
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT = 60.0
-"""Default seconds, of the machine's clock, that a call waits for an agent."""
+AGENT_TIMEOUT = 60.0
+"""Default time for which a call waits for an agent, in seconds of the machine's clock."""
 
 TICK_INTERVAL = 0.05
 """Seconds between two ticks of the watcher's roles."""
 
 CLAIM_POLL_INTERVAL = 0.005
-"""Seconds between two checks for runs that are not claimed."""
+"""Seconds between two checks for unclaimed runs."""
 
 SHORT_WAIT = timedelta(seconds=1)
-"""Maximum remaining time of a wait of the agent that `AgentTester` waits for too."""
+"""Maximum remaining time of an agent's sleep or retry for which a call of the tester continues to wait."""
 
 URL = "http://agents.test"
 """Address of the gateway, which exists only in this process."""
 
 
 class NoResults(Results):
-    """Results of a fleet without other workers."""
+    """Stand-in for the result backend of a fleet without other workers."""
 
     async def has(self, ref: RunRef) -> bool:
-        """Return False: no worker without this package has the run."""
+        """Return False, because no worker without this package has the run."""
         return False
 
 
 class AgentTester:
-    """Runs an agent in the process and on the event loop of a test: ``async with AgentTester(a2a, "echo") as tester``.
+    """Agent in the process and on the event loop of a test: ``async with AgentTester(a2a, "echo") as tester``.
 
-    The tester needs no broker, no network and no server except an embedded Redis, which it starts once per process
-    (extra ``testing``). The settings of the app apply, except the parts that name other servers and the authentication.
-    Webhooks are not delivered, plain Celery tasks that an agent publishes are not executed, and retention does not
-    follow the clock. Use `AgentFleet` for these.
+    The tester needs no broker, no network and no server except an embedded Redis server, which it starts once per
+    process (extra ``testing``). The settings of the app apply, except for settings that name other servers or configure
+    authentication. Webhooks are not delivered, plain Celery tasks that an agent publishes are not executed, and
+    retention does not follow the clock. Use `AgentFleet` to test these features.
 
     Args:
-        target: A2A object with the agent, a function of a `Turn`, an AgentExecutor of the a2a-sdk (instance, class or
-            factory class), or a Celery task. A function must not be one of an A2A object: pass that object.
-        name: Name of the agent. None means the only agent of an A2A object, or a name derived from `target`.
+        target: A2A object with the agent, a function of a `Turn`, an AgentExecutor of the a2a-sdk (instance or class),
+            or a Celery task. If the function is registered with an A2A object, pass the A2A object instead.
+        name: Name of the agent. None means the only agent of an A2A object, the name of the function or Celery task, or
+            "agent" for an executor.
         workers: Number of simulated workers, at least 1. Successive runs are executed by different workers, each with
             its own executors.
         owner: User who sends the messages, or "" for callers without authentication.
         settings: Settings by name that differ from those of the app, for example ``{"input_timeout": 60}``.
         timeout: Seconds of the machine's clock after which a call that waits for an agent raises DeadlineExceeded.
-        options: Options of the agent if it is not registered, as for ``a2a.agent``, ``a2a.add_agent`` and
-            ``a2a.expose``; for an executor also `card`.
+        options: Options of an agent that is not registered yet, as for ``a2a.agent``, ``a2a.add_agent`` and
+            ``a2a.expose``. For an executor, `card` is also accepted.
 
     Attributes:
+        a2a: A2A object with the agent.
+        agent: The agent under test.
         clock: Clock of the simulation; see `advance`.
         client: Client of the agent, for calls that this class does not have. It exists inside the block.
 
     Raises:
-        ConfigError: There is no such agent, an option or setting is invalid, or no Redis server is installed.
+        ConfigError: There is no such agent, an option or setting is invalid, or the Redis server is not installed or
+            did not start.
         ValueError: `workers` is less than 1.
+        TypeError: `settings` contains an unknown name. Raised when the block begins.
+        RuntimeError: Another tester is using the A2A object. Raised when the block begins.
     """
 
     client: RemoteAgent
@@ -113,7 +120,7 @@ class AgentTester:
         workers: int = 2,
         owner: str = "",
         settings: Mapping[str, Any] | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = AGENT_TIMEOUT,
         **options: Any,
     ) -> None:
         if workers < 1:
@@ -141,19 +148,20 @@ class AgentTester:
         await self._stack.aclose()
 
     async def send(self, content: Content, *, context_id: str = "") -> Result:
-        """Send a message as a new task, and wait until its agent has nothing to do.
+        """Send a message as a new task, and wait until the agent ends its turn or waits.
 
         Args:
             content: Text, bytes, JSON data, parts or a complete message.
             context_id: Context of the task, or "" for a new context.
 
         Returns:
-            The task when it has ended or asks a question. The task is WORKING, and `stop_reason` is None, if the agent
-            waits: for a signal, or for more than a second until a time (`Turn.sleep`, a retry).
+            The task that has ended or asks a question. If the agent waits for a signal, or for more than a second until
+            a time (`Turn.sleep`, a retry), the task is WORKING, and `stop_reason` is None.
 
         Raises:
             A2AError: The agent refuses the message.
-            DeadlineExceeded: The agent works for longer than `timeout`. Its `result` is the task so far.
+            DeadlineExceeded: The agent works for longer than `timeout`. The `result` of the exception is the task so
+                far.
         """
         return await self._waited(self.client.stream(Session(context_id).message(content)))
 
@@ -191,12 +199,13 @@ class AgentTester:
         return self.client.stream(Session().message(content), deadline=self._timeout)
 
     def session(self) -> AgentSession:
-        """Return a conversation with the agent: each message belongs to one context, and answers open questions."""
+        """Return a conversation with the agent. All messages belong to one context, and a message answers an open
+        question."""
         return self.client.session()
 
     async def events(self, result: Result) -> list[StreamResponse]:
-        """Return all events of the task of `result` so far, in order, as streams and webhooks send them. The first
-        event is the new task."""
+        """Return all events of the task of `result` so far, in order and in the form that streams and webhooks send.
+        The first event is the new task."""
         events: list[StreamResponse] = []
         version = 0
         while True:
@@ -210,7 +219,8 @@ class AgentTester:
             version = page.entries[-1].version
 
     async def cancel(self, result: Result) -> Result:
-        """Cancel the task of `result`, and return it when its agent has stopped; see `RemoteAgent.cancel`."""
+        """Cancel the task of `result`, wait until its agent has stopped or its grace period is over, and return the
+        task; see `RemoteAgent.cancel`."""
         await self._until_claimed()
         return await self.client.cancel(result.task_id)
 
@@ -221,7 +231,7 @@ class AgentTester:
             True if the agent waited for the signal, or False if the signal was stored.
 
         Raises:
-            SignalRefused: The task has ended, or its agent is not a function.
+            SignalRefused: The task has ended or stores too many signals, or its agent is not a function.
             ValueError: The name or the payload is invalid.
         """
         resumed = await self.a2a.signal_async(result.task_id, name, payload)
@@ -245,7 +255,7 @@ class AgentTester:
         """Kill the workers that execute runs, start other workers, and move the clock to the next attempt.
 
         The next attempt has begun when this method returns. If `max_attempts` is reached, the task is FAILED. Do not
-        call this method in the agent: see `crash_after`.
+        call this method from the agent. Use `crash_after` instead.
 
         Raises:
             RuntimeError: No run is being executed.
@@ -259,7 +269,7 @@ class AgentTester:
             await self._crash(worker)
 
     def crash_after(self, step: str, ordinal: int = 1) -> None:
-        """Kill the worker, as `crash` does, when it has recorded the durable step `step` the next time.
+        """Kill the worker, as `crash` does, when it next records the durable step `step`.
 
         The agent does not receive the result of the step in this attempt.
 
@@ -338,7 +348,7 @@ class AgentTester:
         return self._workers[self._turn % len(self._workers)]
 
     def _execute(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
-        """Execute a run on the next worker, at its time."""
+        """Execute a run on the next worker when the run is due."""
         begins_at = options.not_before
         if begins_at is None or begins_at <= self.clock.now():
             self._begin(agent, task_id, run, options)
@@ -354,11 +364,11 @@ class AgentTester:
 
     def _begin(self, agent: str, task_id: str, run: int, options: RunOptions) -> None:
         if options.not_after is not None and self.clock.now() > options.not_after:
-            return  # the dispatcher rejects it
+            return  # the dispatcher rejects the run
         self._next_worker().execute(self.a2a.agents[agent], task_id, run, options)
 
     async def _until_claimed(self) -> None:
-        """Wait until each run that was published has been claimed or dropped."""
+        """Wait until each run that a worker has received has been claimed or has ended."""
         await asyncio.sleep(0)
         async with asyncio.timeout(self._timeout):
             while any(not active.is_claimed for worker in self._workers for active in worker.active):  # noqa: ASYNC110
@@ -376,7 +386,7 @@ class AgentTester:
         scheduled.add_done_callback(self._scheduled.discard)
 
     async def _crash(self, worker: SimulatedWorker) -> None:
-        """Kill `worker`, start another one, and let the watcher recover the runs."""
+        """Kill `worker`, start another worker, and let the watcher recover the runs."""
         await self._start_worker()
         killed = await worker.kill()
         await worker.stop()
@@ -386,7 +396,7 @@ class AgentTester:
         await self.advance(min(FIRST_DELAY_US * 2 ** (attempts - 1), MAX_DELAY_US) / 1_000_000)
 
     async def _waited(self, events: AsyncGenerator[StreamResponse, None]) -> Result:
-        """Return the result of a turn when the agent has nothing to do."""
+        """Wait until the agent ends its turn or waits, and return the result of the turn."""
         builder = ResultBuilder()
         try:
             async with asyncio.timeout(self._timeout), aclosing(events):

@@ -1,6 +1,6 @@
 """HTTP transport that calls an ASGI application in this process, and streams its responses.
 
-``httpx.ASGITransport`` returns a response when it is complete, which an open stream never is.
+``httpx.ASGITransport`` returns a response only when it is complete, but an open stream never completes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """A request and its response. Closing the response disconnects the client."""
+    """Request and its response. Closing the response disconnects the client."""
 
     def __init__(self, asgi: ASGIApp, scope: dict[str, Any], body: bytes) -> None:
         self._asgi, self._scope, self._body = asgi, scope, body
@@ -58,7 +58,7 @@ class _Exchange(httpx.AsyncByteStream):
         self._call: asyncio.Task[None]
 
     async def begin(self) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Return the status and the headers of the response."""
+        """Call the application, and return the status and the headers of its response."""
         self._call = asyncio.create_task(self._serve(), name="a2a-in-process-request")
         try:
             start = await self._messages.get()

@@ -1,4 +1,4 @@
-"""Simulated worker process: the runs of real workers, on the event loop of the test."""
+"""Simulated worker process that executes runs on the event loop of the test, as a real worker does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .store import SimulatedStore
 logger = logging.getLogger(__name__)
 
 _thread = threading.local()
-"""The worker of the current thread, if a simulated worker calls a plain Celery task in it."""
+"""`worker` is the simulated worker that calls a plain Celery task in the current thread."""
 
 
 def worker_of_thread() -> Any:
@@ -51,10 +51,11 @@ def worker_of_thread() -> Any:
 
 @dataclass(eq=False)
 class ActiveRun:
-    """Run that a worker has received and not ended.
+    """Run that a worker has received and that has not ended.
 
     Attributes:
-        run: The run, or None while a thread begins the call of a plain Celery task.
+        ref: Task and number of the run.
+        run: The run, or None until the thread of a plain Celery task calls `SimulatedWorker.run`.
         performing: asyncio task that performs the run, or that waits for the thread of a plain Celery task.
         is_in_thread: True for a plain Celery task.
     """
@@ -71,11 +72,15 @@ class ActiveRun:
 
 
 class SimulatedWorker:
-    """Worker of a simulation. Like a process, a worker has a store connection, leases, lifespans and executors.
-
-    The arguments up to `calls` are those of `WorkerProcess`.
+    """Worker of a simulation. Like a worker process, it has a store connection, leases, lifespans and executors.
 
     Args:
+        settings: Settings of the simulation.
+        publisher: Publisher of runs.
+        cleanup: Cleanup after the code of agents.
+        lifespans: Lifespans to enter before the first agent is loaded.
+        hooks: Hooks before and after each run.
+        calls: Function that returns the caller of other agents for a worker, or None.
         clock: Clock of the simulation.
         on_recorded: Function that is called with this worker and the keys of recorded journal entries.
     """
@@ -108,12 +113,12 @@ class SimulatedWorker:
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}
 
     async def start(self) -> None:
-        """Connect to the store."""
+        """Connect to the store, and subscribe to the worker's channel."""
         await self.line.start()
         await self.line.on_message(self.keys.runner(self.runner_id), self.leases.notified)
 
     async def stop(self) -> None:
-        """Stop all runs without an end, exit the lifespans and close the connections."""
+        """Stop all runs without recording their ends, exit the lifespans and close the connections."""
         await self.kill()
         await self._lifespans.leave()
         await self.line.stop()
@@ -124,16 +129,16 @@ class SimulatedWorker:
         self._simulated_store.kill()
 
     async def kill(self) -> list[ActiveRun]:
-        """Stop as if the process had been killed: the worker writes nothing more. Return the runs that were active.
+        """Stop as if the process had been killed, and return the runs that were active. The worker writes nothing more.
 
-        Coroutines of agents are cancelled, because Python cannot end them otherwise. A function in a thread runs on to
-        its end, and its result is dropped.
+        Coroutines of agents are cancelled, because Python has no other way to end them. A function in a thread
+        continues to its end, and its result is dropped.
         """
         self.disconnect()
         killed = list(self.active)
         for active in killed:
             if active.run is not None and active.run.claimed:
-                active.run.stop(Stop.LOST)
+                active.run.mark_lost()
             if active.is_in_thread or not active.is_claimed:
                 active.performing.cancel()
         if killed:
@@ -141,7 +146,7 @@ class SimulatedWorker:
         return killed
 
     def execute(self, agent: Agent, task_id: str, number: int, options: RunOptions) -> None:
-        """Begin a run, as a worker does that has received its message."""
+        """Begin a run, as a worker that has received its message does."""
         ref = RunRef(task_id, number)
         if options.call is not None:
             calling = self.loop.create_task(self._call_task(agent, ref, options))
@@ -163,7 +168,7 @@ class SimulatedWorker:
         *,
         emitter: CeleryEventEmitter | None = None,
     ) -> Outcome | None:
-        """Perform the run of a plain Celery task, and make its call in the calling thread; see `WorkerProcess.run`."""
+        """Execute a run of a plain Celery task, and call the task in the calling thread. See `WorkerProcess.run`."""
         ref = RunRef(task_id, number)
         limits = limits_of(agent, celery, agent.grace(self.settings))
         run = Run(self, agent, task_id, number, limits, call, emitter=emitter, clock=self.clock)
@@ -173,7 +178,7 @@ class SimulatedWorker:
         return call.lend_thread(asyncio.run_coroutine_threadsafe(self._perform(run, agent), self.loop))
 
     async def adapter(self, agent: Agent) -> Adapter:
-        """Return the agent's code, which is built once for each worker."""
+        """Return the adapter of the agent. A worker creates the adapter once."""
         building = self._adapters.get(agent.name)
         if building is None:
             building = self._adapters[agent.name] = asyncio.ensure_future(self._build(agent))
@@ -184,7 +189,7 @@ class SimulatedWorker:
             raise
 
     def force(self, ref: RunRef, stop: Stop) -> None:
-        """Return, because the process of the test must not exit. The run abandons the agent."""
+        """Do nothing, because the process of the test must not exit. The run abandons the agent."""
 
     async def _build(self, agent: Agent) -> Adapter:
         try:

@@ -1,4 +1,4 @@
-"""The same scenarios in a simulation of the test kit and on a real fleet, with the same results."""
+"""Scenarios that must have the same results in a simulation of the test kit and on a real fleet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Open = Callable[[str], AbstractAsyncContextManager[Scenario]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder in which the agents write."""
+    """Folder to which the agents write."""
     folder = tmp_path_factory.mktemp("kit")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KIT_FOLDER", str(folder))
@@ -28,14 +28,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def fleet(folder: Path) -> Iterator[AgentFleet]:
-    """A fleet of real processes."""
+    """Fleet of real processes."""
     with AgentFleet("tests.support.kit_agents", env={"KIT_FOLDER": str(folder)}) as fleet:
         yield fleet
 
 
 @pytest.fixture(params=["simulation", pytest.param("fleet", marks=pytest.mark.merge)])
 def scenario(request: pytest.FixtureRequest, folder: Path) -> Open:
-    """Open a scenario with an agent on each system."""
+    """Function that opens a scenario with an agent, on each system."""
     fleet = request.getfixturevalue("fleet") if request.param == "fleet" else None
 
     @asynccontextmanager

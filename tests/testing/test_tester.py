@@ -1,4 +1,4 @@
-"""`AgentTester`: what it accepts, what it isolates, its clock and its crashes."""
+"""`AgentTester`: accepted apps, isolation, clock and simulated crashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from celery import Celery, Task
 from a2a_celery import A2A, ConfigError, SignalRefused, Turn
 from a2a_celery.client import DeadlineExceeded
 from a2a_celery.clock import SYSTEM_CLOCK
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.store import Operation
 from a2a_celery.testing import AgentTester, SimulatedClock
+from a2a_celery.testing.store import SimulatedStore
+from tests.support.waiting import LIMIT
 
 HOUR = 3600.0
 UNREACHABLE = "redis://127.0.0.1:1/0"
@@ -25,7 +29,7 @@ UNREACHABLE = "redis://127.0.0.1:1/0"
 
 @pytest.fixture
 def a2a() -> A2A:
-    """An app whose servers are unreachable."""
+    """App whose servers are unreachable."""
     app = Celery("tested", broker=UNREACHABLE, backend=UNREACHABLE, set_as_current=False)
     app.conf.a2a_input_timeout = HOUR
     return A2A(app)
@@ -157,8 +161,8 @@ async def test_times_in_the_log_are_those_of_the_clock() -> None:
         await tester.advance(10 * HOUR)
         result = await tester.send("hello")
         assert result.raw is not None
-        ahead = result.raw.status.timestamp.seconds - SYSTEM_CLOCK.time()
-        assert 9 * HOUR < ahead < 11 * HOUR
+        offset = result.raw.status.timestamp.seconds - SYSTEM_CLOCK.time()
+        assert 9 * HOUR < offset < 11 * HOUR
         assert tester.clock.time() - SYSTEM_CLOCK.time() > 9 * HOUR
 
 
@@ -273,3 +277,23 @@ async def test_the_clock() -> None:
     assert await asyncio.gather(*waits) == [HOUR, "timed out"]
     async with clock.timeout(None):
         await clock.sleep(0)
+
+
+async def test_the_tester_ends_while_a_worker_writes_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def agent(turn: Turn) -> str:
+        return "answer"
+
+    run, settling = SimulatedStore.run, asyncio.Event()
+
+    async def stop_before_the_reply(store: SimulatedStore, operation: Operation[Any]) -> Any:
+        reply = await run(store, operation)
+        if operation.script.name == "settle_run":
+            settling.set()
+            raise StoreUnavailable("the reply was lost")
+        return reply
+
+    monkeypatch.setattr(SimulatedStore, "run", stop_before_the_reply)
+    async with asyncio.timeout(LIMIT):
+        async with AgentTester(agent) as tester:
+            await tester.submit("hello")
+            await settling.wait()

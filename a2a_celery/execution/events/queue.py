@@ -1,4 +1,4 @@
-"""Event queue of a run, which validates an agent's events and writes them to the log in order, several per write.
+"""Event queue of a run. The queue validates an agent's events, and writes them to the log in order and in batches.
 
 While a write is in progress, further events are collected for the next write. A streaming agent therefore makes one
 round trip per write instead of one per event, and the cost of a chunk does not grow with the task.
@@ -41,16 +41,20 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
 
 TURNS_TO_RETURN = 5
-"""Iterations of the event loop from the last line of an agent to `settle`, through its task and `Run`."""
+"""Iterations of the event loop from the last line of an agent to `settle`, through its asyncio task and `Run`."""
 
 
 class Writer:
-    """Writer that calls `write` while there are events, unless the run is over.
+    """Writer that calls `write` in an asyncio task, `TURNS_TO_RETURN` iterations of the event loop after a request.
 
-    `ended` receives each finished asyncio task.
+    An agent returns a few iterations of the event loop after its last event. Writing the event and the end of the run
+    together saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
 
-    An agent's last event and its return are a few iterations of the event loop apart. If they are written together,
-    this saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
+    Args:
+        write: Function that writes events until no events are left or the run is over.
+        over: Function that returns True if the run is over and `write` must not be called.
+        ended: Function that is called with each finished asyncio task.
+        name: Name of the asyncio tasks.
     """
 
     # each waiting run has an instance
@@ -85,7 +89,7 @@ class Writer:
             await asyncio.wait({self._task})
 
     async def finish(self) -> asyncio.Task[None] | None:
-        """Wait until no write is in progress, and return the last asyncio task, or None if it has been released."""
+        """Wait until no write is in progress. Return the last asyncio task, or None if no such task is referenced."""
         task = self._task
         if task is not None and not task.done():
             await asyncio.wait({task})
@@ -129,7 +133,7 @@ MAX_PENDING = 256
 
 
 class QueueState(IntEnum):
-    """State of a queue. The state of a queue only moves forward."""
+    """State of an event queue, which only moves forward."""
 
     OPEN = 1
     """Events are accepted and written."""
@@ -140,7 +144,7 @@ class QueueState(IntEnum):
     UNWRITABLE = 4
     """The blobs of pending events cannot be stored, so the run can only fail."""
     LOST = 5
-    """Another worker has the run, so nothing is written."""
+    """The run is lost for this process, so nothing is written."""
 
 
 class EndPolicy(Enum):
@@ -156,13 +160,13 @@ class RunEventQueue(EventQueue):
 
     Args:
         store: The store.
-        keys: Its keys.
+        keys: Keys of the store.
         claim: The claim of the run.
         hold: Seconds to hold back WORKING or an interrupted state in case a further event follows.
         input_timeout: Maximum seconds for which the task may wait for its client, or None for no limit.
         publish_next: Function that publishes the next run of the context.
         ends_on_return: Whether to write the end of the task only when the agent has returned.
-        on_message: Option of the agent.
+        on_message: Option `on_message` of the agent.
         clock: The clock.
     """
 
@@ -193,7 +197,7 @@ class RunEventQueue(EventQueue):
         self._written = 0
         self._state = QueueState.OPEN
         self._end_policy = EndPolicy.AFTER_RETURN if ends_on_return or takes_messages else EndPolicy.IMMEDIATE
-        self.messages = IncomingMessages(self.store, claim, is_enabled=on_message == "steer", on_lost=self._mark_lost)
+        self.messages = IncomingMessages(self.store, claim, is_enabled=on_message == "steer", on_lost=self.mark_lost)
         self.settlement.read_count = lambda: self.messages.read_count
         self.stopping = False
         """True if the run must stop."""
@@ -209,11 +213,12 @@ class RunEventQueue(EventQueue):
         self.retries: Retries | None = None
         """The retries of an agent, or None for a plain Celery task, whose retries Celery handles."""
         self.calls: AgentCaller | None = None
-        """The agent's calls to other agents, or None for a plain Celery task."""
+        """The client with which the agent calls other agents, or None for a plain Celery task."""
         self.starting_calls: StartingCalls | None = None
-        """The calls that are starting, or None before the first call."""
+        """The counter of the calls that are starting, or None before the first call."""
         self.rewrite: Callable[[Event], Awaitable[Event]] | None = None
-        """Hook that receives each event of the agent and returns the event to send, or None."""
+        """Function that passes an event of the agent through the hooks and returns the event to send, or None without
+        hooks."""
         self.steps_changed: StepsChanged | None = None
         """The error that ends the run because the agent's code does not fit the journal."""
         self._unconfirmed: dict[int, asyncio.Future[None]] = {}
@@ -235,12 +240,12 @@ class RunEventQueue(EventQueue):
 
     @property
     def is_finished(self) -> bool:
-        """Return True if the agent has sent a terminal state and that state can be written before the agent returns."""
+        """Return True if the agent has sent a terminal state that can be written before the agent returns."""
         return self.ended and self._end_policy is not EndPolicy.AFTER_RETURN
 
     @property
     def paused(self) -> bool:
-        """Return True if the last state of the agent is an interrupted one."""
+        """Return True if the agent's last state is an interrupted state."""
         return is_interrupted(self._translator.state)
 
     def announce_later(self) -> None:
@@ -251,12 +256,13 @@ class RunEventQueue(EventQueue):
         self._announcement = asyncio.get_running_loop().call_later(self._hold, self._announce)
 
     async def enqueue_event(self, event: Event) -> None:
-        """Queue an event of the agent. The call waits only if `MAX_PENDING` events are unwritten.
+        """Queue an event of the agent. The call waits only for hooks, or if `MAX_PENDING` events are unwritten.
 
-        Events after a terminal state, and events of a lost run, are dropped.
+        Events after a terminal state, and events after `close`, are dropped.
 
         Raises:
             InvalidAgentResponseError: The event is invalid. The agent may catch the error and continue.
+            HookFailed: An `on_event` hook failed. The run fails even if the agent catches the exception.
         """
         with self.idle_clock:
             await self._enqueue(event)
@@ -281,7 +287,8 @@ class RunEventQueue(EventQueue):
     def enqueue_optional(self, event: TaskStatusUpdateEvent) -> None:
         """Queue an event without waiting.
 
-        The event is dropped if `MAX_PENDING` events are unwritten, or after an interrupted state, which it would undo.
+        The event is dropped if `MAX_PENDING` events are unwritten, or after an interrupted state, which the event
+        would undo.
         """
         if self._accepts_events and not self.paused and len(self._pending) < MAX_PENDING:
             self._add(self._translator.translate(event))
@@ -368,7 +375,7 @@ class RunEventQueue(EventQueue):
             checkpoint(self._keys, claim.ref, token=claim.token, confirmed=self._written, session=session)
         )
         if isinstance(answer, RunLost):
-            self._mark_lost()
+            self.mark_lost()
             raise asyncio.CancelledError
         return answer
 
@@ -380,7 +387,7 @@ class RunEventQueue(EventQueue):
         """
         reply = await self.store.run(make(self._written))
         if isinstance(reply, RunLost):
-            self._mark_lost()
+            self.mark_lost()
             raise asyncio.CancelledError
         return reply
 
@@ -403,7 +410,7 @@ class RunEventQueue(EventQueue):
             return None
         answer = await self.settlement.write(list(self._pending), self._written, dead_letter=dead_letter)
         if isinstance(answer, RunLost):
-            self._mark_lost()
+            self.mark_lost()
             return None
         return answer
 
@@ -420,6 +427,9 @@ class RunEventQueue(EventQueue):
             final: Status to write after the remaining events, or None.
             make_release: Function that builds the store operation that writes the events and `final`.
             drops_open_artifacts: Whether to remove artifacts that the run began but did not finish from the task.
+
+        Returns:
+            The reply of the store operation, or RunLost if the run is lost.
         """
         if not await self._begin_settlement():
             return RunLost()
@@ -434,8 +444,8 @@ class RunEventQueue(EventQueue):
         return RunLost()
 
     async def _without_open_artifacts(self) -> Task | None:
-        """Write the pending events, and return the stored task without the run's open artifacts, or None if there are
-        none.
+        """Write the pending events, and return the stored task without the run's open artifacts. Return None if no
+        artifact is open.
 
         No other writer changes the task while this worker has the run.
         """
@@ -444,12 +454,12 @@ class RunEventQueue(EventQueue):
             return None
         while self._pending and not self.lost.is_set():
             await self._append(self._pending[:MAX_EVENTS_PER_WRITE])
-        found = await self.store.run(read_task(self._keys, None, self._claim.task.id, resolve_blobs=False))
-        return without_artifacts(found[0], open_artifacts) if isinstance(found, tuple) else None
+        stored = await self.store.run(read_task(self._keys, None, self._claim.task.id, resolve_blobs=False))
+        return without_artifacts(stored[0], open_artifacts) if isinstance(stored, tuple) else None
 
     async def abandon(self) -> None:
-        """Stop without writing, because another worker has the run."""
-        self._mark_lost()
+        """Stop without writing the pending events, because the run is lost for this process."""
+        self.mark_lost()
         await self._writer.stop()
 
     async def _begin_settlement(self) -> bool:
@@ -492,7 +502,7 @@ class RunEventQueue(EventQueue):
         return ready[:MAX_EVENTS_PER_WRITE]
 
     async def _stays_silent(self) -> bool:
-        """Return True if the agent runs for `hold` seconds after an interrupted state without sending another event.
+        """Return True if the agent runs for `hold` seconds after an interrupted state and sends no other event.
 
         In this case, the client must be informed of the state. If the agent returns instead, `settle` writes the state,
         because a client cannot answer while the run is open.
@@ -513,7 +523,7 @@ class RunEventQueue(EventQueue):
             case Written():
                 self._confirm(len(batch))
             case RunLost():
-                self._mark_lost()
+                self.mark_lost()
             case Illegal():
                 self._cancel_confirmation(self._pending[answer.number - 1])
                 drop(self._pending, answer, claim)
@@ -525,7 +535,7 @@ class RunEventQueue(EventQueue):
             self.fail_unwritable(error)
         elif error is not None:
             logger.error("run %s: its events cannot be written", self._claim.ref.name, exc_info=error)
-            self._mark_lost()
+            self.mark_lost()
 
     def _confirm(self, count: int) -> None:
         self._written += count
@@ -543,7 +553,8 @@ class RunEventQueue(EventQueue):
         self.blob_error = error
         self._abort(QueueState.UNWRITABLE)
 
-    def _mark_lost(self) -> None:
+    def mark_lost(self) -> None:
+        """Drop the pending events, because the run is lost for this process. Writes that wait for the store end."""
         self.lost.set()
         self._abort(QueueState.LOST)
 
