@@ -1,9 +1,9 @@
-"""Validation of answers against the JSON Schema of their question.
+"""Validation of answers against the JSON Schema of a question.
 
-An answer is one data part or a text. A text is parsed as JSON. If the schema accepts a string, a text that is not JSON,
-or whose JSON does not match the schema, may also be the answer itself.
+An answer is one data part or a text. A text is parsed as JSON. If the text is not JSON, or its JSON does not match the
+schema, the text itself is the answer, provided that the schema accepts a string.
 
-The size and the depth of an answer are limited, which bounds the time of a validation; see ``schema_validation``.
+The size and the depth of an answer are limited to bound the duration of the validation; see ``schema_validation``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_ANSWER_BYTES = 131_072
 """Maximum size of an answer as JSON."""
 
 MAX_REASONS = 20
-"""Maximum number of errors of a type's own validators that a refusal reports."""
+"""Maximum number of errors from the validators of a type that a refusal reports."""
 
 
 class AnswerRefused(ValueError):
@@ -72,7 +72,7 @@ def fitting_answer(schema: Mapping[str, Any], message: Message) -> Any:
 
 
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
-    """Return the rules of `schema` that the JSON `value` breaks."""
+    """See `schema_validation.violations_of`."""
     from . import schema_validation  # noqa: PLC0415 -- not at import: most processes never validate an answer
 
     return schema_validation.violations_of(schema, value)
@@ -149,7 +149,7 @@ class AnswerType:
         return self.validated(fitting_answer(self.schema, message))
 
     def validated(self, value: Any, path: str = "") -> Any:
-        """Return the JSON `value`, which matches the schema, as an instance of the type.
+        """Convert the JSON `value`, which matches the schema, to an instance of the type.
 
         Raises:
             AnswerRefused: A validator of the type refuses the value.
@@ -164,13 +164,14 @@ class AnswerType:
 
 
 class AnswerTypes:
-    """Types of the answers to several questions. One JSON object contains all answers by the keys of the questions.
+    """Types of the answers to several questions. The answer is one JSON object, which maps the key of each question to
+    a value.
 
     Args:
         questions: The questions by their keys.
 
     Raises:
-        ValueError: There is no question, a key is not a text, or a schema is refused.
+        ValueError: There is no question, a key is empty or not a string, or a schema is refused.
     """
 
     def __init__(self, questions: Mapping[str, Question]) -> None:
@@ -181,7 +182,7 @@ class AnswerTypes:
         self.schema = checked_schema(combined_schema(combined))
 
     def parse(self, message: Message) -> dict[str, Any]:
-        """Return the answers in `message` by the keys of their questions.
+        """Return the answers in `message`, keyed like the questions.
 
         Raises:
             AnswerRefused: An answer is missing, or does not match its schema or type.

@@ -1,4 +1,4 @@
-"""Events, which are the entries of a task's log, their stored form, and the parts of messages and artifacts.
+"""Events (the entries of a task's log), their stored form, and parts of messages and artifacts.
 
 An event is a protobuf message of the SDK. Its stored form is a serialized ``StreamResponse``. The time of a status is
 the time at which the store recorded the event (A2A specification, TaskStatus.timestamp).
@@ -73,7 +73,7 @@ class EventId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """Event of a task's log.
+    """Entry of a task's log, with its event.
 
     `version` counts from 1 without gaps. `recorded_us` is the store's time in µs since 1970. It is always later than
     the time of the previous entry.
@@ -90,7 +90,7 @@ class LogEntry:
 
 
 def kind_of(event: Event) -> EventKind:
-    """Return the kind of `event`. The role of a message distinguishes client messages from answers of the agent.
+    """Return the kind of `event`. A message's role distinguishes client messages from the agent's direct answers.
 
     Raises:
         TypeError: `event` is not an A2A event.
@@ -130,7 +130,7 @@ def stream_response(event: Event) -> StreamResponse:
 
 
 def decode(stored: bytes, recorded_us: int | None = None) -> Event:
-    """Return the event in `stored`. With `recorded_us`, that time becomes the time of the status."""
+    """Decode the event in `stored`. `recorded_us` replaces the time of a status, unless it is None."""
     return opened(StreamResponse.FromString(stored), recorded_us)
 
 
@@ -158,7 +158,7 @@ def parts_of(content: Any) -> list[Part]:
     """Return the parts for `content`: a text, bytes of a file, JSON-like data, a Part or a list of Parts.
 
     Raises:
-        InvalidAgentResponseError: `content` has another type.
+        InvalidAgentResponseError: `content` has another type, or cannot be represented in JSON.
     """
     match content:
         case str():
@@ -179,7 +179,7 @@ def parts_of(content: Any) -> list[Part]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return the return value of a plain function as JSON data.
+    """Convert the return value of a plain function to JSON data.
 
     Tuples, dates, dataclasses and similar types are converted. Text, bytes and the types of A2A are returned unchanged.
 

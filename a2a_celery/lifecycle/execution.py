@@ -1,4 +1,4 @@
-"""Execution states of a run: the states, the table of legal transitions, the state machine and the stored steps.
+"""Execution states of a run, with the table of legal transitions, the state machine and the stored steps.
 
 A worker drives one machine for each run. The machine itself does not depend on runs, workers or stores. The clock is an
 argument. A lock protects the machine, because agents may run in threads.
@@ -25,7 +25,7 @@ HISTORY_LIMIT = 1000
 """Maximum number of transitions that a machine remembers. The oldest transitions are dropped."""
 
 SAVED_VERSION = 1
-"""Version of the form that `to_dict` returns."""
+"""Version of the format that `to_dict` returns."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -123,7 +123,7 @@ def system_clock() -> int:
 
 
 class ExecutionStateMachine:
-    """State machine of an execution, which makes legal transitions only. Thread-safe.
+    """State machine of an execution. It makes only legal transitions. Thread-safe.
 
     Args:
         state: Initial state.
@@ -175,7 +175,7 @@ class ExecutionStateMachine:
         """Move to `to` and call the listeners.
 
         While the listeners are being called, a further transition by a listener or another thread returns at once. The
-        active call delivers it to the listeners, in order.
+        active call passes that transition to the listeners, in order.
 
         Raises:
             IllegalTransition: `to` cannot follow the current state.
@@ -212,12 +212,12 @@ class ExecutionStateMachine:
     def remove_listener(self, listener: Listener) -> None:
         """Stop calling `listener` for later transitions. An unknown listener is ignored."""
         with self._lock:
-            self._listeners = tuple(known for known in self._listeners if known != listener)
+            self._listeners = tuple(other for other in self._listeners if other != listener)
 
     def restore(self, saved: Iterable[Transition]) -> None:
         """Continue from the `saved` transitions of earlier runs, oldest first, without calling listeners.
 
-        The end of a lost run and the return to IDLE are not saved, and are filled in. The history restarts after any
+        The end of a lost run and the return to IDLE are not saved, so they are added. The history restarts after any
         other gap.
         """
         with self._lock:
@@ -278,7 +278,7 @@ class ExecutionStateMachine:
         return transition
 
     def _fill_in_idle(self, at_us: int) -> None:
-        """Add the missing transitions to IDLE, with the time `at_us`. The caller holds the lock."""
+        """Add the missing transitions that lead to IDLE, with the time `at_us`. The caller holds the lock."""
         if not self._history:
             return
         if self._state not in ENDS and self._state is not ExecutionState.IDLE:
@@ -297,7 +297,7 @@ class ExecutionStateMachine:
     def _notify_listeners(self) -> None:
         """Call the listeners with pending transitions, in order.
 
-        A call by a listener or another thread returns at once, and the active call delivers its transition.
+        A nested or concurrent call returns at once, and the active call passes on its transition.
         """
         while True:
             with self._lock:
@@ -345,7 +345,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Stored transition of a run. The time of the transition is a time of the worker's clock.
+    """Stored transition of a run. The time of the transition is read from the worker's clock.
 
     Attributes:
         run: Number of the run.
@@ -361,7 +361,7 @@ class Step:
 
 
 def encode_step(step: Step) -> bytes:
-    """Return the stored form of `step`: a JSON array, which is smaller than an object."""
+    """Return `step` as a JSON array for storage. An array is smaller than an object."""
     moved = step.transition
     content = [moved.number, moved.before, moved.after, moved.at_us, dict(moved.detail)]
     return _to_json([step.run, step.attempt, step.runner, *content]).encode("utf-8", "replace")

@@ -19,7 +19,7 @@ class TaskFold:
 
     Attributes:
         task: Task at `version`, or None before the first entry.
-        version: Version of the newest entry.
+        version: Version of the newest entry, or 0 before the first entry.
     """
 
     def __init__(self) -> None:
@@ -99,12 +99,12 @@ def set_status(task: Task, status: TaskStatus) -> None:
 
 
 def answered(message: Message, recorded_us: int) -> TaskStatus:
-    """Return the status of a task that its agent's `message` has completed."""
+    """Return the status of a task that the agent has completed with `message`."""
     return TaskStatus(state=COMPLETED, message=message, timestamp=timestamp(recorded_us))
 
 
 def merge_chunk(artifact: Artifact, event: TaskArtifactUpdateEvent) -> None:
-    """Append the parts of the chunk in `event` to `artifact`, and merge its metadata by key."""
+    """Append the parts of the chunk in `event` to `artifact`, and merge the metadata by key."""
     artifact.parts.extend(event.artifact.parts)
     for key, value in event.artifact.metadata.fields.items():
         artifact.metadata.fields[key].CopyFrom(value)
@@ -116,12 +116,12 @@ def _retire_status_message(task: Task) -> None:
         task.status.ClearField("message")
 
 
-def _set_artifact(task: Task, event: TaskArtifactUpdateEvent, known: Artifact | None) -> Artifact:
-    if known is None:  # also with append=true: the first chunk begins the artifact
+def _set_artifact(task: Task, event: TaskArtifactUpdateEvent, existing: Artifact | None) -> Artifact:
+    if existing is None:  # also with append=true: the first chunk begins the artifact
         task.artifacts.append(event.artifact)
         return task.artifacts[-1]
     if event.append:
-        merge_chunk(known, event)
+        merge_chunk(existing, event)
     else:
-        known.CopyFrom(event.artifact)
-    return known
+        existing.CopyFrom(event.artifact)
+    return existing

@@ -1,13 +1,12 @@
-"""Journal of a turn: the results that an agent recorded, so that later runs do not repeat finished work.
+"""Journal of a turn. It contains recorded results, so that later runs do not repeat finished work.
 
 A journal belongs to one turn and to the turns that answer its questions. A journal maps keys to entries. The runs of
 the turn write entries together with their events, under the same fencing token, and each run receives all entries with
 its claim. An entry replaces an earlier entry with the same key.
 
-An entry has a kind, which names its recorder, and a form, which names the encoding of its content. The store does not
-interpret either of them. A key belongs to one kind. If a recorder finds an entry of another kind under its key, the
-code of the agent has changed since the entry was written. See
-``execution/agents/durable_steps.py``.
+An entry has a kind, which names its recorder, and a form, which names the encoding of its content. The store interprets
+neither kind nor form. A key belongs to one kind. If a recorder finds an entry of another kind under a key, the agent's
+code has changed since the entry was written. See ``execution/agents/durable_steps.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ class JournalEntry:
         content: The recorded value.
         position: Position, counted from 1, among the entries that the agent's own asyncio task or thread recorded. 0 if
             another asyncio task or thread recorded the entry, because the order of such entries is not fixed.
-        turn: First turn of the journal. It names the folder of large contents in an object store, and is not stored.
+        turn: Number of the first turn of the journal. The number names the folder for large contents in an object
+            store. It is not stored in the entry.
     """
 
     key: str
@@ -49,7 +49,8 @@ RunRecord = Event | Step | JournalEntry
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    """Return the stored form of `entry` without its key: a line of JSON, then the content. A removal is empty."""
+    """Return the stored form of `entry` without the key: a line of JSON, followed by the content. The stored form of a
+    removal is empty."""
     if entry.form == REMOVED:
         return b""
     header = json.dumps([entry.kind, entry.form, entry.position], separators=(",", ":"))
@@ -57,7 +58,7 @@ def encode_entry(entry: JournalEntry) -> bytes:
 
 
 def decode_entry(key: str, stored: bytes) -> JournalEntry:
-    """Return the entry with the key `key` from its stored form."""
+    """Decode the stored form of the entry with the key `key`."""
     header, _, content = stored.partition(b"\n")
     kind, form, position = json.loads(header)
     return JournalEntry(key, kind, form, content, position)

@@ -42,13 +42,16 @@ NO_ANSWER = "The client did not answer in time."
 """Text for a task that waited for its client for longer than `input_timeout`."""
 
 CANCELED_BY_CLIENT = "Cancelled by the client."
-"""Text for a CancelTask of the task's client."""
+"""Text for a CancelTask request from the task's client."""
 
 CANCELED_BY_OPERATOR = "Stopped by an operator."
-"""Text for a cancel by an operator's command, or a revoked Celery task."""
+"""Text for a task that an operator cancelled with a command, or whose Celery task was revoked."""
 
 CANCELED_BY_PARENT = "Cancelled together with the task that started it."
-"""Text for a child task whose parent was cancelled."""
+"""Text for a child task whose parent ended without a result or starts its child tasks again."""
+
+CANCELED_BY_SCHEDULE = "Cancelled by the next task of its schedule."
+"""Text for a task of a schedule with the overlap rule "cancel"."""
 
 CANCELED_BY_AGENT = "Cancelled by the agent."
 """Text for an agent that raised `asyncio.CancelledError` or sent CANCELED without a message, although no cancel was
@@ -63,12 +66,12 @@ NEEDS_AUTHORIZATION = "The agent needs an authorization to continue."
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The agent returned without an error."""
+    """Outcome of a run whose agent returned without an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The agent waits for its client.
+    """Outcome of a run whose agent waits for the client.
 
     `state` is INPUT_REQUIRED or AUTH_REQUIRED. `message` is the agent's question. If `message` is None, the client
     receives the text of `fallback_text`.
@@ -80,23 +83,23 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The agent declined the request. `message` contains the reason for the client, or is None."""
+    """Outcome of a run whose agent declined the request. `message` contains the reason for the client, or is None."""
 
     message: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The service refused the run. `text` is one of the fixed sentences above."""
+    """Outcome of a run that the service, or Celery's Reject, refused. `text` is one of the fixed sentences above."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The agent raised an exception, or was stopped by a limit or by the loss of its worker.
+    """Outcome of a run whose agent raised an exception, reached a limit, or was lost with its worker.
 
-    `text` is for the client. `reference` identifies the traceback in the worker's log, if there is one.
+    `text` is for the client. `reference` identifies the entry in the worker's log, or is None if there is no entry.
     """
 
     text: str = AGENT_FAILED
@@ -109,9 +112,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Canceled:
-    """The agent was stopped by a cancel.
+    """Outcome of a run that was cancelled.
 
-    `text` is one of the fixed sentences above, or None if the store has the text of the cancel. `command` is the
+    `text` is one of the fixed sentences above, or None if the store has the text of the cancellation. `command` is the
     remote-control command with which an operator revoked the Celery task, or None.
     """
 
@@ -121,13 +124,13 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The run is retried.
+    """Outcome of a run that is retried.
 
     Attributes:
         attempt: Number of the next attempt.
         max_attempts: Maximum number of attempts, or None for no limit.
         when: Time of the next attempt in ISO 8601, or "" if the attempt begins immediately.
-        cause: Class name of the agent's exception, or "" if the class name is hidden.
+        cause: Class name of the agent's exception, or "" if the name is unknown or unsuitable for clients.
     """
 
     attempt: int
@@ -138,7 +141,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The run continues at a time or by a signal, as the next run of the turn.
+    """Outcome of a run that waits for a time or a signal. The next run of the turn continues.
 
     `when` is the time in ISO 8601, or "" for no limit. `signal` is the name of the signal, or "" to wait for the time
     only.
@@ -150,19 +153,20 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """The run ends with the canvas that the agent began. `canvas` identifies the canvas; see ``dispatch.canvases``."""
+    """Outcome of a run that a canvas replaces. The run ends when the canvas has ended. `canvas` identifies the canvas;
+    see ``dispatch.canvases``."""
 
     canvas: str
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A further message of the client interrupted the run. The turn of that message follows."""
+    """Outcome of a run that a further message of the client interrupted. The turn of that message follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Another run or process owns the task. The run must not write."""
+    """Outcome of a run that lost its task to another run or process. The run must not write."""
 
 
 Outcome = (
@@ -171,7 +175,8 @@ Outcome = (
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
-    """Return the final status for `outcome` if the agent sent none, or None if the outcome has no final status."""
+    """Return the status event that ends a run with `outcome`, or None if the outcome has no status event. The event is
+    for a run whose agent has not sent a final status."""
 
     def status(state: TaskState, message: Message | None = None) -> TaskStatusUpdateEvent:
         return status_event(task_id, context_id, state, message)
@@ -252,7 +257,7 @@ def fallback_text(state: TaskState) -> str:
 def status_event(
     task_id: str, context_id: str, state: TaskState, message: Message | None = None
 ) -> TaskStatusUpdateEvent:
-    """Return a new status of a task. The store sets its time."""
+    """Return a status event for a task. The store sets the time of the status."""
     return TaskStatusUpdateEvent(
         task_id=task_id, context_id=context_id, status=TaskStatus(state=state, message=message)
     )

@@ -1,6 +1,7 @@
-"""Metadata that this package writes to status events and their messages, and the lifetime of the metadata in a task.
+"""Metadata that this package writes to tasks, status events and messages, and the keys that a new status removes.
 
-Each key has the prefix `NAMESPACE`. Older keys are also written without the prefix, for older clients.
+Each key is written with the prefix `NAMESPACE`. Keys outside `_NAMESPACE_ONLY` are also written without the prefix, for
+clients of releases that had no prefix.
 """
 
 from __future__ import annotations
@@ -33,35 +34,45 @@ REFERENCE = "reference"
 ERROR = "error"
 COMMAND = "command"
 STOP_REASON = "stopReason"
+USAGE = "usage"
+"""Tokens by model, in the metadata of the final status of a turn. See ``frameworks.usage``."""
 REQUEUED_FROM = "requeuedFrom"
 PARENT_TASK_ID = "parentTaskId"
 """Id of the parent task, in the metadata of a message that an agent sends and of the task that the message starts."""
 CANCEL_WITH_PARENT = "cancelWithParent"
-"""Metadata key of a message that an agent sends. False if the task of the message is not canceled with the parent."""
+"""False in the metadata of a message that an agent sends, if the task that the message starts is not cancelled with its
+parent."""
 
-_NAMESPACE_ONLY = frozenset({CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED})
+SCHEDULE = "schedule"
+"""Name of the schedule, in the metadata of a task that a tick of the schedule created."""
+SCHEDULED_AT = "scheduledAt"
+"""Time of the tick in ISO 8601, in the metadata of a task that a tick of a schedule created."""
+
+_NAMESPACE_ONLY = frozenset(
+    {CAUSE, PARENT_TASK_ID, CANCEL_WITH_PARENT, CONTINUES_AT, WAITS_FOR, REMINDER, ESCALATED, USAGE}
+)
 """Keys that are never written without the prefix."""
 
 
 def own_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of an event. The names of `fields` are the keys above."""
+    """Return `fields` as metadata. Their names are the keys above. See the module docstring for the prefix."""
     plain = {name: value for name, value in fields.items() if name not in _NAMESPACE_ONLY}
     return plain | {NAMESPACE + name: value for name, value in fields.items()}
 
 
 def retry_metadata(attempt: int, max_attempts: int | None, when: str, cause: str) -> dict[str, Any]:
-    """Return the metadata of a retry, without fields whose value is unknown. See `Retried`."""
+    """Return the metadata of a retry. Empty values are left out. See `Retried`."""
     fields = {ATTEMPT: attempt, MAX_ATTEMPTS: max_attempts, NEXT_ATTEMPT_AT: when, CAUSE: cause}
     return own_metadata({name: value for name, value in fields.items() if value})
 
 
 def suspension_metadata(when: str, signal: str) -> dict[str, Any]:
-    """Return the metadata of a suspended run, without fields whose value is unknown. See `Suspended`."""
+    """Return the metadata of a suspended run. Empty values are left out. See `Suspended`."""
     return own_metadata({name: value for name, value in {CONTINUES_AT: when, WAITS_FOR: signal}.items() if value})
 
 
 def progress_metadata(state: str, meta: Any) -> dict[str, Any]:
-    """Return the metadata for the `state` and `meta` that a Celery task passed to ``update_state``.
+    """Return the metadata for a `state` and `meta` that a Celery task has passed to ``update_state``.
 
     Raises:
         InvalidAgentResponseError: `meta` cannot be represented in JSON.

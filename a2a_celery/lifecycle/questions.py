@@ -1,4 +1,4 @@
-"""Questions whose answers have a JSON Schema: the form of the schema in a message, and its limits.
+"""JSON Schemas of answers to questions: their form in a message, and their limits.
 
 A question contains its schema as a data part with the media type `SCHEMA_MEDIA_TYPE` and the metadata key
 `ANSWER_SCHEMA`. ``answers`` validates answers.
@@ -43,7 +43,7 @@ MAX_DEPTH = 32
 """Maximum depth of nested objects and lists in a schema, and in an answer."""
 
 MAX_TEXT = 300
-"""Maximum length of the text of a violation. The text may quote the answer."""
+"""Maximum length of the text of a violation, in characters. The text may quote the answer."""
 
 _SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
 _SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
@@ -52,8 +52,8 @@ _SINGLE_SCHEMAS = frozenset(
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _REFUSED = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef", "$vocabulary"})
-"""Keywords that change the base URI or the name of a schema. References of a question's schema must stay in the
-schema."""
+"""Keywords that change the base URI, the name or the vocabulary of a schema. References in a question's schema must
+stay within the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +150,12 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate `schema` and return a copy whose properties are annotated with their order.
+    """Check the limits for questions, and return a copy of `schema` with `PROPERTY_ORDER` in the properties of the
+    outermost object. `require_valid_schema` checks that the copy is a JSON Schema.
 
     Raises:
-        ValueError: `schema` is not a JSON Schema, is too large or too deep, or uses a keyword that questions refuse.
+        ValueError: `schema` is not JSON, has another dialect, is too large or too deep, or contains a keyword,
+            reference or pattern that questions refuse.
     """
     if depth_exceeds(schema):
         raise ValueError(f"the schema of a question is nested deeper than {MAX_DEPTH} levels: make it flatter")
@@ -188,8 +190,7 @@ def _check_keywords(schema: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=256)
 def compiled_pattern(pattern: str) -> TypeAdapter[str]:
-    """Return a validator for strings that contain a match of `pattern`. It takes time linear in the length of the
-    string.
+    """Return a validator for strings that contain a match of `pattern`. Its time is linear in the length of the string.
 
     Pydantic compiles the pattern with Rust's regex crate, which has neither look-around nor backreferences.
 
@@ -228,10 +229,11 @@ def _number_properties(schema: dict[str, Any]) -> None:
 
 
 def type_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a type, without the patterns that `compiled_pattern` refuses.
+    """Return the JSON Schema of a type, without ``patternProperties`` and without patterns that `compiled_pattern`
+    refuses, such as the pattern of ``Decimal``.
 
-    The pattern of ``Decimal`` is an example. The worker validates the answer against the type itself, which includes
-    the pattern."""
+    The worker validates the answer against the type itself, which includes the omitted rules.
+    """
     schema = deepcopy(adapter.json_schema())
     for part in subschemas(schema):
         if "pattern" in part and not _is_pattern(part["pattern"]):

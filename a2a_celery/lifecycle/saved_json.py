@@ -1,4 +1,4 @@
-"""Validation of saved JSON data. Each error message begins with the path of the invalid field."""
+"""Validation of saved JSON data. The message of `InvalidSaved` begins with the path of the invalid field."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fields_of(value: Any, where: str, wanted: Mapping[str, type]) -> dict[str, A
 
 
 def require_text_keys(value: Any, owner: str) -> None:
-    """Check that all keys in `value` are strings, because JSON would silently convert others.
+    """Check that all keys in `value` are strings, because ``json.dumps`` silently converts some other keys.
 
     Args:
         value: JSON-like data.
@@ -59,11 +59,11 @@ def require_text_keys(value: Any, owner: str) -> None:
     """
     todo = [value]
     while todo:
-        one = todo.pop()
-        if isinstance(one, dict):
-            odd = next((key for key in one if not isinstance(key, str)), None)
-            if odd is not None or None in one:
+        item = todo.pop()
+        if isinstance(item, dict):
+            odd = next((key for key in item if not isinstance(key, str)), None)
+            if odd is not None or None in item:
                 raise ValueError(f"keys of {owner} must be strings, not {odd!r}")
-            todo.extend(one.values())
-        elif isinstance(one, list | tuple):
-            todo.extend(one)
+            todo.extend(item.values())
+        elif isinstance(item, list | tuple):
+            todo.extend(item)

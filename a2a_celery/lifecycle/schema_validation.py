@@ -27,7 +27,10 @@ MAX_VIOLATIONS = 20
 
 
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
-    """Return the rules of `schema` that the JSON `value` breaks."""
+    """Return the rules of `schema` that the JSON `value` breaks, at most `MAX_VIOLATIONS`.
+
+    If the validation exceeds `MAX_KEYWORDS` or the maximum recursion depth, return a single violation that says so.
+    """
     validator = _validator_class()(schema, registry=Registry())
     violations: list[Violation] = []
     try:
@@ -51,7 +54,7 @@ the schema."""
 
 
 def _validator_class() -> Any:
-    """Return a validator class whose instances share one count of keyword checks."""
+    """Return a validator class whose instances share one counter of keyword checks."""
     count = 0
 
     def counted(keyword: Keyword) -> Keyword:
@@ -78,7 +81,7 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
 
 def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> Iterator[Any]:
-    """Check ``uniqueItems`` in linear time. The library takes quadratic time for lists of objects."""
+    """Check ``uniqueItems`` in linear time. The jsonschema library takes quadratic time for arrays of objects."""
     if not unique or not validator.is_type(instance, "array"):
         return
     if len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
@@ -92,9 +95,9 @@ def _violation(error: Any) -> Violation:
             missing = [name for name in error.validator_value if name not in error.instance]
             return Violation(path, f"Missing: {', '.join(missing)}."[:MAX_TEXT])
         case "additionalProperties" if error.validator_value is False:
-            known = error.schema.get("properties", {})
-            unknown = sorted(set(error.instance) - set(known))
-            return Violation(path, f"Unknown: {', '.join(unknown)}. Known: {', '.join(known)}."[:MAX_TEXT])
+            properties = error.schema.get("properties", {})
+            unknown = sorted(set(error.instance) - set(properties))
+            return Violation(path, f"Unknown: {', '.join(unknown)}. Known: {', '.join(properties)}."[:MAX_TEXT])
         case _:
             text = error.message.rstrip(".")
             if len(text) > MAX_TEXT:  # the rule follows the quoted value

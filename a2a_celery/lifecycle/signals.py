@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 MAX_PAYLOAD_BYTES = 65_536
-"""Maximum bytes of a payload as JSON."""
+"""Maximum size of a payload as JSON, in bytes."""
 
 MAX_SIGNAL_ID = 256
-"""Maximum characters of the id of a signal."""
+"""Maximum length of the id of a signal, in characters."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 

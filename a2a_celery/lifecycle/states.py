@@ -1,6 +1,6 @@
 """States of an A2A task and the transitions between them.
 
-The scripts of the store receive this table (see ``store.operation``), so Python and Lua agree.
+The scripts of the store contain the same table (see ``store.operation``), so Python and Lua agree.
 
 Source: A2A specification 4.1.3 (TaskState), 3.1 (which states end an operation).
 """
@@ -11,7 +11,7 @@ from a2a.types import TaskState
 
 SUBMITTED = TaskState.TASK_STATE_SUBMITTED  # accepted; a worker will claim its run
 WORKING = TaskState.TASK_STATE_WORKING  # a run is executing
-INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED  # a message of the client continues the task
+INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED  # a message from the client continues the task
 AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED  # the client, or an authority out of band, continues the task
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 FAILED = TaskState.TASK_STATE_FAILED
