@@ -21,7 +21,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from ..lifecycle import Event, EventId, LogEntry, kind_of, opened
 from ..lifecycle.execution import Step, encode_step
-from ..lifecycle.fold import answered, merge_chunk
+from ..lifecycle.fold import answered, fold, merge_chunk
 from ..lifecycle.journal import JournalEntry, RunRecord, decode_entry
 from .blobs.references import (
     BlobsExpired,
@@ -43,6 +43,10 @@ LOG_BLOB_BYTES = 8 * 1024 * 1024
 _WITHOUT_CONTENTS = 10
 """Number of elements in a snapshot without contents, see ``scripts/lib/snapshot.lua``."""
 
+_PACKED = 4
+"""Number of elements in the snapshot of a packed task: id of the newest event, requested length of the history, "1"
+with artifacts, and the log entries."""
+
 
 class LongSnapshot(Exception):
     """The reply has snapshots without contents. ``log/long_tasks.py`` must read the contents before the reply is
@@ -62,7 +66,11 @@ class FoldedTask:
 
 
 def event_arguments(events: Iterable[RunRecord]) -> list[Argument]:
-    """Return five script arguments for each element of `events`, as ``scripts/lib/events.lua`` describes."""
+    """Return five script arguments for each element of `events`, as ``scripts/lib/events.lua`` describes.
+
+    Raises:
+        TypeError: An event is a complete task.
+    """
     arguments: list[Argument] = []
     for event in events:
         if isinstance(event, Step):
@@ -118,10 +126,12 @@ def pack_metadata(metadata: Struct) -> bytes:
 
 
 def snapshot_size(reply: list[Any]) -> int:
-    """Return the bytes of the messages and artifacts in a reply of ``snapshot``. They are 0 if the contents are read
-    separately."""
+    """Return the size, in bytes, of the messages and artifacts in a reply of ``snapshot``, or 0 if the contents are
+    read separately."""
     if len(reply) == _WITHOUT_CONTENTS or isinstance(reply[-1], FoldedTask):
         return 0
+    if len(reply) == _PACKED:
+        return sum(map(len, reply[3]))
     return sum(map(len, reply[6])) + sum(len(chunk) for chunks in reply[8] for chunk in chunks)
 
 
@@ -129,7 +139,7 @@ def require_contents(snapshots: Sequence[list[Any]]) -> None:
     """Check that each snapshot has its contents.
 
     Raises:
-        LongSnapshot: a snapshot has no contents.
+        LongSnapshot: A snapshot has no contents.
     """
     incomplete = [snapshot for snapshot in snapshots if len(snapshot) == _WITHOUT_CONTENTS]
     if incomplete:
@@ -140,13 +150,17 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
     """Parse a reply of ``snapshot`` in ``scripts/lib``. Return the task and the id of its newest event.
 
     Raises:
-        LongSnapshot: the contents must be read first.
+        LongSnapshot: The contents must be read first.
     """
     require_contents([reply])
     if isinstance(folded := reply[-1], FoldedTask):
         if folded.has_references:
             insert_blobs(folded.task)
         return folded.task, event_id(reply[2])
+    if len(reply) == _PACKED:
+        task = fold(LogEntry(version, *_event_of(entry)) for version, entry in enumerate(reply[3], 1))
+        omit_contents(task, int(reply[1]), artifacts=reply[2] == b"1")
+        return task, event_id(reply[0])
     task_id, context_id, newest, at, status, _, history, metadata, artifacts = reply
     task = Task(id=task_id.decode(), context_id=context_id.decode(), status=_status(status, int(at)))
     task.history.extend(_message(entry) for entry in history)
@@ -158,14 +172,25 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
     return task, event_id(newest)
 
 
+def omit_contents(task: Task, history_length: int, *, artifacts: bool) -> None:
+    """Keep only the newest `history_length` messages (-1 for all) and, unless `artifacts`, remove the artifacts."""
+    if 0 <= history_length < len(task.history):
+        del task.history[: len(task.history) - history_length]
+    if not artifacts:
+        task.ClearField("artifacts")
+
+
 def direct_answer(reply: Sequence[Any]) -> Message | None:
     """Return the agent's message if the message is the agent's only event, or None."""
-    event = _decode(reply[4]) if event_id(reply[2]).version == 2 else None
+    newest, stored = (reply[0], reply[3][-1].partition(b" ")[2]) if len(reply) == _PACKED else (reply[2], reply[4])
+    event = _decode(stored) if event_id(newest).version == 2 else None
     return event if isinstance(event, Message) else None
 
 
 def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
-    """Return True if no part of the snapshot is in the object store."""
+    """Return True if no part of the snapshot is in the object store. A packed task has no such part."""
+    if len(reply) == _PACKED:
+        return True
     if isinstance(folded := reply[-1], FoldedTask):
         return not folded.has_references
     stored = (reply[4], *reply[6], *(chunk for chunks in reply[8] for chunk in chunks))
@@ -176,18 +201,17 @@ def require_blobs_retained(reply: Sequence[Any]) -> None:
     """Check that a task was not refused because of its blobs.
 
     Raises:
-        BlobsExpired: the task was not created, because its blobs may have been removed.
+        BlobsExpired: The task was not created, because its blobs may have been removed.
     """
     if reply[0] == b"blobs_expired":
         raise BlobsExpired("the upload of a new task's parts to the object store took too long: nothing was stored")
 
 
 def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
-    """Parse log entries, the first of which follows version `after`. Parse fewer entries if they have large parts."""
+    """Parse the log entries after version `after`. Parsing ends early if their large parts exceed `LOG_BLOB_BYTES`."""
     entries = []
     for version, stored in enumerate(reply, after + 1):
-        recorded_us, _, event = stored.partition(b" ")
-        entries.append(LogEntry(version, int(recorded_us), _decode(event, int(recorded_us))))
+        entries.append(LogEntry(version, *_event_of(stored)))
         if referenced_bytes() > LOG_BLOB_BYTES:
             break
     return entries
@@ -207,6 +231,12 @@ def event_id(reply: bytes) -> EventId:
 def state_of(reply: bytes) -> TaskState:
     """Parse the number of a state in a reply."""
     return cast(TaskState, int(reply))
+
+
+def _event_of(entry: bytes) -> tuple[int, Event]:
+    """Return the time and the event of a log entry."""
+    recorded_us, _, event = entry.partition(b" ")
+    return int(recorded_us), _decode(event, int(recorded_us))
 
 
 def _decode(stored: bytes, recorded_us: int | None = None) -> Event:

@@ -1,10 +1,10 @@
 """Redis keys of the store, with their types and lifetimes.
 
-The keys of one task share the hash tag ``{task_id}``, called the task's tag. The keys of a live task do not expire. The
-script that ends a task sets its keys to expire after `retention`, or queues the task for the archive, which deletes the
-keys after it has copied the task. A list of live tasks drops a task when the task ends. A list of ended tasks expires
-with its newest member. Scores that are times are in µs.
-``tests/store/test_keys.py`` fails for a key without such a rule.
+The keys of one task share a hash tag, the percent-encoded id of the task in braces. The text in the braces is called
+the task's tag. The keys of a live task do not expire. The script that ends a task sets the task's keys to expire after
+the retention period, or queues the task for the archive. The archiver deletes the keys after it has copied the task. A
+list of live tasks drops a task when the task ends. A list of ended tasks expires with its newest member. Scores that
+are times are in µs since 1970. ``tests/store/test_keys.py`` fails for a key without such a rule.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ def quoted(text: str) -> str:
 
 
 def tag_in(keys: Sequence[str]) -> str:
-    """Return the tag of the task that a script writes. The twelve keys of the task are the last of `keys`."""
+    """Return the tag of the task that a script writes. The last twelve of `keys` are the keys of the task."""
     name = keys[-12]
     return name[name.index("{") + 1 : name.rindex("}")]
 
 
 class TaskKeys(NamedTuple):
-    """Keys of one task, in the order in which scripts receive them.
+    """Keys of one task, in the order of the scripts' arguments.
 
     The keys expire `retention` seconds after the task ends, or are deleted when the task is archived.
     """
 
-    record: str  # hash: owner, agent, state, version, run, request …; see scripts/lib for the fields
-    log: str  # list: "<recorded_us> <event>", version n at index n - 1
+    record: str  # hash: owner, agent, state, version, run, request …; see scripts/lib/tasks.lua
+    log: str  # list: "<recorded_us> <event>", version n at index n - 1; string for a packed task (lib/packed.lua)
     history: str  # list: events whose message belongs to the history
     artifacts: str  # list: artifact ids, in order of appearance
     chunks: str  # prefix of one list per artifact: its chunks; the artifact id follows
     metadata: str  # hash: key → serialized google.protobuf.Value
-    turns: str  # list: messages that wait for the end of a run; deleted at the task's end
+    turns: str  # list: client messages that arrived during a run; deleted when the task ends
     notifications: str  # channel: the written version, followed by " final" if the state is final
-    push: str  # hash: push-notification configs with their delivery cursors; see scripts/lib for the fields
+    push: str  # hash: push-notification configs with their delivery cursors, see scripts/lib/deliveries.lua
     execution: str  # list: newest 1,000 steps of the task's runs, see lifecycle/execution.py
     journal: (
         str  # hash: journal of the turn, see lifecycle/journal.py; deleted when the task ends without a dead letter
@@ -52,7 +52,8 @@ class TaskKeys(NamedTuple):
 class Scope:
     """Agent, tenant and owner of a task. A task is invisible in all other scopes.
 
-    `agent` is the registered name of the agent. `tenant` and `owner` come from the caller, and are "" if it has none.
+    `agent` is the registered name of the agent. `tenant` and `owner` come from the caller, and are "" for a caller
+    without tenant or owner.
     """
 
     agent: str = ""
@@ -66,7 +67,8 @@ class Scope:
     def account(self) -> str:
         """Account whose limits apply.
 
-        An authenticated owner has one account in all tenants, ``/<owner>``. Other callers share ``<tenant>/``.
+        An authenticated owner has one account in all tenants, ``/<owner>``. The other callers of a tenant share the
+        account ``<tenant>/``.
         """
         return f"/{quoted(self.owner)}" if self.owner else f"{quoted(self.tenant)}/"
 
@@ -104,7 +106,7 @@ class Keys:
     def leases(self) -> str:
         """Sorted set of claimed runs (``<task_id>.<run>``), scored by the time at which the lease ends.
 
-        The end of a run removes it.
+        A run is removed when it ends or leaves its worker.
         """
         return f"{self.prefix}:leases"
 
@@ -112,21 +114,22 @@ class Keys:
     def dispatch(self) -> str:
         """Sorted set of queued runs (``<task_id>.<run>``), scored by the time at which a watcher publishes the run.
 
-        The claim of a run removes it.
+        A run is removed when a worker claims it, or when it ends.
         """
         return f"{self.prefix}:dispatch"
 
     @property
     def blocked(self) -> str:
-        """Sorted set of runs (``<task_id>.<run>``) that wait for another run of their context, scored by the time since
-        which they wait.
+        """Sorted set of runs (``<task_id>.<run>``) that wait for another run of their context, scored by the start of
+        the wait.
 
         A run is removed when it may begin, or when it ends.
         """
         return f"{self.dispatch}:blocked"
 
     def queue(self, agent: str) -> str:
-        """Sorted set of the agent's tasks (tags) whose newest run is queued, scored by the time at which it was queued.
+        """Sorted set of the tags of the agent's tasks whose newest run is queued, scored by the time at which the run
+        was queued.
 
         The set exists only if `agent_max_queue` is set. A claim or the end of a run removes the task.
         """
@@ -143,10 +146,10 @@ class Keys:
 
     @property
     def stored_expiring(self) -> str:
-        """Sorted set of the tasks in `stored` whose keys expire (``<tag> <bytes> <account>``), scored by the time of
+        """Sorted set of the tasks in `stored` with expiring keys (``<tag> <bytes> <account>``), scored by the time of
         the expiry.
 
-        A later message removes expired tasks.
+        A message or signal for which the limits of stored bytes are checked removes expired tasks.
         """
         return f"{self.stored}:expiring"
 
@@ -159,7 +162,7 @@ class Keys:
         """Sorted set of runs delegated to a canvas (``<task_id>.<run>``), scored by the time at which a watcher polls
         the canvas.
 
-        The end of the run removes it.
+        A run is removed when it ends.
         """
         return f"{self.prefix}:canvases"
 
@@ -174,7 +177,8 @@ class Keys:
 
     @property
     def pauses(self) -> str:
-        """Sorted set of interrupted tasks (tags), scored by the time at which the pause times out, or +inf for never.
+        """Sorted set of the tags of interrupted tasks, scored by the time at which the pause times out, or +inf for
+        never.
 
         An answer, the end of the task or the timeout removes the task.
         """
@@ -182,18 +186,17 @@ class Keys:
 
     @property
     def reminders(self) -> str:
-        """Sorted set of the tasks (tags) whose open question has a reminder, scored by the µs of the next reminder.
-
-        It does not expire.
+        """Sorted set of the tags of tasks whose open question has a reminder, scored by the time of the next reminder.
+        The set does not expire.
         """
         return f"{self.prefix}:reminders"
 
     @property
     def ended_parents(self) -> str:
-        """Sorted set of tasks that ended without a result (tags), scored by the time at which a watcher cancels
+        """Sorted set of the tags of tasks that ended without a result, scored by the time at which a watcher cancels
         their children.
 
-        A watcher removes a task whose children have ended.
+        A watcher removes a task that has no live child to cancel.
         """
         return f"{self.prefix}:ended_parents"
 
@@ -204,11 +207,19 @@ class Keys:
 
     @property
     def dead_letters(self) -> str:
-        """Sorted set of dead letters (tags) that were not requeued, scored by the time at which the record expires.
+        """Sorted set of the tags of dead letters that were not requeued, scored by the end of their retention period.
 
         The record of the task contains the request. The set expires with its newest member.
         """
         return f"{self.prefix}:dead_letters"
+
+    @property
+    def failures(self) -> str:
+        """Sorted set of the tags of the newest 200 failed tasks of all owners, scored by the time of their status.
+
+        Records may be missing. The set expires with the member that expires last.
+        """
+        return f"{self.prefix}:failures"
 
     @property
     def deliveries(self) -> str:
@@ -226,7 +237,7 @@ class Keys:
 
     @property
     def delivery_notifications(self) -> str:
-        """Channel with a message for each delivery cursor that becomes due immediately."""
+        """Channel with a message when delivery cursors or requested posts become due immediately."""
         return f"{self.deliveries}:notifications"
 
     @property
@@ -252,7 +263,8 @@ class Keys:
 
     @property
     def blobs(self) -> str:
-        """Sorted set of tasks with blobs (tags), scored by the time at which a watcher checks that the task exists.
+        """Sorted set of the tags of tasks with blobs, scored by the time at which a watcher checks that the task
+        exists.
 
         A watcher removes a task that does not exist.
         """
@@ -260,10 +272,10 @@ class Keys:
 
     @property
     def orphaned_blobs(self) -> str:
-        """Sorted set of missing tasks with blobs (tags) and of folders of deleted journals (tag, slash, folder), scored
-        by the time at which a watcher removes the folder.
+        """Sorted set of the blob folders to remove, scored by the time at which a watcher removes the folder.
 
-        A watcher removes the member of a removed folder.
+        A member is ``<tag>`` for the folder of a missing task, or ``<tag>/<folder>`` for the folder of a deleted
+        journal. A watcher removes the member of a removed folder.
         """
         return f"{self.blobs}:orphaned"
 
@@ -282,7 +294,7 @@ class Keys:
 
     @property
     def secrets(self) -> str:
-        """Hash of the secrets that seal configs or sessions: fingerprint of the secret, and the key of its
+        """Hash that maps the fingerprint of each secret that seals configs or sessions to the key of the secret's
         `sealed_with` set.
 
         `secrets_in_use` removes a secret that is not in use.
@@ -290,8 +302,8 @@ class Keys:
         return f"{self.prefix}:secrets"
 
     def sealed_with(self, fingerprint: str) -> str:
-        """Sorted set of the delivery cursors and session keys that the secret seals, scored by the time at which they
-        expire, or +inf for a live task.
+        """Sorted set of the delivery cursors and session keys whose data the secret seals, scored by the time at which
+        they expire, or +inf for a live task.
 
         The set expires with its newest member.
         """
@@ -302,18 +314,18 @@ class Keys:
         """Hash with the state of the deployment. Permanent.
 
         Fields:
-            schema: schema of the store, see ``store/admin/schema.py``.
+            schema: Schema of the store, see ``store/admin/schema.py``.
             archive: "1" if ended tasks are archived, or "".
-            border: time of the newest archived status, in µs.
+            border: Time of the newest archived status, in µs.
             adopted: "1" if tasks that ended before archiving was enabled are archived too.
-            clock: number of corrected jumps of the store's clock, see ``correct_clock``.
-            clock_set_at: time of the last jump by the corrected clock, in µs.
+            clock: Number of corrected jumps of the store's clock, see ``correct_clock``.
+            clock_set_at: Time of the last correction by the store's clock, in µs.
         """
         return f"{self.prefix}:installation"
 
     @property
     def archive(self) -> str:
-        """Sorted set of ended tasks to archive (tags), scored by the time at which the task is due.
+        """Sorted set of the tags of ended tasks to archive, scored by the time at which the task is due.
 
         The archiver removes archived tasks.
         """
@@ -321,8 +333,8 @@ class Keys:
 
     @property
     def archive_refused(self) -> str:
-        """Sorted set of ended tasks (tags) that the archive's database refused, scored by the time at which the task
-        was due.
+        """Sorted set of the tags of ended tasks that the archive's database refused, scored by the time at which the
+        task was due.
 
         Every ten minutes, a watcher moves the tasks back to `archive` for another attempt.
         """
@@ -359,31 +371,47 @@ class Keys:
         return f"{self.prefix}:version_workers"
 
     def scope_index(self, scope: Scope) -> str:
-        """Return the prefix of eight sorted sets, one for each state: the scope's tasks (tags), scored by the time of
-        their status.
+        """Return the common prefix of the eight sorted sets of a scope, one set for each state.
 
-        The number of the state follows the prefix. A task leaves the set of a live state when its state changes. The
-        set of a terminal state expires `retention` after its newest member, or loses its tasks to the archive.
+        The number of the state follows the prefix. A set contains the tags of the scope's tasks in the state, scored by
+        the time of their status. A task leaves the set of a live state when its state changes. The set of a terminal
+        state expires one retention period after its newest member, or loses its tasks to the archive.
         """
         return f"{self.prefix}:tasks:{scope}:"
 
     def owner_index(self, owner: str) -> str:
-        """Return the prefix of a sorted set for each live state: the tasks (tags) of an authenticated owner in all
-        named tenants and with all agents, scored by the time of their status.
+        """Return the common prefix of the sorted sets of an authenticated owner, one set for each live state.
 
-        A task leaves a set when its state changes.
+        A set contains the tags of the owner's tasks with all agents and in all tenants except "", scored by the time of
+        their status. A task leaves a set when its state changes.
         """
         return f"{self.prefix}:owner:{quoted(owner)}:"
 
     def context_index(self, scope: Scope, context_id: str) -> str:
-        """Return the prefix of the sorted sets of one context. They have the form of `scope_index`."""
+        """Return the common prefix of the sorted sets of one context. The sets have the format of the `scope_index`
+        sets."""
         return f"{self.prefix}:context:{scope}:{quoted(context_id)}:"
 
-    def indexes(self, scope: tuple[str | None, str | None, str | None], context_id: str | None = None) -> str:
-        """Return a SCAN pattern of the `scope_index` sets of an agent, tenant and owner, or of the `context_index` sets
-        of a context.
+    def schedule_index(self, schedule: str) -> str:
+        """Return the common prefix of the sorted sets of a schedule's tasks. The sets have the format of the
+        `scope_index` sets."""
+        return f"{self.prefix}:schedule:{quoted(schedule)}:"
 
-        A None in `scope` matches any value.
+    def ticks(self, schedule: str) -> str:
+        """Sorted set of the newest 1,000 ticks of a schedule, scored by the time of the tick.
+
+        A member is ``<µs> <tag of the task>``, or ``<µs> `` for a skipped tick. The set expires one retention period,
+        and at least one day, after the newest tick.
+        """
+        return f"{self.schedule_index(schedule)}ticks"
+
+    def indexes(self, scope: tuple[str | None, str | None, str | None], context_id: str | None = None) -> str:
+        """Return a pattern for SCAN that matches the names of `scope_index` sets or, with `context_id`, of
+        `context_index` sets.
+
+        Args:
+            scope: Agent, tenant and owner. None in a field matches any value.
+            context_id: Context of the sets, or None for the `scope_index` sets.
         """
         parts = "/".join("*" if part is None else quoted(part) for part in scope)
         rest = f"tasks:{parts}" if context_id is None else f"context:{parts}:{quoted(context_id)}"
@@ -392,8 +420,8 @@ class Keys:
     def reply_channel(self, process: str) -> str:
         """Return the channel with the notifications of the tasks that `process` created and follows.
 
-        Each notification follows the name of the task's own channel. The process also subscribes to this name followed
-        by ``:<number of these tasks>``, see `reply_channel_loads`.
+        A message is the name of the task's own channel, followed by a space and the notification. The process also
+        subscribes to this name followed by ``:<number of these tasks>``; see `reply_channel_loads`.
         """
         return f"{self.prefix}:reply:{process}"
 
@@ -413,11 +441,16 @@ class Keys:
         return "".join(f"\\{char}" if char in "*?[]\\^" else char for char in self.prefix)
 
     def context_queue(self, scope: Scope, context_id: str) -> str:
-        """List of the tasks (tags) with open runs in a serialized context. Only the run of the first task may execute.
+        """List of the tags of tasks with open runs in a serialized context. Only the run of the first task may execute.
 
         The end of a run removes the task.
         """
         return f"{self.prefix}:context_queue:{scope}:{quoted(context_id)}"
+
+    def schedule_queue(self, schedule: str) -> str:
+        """List of the tags of a schedule's tasks with open runs, if the runs of the schedule are serialized. The format
+        is the same as for `context_queue`."""
+        return f"{self.prefix}:context_queue:schedule:{quoted(schedule)}"
 
     @property
     def sessions(self) -> str:
@@ -425,9 +458,10 @@ class Keys:
         return f"{self.prefix}:session:"
 
     def session(self, scope: Scope, context_id: str) -> str:
-        """Hash with the session of a context, see ``scripts/lib/sessions.lua`` for its fields.
+        """Hash with the session of a context. ``scripts/lib/sessions.lua`` lists the fields.
 
-        The hash expires `retention` after it was saved, or after a run of the context began or ended.
+        The hash expires one retention period after the session was last saved or a run of the context last began or
+        ended. The suspension of a run extends the lifetime by the duration of the wait.
         """
         return f"{self.sessions}{scope}:{quoted(context_id)}"
 
@@ -436,5 +470,9 @@ class Keys:
         return f"{self.prefix}:message:{scope}:{quoted(message_id)}"
 
     def runner(self, runner_id: str) -> str:
-        """Channel with the name of each run (``<task_id>.<run>``) that the worker process must cancel."""
+        """Channel for the runs of a worker process.
+
+        A message is the name of a run to cancel, ``<task_id>.<run>``, or the name of a run followed by `` steer`` or
+        `` interrupt`` if a client message arrived for the run.
+        """
         return f"{self.prefix}:runner:{runner_id}"

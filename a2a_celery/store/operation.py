@@ -42,12 +42,12 @@ class Operation(Generic[T]):
     """Call of a script.
 
     Attributes:
-        script: script to call.
-        keys: keys of the call.
-        args: arguments of the call.
-        parse: function that converts the reply to the result.
+        script: Script to call.
+        keys: Keys of the call.
+        args: Arguments of the call.
+        parse: Function that converts the reply to the result.
         resolve_blobs: False to leave blob references in the reply unresolved.
-        size: function that returns the bytes of the reply, or None for an operation whose reply is small. An
+        size: Function that returns the bytes of the reply, or None for an operation whose reply is small. An
             `AsyncStore` parses large replies in a thread.
     """
 
@@ -67,7 +67,7 @@ def script(name: str) -> Script:
     8 %.
 
     Raises:
-        ValueError: a header requires an unknown library, or libraries require each other.
+        ValueError: There is no script `name`, a header requires an unknown library, or libraries require each other.
     """
     (path,) = SCRIPTS.glob(f"*/{name}.lua")
     text = linked(name, path.read_text("utf-8"), libraries())
@@ -76,7 +76,7 @@ def script(name: str) -> Script:
 
 @cache
 def libraries() -> dict[str, str]:
-    """Return the text of each library by name: the files in ``scripts/lib``, and tables from the lifecycle."""
+    """Return the text of each library by name: the files in ``scripts/lib``, and the generated libraries."""
     return _generated_libraries() | {path.stem: path.read_text("utf-8") for path in (SCRIPTS / "lib").iterdir()}
 
 
@@ -86,12 +86,12 @@ def linked(name: str, text: str, available: Mapping[str, str]) -> str:
     The definitions come from the libraries that the script requires. A library may require other libraries.
 
     Args:
-        name: name of the script, for error messages.
-        text: text of the script.
-        available: texts of all libraries by name.
+        name: Name of the script, for error messages.
+        text: Text of the script.
+        available: Texts of all libraries by name.
 
     Raises:
-        ValueError: a header requires an unknown library, or libraries require each other.
+        ValueError: A header requires an unknown library, or libraries require each other.
     """
     included: dict[str, str] = {}
 
@@ -140,7 +140,7 @@ _REQUIRES = re.compile(r"^-- requires: (.+)$", re.MULTILINE)
 
 
 def _generated_libraries() -> dict[str, str]:
-    """Return the libraries that are generated from the tables of ``lifecycle``.
+    """Return the libraries that are generated from `BOUNDS` and the tables of ``lifecycle``.
 
     Scripts and ``lifecycle.states`` therefore agree on the legal transitions.
     """

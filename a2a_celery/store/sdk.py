@@ -79,7 +79,12 @@ class RedisTaskStore(VersionedTaskStore):
         prev_version: TaskVersion = TaskVersion.MISSING,
         context: ServerCallContext,
     ) -> TaskVersion:
-        """Save a task, see `VersionedTaskStore.save`. `prev` is ignored, because the event describes the change."""
+        """Save a task; see `VersionedTaskStore.save`. `prev` is ignored, because the event describes the change.
+
+        Raises:
+            ConcurrentTaskModificationError: The stored version is not `prev_version`, or the stored task has ended or
+                belongs to another owner.
+        """
         version = await self._store.run(
             _save_task(
                 self._keys,
@@ -96,11 +101,15 @@ class RedisTaskStore(VersionedTaskStore):
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         """Return the caller's task with its version, or None if the caller has no such task."""
-        found = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
-        return None if found is None else StoredTask(found[0], TaskVersion(found[1].version))
+        stored = await self._store.run(read_task(self._keys, Scope(owner=self._owner_of(context)), task_id))
+        return None if stored is None else StoredTask(stored[0], TaskVersion(stored[1].version))
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """Return a page of the caller's tasks, newest status first."""
+        """Return a page of the caller's tasks, newest status first.
+
+        Raises:
+            InvalidParamsError: The page token is invalid.
+        """
         scope = Scope(owner=self._owner_of(context))
         return await list_page(self._store, self._keys, scope, params, retention=self._retention)
 
@@ -112,7 +121,13 @@ class RedisTaskStore(VersionedTaskStore):
 
 
 class RedisTaskEventStream(TaskEventStream):
-    """Implementation of `TaskEventStream` that replays and follows the log of a task in any process."""
+    """Implementation of `TaskEventStream` that replays and follows the log of a task in any process.
+
+    Args:
+        store: Store client.
+        listener: Pub/sub listener of the process.
+        keys: Keys of the deployment, or None for the default prefix.
+    """
 
     def __init__(self, store: AsyncStore, listener: PubSubListener, keys: Keys | None = None) -> None:
         self._follower = LogFollower(store, keys or Keys(), listener)
@@ -139,7 +154,11 @@ class RedisTaskEventStream(TaskEventStream):
 def _save_task(
     keys: Keys, scope: Scope, task: Task, *, event: Event | None, prev_version: TaskVersion, retention: int
 ) -> Operation[int | None]:
-    """Save a task. The result is the new version, or None if `prev_version` is not the stored version."""
+    """Save a task. The result is the new version, or None if the write was refused.
+
+    A write is refused if `prev_version` is not the stored version, or if the stored task has ended or belongs to
+    another scope. A change to CANCELED overwrites any version of a live task.
+    """
     arguments: list[Argument] = [
         task.id,
         task.context_id,

@@ -18,19 +18,19 @@ from tests.support.seeds import Seeds
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    """Create and read tasks."""
+    """Helper that creates and reads tasks."""
     return Seeds(store, keys)
 
 
 @pytest.fixture
 def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
-    """Save push-notification configs and lease their cursors."""
+    """Helper that saves push-notification configs and leases their cursors."""
     return Webhooks(store, keys)
 
 
 @pytest.fixture
 async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
-    """Create a task with a config to which event 2 is due."""
+    """Id of a task with a push-notification config for which event 2 is due."""
     task_id = await seeds.created()
     await webhooks.saved(task_id)
     await seeds.claimed(task_id)
@@ -52,7 +52,7 @@ async def opened(store: AsyncStore, keys: Keys) -> None:
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
-    """Run each installed version of Redis."""
+    """Running server of each installed version of Redis."""
     server = EmbeddedRedis(server=request.param)
     server.start()
     yield server
@@ -61,5 +61,5 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def large(blob_setup: BlobSetup, keys: Keys) -> Seeds:
-    """Create and read tasks in the store with large parts."""
+    """Helper that creates and reads tasks in the store of `blob_setup`."""
     return Seeds(blob_setup.store, keys)

@@ -1,4 +1,4 @@
-"""The operations on suspended runs and on signals, for the tests of all operations."""
+"""Operations on suspended runs and on signals, for ``test_operations``."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Versions:
         self._store, self._keys = store, keys
 
     async def claim(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim | NotClaimed:
-        """Claim a run for a worker with a version, "" for none."""
+        """Claim a run for a worker with a version, or "" for a worker without a version."""
         return await self._store.run(
             claim_run(
                 self._keys,

@@ -136,7 +136,7 @@ async def test_a_terminal_event_ends_task_and_run(
 
     assert (await seeds.task(task_id)).status.state == state
     assert await store.redis.zcard(keys.leases) == 0
-    for key in (keys.task(task_id).record, keys.task(task_id).log, keys.task(task_id).chunks + "a"):
+    for key in (keys.task(task_id).record, keys.task(task_id).log):
         assert 0 < await store.redis.ttl(key) <= RETENTION
     before = await seeds.everything()
     later = await store.run(append(keys, claim.ref, token=claim.token, before=2, events=[status(FAILED)]))

@@ -24,7 +24,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, stat
 
 
 async def on(store: AsyncStore, keys: Keys) -> None:
-    """Send ended tasks to an archive from now on."""
+    """Configure the store so that ended tasks are archived from now on."""
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
 
 
@@ -35,7 +35,7 @@ async def due(store: AsyncStore, keys: Keys, who: str = "me", limit: int = 10) -
 
 
 async def make_due(store: AsyncStore, keys: Keys) -> None:
-    """Let the retention of tasks end."""
+    """Make all archivable tasks due, as if their retention had ended."""
     for place, tag in enumerate(await store.redis.zrange(keys.archive, 0, -1)):
         await store.redis.zadd(keys.archive, {tag: place + 1})
 
@@ -222,3 +222,18 @@ async def test_concurrent_removals_count_each_task_once(store: AsyncStore, keys:
 
     assert sum(removed) == 5
     assert await store.redis.hget(keys.metrics, "archived agent tasks") == b"5"
+
+
+async def test_a_dead_letter_from_before_keeps_journal_and_signals(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    await seeds.lost(claim.ref)
+    names = keys.task(claim.ref.task_id)
+    for key in (names.journal, names.signals):
+        await store.redis.hset(key, "some", "value")
+        await store.redis.expire(key, RETENTION)
+    await require_schema_of_a_used_store(store, keys)
+    await store.run(read_archive_state(keys))
+
+    assert await store.run(update_archive_backlog(keys, "0")) == ("0", 1)
+
+    assert [await store.redis.ttl(key) for key in (names.record, names.journal, names.signals)] == [-1, -1, -1]

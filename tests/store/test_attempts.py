@@ -1,4 +1,4 @@
-"""Attempts, replays and pings, which the owner of a webhook reads and requests."""
+"""Delivery attempts, replays and pings that the owner of a webhook reads and requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large parts in the object store, which only the code of the store can notice."""
+"""Large parts in the object store. They are transparent for all code outside of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims of runs, which only one worker gets."""
+"""Claims of runs: only one worker gets each run."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class SetBackStore:
         self._store, self._keys = store, keys
 
     async def set_back(self, task_id: str) -> None:
-        """Let the latest events of a task be two hours ahead of the store's clock."""
+        """Move the latest events of a task two hours ahead of the store's clock."""
         at = await self._now() + SET_BACK_US
         await self._store.redis.hset(self._keys.task(task_id).record, mapping={"at": at, "recorded_at": at})
 

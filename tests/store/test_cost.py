@@ -1,4 +1,4 @@
-"""Cost of operations, which does not grow with a task."""
+"""Cost of operations. It does not grow with the task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Meter:
 
 
 async def grow(seeds: Seeds, claim: Claim, written: int, until: int) -> int:
-    """Write chunks until there are `until`."""
+    """Write chunks until the task has `until` chunks, and return their number."""
     while written < until:
         await seeds.appended(claim, *(chunk(f"{n} ") for n in range(written, min(written + 50, until))), before=written)
         written = min(written + 50, until)
@@ -85,7 +85,7 @@ async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, k
         await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", before=0, events=[status(COMPLETED)])),
     ]
 
-    assert [sum(cost.values()) for cost in costs] == [9, 20, 35], "5 and 7 of them are metrics"
+    assert [sum(cost.values()) for cost in costs] == [9, 20, 38], "5 and 7 of them are metrics"
 
 
 async def test_continuing_a_read_costs_one_read_of_a_log_of_any_length(

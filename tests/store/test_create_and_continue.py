@@ -1,4 +1,4 @@
-"""Messages of clients, which create a task or continue one."""
+"""Messages of clients that create or continue a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, st
 def further(
     keys: Keys, task_id: str, text: str = "more", *, scope: Scope = ANN, context: str = "", nonce: str = "nonce"
 ):  # type: ignore[no-untyped-def]
-    """Send a further message to a task."""
+    """Return the operation that sends another message to a task."""
     sent: SendMessageRequest = request(text, task_id, CONTEXT)
     return continue_task(keys, scope, task_id, sent, context, caller=b"{}", nonce=nonce)
 

@@ -1,4 +1,4 @@
-"""Dead letters: the ends that leave one, their requeueing once by any number of operators, and their expiry."""
+"""Dead letters: the ends of tasks that create one, requeueing (once, however many operators try), and expiry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from a2a_celery.store.admin.scan import TaskSummary, listed
 from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, end_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, request_cancel
 from a2a_celery.store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
-from a2a_celery.store.tasks.results import Delivered, Ended, Missing
+from a2a_celery.store.tasks.results import DeliveredToRun, Ended, Missing
 from a2a_celery.watcher.recoverer import Recoverer
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status
 
@@ -26,13 +26,13 @@ ROUTE = b'{"celery":{"queue":"gpu"}}'
 
 
 class Graveyard:
-    """Creates and requeues dead letters."""
+    """Test helper that creates and requeues dead letters."""
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
         self._store, self._keys, self._seeds = store, keys, seeds
 
     async def lapsed(self, task_id: str = "", *, run: int = 1, attempts: int = 1) -> str:
-        """Create a task whose worker was lost; the lease of its last run is over."""
+        """Create a task whose worker was lost, with an expired lease of the last run. Return the task's id."""
         task_id = task_id or await self.created()
         for attempt in range(attempts):
             if attempt:
@@ -43,7 +43,7 @@ class Graveyard:
         return task_id
 
     async def dead(self, task_id: str = "", **lapsed: int) -> str:
-        """Create a task that a watcher gave up."""
+        """Create a task that a watcher has ended as a dead letter. Return the task's id."""
         task_id = await self.lapsed(task_id, **lapsed)
         await Recoverer(self._store, self._keys).tick()
         return task_id
@@ -102,7 +102,7 @@ async def test_a_requeued_task_begins_with_the_message_of_its_turn(
     for text in ("and this", "and that"):
         sent = request(text, task_id, CONTEXT)
         steering = continue_task(keys, ANN, task_id, sent, "", caller=CALLER, nonce=text, on_message="steer")
-        assert isinstance(await store.run(steering), Delivered)
+        assert isinstance(await store.run(steering), DeliveredToRun)
     await Recoverer(store, keys).tick()
 
     assert await graveyard.requeue(await graveyard.dead_letter(task_id), "new") == "requeued"
@@ -297,7 +297,7 @@ async def test_a_short_retention_does_not_shorten_that_of_others(
 
 @pytest.fixture
 def listing(redis_server: EmbeddedRedis, keys: Keys) -> Any:
-    """Return a function that reads a list of tasks by task id."""
+    """Function that reads the list `name` and returns its tasks by id."""
 
     def read(name: str) -> dict[str, TaskSummary]:
         store = SyncStore(redis_server.store_url)

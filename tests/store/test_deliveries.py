@@ -286,7 +286,7 @@ async def test_a_postponed_delivery_ages_without_failures(webhooks: Webhooks, ta
 async def test_skipping_the_last_event_ends_a_failure(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    """Otherwise the next event, days later, would have failed for days at its first failure."""
+    """Otherwise the next event, days later, would count as failing for days on its first failure."""
     await store.run(postpone_delivery(keys, await webhooks.one(), after_us=0, counts="age", failure={"reason": "dead"}))
 
     assert await webhooks.note(await webhooks.one(), 2, posted=False) == "done"

@@ -1,4 +1,4 @@
-"""Publishing again of runs that no worker claims, by one watcher at a time and with growing delays."""
+"""Repeated publication of runs that no worker claims, by one watcher at a time and with growing delays."""
 
 from __future__ import annotations
 

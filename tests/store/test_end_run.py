@@ -42,7 +42,7 @@ RUNNER = "runner"
 
 @pytest.fixture
 def end(store: AsyncStore, keys: Keys) -> Any:
-    """End a run."""
+    """Function that ends a run."""
 
     async def end(task_id: str, run: int = 1, *, runner: str | None = RUNNER, lost: bool = False) -> Over | Unchanged:
         event = status(FAILED, "The end.", why="x")

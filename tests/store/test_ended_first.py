@@ -1,4 +1,4 @@
-"""Messages that wait for their turn when the task ends: they are in its history and marked."""
+"""Messages that still wait for their turn when the task ends: the history contains them with a mark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of tasks in the store: who becomes a child, what is cancelled with a parent, and what bounds a family."""
+"""Task families in the store: registration of children, cancellation with the parent, and limits of a family."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_parent_without_a_result_cancels_its_children(seeds: Seeds, end:
 
 
 async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
-    """The task that it is requeued as finds its children again."""
+    """The requeued task finds the children again."""
     claim = await seeds.claimed()
     await child_of(seeds, claim.ref.task_id, "child")
     events = [status(FAILED)]

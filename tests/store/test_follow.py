@@ -140,7 +140,7 @@ async def test_a_reader_continues_without_gap_or_repeat_after_a_restart_of_redis
 
 
 async def read_pages(store: AsyncStore, keys: Keys, task_id: str, signal: LogSignal, read: list[LogEntry]) -> None:
-    """Fold the entries that a reader gets from the start of the task."""
+    """Append the entries that a reader receives from the start of the log to `read`."""
     async with aclosing(follow(store, keys, signal, task_id, START)) as pages:
         async for page in pages:
             read += page.entries
@@ -148,7 +148,7 @@ async def read_pages(store: AsyncStore, keys: Keys, task_id: str, signal: LogSig
 
 @pytest.mark.parametrize("later", [0, 1, 3, 8], ids=lambda n: f"{n} events since")
 async def test_a_reader_of_lost_entries_starts_over(store: AsyncStore, keys: Keys, seeds: Seeds, later: int) -> None:
-    """Also if the log has grown to the reader's version again, or beyond it."""
+    """The reader also starts over if the log has grown to the reader's version again, or beyond it."""
     claim, signal = await seeds.claimed(max_attempts=2), LogSignal()
     task_id = claim.ref.task_id
     await seeds.appended(claim, chunk("kept"))
@@ -177,7 +177,7 @@ async def test_a_reader_of_lost_entries_starts_over(store: AsyncStore, keys: Key
 async def test_a_reader_that_resumes_after_a_lost_event_starts_over(
     store: AsyncStore, keys: Keys, seeds: Seeds, later: int
 ) -> None:
-    """Also if the log has grown to the event's version again, or beyond it."""
+    """The reader also starts over if the log has grown to the event's version again, or beyond it."""
     claim = await seeds.claimed(max_attempts=2)
     task_id = claim.ref.task_id
     await seeds.appended(claim, chunk("kept"))

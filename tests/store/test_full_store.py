@@ -73,7 +73,7 @@ BY_SCRIPT = {
     READ, "read_dead_letter": READ, "read_push_configs": READ, "read_delivery": READ, "scan_deliveries": READ,
     "scan_list": READ, "newest_tasks": READ, "read_metrics": READ, "delivery_metrics": READ, "claimed_runs": READ,
     "correct_clock": READ, "read_messages": READ, "read_family": READ, "acquire_ended_parents": WRITTEN,
-    "read_next_run": READ,
+    "read_next_run": READ, "earlier_tasks": READ, "skipped_ticks": READ,
     "blobs_in_use": READ, "secrets_in_use": READ, "read_archive_state": READ, "find_keys": READ, "open_store": READ,
     "acquire_request": WRITTEN, "acquire_bytes": WRITTEN, "read_memory": READ, "record_heartbeat": WRITTEN,
     # operators
@@ -286,7 +286,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 async def store(server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
-    """Connect to an empty store with free memory."""
+    """Client of an empty store with free memory."""
     allow_writes(server)
     store = AsyncStore(server.store_url)
     await store.redis.flushall()

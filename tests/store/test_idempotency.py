@@ -1,4 +1,4 @@
-"""Message ids that are accepted once: within their window the same message is recognized, and another one is a
+"""Idempotency of message ids: within the window, a repeated message is recognized, and another message with the id is a
 conflict."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHER = IdempotencyKey("m", "digest of another", WINDOW_MS)
 
 
 class Messages:
-    """Sends messages with idempotency keys."""
+    """Test helper that sends messages with idempotency keys."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys

@@ -1,4 +1,4 @@
-"""A message to a task with an open run: the agent's on_message decides what becomes of it."""
+"""Messages to a task with an open run: the agent's `on_message` decides how the store handles them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from a2a_celery.store.tasks.results import (
     Begun,
     Conflict,
     Continued,
-    Delivered,
+    DeliveredToRun,
     Full,
     Known,
     TooLarge,
@@ -46,7 +46,7 @@ FINAL = [COMPLETED, INPUT_REQUIRED, AUTH_REQUIRED]
 
 
 class Conversation:
-    """Sends messages to tasks, and reads those that a run can read."""
+    """Test helper that sends messages to tasks, and reads the messages that a run can read."""
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
         self.store, self.keys, self.seeds = store, keys, seeds
@@ -112,7 +112,7 @@ async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_read
     answers = [await talk.send(claim, text) for text in ("left", "right")]
 
     log = await seeds.log(claim.ref.task_id)
-    assert all(isinstance(answer, Delivered) for answer in answers)
+    assert all(isinstance(answer, DeliveredToRun) for answer in answers)
     assert [answer.newest.version for answer in answers] == [len(before) + 1, len(before) + 2]  # type: ignore[union-attr]
     assert [kind_of(entry.event) for entry in log[len(before) :]] == [EventKind.CLIENT_MESSAGE] * 2
     assert await talk.history(claim) == ["hello", "left", "right"]
@@ -126,7 +126,7 @@ async def test_a_steering_message_is_in_log_and_history_at_once_and_the_run_read
 async def test_a_run_that_waits_for_a_worker_can_read_it_too(talk: Conversation, seeds: Seeds) -> None:
     task_id = await seeds.created()
 
-    assert isinstance(await talk.send(task_id, "left"), Delivered)
+    assert isinstance(await talk.send(task_id, "left"), DeliveredToRun)
 
     claim = await seeds.claimed(task_id)
     assert text_of(claim) == "hello"
@@ -231,7 +231,7 @@ async def test_a_message_and_an_end_at_once_lose_nothing(talk: Conversation, see
         claim = await seeds.claimed()
         sent, settled = await at_once(talk.send(claim, "left"), talk.settle(claim, COMPLETED))
 
-        if isinstance(sent, Delivered):
+        if isinstance(sent, DeliveredToRun):
             assert settled.next_run == 2
             assert text_of(await talk.next_claim(claim)) == "left"
         else:
@@ -322,7 +322,7 @@ async def test_a_message_interrupts_a_claimed_run(talk: Conversation, keys: Keys
 
     sent = await talk.send(claim, "rather this", "interrupt")
 
-    assert isinstance(sent, Delivered)
+    assert isinstance(sent, DeliveredToRun)
     assert await talk.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
     settled = await talk.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
     assert isinstance(settled, Settled)
@@ -482,7 +482,7 @@ async def test_limits_and_repeats_are_those_of_any_message(
     claim = await seeds.claimed()
     key = IdempotencyKey("m1", "digest", 60_000)
     first = await talk.send(claim, "left", on_message, idempotency_key=key)
-    assert isinstance(first, Delivered)
+    assert isinstance(first, DeliveredToRun)
     before = await seeds.everything()
 
     known = await talk.send(claim, "left", on_message, idempotency_key=key)

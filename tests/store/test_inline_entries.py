@@ -1,4 +1,4 @@
-"""Log entries that are inlined in notifications: they equal the log or are not used."""
+"""Log entries inlined in notifications: they equal the log, or are not used."""
 
 from __future__ import annotations
 

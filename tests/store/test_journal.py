@@ -1,4 +1,5 @@
-"""The journal of a turn: fenced by its run, replayed to later runs, gone with its turn."""
+"""Journal of a turn: only the current run writes it, later runs of the turn replay it, and it is deleted with the
+turn."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from .test_cost import Meter
 
 
 def entry(key: str = "fetch#1", content: bytes = b'"a"', position: int = 1) -> JournalEntry:
-    """The result of a step."""
+    """Return the journal entry of a step."""
     return JournalEntry(key, "step", "json", content, position)
 
 
 async def journal(store: AsyncStore, keys: Keys, task_id: str) -> dict[bytes, bytes]:
-    """The stored journal of a task."""
+    """Return the stored journal of a task."""
     return await store.redis.hgetall(keys.task(task_id).journal)
 
 
@@ -208,7 +209,7 @@ async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, s
 
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry) -> Claim:
-    """A run whose worker was lost for good."""
+    """Claim a run and end its task because the worker is lost and no attempts are left. Return the claim."""
     claim = await seeds.claimed()
     await seeds.appended(claim, *entries)
     await seeds.lost(claim.ref)

@@ -1,4 +1,4 @@
-"""Large results in the journal: they are blobs of their task, and are removed with the journal."""
+"""Large results in the journal: they are stored as blobs of their task, and are removed with the journal."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ LARGE = b'"' + b"x" * 5000 + b'"'
 
 
 def entry(key: str = "fetch#1", content: bytes = LARGE, turn: int = 1) -> JournalEntry:
-    """The result of a step."""
+    """Return the journal entry of a step with a large result."""
     return JournalEntry(key, "step", "json", content, 1, turn)
 
 
 def blobs_in(blob_setup: BlobSetup, task_id: str) -> set[str]:
-    """The folders of a task's blobs, relative to the task's folder."""
+    """Return the folders of a task's blobs, relative to the task's folder."""
     folder = blob_setup.folder / f"task-{task_id}"
     return {str(path.parent.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 async def stored_entry(blob_setup: BlobSetup, keys: Keys, task_id: str, key: str = "fetch#1") -> bytes:
-    """An entry as the store has it."""
+    """Return a journal entry as stored in Redis."""
     stored = await blob_setup.store.redis.hget(keys.task(task_id).journal, key)
     assert stored is not None
     return bytes(stored)
@@ -55,7 +55,7 @@ async def remove_journals(blob_setup: BlobSetup, keys: Keys) -> None:
 
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry, task_id: str = "") -> Claim:
-    """A run whose worker was lost for good."""
+    """Claim a run and end its task because the worker is lost and no attempts are left. Return the claim."""
     claim = await seeds.claimed(task_id)
     await seeds.appended(claim, *entries)
     assert (await seeds.lost(claim.ref)).outcome == "failed"

@@ -1,4 +1,4 @@
-"""Rules of the keys: each kind of key has one, and the leak checker finds keys that break it."""
+"""Rules for keys: each kind of key has a rule, and the leak checker finds keys that break the rules."""
 
 from __future__ import annotations
 

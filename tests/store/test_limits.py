@@ -51,7 +51,7 @@ EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "wai
 
 
 async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **options: Any) -> object:
-    """Create one more task and return the result."""
+    """Try to create another task and return the result."""
     task_id = str(uuid4())
     sent = options.pop("sent", None) or request(task_id=task_id, context_id=CONTEXT)
     create = create_task(
@@ -68,7 +68,7 @@ async def single_task(seeds: Seeds, **options: Any) -> str:
 
 
 async def answered(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
-    """Send a further message and return the result."""
+    """Send another message to the task and return the result."""
     sent = request("more", task_id, CONTEXT)
     more = continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
     return await seeds.store.run(more)
@@ -77,6 +77,8 @@ async def answered(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
 async def stored_bytes(seeds: Seeds, task_id: str) -> int:
     """Return the bytes of a task that limits count, as Redis stores them."""
     redis, names = seeds.store.redis, seeds.keys.task(task_id)
+    if await redis.type(names.log) == b"string":  # packed
+        return int(await redis.strlen(names.log))
     lists = [names.log, names.history, names.turns, names.execution]
     lists += [names.chunks + name.decode() for name in await redis.lrange(names.artifacts, 0, -1)]
     entries = [entry for name in lists for entry in await redis.lrange(name, 0, -1)]

@@ -40,7 +40,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, Seeds, chunk, request, status
 
 @dataclass
 class World:
-    """Tasks of two owners, for any sequence of operations."""
+    """Tasks of two owners, on which random operations are performed."""
 
     seeds: Seeds
     chance: random.Random
@@ -59,7 +59,7 @@ class World:
         return {name: await self.record(name) for name in names}
 
     async def act(self, move: str) -> None:
-        """Do one move with a task, which may be invalid for that task."""
+        """Perform one operation on a task. It may be invalid for that task."""
         if move == "create":
             many = TaskLimits(AGENTS, concurrent=1000, waiting=1000, queued=1000, store_bytes=10**12)
             serialize_context = self.chance.random() < 0.5

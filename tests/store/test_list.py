@@ -21,7 +21,7 @@ from tests.support.waiting import eventually_async
 
 
 class Lister:
-    """Lists the tasks of a store as a client does."""
+    """Reader of task lists, like a client."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys

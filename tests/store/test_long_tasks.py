@@ -1,4 +1,5 @@
-"""Tasks that are too long for one command: they are read from their log in pages, with the same result."""
+"""Reads of tasks whose log is too long for one command: the store client reads the log in pages and returns the
+complete task."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ CHUNKS = 1300
 
 
 class RecordingStore(AsyncStore):
-    """A store that counts the elements of each reply, and calls `between` after each page of a log.
+    """Store client that counts the elements of each reply, and calls `between` after each page of a log.
 
     Attributes:
         most: the elements of the largest reply so far.
-        pages: how many pages of logs were read.
+        pages: the number of log pages read so far.
     """
 
     def __init__(self, url: str) -> None:
@@ -74,7 +75,7 @@ def long(recording: RecordingStore, keys: Keys) -> Seeds:
 
 
 async def written(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
-    """Write `count` chunks of an artifact, among other events; return the number of events."""
+    """Write `count` chunks of an artifact among other events. Return the number of events."""
     events = [status(WORKING, "reading"), chunk("first", "b"), status(WORKING, "writing", page=1)]
     events += [chunk(f"{n} ") for n in range(count)] + [chunk("second", "b", append=False), chunk("third", "b")]
     for start in range(0, len(events), 500):

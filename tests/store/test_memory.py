@@ -9,7 +9,7 @@ from redis import Redis
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.store import AsyncStore
-from a2a_celery.store.admin.usage import FRESH, Memory, MemoryWatermark, read_memory
+from a2a_celery.store.admin.usage import MEMORY_FRESH_FOR, Memory, MemoryWatermark, read_memory
 from tests.support.clocks import ManualClock
 
 
@@ -23,7 +23,7 @@ def server(any_server: EmbeddedRedis) -> Iterator[Redis]:
 
 @pytest.fixture
 async def limited(any_server: EmbeddedRedis, server: Redis) -> AsyncIterator[AsyncStore]:
-    """Connect to that server."""
+    """Client of `server`."""
     store = AsyncStore(any_server.store_url)
     yield store
     await store.aclose()
@@ -45,11 +45,11 @@ async def test_the_watermark_is_reached_above_its_share_and_left_below_it(limite
     assert not await watermark.is_reached()
 
     server.setrange("filler", 40 * 2**20, "x")
-    clock.advance(FRESH * 1.01)
+    clock.advance(MEMORY_FRESH_FOR * 1.01)
     assert await watermark.is_reached()
 
     server.delete("filler")
-    clock.advance(FRESH * 1.01)
+    clock.advance(MEMORY_FRESH_FOR * 1.01)
     assert not await watermark.is_reached()
 
 
@@ -87,7 +87,7 @@ async def test_the_memory_is_read_once_a_second_at_most(limited: AsyncStore, ser
     watermark = MemoryWatermark(limited, 0.5, clock)
     for _ in range(100):
         await watermark.is_reached()
-    clock.advance(FRESH * 1.01)
+    clock.advance(MEMORY_FRESH_FOR * 1.01)
     await watermark.is_reached()
 
     assert calls() - before == 2 + 1, "and the one that counts them"

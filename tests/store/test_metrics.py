@@ -248,7 +248,7 @@ async def test_no_metric_reads_the_message_of_a_waiting_run(
 async def test_deliveries_know_the_trace_of_their_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, trace: str, ended: bool
 ) -> None:
-    """Also after its end, when the options of its run are deleted."""
+    """The trace must outlive the options of the run, which are deleted when the task ends."""
     sent = request(task_id="t", context_id=CONTEXT)
     create = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options.to_json())
     await store.run(create)

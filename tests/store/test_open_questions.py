@@ -1,4 +1,4 @@
-"""The schema of an open question: stored with the pause, asked of each answer, gone with the pause."""
+"""Schema of an open question: it is stored with the pause, applied to each answer, and deleted with the pause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = '{"type": "integer"}'
 
 
 async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, *, run: int = 1, task_id: str = "") -> str:
-    """Create a task that waits for an answer with a schema, or continue one, and return its id."""
+    """Create a task that waits for an answer with a schema, or continue the task `task_id`. Return the task's id."""
     claim = await seeds.claimed(task_id, run=run)
     end = settle_run(
         keys,

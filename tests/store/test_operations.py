@@ -67,6 +67,7 @@ from a2a_celery.store.tasks.commands import (
 )
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
 from a2a_celery.store.tasks.family import acquire_ended_parents, read_family
+from a2a_celery.store.tasks.schedules import Tick, earlier_tasks, skipped_ticks
 from tests.store.operations_on_deliveries import WEBHOOK_OPERATIONS
 from tests.store.operations_on_stores import STORE_OPERATIONS
 from tests.store.operations_on_suspensions import SUSPENSION_OPERATIONS
@@ -343,6 +344,22 @@ async def _read_memory(keys: Keys, seeds: Seeds) -> Operation[Any]:
     return replace(operation, parse=lambda reply: operation.parse([b"0", *reply[1:]]))  # the used bytes differ
 
 
+async def _earlier_tasks(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    await seeds.store.run(_of_tick(keys, "t", 1))
+    return earlier_tasks(keys, Tick("nightly", 2))
+
+
+async def _skipped_ticks(keys: Keys, seeds: Seeds) -> Operation[Any]:
+    for at_us in (1, 2):
+        await seeds.store.run(_of_tick(keys, f"t{at_us}", at_us))
+    return skipped_ticks(keys, "nightly")
+
+
+def _of_tick(keys: Keys, task_id: str, at_us: int) -> Operation[Any]:
+    sent, tick = request(task_id=task_id, context_id=CONTEXT), Tick("nightly", at_us)
+    return create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, tick=tick)
+
+
 async def _read_family(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await child_of(seeds, await seeds.created(), "child")
     return read_family(keys, None, "child")
@@ -360,7 +377,8 @@ VERBS: list[Make] = [
     _end_pauses, _lapsed, _lapse, _end, _return_run, _release, _retry, _due_canvases, _end_by_result, _record_result,
     _scan, _dead_letter, _requeue, _claimed_runs, _record_heartbeat, _read_metrics, _steps, _journal, _checkpoint,
     _acquire_request, _register_blobs, _blobs_in_use, _acquire_orphaned_blobs, _forget_removed_blobs, _newest, _states,
-    _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents, *STORE_OPERATIONS,
+    _next_run, _unlist, _read_memory, _revoke, _messages, _read_family, _acquire_ended_parents,
+    _earlier_tasks, _skipped_ticks, *STORE_OPERATIONS,
     *WEBHOOK_OPERATIONS, *SUSPENSION_OPERATIONS, _post_reminders,
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Selection of the tasks of all callers: ``a2a list --all``, ``cancel --all`` and the filters of ``requeue``."""
+"""Selection among the tasks of all callers: ``a2a list --all``, ``cancel --all`` and the filters of ``requeue``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.commands import a2a as commands
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.cli.operator.selection import Selection
 from a2a_celery.errors import BrokerUnavailable
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
@@ -28,6 +29,8 @@ from tests.support.waiting import eventually_async
 ANN, BOB = Scope("agent", "acme", "ann"), Scope("agent", "", "bob/?*")
 OTHER = Scope("other", "acme", "ann")
 
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
 Command = Callable[..., Result]
 
 pytestmark = pytest.mark.usefixtures("opened")
@@ -35,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("opened")
 
 @pytest.fixture
 def command(redis_server: EmbeddedRedis) -> Command:
-    """Return a function that runs a command as an operator of a deployment with two agents."""
+    """Function that runs a command as an operator of a deployment with two agents."""
     app = Celery("tests", broker=redis_server.broker_url, set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_cancel_grace=0.1, a2a_key_prefix="test")
     a2a = A2A(app)
@@ -381,3 +384,18 @@ class TestOneTask:
         self, command: Command, arguments: tuple[str, ...], error: str
     ) -> None:
         assert error in command(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("filters", "selects"),
+    [
+        ({}, True),
+        ({"since": NOON, "until": NOON}, True),
+        ({"since": NOON + timedelta(seconds=1)}, False),
+        ({"until": NOON - timedelta(seconds=1)}, False),
+        ({"state": "failed"}, False),
+        ({"owner": ""}, False),
+    ],
+)
+def test_a_skipped_tick_has_a_time_and_matches_no_filter_on_tasks(filters: dict[str, Any], selects: bool) -> None:
+    assert Selection(**filters).has_tick(NOON) is selects

@@ -1,4 +1,4 @@
-"""Subscriber: notifications reach its listeners while others come and go and while Redis restarts."""
+"""Subscriber: notifications reach its listeners while other listeners come and go, and when Redis restarts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_listener_is_signalled_when_something_is_published(
 
 
 async def drain(*signals: LogSignal) -> None:
-    """Consume the notifications of the connection's start."""
+    """Consume the notifications that a new connection causes."""
     for log_signal in signals:
         await log_signal.wait(timeout=0.01)
 

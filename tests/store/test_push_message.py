@@ -1,4 +1,5 @@
-"""Messages that the accepting scripts push to the broker: exactly when the store accepts, on every supported server."""
+"""Celery messages that scripts push to the broker if and only if the store accepts the client's message, on every
+supported server."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ AGAIN_US = 60_000_000
 
 @pytest.fixture
 async def broker(store: AsyncStore) -> AsyncIterator[redis.asyncio.Redis]:
-    """The database of the broker, on the store's server."""
+    """Client of the broker's database on the store's server."""
     client = redis.asyncio.Redis.from_url(at_database(store, BROKER_DATABASE))
     yield client
     await client.aclose()

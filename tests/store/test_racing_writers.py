@@ -48,7 +48,7 @@ LAST = [status(COMPLETED, "bye"), status(FAILED), status(REJECTED, "no"), status
 
 @dataclass
 class Player:
-    """Client that does random operations on a task, some of which it may not do."""
+    """Client that performs random operations on a task, some of which are not allowed."""
 
     seeds: Seeds
     task_id: str
@@ -57,7 +57,7 @@ class Player:
     written: int = 0
 
     async def act(self, move: str) -> None:
-        """Do one operation, with a wrong token if it has no claim."""
+        """Perform one operation, with a wrong token if the player has no claim."""
         store, keys = self.seeds.store, self.seeds.keys
         ref, token = (self.claim.ref, self.claim.token) if self.claim else (RunRef(self.task_id, 1), "a false token")
         match move:
@@ -106,7 +106,7 @@ class Player:
 
 @asynccontextmanager
 async def stores(server: EmbeddedRedis, count: int) -> AsyncIterator[list[AsyncStore]]:
-    """Connect several clients to an empty Redis."""
+    """Connect several clients to an empty Redis server."""
     clients = [AsyncStore(server.store_url) for _ in range(count)]
     await clients[0].redis.flushall()
     try:
@@ -216,7 +216,7 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
 
 @asynccontextmanager
 async def stores_beside(server: EmbeddedRedis) -> AsyncIterator[list[AsyncStore]]:
-    """Connect further clients to the Redis of a test."""
+    """Connect more clients to the Redis server of a test."""
     made = [AsyncStore(server.store_url) for _ in range(4)]
     try:
         yield made

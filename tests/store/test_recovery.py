@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 async def lost(store: AsyncStore, keys: Keys, seeds: Seeds, *, max_attempts: int = 1) -> Claim:
-    """Claim a run whose lease is over."""
+    """Claim a run and let its lease expire."""
     task_id = await seeds.created()
     ref = RunRef(task_id, 1)
     claim = await store.run(
@@ -196,7 +196,7 @@ async def test_a_cancel_request_of_a_lost_run_is_carried_out(store: AsyncStore, 
 
 
 async def half_restored(seeds: Seeds, **created: int) -> Claim:
-    """Return a run with six confirmed events of which the store has lost the last three, while the lease goes on."""
+    """Claim a run, confirm six events, and let the store lose the last three, while the lease continues."""
     claim = await seeds.claimed(**created)
     await seeds.appended(claim, *(chunk(str(n)) for n in range(3)))
     backup = await seeds.backup()

@@ -57,7 +57,8 @@ async def retried(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retrie
 async def test_a_copy_of_the_first_message_does_not_start_the_retry(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    """The broker delivered it twice, or a watcher published it again. The retry's own message waits for its time."""
+    """The broker may deliver a message twice, or a watcher may publish it again. The message of the retry waits for its
+    time."""
     ref = RunRef(await seeds.created(), 1)
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")

@@ -23,7 +23,7 @@ CONFIG = NewPushConfig(ESCALATION, b"sealed", "fingerprint")
 
 
 def reminder(after_us: int, number: int) -> Reminder:
-    """Return a reminder with the metadata that it gets."""
+    """Return a reminder with the metadata of the `number`-th reminder."""
     message = Message(message_id=f"reminder-{number}")
     metadata = own_metadata({REMINDER: number})
     return Reminder(after_us, TaskStatusUpdateEvent(status=TaskStatus(message=message), metadata=metadata))
@@ -38,7 +38,7 @@ class Questions:
     async def asked(
         self, after_us: Sequence[int] = (HOUR_US,), escalation: NewPushConfig | None = None, task_id: str = ""
     ) -> str:
-        """Create a task that waits for an answer, and return its id."""
+        """Create a task that waits for an answer. Return the task's id."""
         claim = await self._seeds.claimed(await self._seeds.created(task_id=task_id))
         reminders = [reminder(us, number) for number, us in enumerate(after_us, start=1)]
         settled = settle_run(
@@ -55,7 +55,7 @@ class Questions:
         return claim.ref.task_id
 
     async def come(self, task_id: str) -> None:
-        """Let the time of the next reminder come."""
+        """Make the next reminder of the task due."""
         await self._store.redis.zincrby(self._keys.reminders, -2 * HOUR_US, task_id)
 
     async def post(self) -> int:

@@ -1,4 +1,5 @@
-"""Writes that replicas confirm: without them an accepted message is refused, while an end is written and logged."""
+"""Writes that replicas confirm: without a confirmation, a message is refused, but the end of a task is written and
+logged."""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ def test_each_script_that_may_end_a_task_is_listed() -> None:
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
-    """Run a primary and a replica of each installed version."""
+    """Primary and replica, for each installed version of Redis."""
     with running_sentinels(tmp_path, server=request.param, replicas=1) as group:
         yield group
 
 
 @pytest.fixture
 async def confirmed(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
-    """Connect to the store and require one replica's confirmation."""
+    """Tasks in the store, through a client that requires the confirmation of one replica."""
     store = AsyncStore(group.store_url, wait_replicas=1)
     yield Seeds(store, keys)
     await store.aclose()
@@ -60,7 +61,7 @@ async def confirmed(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
 
 @contextmanager
 def late(group: SentinelGroup) -> Iterator[None]:
-    """Freeze the replica: it is connected but confirms nothing."""
+    """Freeze the replica while the block runs, so that it is connected but confirms no write."""
     process = group.processes[group.ports[1]]
     process.send_signal(signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Reply channels: the creator of a task follows it there, also after lost connections, and is counted."""
+"""Reply channels: the creator of a task follows the task on its channel, even after lost connections."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def claim(keys: Keys, retries: int = 0, runner: str = f"{RUNNER}x", **more: Any)
 
 
 def retry(keys: Keys) -> Any:
-    """Return the operation of the receiver after the first attempt."""
+    """Return the operation with which the signal receiver records the retry after the first attempt."""
     event = status(WORKING, attempt=2)
     return retry_run(keys, REF, runner=RUNNER, event=event, options=OPTIONS, retries=1, again_us=0)
 
@@ -46,7 +46,7 @@ async def test_the_run_waits_for_its_next_attempt(store: AsyncStore, keys: Keys,
     read = read_retry(keys, REF, runner=RUNNER, retries=1)
     assert await store.run(read) == RetriedByCelery(CONTEXT, b"")
 
-    for _ in range(2):  # the second is a repeated call
+    for _ in range(2):  # the second call is a repetition
         assert isinstance(await store.run(retry(keys)), Released)
 
     assert await store.run(read) is None

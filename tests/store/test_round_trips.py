@@ -1,4 +1,4 @@
-"""Commands are encoded as by redis-py."""
+"""Encoding of commands. It equals that of redis-py."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ async def test_an_unavailable_store_does_not_prevent_a_start(keys: Keys) -> None
 
 
 async def started_during_outage(server: EmbeddedRedis, keys: Keys, *, archive: bool | None) -> AsyncStore:
-    """Connect as a process that started while the store was unavailable."""
+    """Return the store client of a process that started while the store was unavailable."""
     store = AsyncStore(server.store_url)
     there, store._ask = store._ask, raise_unavailable  # type: ignore[method-assign]
     await require_schema(store, keys, archive=archive)
@@ -287,12 +287,12 @@ def test_the_steps_are_in_order_and_lead_to_this_release() -> None:
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def other_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Return a function that starts a server of each installed version with options and returns its URL."""
+    """Function that starts a Redis server with options and returns its URL, for each installed version."""
     processes = []
 
     def start(*options: str) -> str:
         (tmp_path / "redis.conf").touch()
-        while True:  # a node of a cluster ends if the port 10,000 above its own is taken
+        while True:  # a cluster node exits if the port 10,000 above its own is in use
             port = str(free_port())
             command = [request.param, tmp_path / "redis.conf", "--port", port, "--dir", tmp_path, *options]
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Tasks that benchmarks seed equal those that the store writes."""
+"""Equality of tasks that benchmarks seed with tasks that the store writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from benchmarks.peers.seeded import seeded_context, seeded_id
 from benchmarks.seeding import BATCH, TaskTemplate, seed
 from tests.support.seeds import ANN, LEASE_US, RETENTION, Seeds, chunk, status
 
-TIME = re.compile(r"\d{16}")
+TIME = re.compile(r"1[78]\d{14}")
+"""A time in µs of this decade. Any byte may precede it."""
 
 
 async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
@@ -33,7 +34,7 @@ async def echo(seeds: Seeds, task_id: str, context_id: str) -> None:
 
 
 async def template_of(seeds: Seeds) -> TaskTemplate:
-    """Return the template of such a task and delete the task."""
+    """Run an echo, return a template of its task, and delete the task."""
     task_id, context_id = "the-template".ljust(36, "-"), "its-context".ljust(36, "-")
     await echo(seeds, task_id, context_id)
     template = await TaskTemplate.of(seeds.store.redis, seeds.keys, task_id, context_id)

@@ -29,13 +29,13 @@ pytestmark = pytest.mark.merge
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGroup]:
-    """Run a primary, a replica and three Sentinels of each installed version."""
+    """Primary, replica and three Sentinels, for each installed version of Redis."""
     with running_sentinels(tmp_path, server=request.param, replicas=1) as group:
         yield group
 
 
 async def created(store: AsyncStore, keys: Keys) -> str:
-    """Create a task as soon as the store accepts it, and return its id."""
+    """Retry until the store has created a task. Return the task's id."""
 
     async def create() -> str:
         with suppress(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Sessions: a run saves them at a checkpoint or with its end, and the next run gets them."""
+"""Sessions: a run saves its session at a checkpoint or with its end, and the next run receives the session."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def saved(seeds: Seeds, claim: Claim, session: SessionState) -> object:
 
 
 async def next_session(seeds: Seeds, **created: object) -> SavedSession | None:
-    """Return the session that a new run of the context gets."""
+    """Return the session that a new run of the context receives."""
     return (await seeds.claimed(session=True, **created)).session  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
 
 @pytest.fixture(scope="module")
 def evicting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MortalRedis]:
-    """Run a Redis that evicts keys when it is full."""
+    """Redis server that evicts keys when it is full."""
     with mortal_redis(tmp_path_factory.mktemp("redis")) as server:
         yield server
 

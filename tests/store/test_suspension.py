@@ -9,6 +9,7 @@ import pytest
 
 from a2a_celery.lifecycle import Suspended, final_event
 from a2a_celery.lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
+from a2a_celery.lifecycle.signals import MAX_SIGNAL_ID
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.metrics import read_metrics
@@ -39,7 +40,7 @@ HOUR_US = 3_600_000_000
 
 @pytest.fixture
 def suspensions(seeds: Seeds) -> Suspensions:
-    """Suspends runs, sends signals and resumes runs."""
+    """Helper that suspends runs, sends signals and resumes runs."""
     return Suspensions(seeds)
 
 
@@ -311,7 +312,7 @@ async def test_two_signals_at_once_resume_the_run_once(
 
 
 async def test_a_wait_ends_either_by_its_signal_or_by_its_time(seeds: Seeds, suspensions: Suspensions) -> None:
-    """Whichever script is first decides. A late signal stays for the next wait."""
+    """The first script decides. A late signal is kept for the next wait."""
     outcomes = set()
     for round_number in range(20):
         claim = await seeds.claimed()
@@ -372,6 +373,21 @@ async def test_a_signal_with_a_known_id_has_no_effect(seeds: Seeds, suspensions:
     again = await seeds.claimed(claim.ref.task_id, run=2)
     assert await suspensions.sent(claim.ref.task_id, "go", b"1", "id 1") == SignalStored()
     assert await suspensions.taken(again, "go", 2) is None
+
+
+async def test_remembered_ids_of_signals_are_short(
+    store: AsyncStore, keys: Keys, seeds: Seeds, suspensions: Suspensions
+) -> None:
+    """The ids do not count towards the size of a task, so a client must not be able to store much data in them."""
+    task_id = await seeds.created()
+    ids = [f"{n}".ljust(MAX_SIGNAL_ID, "\U0001f600") for n in range(MAX_STORED_SIGNALS)]
+    sent = [await suspensions.sent(task_id, "go", b"1", signal_id) for signal_id in ids]
+    assert set(sent) == {SignalStored()}
+
+    assert await store.redis.hstrlen(keys.task(task_id).record, "signal_ids") <= 64 * MAX_STORED_SIGNALS
+    for signal_id in ids:
+        assert await suspensions.sent(task_id, "go", b"1", signal_id) == SignalStored()
+    assert await store.redis.llen(keys.task(task_id).signals) == MAX_STORED_SIGNALS
 
 
 async def test_signals_that_find_no_task_or_no_room_are_refused(

@@ -1,5 +1,4 @@
-"""Outages of Redis: errors are `StoreUnavailable`, never those of redis-py, and the store recovers without a
-restart."""
+"""Outages of Redis: the store raises `StoreUnavailable`, not errors of redis-py, and recovers without a restart."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.cli.operator.stats import CLEAR
 from a2a_celery.lifecycle.states import AUTH_REQUIRED, COMPLETED
 from a2a_celery.store import AsyncStore, Keys, SyncStore
-from a2a_celery.store.admin.usage import Usage, usage
+from a2a_celery.store.admin.usage import StoreUsage, usage
 from tests.support.seeds import Seeds
 
 pytestmark = pytest.mark.usefixtures("opened")
 
 
-def used(redis_server: EmbeddedRedis, keys: Keys) -> Usage:
+def used(redis_server: EmbeddedRedis, keys: Keys) -> StoreUsage:
     store = SyncStore(redis_server.store_url)
     try:
         return usage(store, keys)
@@ -90,7 +90,7 @@ async def test_a_user_without_permissions_gets_the_other_values(
     finally:
         await seeds.store.redis.acl_setuser("default", enabled=True, categories=["+@all"])
 
-    assert found == Usage(None, None, None, None, None)
+    assert found == StoreUsage(None, None, None, None, None)
 
 
 async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:

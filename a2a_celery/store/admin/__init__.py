@@ -1,1 +1,1 @@
-"""Operation of a store: schema, start checks, metrics, lists, archive and memory."""
+"""Administration of a store: schema, start checks, metrics, lists, archive and memory."""

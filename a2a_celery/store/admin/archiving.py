@@ -1,8 +1,9 @@
 """Commands that move ended tasks to the archive.
 
 With an archive, the script that ends a task sets no expiry on the keys of the task. It adds the task to the list
-`archive`, where the task is due after `retention`. The task is copied to the archive, and then `remove_archived`
-removes it from the store. While the archive is unavailable, ended tasks stay in memory and no task is lost.
+`archive`, where the task is due after the retention period. The task is copied to the archive, and then
+`remove_archived` removes it from the store. While the archive is unavailable, ended tasks stay in memory and no task is
+lost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class DueArchival:
-    """Ended tasks to archive now, oldest first. `tasks` is None if another archiver has the lease."""
+    """Ended tasks to archive now, oldest first. `tasks` is None if another archiver has the lease. `now_us` is the time
+    of the store in µs."""
 
     now_us: int
     tasks: list[tuple[str, Scope]] | None
@@ -36,10 +38,10 @@ class ArchiveState:
     Attributes:
         on: True if ended tasks are archived.
         complete: True if tasks that ended before archiving was enabled are archived too.
-        waiting: number of ended tasks that wait for the archive.
-        due: number of waiting tasks that are due.
-        lag: seconds for which the oldest task has been due, or 0.
-        refused: number of tasks that the archive's database refused.
+        waiting: Number of ended tasks that wait for the archive.
+        due: Number of waiting tasks that are due.
+        lag: Seconds for which the oldest task has been due, or 0.
+        refused: Number of tasks that the archive's database refused.
     """
 
     on: bool
@@ -65,7 +67,10 @@ def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Op
 
 
 def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
-    """Remove archived tasks from the store. The result is the number of removed tasks."""
+    """Remove archived tasks from the store. The result is the number of removed tasks.
+
+    A task with undelivered events is only removed from the indexes, and expires after `UNDELIVERED_RETENTION`.
+    """
     return Operation(
         script("remove_archived"),
         [keys.archive, keys.installation, keys.deliveries, keys.dead_letters],
@@ -85,7 +90,8 @@ def retry_refused(keys: Keys) -> Operation[int]:
 
 
 def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]]:
-    """Queue the ended tasks in one page of the keyspace for the archive. If archiving was disabled, let them expire.
+    """Queue the ended tasks in one page of the keyspace for the archive. If archiving was disabled, let the queued
+    tasks expire.
 
     Returns:
         The cursor of the next page, or "0" after the last page, and the number of changed tasks.
@@ -99,7 +105,7 @@ def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]
 
 
 def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[ArchiveState]:
-    """Return the backlog of the archive.
+    """Read the backlog of the archive.
 
     With `give_up`, archiving is disabled first. `update_archive_backlog` then lets the waiting tasks expire.
     """

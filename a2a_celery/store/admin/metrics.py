@@ -1,4 +1,4 @@
-"""Metrics of a deployment, which the writing scripts count in one hash.
+"""Metrics of a deployment. The scripts that write tasks and runs count them in one hash.
 
 A script counts a change when it makes the change, so each change is counted exactly once. The fields of the hash
 contain the quoted name of the agent:
@@ -30,14 +30,15 @@ SAMPLED_RUNS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Histogram of durations: a count for each of `BOUNDS` and for longer durations, and the sum in seconds."""
+    """Histogram of durations. It has a count for each of `BOUNDS`, a count for longer durations, and the sum in
+    seconds."""
 
     buckets: tuple[int, ...]
     sum: float
 
     @property
     def cumulated(self) -> list[tuple[str, float]]:
-        """Cumulative buckets in the form of Prometheus: each bound with the number of durations up to it."""
+        """Cumulative buckets in Prometheus format. Each bound has the number of durations that do not exceed it."""
         bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
         return [(bound, float(sum(self.buckets[: place + 1]))) for place, bound in enumerate(bounds)]
 
@@ -47,14 +48,14 @@ class FleetMetrics:
     """Metrics of a deployment at the time `now_us` of the store.
 
     Attributes:
-        counts: values by kind, agent and label.
-        runs: open runs by phase: queued, blocked, running, delegated, suspended.
-        paused: number of interrupted tasks.
-        dead_letters: number of dead letters that can be requeued.
-        oldest: seconds that the oldest queued run of each agent has waited, among `SAMPLED_RUNS` runs.
-        to_archive: number of ended tasks that are due for the archive.
-        archive_lag: seconds for which the oldest of these tasks has been due.
-        archive_refused: number of tasks that the archive refused.
+        counts: Values by kind, agent and label.
+        runs: Open runs by phase: queued, blocked, running, delegated, suspended.
+        paused: Number of interrupted tasks.
+        dead_letters: Number of dead letters that can be requeued.
+        oldest: Seconds that the oldest queued run of each agent has waited, among `SAMPLED_RUNS` runs.
+        to_archive: Number of ended tasks that are due for the archive.
+        archive_lag: Seconds for which the oldest task to archive has been due.
+        archive_refused: Number of tasks that the archive refused.
     """
 
     now_us: int = field(compare=False)

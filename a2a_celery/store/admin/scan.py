@@ -26,14 +26,14 @@ class TaskSummary:
     """Task in a list, with its newest run. All times are times of the store, in µs.
 
     Attributes:
-        since_us: time at which the task entered its state. An update within the state does not change this time.
-        runner: worker process that has claimed the run, or "".
-        cancel_requested_us: time of the first request to cancel the open run, or None.
-        republish_count: number of times that the newest run was published again.
-        begins_us: earliest time at which the client allows the run to begin, or 0.
-        claimed_us: time of the last claim, or 0.
-        score: score of the task in the list, see ``keys``. inf means never.
-        now_us: time at which the list was read.
+        since_us: Time at which the task entered its state. An update within the state does not change this time.
+        runner: Worker process that has claimed the run, or "".
+        cancel_requested_us: Time of the first request to cancel the open run, or None.
+        republish_count: Number of times that the newest run was published again.
+        begins_us: Earliest time at which the client allows the run to begin, or 0.
+        claimed_us: Time of the last claim, or 0.
+        score: Score of the task in the list, see ``keys``. inf means never.
+        now_us: Time at which the list was read.
     """
 
     ref: RunRef
@@ -74,7 +74,10 @@ def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummar
 def newest_tasks(
     keys: Keys, indexes: Sequence[str], *, limit: int, not_before_us: int | None, not_after_us: int | None
 ) -> Operation[TaskSummaryPage]:
-    """Read up to `limit` tasks of `indexes` (see ``keys.indexes``) with a status in the period, newest first."""
+    """Read up to `limit` tasks of `indexes` (see ``keys.indexes``) with a status in the period, newest first.
+
+    The bounds of the period are in µs since 1970. None means no bound.
+    """
     since = "-inf" if not_before_us is None else not_before_us
     until = "+inf" if not_after_us is None else not_after_us
     return Operation(script("newest_tasks"), indexes, [keys.prefix, limit, since, until], _page)
@@ -109,7 +112,7 @@ def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
 def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
     """Yield each live task once, in the order blocked, queued, interrupted, suspended, delegated and claimed.
 
-    In this order, a caller that ends each task does not unblock the run of a task that follows.
+    Blocked tasks come first, so that a caller who ends each task does not unblock the run of a later task.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -138,27 +141,44 @@ def all_tasks(
     states are therefore read beyond `not_after_us`.
 
     Args:
-        pattern: pattern from ``keys.indexes``.
-        not_before_us: earliest time at which a task entered its state.
-        not_after_us: latest time at which a task entered its state.
+        store: Store client.
+        keys: Keys of the deployment.
+        pattern: Pattern from ``keys.indexes``.
+        states: States of the tasks.
+        not_before_us: Earliest time at which a task entered its state, in µs since 1970, or None for no limit.
+        not_after_us: Latest time at which a task entered its state, in µs since 1970, or None for no limit.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    names = list(store.names(pattern))
+    return tasks_in(
+        store, keys, list(store.names(pattern)), states, not_before_us=not_before_us, not_after_us=not_after_us
+    )
+
+
+def tasks_in(
+    store: SyncStore,
+    keys: Keys,
+    names: Sequence[str],
+    states: frozenset[TaskState],
+    *,
+    not_before_us: int | None = None,
+    not_after_us: int | None = None,
+) -> Iterator[TaskSummary]:
+    """Yield the tasks of the indexes `names` as `all_tasks` does."""
     ended = _of_states(names, states & TERMINAL)
     live = _of_states(names, states - TERMINAL)
     seen: set[str] = set()
     cursor_us: int | None = None
     while True:
-        found: list[TaskSummary] = []
+        tasks: list[TaskSummary] = []
         for indexes, until_us in ((ended, _earlier(cursor_us, not_after_us)), (live, cursor_us)):
             for first in range(0, len(indexes), PAGE):
-                some = indexes[first : first + PAGE]
+                batch = indexes[first : first + PAGE]
                 times = {"not_before_us": not_before_us, "not_after_us": until_us}
-                found += store.run(newest_tasks(keys, some, limit=PAGE, **times)).tasks
-        found.sort(key=lambda task: (task.score, task.ref.task_id), reverse=True)
-        new = [task for task in found[:PAGE] if task.ref.task_id not in seen]
+                tasks += store.run(newest_tasks(keys, batch, limit=PAGE, **times)).tasks
+        tasks.sort(key=lambda task: (task.score, task.ref.task_id), reverse=True)
+        new = [task for task in tasks[:PAGE] if task.ref.task_id not in seen]
         if not new:
             return
         seen.update(task.ref.task_id for task in new)

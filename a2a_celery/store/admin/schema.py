@@ -10,9 +10,11 @@ repeated after an interruption, and two processes may run it concurrently.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from redis.exceptions import RedisError
 
 from ...errors import ConfigError, StoreUnavailable
 from ..client.connection import AsyncStore, SyncStore
@@ -66,11 +68,13 @@ async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None 
     If the store is unavailable, the check runs before the first operation of `store`, which may then raise ConfigError.
 
     Args:
+        store: Store client.
+        keys: Keys of the deployment.
         archive: True if the process has an archive, which enables archiving. False if the process must not run without
             the archive of the store. None to ignore the archive.
 
     Raises:
-        ConfigError: the store has another schema, or has an archive and `archive` is False. The message names the
+        ConfigError: The store has another schema, or has an archive and `archive` is False. The message names the
             remedy.
     """
 
@@ -95,7 +99,7 @@ def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
     """Read the schema of the store. With `stamp`, an empty store first receives the schema of this release.
 
     Raises:
-        StoreUnavailable: the store cannot be reached.
+        StoreUnavailable: The store cannot be reached.
     """
     steps = _opening(keys, archive=False, stamp=stamp)
     operation = next(steps)
@@ -109,7 +113,11 @@ def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
 
 
 def require_compatible(opened: Opened, archive: bool | None) -> None:
-    """Check that a process may work with the opened store, see `require_schema`."""
+    """Check that a process may work with the opened store. `archive` is as in `require_schema`.
+
+    Raises:
+        ConfigError: See `require_schema`.
+    """
     if opened.schema > SCHEMA:
         raise ConfigError(
             f"the store has schema {opened.schema}, which a newer release wrote; this one knows {SCHEMA}: "
@@ -117,9 +125,9 @@ def require_compatible(opened: Opened, archive: bool | None) -> None:
         )
     if opened.schema < SCHEMA:
         changes = "; ".join(step.does for step in pending(opened.schema))
-        found = f"schema {opened.schema}" if opened.schema else "no schema yet"
+        schema = f"schema {opened.schema}" if opened.schema else "no schema yet"
         raise ConfigError(
-            f"the store has {found}, this release needs {SCHEMA}: stop all other processes that use the store, then "
+            f"the store has {schema}, this release needs {SCHEMA}: stop all other processes that use the store, then "
             f"run `celery -A … a2a migrate` once. It {changes}"
         )
     if opened.archives and archive is False:
@@ -134,21 +142,40 @@ def pending(schema: int) -> list[Migration]:
     return [step for step in STEPS if schema < step.to <= SCHEMA]
 
 
-def migrate(store: SyncStore, keys: Keys, step: Migration, schema: int, *, dry_run: bool = False) -> int:
+def migrate(
+    store: SyncStore,
+    keys: Keys,
+    step: Migration,
+    schema: int,
+    *,
+    dry_run: bool = False,
+    on_page: Callable[[], None] = lambda: None,
+) -> int:
     """Run one migration step from `schema`, or repeat an interrupted step. Return the number of changed records.
 
+    `on_page` is called after each page of about `PAGE` keys. With `dry_run`, the records are only counted.
+
     Raises:
-        StoreUnavailable: the store cannot be reached. Pages that were converted stay converted.
+        StoreUnavailable: The store cannot be reached. Pages that were converted stay converted.
     """
     changed, cursor = 0, "0"
     while True:
         cursor, more = store.run(page_of(keys, step, cursor, dry_run=dry_run))
         changed += more
+        on_page()
         if cursor == "0":
             break
     if not dry_run:
         store.run(_set_schema(keys, schema, step.to))
     return changed
+
+
+def count_pages(store: SyncStore) -> int:
+    """Return the approximate number of pages of a migration step, or 1 if the store's user may not count keys."""
+    try:
+        return int(store.redis.dbsize()) // PAGE + 1
+    except RedisError:  # the step itself reports a store that is unavailable
+        return 1
 
 
 def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool) -> Operation[tuple[str, int]]:

@@ -1,6 +1,7 @@
-"""Start checks of the store, the description of its server, heartbeats, and the clock of the store.
+"""Start checks of the store, the description of the store's server, heartbeats, and the store's clock.
 
-At its start, a process checks that the store is reachable, has the schema of this release and does not evict tasks.
+When a process starts, it checks that the store has the schema of this release and fits the settings of the process, and
+warns if the store is unavailable or may evict tasks.
 """
 
 from __future__ import annotations
@@ -124,15 +125,15 @@ class Server:
     """Redis or Valkey server of a store.
 
     Attributes:
-        identity: identity of the database. Two clients have the same identity only if they use the same database of the
+        identity: Identity of the database. Two clients have the same identity only if they use the same database of the
             same server process.
         evicts: ``maxmemory-policy`` of the server.
-        max_memory: memory limit in bytes, or 0 if there is no limit.
-        clock_offset: seconds by which the clock of this process is ahead of the server's clock.
-        answered_in: seconds until the server replied.
-        used_memory: used memory in bytes.
-        replicas: number of connected replicas.
-        unsaved: kind of persistence whose last save failed, or "".
+        max_memory: Memory limit in bytes, or 0 if there is no limit.
+        clock_offset: Seconds by which the clock of this process is ahead of the server's clock.
+        answered_in: Seconds until the server replied.
+        used_memory: Used memory in bytes.
+        replicas: Number of connected replicas.
+        unsaved: Kind of persistence whose last save failed, or "".
     """
 
     kind: str
@@ -154,7 +155,7 @@ def server_of(store: SyncStore) -> Server:
     """Describe the server of `store`.
 
     Raises:
-        StoreUnavailable: the server cannot be reached, or refuses INFO.
+        StoreUnavailable: The server cannot be reached, or refuses INFO.
     """
     try:
         store.redis.ping()  # connect first, so that each call below is one round trip
@@ -184,12 +185,15 @@ def server_of(store: SyncStore) -> Server:
 
 
 def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bool) -> Operation[list[str]]:
-    """Record the heartbeat of a watcher. The result contains the announcements of all watchers.
+    """Record the heartbeat of a watcher. The result contains the announcements of all watchers with a recent heartbeat.
 
     If the store was emptied, the heartbeat restores `schema` and, with `archives`, enables archiving again.
 
     Args:
-        announcement: description of the watcher, which is the same in each call.
+        keys: Keys of the deployment.
+        announcement: Description of the watcher, which is the same in each call, or "" to only read the announcements.
+        schema: Schema of this release.
+        archives: True if the process archives ended tasks.
     """
     arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives)]
     return Operation(script("record_heartbeat"), [keys.watchers, keys.installation], arguments, _texts)
@@ -197,7 +201,7 @@ def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bo
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Time of the store in µs, and the number of corrected jumps of its clock."""
+    """Time of the store in µs, and the number of corrected jumps of the store's clock."""
 
     time_us: int
     corrections: int
@@ -212,8 +216,9 @@ def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: i
     """Correct the times that were stored before the store's clock jumped by `jump_us`.
 
     A backward jump is negative. All leases are renewed. After a forward jump, pauses, suspensions and reminders are
-    extended by the jump. After a backward jump, runs, suspensions, reminders, deliveries and canvases become due
-    earlier by the jump. Nothing changes if the store's number of corrections differs from `corrections`.
+    extended by the jump. After a backward jump, queued runs, suspensions, reminders, deliveries, requested posts
+    and canvases become due earlier by the jump. Nothing changes if the store's number of corrections differs from
+    `corrections`.
     """
 
     def parse(reply: Sequence[bytes]) -> ClockReading:
@@ -246,7 +251,7 @@ def announce_worker(keys: Keys, announcement: str, *, schema: int) -> Operation[
 
 
 def announced_workers(keys: Keys) -> Operation[list[str]]:
-    """Read the announcements of `announce_worker` that have not expired."""
+    """Read the unexpired announcements of workers that remote control cannot reach."""
     return announce_worker(keys, "", schema=0)
 
 

@@ -24,15 +24,15 @@ WEIGHED = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class StoreUsage:
     """Memory and tasks of a store. A value is None if the store's user may not read it.
 
     Attributes:
-        used: bytes of memory that the server uses.
-        max_memory: memory limit in bytes, or 0 if there is no limit.
-        tasks: estimated number of stored tasks, including ended tasks.
-        bytes_per_task: estimated mean size of a task with all its keys, in bytes.
-        followed: number of tasks that streams and blocking calls follow, up to a second old.
+        used: Bytes of memory that the server uses.
+        max_memory: Memory limit in bytes, or 0 if there is no limit.
+        tasks: Estimated number of stored tasks, including ended tasks.
+        bytes_per_task: Estimated mean size of a task with all its keys, in bytes.
+        followed: Number of tasks that streams and blocking calls followed at most a second ago.
     """
 
     used: int | None
@@ -42,7 +42,7 @@ class Usage:
     followed: int | None
 
 
-def usage(store: SyncStore, keys: Keys) -> Usage:
+def usage(store: SyncStore, keys: Keys) -> StoreUsage:
     """Measure memory and tasks of the store. The cost does not depend on the number of tasks.
 
     Raises:
@@ -56,7 +56,7 @@ def usage(store: SyncStore, keys: Keys) -> Usage:
         except NoPermissionError:
             pass
         tasks, size = _tasks(store, keys)
-        return Usage(used, max_memory, tasks, size, _followed(store, keys))
+        return StoreUsage(used, max_memory, tasks, size, _followed(store, keys))
     except RedisError as e:
         raise StoreUnavailable(f"Redis did not report its memory: {type(e).__name__}") from e
 
@@ -68,8 +68,8 @@ def _tasks(store: SyncStore, keys: Keys) -> tuple[int | None, int | None]:
     try:
         in_all, cursor = store.redis.dbsize(), -1
         while cursor != 0 and len(names) < SAMPLED:
-            cursor, some = store.redis.scan(max(cursor, 0), count=1000)
-            names.update(name if isinstance(name, bytes) else name.encode() for name in some)
+            cursor, page = store.redis.scan(max(cursor, 0), count=1000)
+            names.update(name if isinstance(name, bytes) else name.encode() for name in page)
         of_tasks = [name for name in names if name.startswith(beginning)]
         records = sum(name.endswith(b"}:task") for name in of_tasks)
         tasks = round(records * (in_all / len(names))) if cursor != 0 else records
@@ -96,7 +96,7 @@ def _followed(store: SyncStore, keys: Keys) -> int | None:
 
 logger = logging.getLogger(__name__)
 
-FRESH = 1.0
+MEMORY_FRESH_FOR = 1.0
 """Seconds for which a memory reading is reused."""
 
 
@@ -122,7 +122,7 @@ def read_memory() -> Operation[Memory | None]:
 class MemoryWatermark:
     """Memory usage above which the store counts as nearly full.
 
-    A server without maxmemory is never nearly full. A server that evicts keys is never nearly full either, because it
+    A server without maxmemory, or with an eviction policy, never counts as nearly full. A server that evicts keys
     normally stays at its limit.
 
     Args:
@@ -141,9 +141,10 @@ class MemoryWatermark:
     async def is_reached(self) -> bool:
         """Return True if the server uses more memory than the watermark.
 
-        The memory is read at most once in `FRESH` seconds. If the store is unavailable, the last result is returned.
+        The memory is read at most once in `MEMORY_FRESH_FOR` seconds. If the store is unavailable, the last result is
+        returned.
         """
-        if not self._share or self._clock.monotonic() - self._read_at <= FRESH:
+        if not self._share or self._clock.monotonic() - self._read_at <= MEMORY_FRESH_FOR:
             return self._is_reached
         self._read_at = self._clock.monotonic()
         try:

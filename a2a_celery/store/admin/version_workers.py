@@ -1,4 +1,4 @@
-"""Announcements of workers that consume version queues, see ``dispatch.version_queues``."""
+"""Announcements of workers that consume version queues; see ``dispatch.version_queues``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .start_check import ANNOUNCEMENT_TTL_US
 
 @dataclass(frozen=True, slots=True)
 class VersionWorker:
-    """Worker that consumes a version queue: the queue of runs of one version of an agent's code."""
+    """Worker that consumes a version queue, which contains runs for one version of an agent's code."""
 
     worker: str
     queue: str
@@ -39,5 +39,5 @@ def announce_versions(
 
 
 def version_workers(keys: Keys) -> Operation[list[VersionWorker]]:
-    """Read the announcements that have not expired."""
+    """Read the unexpired announcements of all workers that consume version queues."""
     return announce_versions(keys, ())

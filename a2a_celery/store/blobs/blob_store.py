@@ -5,8 +5,8 @@ registered even if the writer dies before the reference is written. A watcher re
 that does not exist. A script refuses to create a task whose blobs may have been removed, so a blob with a reference is
 never removed.
 
-The large results of a journal are in a folder in the folder of the task. The script that deletes a journal lets a
-watcher remove that folder. A writer whose run was lost may write a blob after that, which is removed with the task.
+The large results of a journal are in a subfolder of the task's folder. After a script has deleted a journal, a watcher
+removes the subfolder. If a writer whose run was lost writes a blob after that, the blob is removed with the task.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Blobs:
         """Write the large parts of an operation as blobs, and return the operation with references to them.
 
         Args:
-            operation: operation with large parts.
-            register: runs the operation that registers the task, before the first blob is written. Returns True if the
-                task was not registered before.
+            operation: Operation with large parts.
+            register: Function that runs the operation that registers the task, before the first blob is written. It
+                returns True if the task was not registered before.
 
         Raises:
-            BlobsUnavailable: a blob was not written.
+            BlobsUnavailable: A blob was not written.
         """
         arguments, blobs = await self._threads.call(lambda: self._extracted(operation))
         if arguments is operation.args:
@@ -86,8 +86,8 @@ class Blobs:
         """Return the contents of blobs by name.
 
         Raises:
-            BlobMissing: a blob does not exist.
-            BlobsUnavailable: a blob cannot be read, or differs from what was written.
+            BlobMissing: A blob does not exist.
+            BlobsUnavailable: A blob cannot be read, or differs from what was written.
         """
 
         async def read_blob(ref: BlobRef) -> tuple[str, bytes]:
@@ -150,7 +150,7 @@ def blobs_of(settings: Settings) -> Blobs | None:
 
 
 def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
-    """Parse a reply. Return the result, and the blobs that are still needed to complete the result."""
+    """Parse a reply. Return the result, and the blobs that the result still lacks."""
     reading = Reading(available)
     before = READING.set(reading if operation.resolve_blobs else None)
     try:
@@ -160,10 +160,10 @@ def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) ->
 
 
 def require(blobs: Blobs | None) -> Blobs:
-    """Return `blobs`, to which a reply refers.
+    """Return `blobs`, or raise an error for a reply that refers to blobs.
 
     Raises:
-        BlobsUnavailable: this process has no object store.
+        BlobsUnavailable: This process has no object store.
     """
     if blobs is None:
         raise BlobsUnavailable(
@@ -176,8 +176,8 @@ def require(blobs: Blobs | None) -> Blobs:
 def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
     """Register a task with blobs.
 
-    The result is True if the task was not registered. Blobs that were written earlier may then have been removed.
-    `parse` raises BlobsExpired while the folder of an earlier task with the same tag is being removed.
+    The result is True if the task was not registered before. Blobs that were written earlier may then have been
+    removed. `parse` raises BlobsExpired while the folder of an earlier task with the same tag is being removed.
     """
 
     def parse(reply: bytes) -> bool:

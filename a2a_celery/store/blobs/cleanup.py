@@ -1,4 +1,4 @@
-"""Detection of blobs whose task no longer exists, and the start check for an object store."""
+"""Detection of orphaned blobs, and the start check for an object store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def blobs_in_use(keys: Keys) -> Operation[int]:
 
 
 def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
-    """Acquire the tags of up to `limit` tasks that no longer exist. The caller removes their folders."""
+    """Acquire up to `limit` folders of blobs to remove: folders of tasks that no longer exist, and of deleted journals.
+
+    The result contains members of `Keys.orphaned_blobs`. The caller removes the folders.
+    """
 
     def parse(reply: Sequence[bytes]) -> list[str]:
         return [tag.decode() for tag in reply]
@@ -36,7 +39,7 @@ def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
 
 
 def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Operation[None]:
-    """Record that the folders of these tasks were removed."""
+    """Record that folders were removed. `tags` are results of `acquire_orphaned_blobs`."""
     return Operation(script("forget_removed_blobs"), [keys.orphaned_blobs], list(tags), lambda _: None)
 
 
@@ -44,11 +47,11 @@ def require_blobs_in(settings: Settings, in_use: int) -> None:
     """Check that an object store is configured if tasks have blobs.
 
     Args:
-        settings: settings of this process.
-        in_use: number of tasks with blobs.
+        settings: Settings of this process.
+        in_use: Result of `blobs_in_use`.
 
     Raises:
-        ConfigError: no object store is configured.
+        ConfigError: No object store is configured.
     """
     if in_use and settings.blob_url is None:
         raise ConfigError(
@@ -58,7 +61,11 @@ def require_blobs_in(settings: Settings, in_use: int) -> None:
 
 
 async def require_blobs_known(store: AsyncStore, keys: Keys, settings: Settings) -> None:
-    """Count the tasks with blobs and call `require_blobs_in`, unless the store is unavailable."""
+    """Count the tasks with blobs and call `require_blobs_in`, unless the store is unavailable.
+
+    Raises:
+        ConfigError: Tasks have blobs, and no object store is configured.
+    """
     try:
         in_use = await store.run(blobs_in_use(keys))
     except StoreUnavailable as e:

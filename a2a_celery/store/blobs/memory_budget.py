@@ -29,7 +29,7 @@ class MemoryBudget:
         """Release the bytes of the current reservation, then acquire `amount` bytes.
 
         Raises:
-            BlobsUnavailable: the bytes were not free within `BUDGET_TIMEOUT` seconds.
+            BlobsUnavailable: The bytes were not free within `BUDGET_TIMEOUT` seconds.
         """
         reservation = _RESERVATION.get()
         if reservation is not None:

@@ -20,7 +20,7 @@ CALL_TIMEOUT = 30.0
 """Seconds that a call may take. A call in a thread is then abandoned."""
 
 REMOVALS = 3
-"""Attempts to remove a folder from which another call removes a part."""
+"""Maximum number of attempts to remove a folder while other calls remove parts of it."""
 
 
 class BlobMissing(BlobsUnavailable):
@@ -31,7 +31,7 @@ class ObjectStore:
     """Folder of an object store. The coroutines of an instance must run on one event loop.
 
     Args:
-        url: any URL that fsspec supports.
+        url: Any URL that fsspec supports.
 
     Raises:
         ConfigError: fsspec or its driver for the URL is not installed, or the URL is invalid.
@@ -54,7 +54,11 @@ class ObjectStore:
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def put(self, name: str, content: bytes) -> None:
-        """Write a blob atomically. An existing blob with the same name is replaced."""
+        """Write a blob atomically. An existing blob with the same name is replaced.
+
+        Raises:
+            BlobsUnavailable: The blob was not written.
+        """
         if self._native:
             await self._bounded("put", lambda: self._fs._pipe_file(self._path(name), content))
         else:
@@ -64,8 +68,8 @@ class ObjectStore:
         """Return the content of a blob.
 
         Raises:
-            BlobMissing: the blob does not exist.
-            BlobsUnavailable: the object store cannot be reached.
+            BlobMissing: The blob does not exist.
+            BlobsUnavailable: The object store cannot be reached.
         """
         if self._native:
             return bytes(await self._bounded("get", lambda: self._fs._cat_file(self._path(name))))
@@ -75,7 +79,7 @@ class ObjectStore:
         """Remove a folder with its contents, if the folder exists.
 
         Raises:
-            BlobsUnavailable: the folder was not removed.
+            BlobsUnavailable: The folder was not removed.
         """
         for _ in range(REMOVALS):
             try:

@@ -1,8 +1,8 @@
 """Blob references, which replace large parts in stored messages.
 
-A stored message with references begins with a table of the missing parts: their positions, the names of their blobs and
-their sizes. The first byte of a table cannot be the first byte of a protobuf message. A client or an agent therefore
-cannot forge a table, and a release without support for references refuses the message.
+A stored message with references begins with a table of the missing parts. The table has the position, the size and the
+blob name of each part. The first byte of a table cannot be the first byte of a protobuf message. A client or an agent
+therefore cannot forge a table, and a release without support for references refuses the message.
 
 A stored journal entry with a reference begins with such a table too, and has no content. The name of its blob is
 relative to the folder of its task, so that the journal of a dead letter can become the journal of another task.
@@ -54,8 +54,9 @@ class BlobRef(NamedTuple):
     """Reference to a blob.
 
     Attributes:
-        name: tag of the task and digest of the blob, separated by a slash.
-        size: size in bytes.
+        name: Tag of the task, folder of the journal (only for a journal entry) and digest of the blob, separated by
+            slashes.
+        size: Size in bytes.
     """
 
     name: str
@@ -71,7 +72,8 @@ class Encoded(bytes):
 
     content: ClassVar[type[Proto]] = StreamResponse
     packed: bytes | None = None
-    """Form without large parts. The first call sets it, so that a repeated call does not write the blobs again."""
+    """Form without large parts, or None before the blobs are written. A repeated call of the operation uses the form,
+    and does not write the blobs again."""
 
     def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
         """Return the form without parts larger than `threshold` bytes, and the contents of these parts by blob name."""
@@ -92,7 +94,7 @@ class EncodedEntry(Encoded):
     """Folder of the journal's blobs in the folder of the task."""
 
     def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
-        """See `Encoded`. The content of the entry is the only part."""
+        """See `Encoded.extract_blobs`. The content of the entry is extracted as one blob, or not at all."""
         header, _, content = self.partition(b"\n")
         if len(content) <= threshold:
             return self, {}
@@ -137,7 +139,8 @@ def encode_entry(entry: JournalEntry) -> EncodedEntry:
 
 
 def resolve_entry(stored: bytes, tag: str) -> EncodedEntry:
-    """Return a stored journal entry of the task with the tag `tag`. Its content is empty if its blob is unavailable."""
+    """Decode a stored journal entry of the task with the tag `tag`. If the blob is unavailable, the content is
+    empty."""
     if not stored.startswith(TABLE):
         return EncodedEntry(stored)
     [(_, name, size)], header = _split_table(stored)
@@ -147,7 +150,7 @@ def resolve_entry(stored: bytes, tag: str) -> EncodedEntry:
 
 
 def forget_packed(operation: Operation[Any]) -> bool:
-    """Make a repeated call of `operation` write its blobs again. Return False if the call would write them anyway."""
+    """Make a repeated call of `operation` write its blobs again. Return False if the call would do so anyway."""
     arguments = [
         argument for argument in operation.args if isinstance(argument, Encoded) and argument.packed is not None
     ]

@@ -1,1 +1,1 @@
-"""Redis connections, which run operations with or without an event loop."""
+"""Store clients with and without an event loop, and their Redis connections."""

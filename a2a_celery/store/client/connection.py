@@ -1,4 +1,5 @@
-"""Execution of store operations through redis-py: `AsyncStore` runs on an event loop, `SyncStore` without one."""
+"""Execution of store operations through redis-py, with `AsyncStore` on an event loop or `SyncStore` without an event
+loop."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ RETRY_TIMEOUT = 30.0
 RETRY_INTERVAL = 0.5
 
 MAX_SENDERS = 4
-"""Maximum number of concurrent pipelines. A large read in one pipeline does not delay the others."""
+"""Maximum number of concurrent pipelines of a lane. A large read in one pipeline does not delay the others."""
 
 MAX_BATCH = 64
 
@@ -47,10 +48,10 @@ LARGE_REPLY = 1 << 18
 """Bytes of a reply above which an `AsyncStore` parses it in a thread, because parsing it takes milliseconds."""
 
 SCANNED = 1000
-"""COUNT of one SCAN call, which blocks Redis for about a millisecond."""
+"""COUNT of a SCAN call. One call blocks Redis for about a millisecond."""
 
 RETRIES = 2
-"""Retries after a broken connection. Every operation is idempotent."""
+"""Retries after a broken connection. Operations are idempotent, but a retry may charge a token bucket twice."""
 
 
 def _options(retry: Any) -> dict[str, Any]:
@@ -77,6 +78,12 @@ class AsyncStore:
 
     Concurrent operations share a pipeline, which saves round trips. Background tasks send the pipelines, so a caller
     that is cancelled does not break a connection.
+
+    Args:
+        url: URL of the store.
+        blobs: Access to the object store, or None if this process has no object store.
+        wait_replicas: Number of replicas that must confirm a write that accepts a message or may end a task, or 0 not
+            to wait for replicas.
     """
 
     first: Callable[[], Awaitable[None]] | None = None
@@ -100,8 +107,10 @@ class AsyncStore:
         Large parts are written to the object store before the operation, and read from the object store after it.
 
         Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses the command (out of memory, read-only, loading).
-            BlobsUnavailable: the object store cannot be reached. If a part could not be written, the operation did not
+            StoreUnavailable: Redis cannot be reached, or refuses the command because it is out of memory, read-only or
+                loading, for example.
+            ConfigError: The server is a Sentinel or a cluster node, or does not have the database.
+            BlobsUnavailable: The object store cannot be reached. If a part could not be written, the operation did not
                 run.
         """
         if self.first is not None:
@@ -129,7 +138,7 @@ class AsyncStore:
         return result
 
     async def _fold_log(self, snapshot: list[Any]) -> None:
-        """Read the contents of a long task. Other tasks of the event loop run after each page and each slice."""
+        """Read the contents of a long task. The event loop runs other tasks after each page and each slice."""
         steps = fold_log(snapshot)
         reply = None
         with suppress(StopIteration):
@@ -139,7 +148,7 @@ class AsyncStore:
                     reply = await (asyncio.sleep(0) if request is None else self.run_raw(request))
 
     async def run_raw(self, operation: Operation[T]) -> T:
-        """Run an operation that has no large parts, without the check of `first`.
+        """Run an operation without large parts. The check `first` does not run before the operation.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -157,7 +166,7 @@ class AsyncStore:
         return await reply
 
     async def ping(self) -> None:
-        """Wait for a reply of Redis.
+        """Wait for a reply from Redis.
 
         Raises:
             StoreUnavailable: Redis does not reply.
@@ -201,8 +210,8 @@ class AsyncStore:
         results = await self._pipelined([o for o, _ in batch], with_text=False)
         unknown = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]
         if unknown:
-            again = await self._pipelined([batch[i][0] for i in unknown], with_text=True)
-            for i, result in zip(unknown, again, strict=True):
+            replies_with_text = await self._pipelined([batch[i][0] for i in unknown], with_text=True)
+            for i, result in zip(unknown, replies_with_text, strict=True):
                 results[i] = result
         for (operation, reply), result in zip(batch, results, strict=True):
             if reply.done():  # its caller was cancelled
@@ -213,7 +222,10 @@ class AsyncStore:
                 reply.set_result(result)
 
     async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
-        """Return the replies. The reply of a write that too few replicas confirmed is an error."""
+        """Send operations in one pipeline and return the replies or errors.
+
+        If replicas must confirm the writes, the replies are those of `Replicas.checked`.
+        """
         commands: list[Command] = []
         for operation in operations:
             call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
@@ -228,7 +240,7 @@ async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
     """Run an operation, and retry it while the store is unavailable.
 
     Raises:
-        StoreUnavailable: the store was unavailable for `RETRY_TIMEOUT` seconds.
+        StoreUnavailable: The store was unavailable for `RETRY_TIMEOUT` seconds.
     """
     until = SYSTEM_CLOCK.monotonic() + RETRY_TIMEOUT
     while True:
@@ -241,7 +253,10 @@ async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
 
 
 class SyncStore:
-    """Store client for code without an event loop, such as signal handlers and commands."""
+    """Store client for code without an event loop, such as operator commands and handlers of Celery signals.
+
+    The arguments are those of `AsyncStore`.
+    """
 
     def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
         self._blobs = blobs
@@ -300,7 +315,7 @@ class SyncStore:
         return reply
 
     def ping(self) -> None:
-        """Wait for a reply of Redis.
+        """Wait for a reply from Redis.
 
         Raises:
             StoreUnavailable: Redis does not reply.

@@ -1,4 +1,4 @@
-"""redis-py clients for the URL of a store, and the translation of their errors to errors of the store.
+"""redis-py clients for the URL of a store, and the translation of redis-py's errors to store errors.
 
 A URL names a server, or Sentinels that report the primary. redis-py asks the Sentinels for the primary when it opens a
 connection, and closes a connection to a server that has become a replica. A client that reconnects therefore follows a
@@ -43,14 +43,14 @@ SENTINEL_TIMEOUT = 1.0
 
 
 def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
-    """Return a client for an event loop, with the redis-py options `options`. `aclose_client` closes the client."""
+    """Return an asyncio client with the redis-py options `options`. Close the client with `aclose_client`."""
     if not is_sentinel_url(url):
         return redis.asyncio.Redis.from_url(redis_url(url), **_fitting(url, options))
     address = SentinelAddress.of(url)
     sentinels = redis.asyncio.Sentinel([], address.min_other_sentinels)  # type: ignore[no-untyped-call]
     retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
-    asked = {**_sentinel_options(address, options), "socket_timeout": None, "retry": retry}
-    sentinels.sentinels = [_SentinelClient(host=host, port=port, **asked) for host, port in address.sentinels]
+    settings = {**_sentinel_options(address, options), "socket_timeout": None, "retry": retry}
+    sentinels.sentinels = [_SentinelClient(host=host, port=port, **settings) for host, port in address.sentinels]
     primary = _read(address.primary_url)
     primary["connection_class"] = _AsyncTLSConnection if primary.pop("ssl", False) else _AsyncConnection
     client: redis.asyncio.Redis = sentinels.master_for(address.master_name, **primary, **options)
@@ -58,12 +58,12 @@ def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
 
 
 def sync_client(url: str, **options: Any) -> redis.Redis:
-    """Return a client for code without an event loop, with the redis-py options `options`. `close_client` closes it."""
+    """Return a blocking client with the redis-py options `options`. Close the client with `close_client`."""
     if not is_sentinel_url(url):
         return redis.Redis.from_url(redis_url(url), **_fitting(url, options))
     address = SentinelAddress.of(url)
-    asked = {**_sentinel_options(address, options), "retry": Retry(NoBackoff(), 0)}
-    sentinels = redis.sentinel.Sentinel(address.sentinels, address.min_other_sentinels, asked)  # type: ignore[no-untyped-call]
+    settings = {**_sentinel_options(address, options), "retry": Retry(NoBackoff(), 0)}
+    sentinels = redis.sentinel.Sentinel(address.sentinels, address.min_other_sentinels, settings)  # type: ignore[no-untyped-call]
     primary = _read(address.primary_url)
     primary["connection_class"] = _TLSConnection if primary.pop("ssl", False) else _Connection
     client: redis.Redis = sentinels.master_for(address.master_name, **primary, **options)  # type: ignore[no-untyped-call]
@@ -105,11 +105,11 @@ class _Connection(redis.sentinel.SentinelManagedConnection):
 
 
 class _TLSConnection(_Connection, redis.sentinel.SentinelManagedSSLConnection):
-    """Connection like `_Connection`, with TLS."""
+    """Variant of `_Connection` for TLS."""
 
 
 class _AsyncConnection(redis.asyncio.sentinel.SentinelManagedConnection):
-    """Connection like `_Connection`, for an event loop."""
+    """Variant of `_Connection` for asyncio."""
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Connect if necessary, and send the command."""
@@ -119,7 +119,7 @@ class _AsyncConnection(redis.asyncio.sentinel.SentinelManagedConnection):
 
 
 class _AsyncTLSConnection(_AsyncConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection):
-    """Connection like `_Connection`, with TLS and for an event loop."""
+    """Variant of `_Connection` for asyncio and TLS."""
 
 
 class _SentinelClient(redis.asyncio.Redis):
@@ -180,7 +180,8 @@ _CODES_WITH_CLASS: dict[type[RedisError], str] = {
     ReadOnlyError: "READONLY",
     MasterDownError: "MASTERDOWN",
 }
-"""Codes of the errors that have their own class in redis-py, which removes the code from the text of these errors."""
+"""Codes of the errors that have their own class in redis-py. redis-py removes the code from the text of these
+errors."""
 
 _UNAVAILABLE = re.compile(
     r"(?:Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script: ?\d+: )*-?"
@@ -195,18 +196,19 @@ begins with ``user_script:1:``, without the at sign.
 
 
 _CLUSTER_ERRORS = (AskError, ClusterCrossSlotError, ClusterDownError, TryAgainError)
-"""Errors of a cluster node. MasterDownError of a replica is a subclass of one, so its code is checked first."""
+"""Errors of a cluster node. MasterDownError, an error of a replica, is a subclass of ClusterDownError, so the code of
+an error is checked first."""
 
 _UNKNOWN_TO_SENTINEL = re.compile(r"unknown command [`'](evalsha|eval|select)['`]", re.IGNORECASE)
 """Reply of a Sentinel to a command that every Redis server supports."""
 
 
 def translated(error: Exception, operation: str) -> Exception:
-    """Return the exception that the store raises for `error`.
+    """Translate `error` to the exception that the store raises.
 
     Args:
-        error: exception of redis-py, or any other exception.
-        operation: name of the operation, for the message of the exception.
+        error: Exception of redis-py, or any other exception.
+        operation: Name of the operation, for the message of the exception.
 
     Returns:
         StoreUnavailable for an error of the connection or of the server's state. ConfigError if the server is a

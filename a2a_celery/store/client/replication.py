@@ -22,7 +22,8 @@ REPLICA_TIMEOUT_MS = 1000
 """Milliseconds that replicas may take to confirm a write."""
 
 ACCEPTING = frozenset({"create_task", "continue_task", "send_signal"})
-"""Scripts that accept a message or a signal. If the write is not confirmed, the message is refused."""
+"""Scripts that accept a message or a signal. If the write is not confirmed, the call raises `StoreUnavailable`,
+although the write may take effect."""
 
 ENDING = frozenset(
     {
@@ -38,7 +39,8 @@ Each call waits for the confirmation, even if it does not end a task.
 
 
 class Replicas:
-    """Confirmation of accepting and ending writes by `count` replicas. With 0, no write is confirmed."""
+    """Confirmation of accepting and ending writes by `count` replicas. With a `count` of 0, no write waits for
+    replicas."""
 
     def __init__(self, count: int) -> None:
         self._count = count

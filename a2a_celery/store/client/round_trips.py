@@ -1,4 +1,4 @@
-"""Round trips to Redis: several commands are sent in one write, and their replies are read in order.
+"""Round trips to Redis. A round trip sends several commands in one write and reads the replies in order.
 
 This module replaces redis-py's pipeline. A round trip with one command takes a third of the CPU time. redis-py still
 provides the connections, handshakes, health checks and the protocol.
@@ -38,7 +38,7 @@ def packed(commands: Sequence[Command]) -> bytes:
 
 
 class RoundTrips:
-    """Round trips over the connections of `pool`. A reply may take `timeout` seconds.
+    """Sender of commands over the connections of `pool`. A reply may take `timeout` seconds.
 
     Each concurrent round trip uses one connection. The timeouts of the pool must be disabled, because they create an
     asyncio task for each write.

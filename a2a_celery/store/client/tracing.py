@@ -1,7 +1,7 @@
-"""Tracing of the writes of a store.
+"""Tracing of store operations.
 
-A read has no span. An append adds an event to the current span instead, because a long stream makes thousands of
-appends.
+Only the calls of the scripts in `SHOWN` have spans. An append adds an event to the current span, because a long stream
+makes thousands of appends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORDED = "append"
 
 
 class TracedStore(AsyncStore):
-    """Store client whose writes have spans if tracing is enabled."""
+    """Store client that traces the calls of the scripts in `SHOWN` and the appends, if tracing is enabled."""
 
     async def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""
@@ -36,5 +36,5 @@ class TracedStore(AsyncStore):
                 return await super().run(operation)
         reply = await super().run(operation)
         if isinstance(reply, Written):
-            spans.appended(reply.version)
+            spans.record_append(reply.version)
         return reply

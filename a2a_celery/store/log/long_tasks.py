@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import StoreUnavailable
 from ...lifecycle.fold import TaskFold
 from ..blobs.references import has_references
-from ..codec import FoldedTask, event_id, log_entries
+from ..codec import FoldedTask, event_id, log_entries, omit_contents
 from ..operation import Operation, script
 from .pages import PAGE_BYTES
 
@@ -20,7 +20,7 @@ PAGE = 125
 """Entries that one command reads. A page takes about 0.05 ms in Redis 6.2 and 0.4 ms on the event loop."""
 
 SLICE = 25
-"""Entries that are folded before control returns to the event loop, which takes about 0.3 ms."""
+"""Entries that are folded before control returns to the event loop. Folding a slice takes about 0.3 ms."""
 
 
 class LogIncomplete(StoreUnavailable):
@@ -28,13 +28,13 @@ class LogIncomplete(StoreUnavailable):
 
 
 def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]:
-    """Read the contents of a snapshot, and append them to the snapshot.
+    """Read the contents of a snapshot, and append them to the snapshot as a `FoldedTask`.
 
     The generator yields operations to run, and receives their replies. It yields None to let the event loop run other
     tasks.
 
     Raises:
-        LogIncomplete: the log lacks entries of the snapshot.
+        LogIncomplete: The log lacks entries of the snapshot.
     """
     version, history_length, with_artifacts = event_id(snapshot[2]).version, int(snapshot[6]), snapshot[7] == b"1"
     folded, found_references, recorded_us = TaskFold(), False, b""
@@ -50,10 +50,7 @@ def fold_log(snapshot: list[Any]) -> Generator[Operation[Any] | None, Any, None]
             yield None
     assert folded.task is not None
     task = folded.task
-    if 0 <= history_length < len(task.history):
-        del task.history[: len(task.history) - history_length]
-    if not with_artifacts:
-        task.ClearField("artifacts")
+    omit_contents(task, history_length, artifacts=with_artifacts)
     snapshot.append(FoldedTask(task, found_references))
 
 

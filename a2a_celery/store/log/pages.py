@@ -25,12 +25,12 @@ class LogPage:
     """Page of a log.
 
     Attributes:
-        entries: entries in order.
-        version: newest version of the log, or 0 if the task does not exist.
-        state: current state of the task.
-        running: True if a run of the task is queued or claimed.
-        restored: True if the log does not continue the entries that were read before, because the store lost its newest
-            writes.
+        entries: Entries in order.
+        version: Newest version of the log, or 0 if the task does not exist.
+        state: Current state of the task.
+        running: True if a run of the task is open: queued, claimed, delegated or suspended.
+        restored: True if the page does not continue the entries that were read before, because the store lost its
+            newest writes.
     """
 
     entries: list[LogEntry]
@@ -52,11 +52,11 @@ def read_log(
     """Read a page of the log.
 
     Args:
-        keys: keys of the deployment.
-        task_id: id of the task.
-        after: event or version that precedes the page. The page is `restored` if the log does not have this event.
-        limit: maximum number of entries.
-        max_bytes: bytes after which the page ends. The page has at least one entry if the log continues.
+        keys: Keys of the deployment.
+        task_id: Id of the task.
+        after: Event or version that precedes the page. The page is `restored` if the log does not have this event.
+        limit: Maximum number of entries.
+        max_bytes: Bytes after which the page ends. The page has at least one entry if the log continues.
         resolve_blobs: False to leave blob references unresolved.
     """
     event = EventId(after) if isinstance(after, int) else after

@@ -1,6 +1,6 @@
-"""Pub/sub listener and followers of logs.
+"""Pub/sub listener and log followers.
 
-A process receives the notifications of all its tasks over one Redis connection. A notification says that a log has
+A process receives the notifications of all its tasks over one Redis connection. A notification reports that a log has
 grown, and may carry the new entries. The log is authoritative: after a reconnect, every signal is notified, and a
 waiter polls every `POLL_INTERVAL` seconds. A lost notification therefore delays an event, but never loses it.
 """
@@ -43,11 +43,11 @@ class InlineEntries:
     """Log entries that a notification carries.
 
     Attributes:
-        version: version of the last entry.
-        state: state of the task after the last entry, in stored form.
-        running: True if a run of the task is queued or claimed.
-        entries: entries in stored form.
-        before_us: time at which the entry before the first entry was recorded, in µs, or 0 if unknown.
+        version: Version of the last entry.
+        state: State of the task after the last entry, in stored form.
+        running: True if a run of the task is open: queued, claimed, delegated or suspended.
+        entries: Entries in stored form.
+        before_us: Time at which the entry before the first entry was recorded, in µs, or 0 if unknown.
     """
 
     version: int
@@ -143,7 +143,8 @@ class LogSignal:
         self._flag.set()
 
     def receive(self, notification: bytes) -> None:
-        """Receive a notification; see ``scripts/lib/notifications.lua``. Any other message also wakes the waiter."""
+        """Receive a notification; see ``scripts/lib/notifications.lua``. Without `final_only`, any other message also
+        wakes the waiter."""
         head, _, entries = notification.partition(b"\n")
         version, _, kind = head.partition(b" ")
         if entries:
@@ -221,14 +222,15 @@ class PubSubListener:
     def listen(
         self, channel: str, *, through: str = "", final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a signal that each message of `channel`, and each reconnect of the listener, notifies.
+        """Return a context manager for a signal. Each message of `channel` and each reconnect of the listener notifies
+        the signal.
 
-        A reply channel of this process carries the messages of many channels, each preceded by the name of its channel.
-        A reply channel stays subscribed, so a signal that listens through it needs no round trip.
+        A reply channel of this process carries the messages of many channels, each preceded by the channel's name. The
+        subscription to a reply channel stays open, so listening through it takes no round trip.
 
         Args:
-            channel: name of the channel.
-            through: reply channel that carries the messages, or "" to subscribe to `channel` itself. Only one signal
+            channel: Name of the channel.
+            through: Reply channel that carries the messages, or "" to subscribe to `channel` itself. Only one signal
                 for each channel may listen through a reply channel.
             final_only: True if only final states notify the signal.
         """
@@ -316,9 +318,9 @@ class PubSubListener:
     async def _update(self, pubsub: Any) -> None:
         """Subscribe to new channels and unsubscribe from unused ones."""
         self._changed.clear()
-        wanted = self._signals.keys() | self._handlers.keys() | self._multiplexed.keys() | self._counted
-        joined, left = wanted - self._subscribed, self._subscribed - wanted
-        self._subscribed = set(wanted)
+        channels = self._signals.keys() | self._handlers.keys() | self._multiplexed.keys() | self._counted
+        joined, left = channels - self._subscribed, self._subscribed - channels
+        self._subscribed = set(channels)
         for channel in joined:
             self._unconfirmed[channel] = self._unconfirmed.get(channel, 0) + 1
         if left:
@@ -402,14 +404,14 @@ async def follow(
     its status. Both have the id of the task's newest event, whose version may be lower than the version of `after`.
 
     Args:
-        store: store that contains the log.
-        keys: keys of the deployment.
-        signal: signal that already listens to the task.
-        task_id: id of the task.
-        after: last event that the caller has received.
+        store: Store that contains the log.
+        keys: Keys of the deployment.
+        signal: Signal that already listens to the task.
+        task_id: Id of the task.
+        after: Last event that the caller has received.
         new: True if `after` was written while `signal` listened, so that the log need not be read first.
         resolve_blobs: False to leave blob references unresolved.
-        seen: function that is called with each page before the page is yielded.
+        seen: Function that is called with each page before the page is yielded.
     """
     if new:
         await signal.wait(after=after.version)
@@ -444,7 +446,7 @@ async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogP
 
 
 class LogFollower:
-    """Follower of the logs of a store, which uses the pub/sub listener of the process."""
+    """Follower of task logs. The follower uses the pub/sub listener of the process."""
 
     def __init__(self, store: AsyncStore, keys: Keys, listener: PubSubListener) -> None:
         self.store = store
@@ -459,11 +461,11 @@ class LogFollower:
     def listen(
         self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a signal that new log entries of a task notify. Enter the signal before reading the log.
+        """Return a context manager for a signal that new log entries of a task notify. Enter it before reading the log.
 
         Args:
-            task_id: id of the task.
-            reply_channel: reply channel with which the task was created, which saves a round trip, or None.
+            task_id: Id of the task.
+            reply_channel: Reply channel with which the task was created, or None. A reply channel saves a round trip.
             final_only: True if only final states notify the signal.
         """
         return self.listener.listen(
@@ -473,13 +475,15 @@ class LogFollower:
         )
 
     async def final_task(self, scope: Scope, task_id: str, *, history_length: int | None = None) -> FinalTask | None:
-        """Wait until a task is terminal or interrupted, and return it, or None if the task is not in `scope`.
+        """Wait until a task is terminal or interrupted, and return the task. Return None if the task is not in `scope`.
 
         Args:
+            scope: Scope of the task.
+            task_id: Id of the task.
             history_length: Number of history messages to read, or None for all.
 
         Raises:
-            StoreUnavailable: The store is unavailable.
+            StoreUnavailable: The store was unavailable for `RETRY_TIMEOUT` seconds.
         """
         final = read_final_task(self.keys, scope, task_id, history_length=history_length)
         head = read_task(self.keys, scope, task_id, history_length=0, artifacts=False, resolve_blobs=False)

@@ -1,1 +1,1 @@
-"""Runs: claim, append and settle, dispatch, release, recovery, sessions and steps."""
+"""Runs: claim, append and settle, dispatch, release, suspension, recovery, reminders, sessions, journal and steps."""

@@ -1,4 +1,4 @@
-"""Commands on runs: publish, claim, append, checkpoint, settle, end and revoke runs, and renew their leases."""
+"""Commands that publish, claim, checkpoint, settle, end and revoke runs, and append their events."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ class SavedSession:
     """Session that a run reads.
 
     Attributes:
-        version: number of times that the session was saved.
-        state: saved state, or b"".
-        resumed: True if an earlier run of the same turn saved the session. This includes a run of the dead letter from
-            which the task was requeued.
+        version: Number of times that the session was saved.
+        state: Saved state, or b"".
+        resumed: True if an earlier run of the same turn saved the session, in this task or in a dead letter before it.
     """
 
     version: int = 0
@@ -48,9 +47,9 @@ class SessionState:
     """Session state to save.
 
     Attributes:
-        version: version of the session from which the state was derived.
-        state: new state, or b"" to only extend the lifetime of the saved state.
-        fingerprint: fingerprint of the secret that seals the state, or "" if the state is not sealed.
+        version: Version of the session from which the state was derived.
+        state: New state, or b"" to only extend the lifetime of the saved state.
+        fingerprint: Fingerprint of the secret that seals the state, or "" if the state is not sealed.
     """
 
     scope: Scope
@@ -62,7 +61,7 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class SavedSince:
-    """Another run has saved the session, which is now at `version`. Nothing was written."""
+    """Conflict with another run that has saved the session as `version`. Nothing was written."""
 
     version: int
 
@@ -82,7 +81,7 @@ def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument
 
 
 MAX_LOST_BEFORE_CLAIM = 3
-"""Number of processes that may be lost before they claim a run. The task of the run then ends."""
+"""Number of lost processes, none of which has claimed the run, after which the task of the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +107,21 @@ class Claim:
     """Claimed run.
 
     Attributes:
-        token: token of the claim, which each write of the run carries.
-        ask_count: number of newest client messages that answer the agent's `ask`.
-        interrupted_state: state before the message of the turn, or None in the first turn.
-        options: stored options of the run, see ``dispatch.RunOptions``.
-        task: snapshot at `version`, including the changes of the claim.
-        session: session of the context, or None if the caller did not request it.
+        token: Token of the claim, which each write of the run carries.
+        ask_count: Number of newest client messages that answer the agent's `ask`.
+        interrupted_state: State before the message of the turn, or None in the first turn.
+        options: Stored options of the run, see ``dispatch.RunOptions``.
+        task: Snapshot at `version`, including the changes of the claim.
+        session: Session of the context, or None if the caller did not request it.
         is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
-        execution: newest steps of the task, oldest first. The first run of a task, before any retry, receives the steps
-            of the session.
-        journal: entries by key, or None if the entries are too large for the claim. `read_journal` then returns them in
+        execution: Newest steps of the task or, in the task's first run before any retry, of the session, oldest first.
+        journal: Entries by key, or None if the entries are too large for the claim. `read_journal` then returns them in
             pages.
-        journal_origin: id of the first dead letter if the task was requeued with its journal, otherwise the id of the
-            task.
-        turn_messages: indexes in the task's history of the message of the turn, after those of the turns that led to it
-            by a question of the agent's `ask`. Empty in the first turn of a task.
-        read_messages: indexes in the task's history of the messages that the agent has read in these earlier turns.
-        other_version: version of the agent's code that recorded the journal if this run has another one, otherwise "".
+        journal_origin: Id of the first dead letter from which the journal was requeued, or the id of the task itself.
+        turn_messages: Indexes, in the task's history, of the messages that began this turn and the preceding turns that
+            the agent's `ask` connects, oldest first. Empty in the first turn of a task.
+        read_messages: Indexes in the task's history of the messages that the agent has read in these earlier turns.
+        other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
     """
 
     ref: RunRef
@@ -151,21 +148,21 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The run cannot be claimed, for the `reason`."""
+    """Refusal of a claim for the `reason`."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetryUnrecorded:
-    """The run is a retry that its previous attempt has not recorded. Repeat the claim with the event of the retry."""
+    """Refusal of a claim for an unrecorded retry. Repeat the claim with the event of the retry."""
 
     context_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
-    """The turn began with another `version` of the agent's code. `options` are the stored options of the run."""
+    """Refusal of a claim, because another `version` of the code began the turn. `options` are the stored options."""
 
     version: str
     options: bytes
@@ -176,7 +173,7 @@ NotClaimed = Dropped | RetryUnrecorded | OtherVersion
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The events were written. The log is at `version`, and the task is in `state`."""
+    """Result of written events. The log is at `version`, and the task is in `state`."""
 
     version: int
     state: TaskState
@@ -184,9 +181,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class RunLost:
-    """The claim is no longer valid, or the task has ended. Nothing was written.
+    """Refusal of a write, because the claim is no longer valid or the task has ended. Nothing was written.
 
-    `missing` is the number of confirmed events of the run that a restored store has lost.
+    `missing` is the number of confirmed records of the run that a restored store has lost.
     """
 
     missing: int = 0
@@ -199,7 +196,7 @@ class RunLost:
 
 @dataclass(frozen=True, slots=True)
 class Illegal:
-    """Event `number`, counted from 1, is illegal for a task in `state`. Nothing was written."""
+    """Refusal of a write: event `number`, counted from 1, is illegal for a task in `state`. Nothing was written."""
 
     number: int
     state: TaskState
@@ -207,10 +204,8 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The run has ended.
-
-    The caller publishes `next_run` of the task, or the run `other` of another task of the context, with `next_options`.
-    Both are None if no run follows.
+    """Settled run. The caller publishes `next_run` of the task, or the run `other` of another task of the context, with
+    `next_options`. Both runs are None if no run follows.
     """
 
     version: int
@@ -222,14 +217,14 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """The events would leave the task in a `state` that needs a run. Nothing was written."""
+    """Refusal of events that would leave the task in a `state` that needs a run. Nothing was written."""
 
     state: TaskState
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The run has ended, by this call or before it. The task is at `version` and in `state`."""
+    """Ended run. This call or an earlier call has ended it. The task is at `version` and in `state`."""
 
     version: int
     state: TaskState
@@ -237,7 +232,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The run belongs to another worker, is followed by a newer run, or is unknown. Nothing was written."""
+    """Run to which the call does not apply, for example a run of another worker. No event was written."""
 
 
 def claim_run(
@@ -260,13 +255,17 @@ def claim_run(
     """Claim a queued run. Only one caller receives a run.
 
     Args:
-        token: token of the claim. A repeated call with the same token returns the same claim.
-        runner: id of the worker process.
-        max_attempts: maximum number of runs of the turn. With 1, the agent runs at most once.
-        retried: event of the retry, which ends the previous attempt, or None.
+        token: Token of the claim. A repeated call with the same token returns the same claim.
+        runner: Id of the worker process.
+        lease_us: Duration of the lease in µs.
+        working: True to write the status WORKING, unless the task is WORKING already.
+        max_attempts: Maximum number of runs of the turn. With 1, the agent runs at most once.
+        retries: Number of times that Celery has retried the run.
+        retried: Event of the retry, which ends the previous attempt, or None.
+        session: True to read the session of the context.
         resolve_blobs: False to leave blob references unresolved. The call can be repeated with True.
         worker: Celery node name of the worker, or "" if events are off.
-        version: version of the agent's code in the worker, or "" for none.
+        version: Version of the agent's code in the worker, or "" for none.
         claims_other_version: True to claim a run whose turn began with another version.
     """
 
@@ -351,15 +350,15 @@ def settle_run(
     """End a claimed run with its last `events`. A waiting message begins the next run.
 
     Args:
-        before: number of records that the run wrote earlier.
-        ask_count: number of answers that the agent's `ask` has received, including the next message.
-        read_count: number of messages of the run that the agent has read. The turn of the next one follows the run.
+        before: Number of records that the run wrote earlier.
+        ask_count: Number of answers that the agent's `ask` has received, including the next message.
+        read_count: Number of messages of the run that the agent has read. The next message begins the following turn.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
-        pause_timeout: event with which the watcher ends the pause.
+        pause_timeout: Event with which the watcher ends the pause.
         dead_letter: True to leave a dead letter if the task is FAILED.
         answer_schema: JSON Schema of the answer to the question, or "" if any message answers the question.
-        reminders: reminders of the question, see `pack_reminders`, or b"" for none.
-        session: state to save if the task is then COMPLETED or interrupted.
+        reminders: Reminders of the question, see `pack_reminders`, or b"" for none.
+        session: Session to save if the run completes or interrupts the task, even if another turn follows, or None.
     """
 
     def parse(reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
@@ -408,11 +407,11 @@ def end_run(
     A run that has ended does not change. If a client requested a cancel, the task ends CANCELED.
 
     Args:
-        runner: prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
+        runner: Prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
         lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
             turn may not have another attempt. An unclaimed run is published again, until `MAX_LOST_BEFORE_CLAIM`
             processes were lost with it.
-        retries: retry count of the Celery message that caused the call, or None if no message did. A message that is
+        retries: Retry count of the Celery message that caused the call, or None if no message did. A message that is
             older than the last retry does not end the run.
     """
 
@@ -446,8 +445,8 @@ def checkpoint(
 ) -> Operation[SessionState | RunLost | SavedSince]:
     """Save the session of a claimed run. The task does not change. The result is the saved state.
 
-    `confirmed` is the number of events of the run that the store has confirmed. If the store has lost any of these
-    events, the call fails with `RunLost`.
+    `confirmed` is the number of records of the run that the store has confirmed. If the store has lost any of these
+    records, the result is `RunLost`.
     """
 
     def parse(reply: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
@@ -468,8 +467,8 @@ def revoke_run(
 ) -> Operation[Over | CancelRequested | Unchanged]:
     """End a run that an operator revoked, and its task, with the CANCELED `event`.
 
-    A queued run ends at once, including a run that waits for a retry. A claimed run continues unless `terminate` is
-    True. The worker is then asked to cancel the run, and the task ends with the message of `event`.
+    A queued or suspended run ends at once. A delegated run does not change. A claimed run continues unless `terminate`
+    is True. The worker is then asked to cancel the run, and the task ends with the message of `event`.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | CancelRequested | Unchanged:
@@ -490,9 +489,9 @@ def revoke_run(
 
 
 MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
-"""Maximum time between two publishes of a run that no worker claims."""
+"""Maximum µs between two publishes of a run that no worker claims."""
 MAX_CLAIMED_OPTIONS = 1024
-"""Maximum size, in bytes, of the options that `claimed_runs` returns. Arguments of a plain Celery task can be large."""
+"""Maximum size, in bytes, of the options that `claimed_runs` returns. Runs with larger options are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,10 +499,10 @@ class DueRun:
     """Run to publish.
 
     Attributes:
-        agent: name of the agent.
-        options: stored options of the run.
-        published_us: time of the last publish, or None if the queue cannot contain the message any more.
-        acquired_us: time at which the run was acquired.
+        agent: Name of the agent.
+        options: Stored options of the run.
+        published_us: Time of the last publish, or None if the run must be published in any case.
+        acquired_us: Time at which the run was acquired.
     """
 
     ref: RunRef
@@ -528,7 +527,7 @@ class ClaimedRun:
 
 
 def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """Record that the broker has the message of a run. The run is due again if no worker claims it in `again_us`."""
+    """Record that the broker has the message of a run. An unclaimed run is due again after `again_us`."""
     return mark_all_published(keys, {ref: again_us})
 
 

@@ -24,7 +24,7 @@ class JournalPage:
 
 
 def read_journal(keys: Keys, ref: RunRef, *, token: str, cursor: str = "0") -> Operation[JournalPage | RunLost]:
-    """Read a page of the journal of a claimed run."""
+    """Read a page of the journal of a claimed run. A page may repeat entries of earlier pages."""
 
     def parse(reply: Sequence[Any]) -> JournalPage | RunLost:
         if reply[0] != b"page":

@@ -28,11 +28,11 @@ class Lapsed:
     """Run whose lease has expired.
 
     Attributes:
-        attempt: number of the run in its turn.
-        max_attempts: maximum number of attempts of the turn.
+        attempt: Number of the run in its turn.
+        max_attempts: Maximum number of attempts of the turn.
         returned: True if the worker returned the run at its shutdown.
         worker: Celery node name of the worker, or "" if unknown.
-        call: name of the plain Celery task that the run calls, or "".
+        call: Name of the plain Celery task that the run calls, or "".
     """
 
     ref: RunRef
@@ -61,7 +61,7 @@ class Lapse:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The run was not claimed, and is queued again as run `run`. The caller publishes the new run with `options`."""
+    """Unclaimed run that was queued again as run `run`. The caller publishes the new run with `options`."""
 
     agent: str
     run: int
@@ -70,7 +70,8 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The run was claimed. The store refuses its further writes. `begin_next_attempt` starts the next attempt."""
+    """Claimed run that its worker has given up. The store refuses further writes of the run. `begin_next_attempt`
+    starts the next attempt."""
 
     agent: str
     attempt: int
@@ -79,7 +80,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run has ended, and no other run follows. The task is in `state`."""
+    """Ended run that no other run follows. The task is in `state`."""
 
     state: TaskState
 
@@ -91,11 +92,13 @@ RunReturn = Requeued | GivenUp | RunEnded | Unchanged
 def lapsed_runs(
     keys: Keys, *, limit: int, latest_us: int | None = None, longest_lease_us: int | None = None
 ) -> Operation[list[Lapsed]]:
-    """Read up to `limit` runs whose lease has expired.
+    """Read runs whose lease has expired.
 
     Args:
-        latest_us: latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
-        longest_lease_us: duration, in µs, to which longer leases are shortened. None leaves all leases unchanged.
+        keys: Keys of the deployment.
+        limit: Maximum number of runs.
+        latest_us: Latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
+        longest_lease_us: Duration, in µs, to which longer leases are shortened. None leaves all leases unchanged.
     """
 
     def parse(reply: Sequence[bytes]) -> list[Lapsed]:
@@ -112,29 +115,32 @@ def lapsed_runs(
 def lapse_run(
     keys: Keys, lapsed: Lapsed, task: Task, version: int, *, again_us: int, without: frozenset[str] = frozenset()
 ) -> Operation[Lapse]:
-    """End a lapsed run, or queue the next run of its turn. A run that fails leaves a dead letter.
+    """End a lapsed run and its task, or queue the next run. A task that fails leaves a dead letter.
+
+    The next run belongs to the same turn or, if a client message interrupts the lapsed run, to the turn of the message.
 
     Args:
-        lapsed: run whose lease has expired.
-        task: snapshot of the task at `version`.
-        version: version of the log from which the call was made.
+        keys: Keys of the deployment.
+        lapsed: Run whose lease has expired.
+        task: Snapshot of the task at `version`.
+        version: Version of the log at which `task` was read. If the log has changed, the outcome is "changed".
         again_us: µs until a watcher publishes the next run.
-        without: ids of incomplete artifacts to remove, because the next run writes them again.
+        without: Ids of incomplete artifacts to remove, because the next run writes them again.
     """
 
     def event(state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
         message = agent_message(text, task.id, task.context_id) if text else None
         return status_event(task.id, task.context_id, state, message)
 
-    again = event(WORKING)
+    retry_event = event(WORKING)
     fields = {ATTEMPT: lapsed.attempt + 1, MAX_ATTEMPTS: lapsed.max_attempts}
-    again.metadata.update(own_metadata(fields | ({RETURNED_ATTEMPT: lapsed.attempt} if lapsed.returned else {})))
+    retry_event.metadata.update(own_metadata(fields | ({RETURNED_ATTEMPT: lapsed.attempt} if lapsed.returned else {})))
     arguments: list[Argument] = [
         lapsed.ref.run,
         version,
         encode(event(FAILED, WORKER_LOST)),
-        encode(again),
-        pack_metadata(again.metadata),
+        encode(retry_event),
+        pack_metadata(retry_event.metadata),
         again_us,
         keys.dead_letters,
     ]
@@ -152,8 +158,10 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
     """Requeue an unclaimed run of a worker that shuts down, or revoke the worker's claim on the run.
 
     Args:
-        runner: prefix of the id of the runner that has claimed the run, or None to requeue only an unclaimed run.
-        lost: event that ends the task of a claimed run if the turn may not have another run. If a client requested a
+        keys: Keys of the deployment.
+        ref: Run to return.
+        runner: Prefix of the id of the runner that has claimed the run, or None to requeue only an unclaimed run.
+        lost: Event that ends the task of a claimed run if the turn may not have another run. If a client requested a
             cancel, the task ends CANCELED instead.
     """
 
@@ -176,7 +184,7 @@ async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, a
     """Read the task of a lapsed run and call `lapse_run`, removing the artifacts that the run left incomplete.
 
     Raises:
-        StoreUnavailable: the store is unavailable.
+        StoreUnavailable: The store is unavailable.
     """
     read_contents = partial(read_task, keys, None, lapsed.ref.task_id, resolve_blobs=False)
     stored = await store.run(read_contents(history_length=0, artifacts=False))

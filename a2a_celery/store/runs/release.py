@@ -24,7 +24,8 @@ FIRST_POLL_AFTER_US = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The run was released. It waits for a worker or a canvas, or its task was canceled."""
+    """Released run. The run waits for a worker or a canvas, or its task became CANCELED, or the turn of an interrupting
+    message began instead."""
 
     version: int
     state: TaskState
@@ -32,7 +33,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class DueCanvas:
-    """Run that ends when its `canvas` ends. `canvas` is the JSON that `delegate_to_canvas` stored."""
+    """Run that ends together with its `canvas`. `canvas` is the JSON that `delegate_to_canvas` stored."""
 
     ref: RunRef
     canvas: bytes
@@ -69,13 +70,18 @@ def release_run(
     again_us: int,
     replacement: Task | None = None,
 ) -> Operation[Released | RunLost | Illegal]:
-    """Queue a claimed run for retry number `retries`, with the last `events` of the attempt.
+    """Queue a claimed run for a retry, with the last `events` of the attempt.
 
     Args:
-        before: number of records that the run wrote earlier.
-        options: options with which the run is published.
+        keys: Keys of the deployment.
+        ref: Claimed run.
+        token: Token of the claim.
+        before: Number of records that the run wrote earlier.
+        events: Records that the run writes last.
+        options: Options with which the run is published.
+        retries: Number of times that Celery has retried the run, including this retry.
         again_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
-        replacement: task that replaces the stored task before `events` are written, or None.
+        replacement: Task that replaces the stored task before `events` are written, or None.
     """
     return _release(keys, ref, token, before, events, ["queued", options, retries, "", again_us], replacement)
 
@@ -157,7 +163,8 @@ def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[Due
 def end_by_result(
     keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False
 ) -> Operation[Over | Unchanged]:
-    """End a run that no worker with this package has claimed, and its task, with `events`.
+    """End a run and its task with `events`. The run is delegated to a canvas, or no worker with this package has
+    claimed it.
 
     The last event must be terminal. With `lost`, the run ends because a worker was lost. If this worker has the package
     and was lost before it claimed the run, the run does not change, because it is published again.
@@ -183,7 +190,7 @@ def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
 def record_result(
     keys: Keys, ref: RunRef, *, before: str, state: str, event: Event
 ) -> Operation[Written | Unclaimed | Unchanged]:
-    """Record the `state` of an unclaimed run in the result backend, and write its `event`.
+    """Record the `state` that the result backend reports for an unclaimed run, and write the `event` of that state.
 
     `before` is the state that was recorded when the result backend was read. If another state was recorded since then,
     nothing is written, because `state` may be outdated.
@@ -207,11 +214,11 @@ class Steps:
     """Newest steps of a task, oldest first.
 
     Attributes:
-        run: number of the newest run.
+        run: Number of the newest run.
         running: True if the run is claimed, so that its steps may be incomplete.
-        now_us: time at which the steps were read, by the store's clock.
-        version: version of the agent's code that began the turn, or "".
-        scope: agent, tenant and owner of the task.
+        now_us: Time at which the steps were read, by the store's clock.
+        version: Version of the agent's code that began the turn, or "".
+        scope: Agent, tenant and owner of the task.
         trace: W3C traceparent of the newest turn, or "".
     """
 

@@ -19,7 +19,7 @@ from ..webhooks.push_configs import MAX_PUSH_CONFIGS, NewPushConfig, config_argu
 class Reminder:
     """Reminder that is due `after_us` µs after its question.
 
-    `event` has the fields that differ from those of the question: the id of the message, and the metadata.
+    `event` has the fields in which the reminder differs from the question: the message id and the metadata.
     """
 
     after_us: int

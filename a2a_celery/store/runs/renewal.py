@@ -15,10 +15,10 @@ class Renewal:
     """Names of the runs that need attention.
 
     Attributes:
-        lost: runs whose claims are no longer valid.
-        cancel: runs to cancel.
-        interrupt: runs that a message of their client interrupts.
-        messages: other runs for which messages wait.
+        lost: Runs whose claims are no longer valid.
+        cancel: Runs to cancel.
+        interrupt: Runs that a message of their client interrupts.
+        messages: Other runs for which messages wait.
     """
 
     lost: frozenset[str]

@@ -38,9 +38,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedRun:
-    """The run was suspended, or its task was canceled.
+    """Suspended run, or run whose task became CANCELED or whose next turn began instead.
 
-    The caller publishes `next_run`. It is None if the next run waits.
+    `next_run` is the run that the caller publishes, or None.
     """
 
     version: int
@@ -65,11 +65,15 @@ def suspend_run(
     The next run of the turn waits. It is queued immediately if the signal has arrived or the time has passed.
 
     Args:
-        before: number of records that the run wrote earlier.
-        wait: signal or time that ends the wait.
-        options: options of the next run.
-        session: key of the session of the run, which is kept for the time of the wait too; "" for none.
-        replacement: task that replaces the stored task before `events` are written, or None.
+        keys: Keys of the deployment.
+        ref: Claimed run.
+        token: Token of the claim.
+        before: Number of records that the run wrote earlier.
+        events: Records that the run writes last.
+        wait: Signal or time that ends the wait.
+        options: Options of the next run.
+        session: Key of the run's session, whose lifetime is extended by the wait, or "" for no session.
+        replacement: Task that replaces the stored task before `events` are written, or None.
     """
 
     def parse(reply: Sequence[bytes]) -> SuspendedRun | RunLost | Illegal:
@@ -93,7 +97,7 @@ def suspend_run(
 
 
 def resume_due_runs(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[list[str]]:
-    """Queue up to `limit` suspended runs that are due. Return their names.
+    """Queue up to `limit` suspended runs that are due. The result contains the names of the runs.
 
     `latest_us` is the latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
     """
@@ -117,12 +121,16 @@ def take_signal(
 ) -> Operation[JournalEntry | RunLost | None]:
     """Move the oldest stored signal with the name `signal` to the journal of a claimed run.
 
-    The result is the journal entry. It is None if there is no such signal and `timeout` is None.
+    The result is the journal entry, or None if there is no such signal and `timeout` is None.
 
     Args:
-        confirmed: number of events of the run that the store has confirmed.
-        received: journal entry for the signal. The payload of the signal becomes its content.
-        timeout: journal entry to write if there is no such signal, or None to write nothing.
+        keys: Keys of the deployment.
+        ref: Claimed run.
+        token: Token of the claim.
+        confirmed: Number of records of the run that the store has confirmed.
+        signal: Name of the signal.
+        received: Journal entry for the signal. The payload of the signal becomes its content.
+        timeout: Journal entry to write if there is no such signal, or None to write nothing.
     """
 
     def parse(reply: Sequence[Any]) -> JournalEntry | RunLost | None:

@@ -30,35 +30,35 @@ from .family import NO_PARENT, Parent, parent_arguments
 from .results import (
     CanceledNow,
     CancelRequested,
-    Conflict,
     Continued,
     Created,
     Ended,
     FinalTask,
-    Known,
-    Limited,
     Missing,
+    NotCreated,
     Page,
-    TooDeep,
     continued,
     final_task,
     not_created,
 )
+from .schedules import NO_TICK, Tick, tick_arguments
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Limits that apply when a run begins. None means no limit.
+    """Limits for accepting a message or a signal. None means no limit.
+
+    The limits of bytes and memory always apply. The other limits apply only to a message that begins a run.
 
     Attributes:
-        agents: agents whose tasks count for the owner.
-        concurrent: maximum number of the owner's tasks in SUBMITTED or WORKING.
-        waiting: maximum number of the owner's tasks in SUBMITTED.
-        paused: maximum number of the owner's interrupted tasks. This limit applies to new tasks only.
-        queued: maximum number of runs of the agent that no worker has claimed.
-        owner_bytes: maximum stored bytes of the owner's tasks, including the new message.
-        store_bytes: maximum stored bytes of all tasks, including the new message.
-        memory: True to refuse the message because the server's memory is nearly full.
+        agents: Agents whose tasks count for the owner.
+        concurrent: Maximum number of the owner's tasks in SUBMITTED or WORKING.
+        waiting: Maximum number of the owner's tasks in SUBMITTED.
+        paused: Maximum number of the owner's interrupted tasks. This limit applies to new tasks only.
+        queued: Maximum number of runs of the agent that no worker has claimed.
+        owner_bytes: Maximum stored bytes of the owner's tasks, including the new message.
+        store_bytes: Maximum stored bytes of all tasks, including the new message.
+        memory: True to refuse the message or signal because the server's memory is nearly full.
     """
 
     agents: tuple[str, ...]
@@ -93,28 +93,28 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
 
 
 MAX_DEBT = 60
-"""Maximum seconds in which an owner earns back the tokens that a response took from an empty bucket."""
+"""Maximum debt of a token bucket, as the seconds that the bucket takes to refill to zero tokens."""
 
 
 def acquire_request(
     keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0, overdraw: bool = False
 ) -> Operation[float]:
-    """Take tokens for a request, or for its response, from the token bucket of the owner of `scope`.
+    """Charge the token bucket of the account of `scope` for a request or its response.
 
-    The bucket is shared by the requests to all agents. If the connection breaks, the call is repeated and may take the
-    tokens twice.
+    An account has one bucket for all agents. If the connection breaks, the call is repeated and may charge the bucket
+    twice.
 
     Args:
-        keys: keys of the deployment.
-        scope: scope of the request.
-        per_second: tokens that are added to the bucket in a second.
-        burst: capacity of the bucket in tokens.
-        cost: tokens that the request takes.
-        spare: tokens that must remain for a following request. `cost` and `spare` together must not exceed `burst`.
-        overdraw: True to take tokens that the bucket does not have. The debt never exceeds `MAX_DEBT`.
+        keys: Keys of the deployment.
+        scope: Scope of the request.
+        per_second: Tokens that are added to the bucket per second.
+        burst: Capacity of the bucket in tokens.
+        cost: Tokens to remove from the bucket.
+        spare: Tokens that must remain for a following request. `cost` and `spare` together must not exceed `burst`.
+        overdraw: True to allow a negative balance. The debt never exceeds `MAX_DEBT`.
 
     Returns:
-        0 if the tokens were taken, or the seconds until the bucket has enough tokens. With `overdraw`, the seconds
+        0 if the tokens were removed, or the seconds until the bucket has enough tokens. With `overdraw`, the seconds
         until the bucket has `spare` tokens again.
     """
     return Operation(
@@ -137,7 +137,7 @@ FIRST_PUBLISH_GRACE_US = 5_000_000
 """µs that the creator of a run has to publish it before a watcher does."""
 
 MAX_WAITING_TURNS = 100
-"""Maximum number of messages that wait for the end of a run."""
+"""Maximum number of messages of a task that wait for the end of a run."""
 
 TASK_ENDED_FIRST = "taskEndedFirst"
 """Metadata key, with the value true, of a message whose task ended before the message was processed."""
@@ -169,19 +169,20 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMessage:
-    """Celery message of a run, which the script that accepts the client's message pushes to the broker.
+    """Celery message of a run. The script that accepts the client's message pushes the Celery message to the broker.
 
-    The script pushes the message if it executes in the Redis process `server`, and if the run is `run`.
+    The script pushes the Celery message only if the script executes in the Redis process `server`, and the client's
+    message begins the run `run`.
 
     Attributes:
         run: ``<task_id>.<run>``.
-        server: run id of the broker's process.
-        database: database of the broker.
-        store_database: database of the store.
-        queue: list that receives `body`.
-        body: message as kombu would write it.
-        event_channel: channel of the ``task-sent`` event, or "" if there is no event.
-        event: event as kombu would publish it.
+        server: Run id of the broker's process.
+        database: Database of the broker.
+        store_database: Database of the store.
+        queue: List that receives `body`.
+        body: Message as kombu would write it.
+        event_channel: Channel of the ``task-sent`` event, or "" if there is no event.
+        event: Event as kombu would publish it.
         again_us: µs until a watcher publishes the run again if no worker has claimed it.
     """
 
@@ -225,32 +226,32 @@ def create_task(
     reply_channel: ReplyChannel | None = None,
     parent: Parent | None = None,
     message: BrokerMessage | None = None,
-) -> Operation[Created | Known | Conflict | Limited | TooDeep]:
+    tick: Tick | None = None,
+) -> Operation[Created | NotCreated]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
     If the message was accepted before, the limits do not apply and the config `push` is not saved.
 
     Args:
-        caller: stored form of the caller.
-        retention: seconds for which the ended task is stored.
-        options: stored options of the first run.
-        idempotency_key: key that detects a repeated message, or None to accept every message as new.
+        caller: Stored form of the caller.
+        retention: Seconds for which the ended task is stored.
+        options: Stored options of the first run.
+        idempotency_key: Key that detects a repeated message, or None to accept every message as new.
         serialize_context: True to execute the runs of the context one after the other.
-        parent: parent of the task, or None. A parent of another tenant or owner is ignored.
+        parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         message: Celery message of the run, or None if the caller publishes the run.
+        tick: Tick of a schedule that creates the task, or None.
     """
-    task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED), history=[request.message])
+    task = _new_task(task_id, context_id, request, tick)
     return Operation(
         script("create_task"),
         keys.task(task_id),
         [
-            task_id,
-            context_id,
+            *(task_id, context_id),
             *(str(scope), keys.scope_index(scope), keys.context_index(scope, context_id), scope.agent, scope.owner),
             retention,
             *(keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
-            encode_request(request),
-            caller,
+            *(encode_request(request), caller),
             encode(task),
             encode(status_event(task_id, context_id, SUBMITTED)),
             "0",
@@ -258,9 +259,10 @@ def create_task(
             encode(status_event(task_id, context_id, WORKING)),
             options,
             *_idempotency_arguments(keys, scope, idempotency_key),
-            keys.context_queue(scope, context_id) if serialize_context else "",
+            _queue_of_runs(keys, scope, context_id, serialize_context, tick),
             limit_argument(keys, scope, limits),
             *(("", 0) if reply_channel is None else (reply_channel.channel, int(reply_channel.final_only))),
+            *(NO_TICK if tick is None else tick_arguments(keys, tick)),
             *(NO_PARENT if parent is None else parent_arguments(parent, task_id, context_id)),
             *_message_arguments(message),
             *config_arguments(keys, push),
@@ -269,9 +271,19 @@ def create_task(
     )
 
 
-def _created_or_not(
-    task: Task, parent: Parent | None, reply: Sequence[bytes]
-) -> Created | Known | Conflict | Limited | TooDeep:
+def _new_task(task_id: str, context_id: str, request: SendMessageRequest, tick: Tick | None) -> Task:
+    status, metadata = TaskStatus(state=SUBMITTED), None if tick is None else tick.metadata()
+    return Task(id=task_id, context_id=context_id, status=status, history=[request.message], metadata=metadata)
+
+
+def _queue_of_runs(keys: Keys, scope: Scope, context_id: str, serialize_context: bool, tick: Tick | None) -> str:
+    """Return the queue that serializes the runs of a task, or "" if its runs are not serialized."""
+    if serialize_context:
+        return keys.context_queue(scope, context_id)
+    return keys.schedule_queue(tick.schedule) if tick is not None and tick.overlap != "skip" else ""
+
+
+def _created_or_not(task: Task, parent: Parent | None, reply: Sequence[bytes]) -> Created | NotCreated:
     require_blobs_retained(reply)
     if reply[0] != b"created":
         return not_created(reply)
@@ -300,19 +312,19 @@ def continue_task(
     on_message: str = "queue",
     broker_message: BrokerMessage | None = None,
 ) -> Operation[Continued]:
-    """Accept a further message to a task. The message begins the next run, or `on_message` decides if a run is open.
+    """Accept a further message to a task. The message begins the next run or, if a run is open, `on_message` applies.
 
     Args:
-        request: request whose message contains the ids of the task and the context.
-        context_id: context id that the client sent, or "".
-        caller: stored form of the caller.
-        nonce: token that detects a repeated call.
-        options: stored options of the run.
-        idempotency_key: key that detects a repeated message of the client, or None.
-        push: push-notification config that receives the events that follow, or None.
-        limits: limits for a message that begins a run, or None.
-        max_bytes: maximum size of the task including the message, or None for no limit.
-        answered_run: run whose question the message answers, after the caller has validated the answer, or None.
+        request: Request whose message contains the ids of the task and the context.
+        context_id: Context id that the client sent, or "".
+        caller: Stored form of the caller.
+        nonce: Token that detects a repeated call.
+        options: Stored options of the run.
+        idempotency_key: Key that detects a repeated message of the client, or None.
+        push: Push-notification config that receives the events that follow, or None.
+        limits: Limits for the message, or None for no limits.
+        max_bytes: Maximum size of the task including the message, or None for no limit.
+        answered_run: Run whose question the message answers, after the caller has validated the answer, or None.
         on_message: ``Agent.on_message``.
         broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
     """
@@ -345,16 +357,20 @@ def continue_task(
 
 
 def read_next_run(keys: Keys, task_id: str) -> Operation[int | None]:
-    """Read the number of the run that the next message to a task begins, or None if a run is open."""
+    """Read the number of the run that the next message to a task begins.
+
+    The result is None if a run is open or the task does not exist.
+    """
     return Operation(script("read_next_run"), keys.task(task_id), [], lambda reply: int(reply) if reply else None)
 
 
 def request_cancel(
     keys: Keys, scope: Scope, task_id: str, context_id: str, *, text: str = CANCELED_BY_CLIENT
 ) -> Operation[Missing | Ended | CanceledNow | CancelRequested]:
-    """Cancel a task without a claimed run, or ask the worker to cancel the run. A repeated request has no effect.
+    """Cancel a task without a claimed run, or ask the worker to cancel the run.
 
-    `text` is the message of the CANCELED status, unless the agent sends its own message.
+    `text` is the message of the CANCELED status, unless the agent sends its own message. If the cancel of the run was
+    requested before, the worker is notified again, and the earlier `text` remains.
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
 
@@ -389,10 +405,10 @@ def read_task(
     """Read a task and the id of its newest event. The result is None if `scope` has no such task.
 
     Args:
-        keys: keys of the deployment.
-        scope: scope of the task, or None for any scope.
-        task_id: id of the task.
-        history_length: number of newest messages to read, or None for all messages.
+        keys: Keys of the deployment.
+        scope: Scope of the task, or None for any scope.
+        task_id: Id of the task.
+        history_length: Number of newest messages to read, or None for all messages.
         artifacts: False to omit the artifacts.
         resolve_blobs: False to leave blob references unresolved. A client must not receive such a task.
     """
@@ -411,9 +427,11 @@ def read_task(
 
 
 def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
-    """Remove an ended task from the indexes. The result is False if the task does not exist or has not ended.
+    """Remove an ended task from the indexes and from the list of tasks to archive.
 
-    The caller does so if the client received only the agent's message, and therefore does not know the task.
+    The result is False if the task does not exist or has not ended.
+
+    The caller unlists a task if the client received only the agent's message, and therefore does not know the task.
     """
     return Operation(script("unlist_task"), keys.task(task_id), [], bool)
 
@@ -421,7 +439,7 @@ def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
 def read_final_task(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
 ) -> Operation[FinalTask | None]:
-    """Read a task in a final state. The result is None if the task is in another state or is not in `scope`."""
+    """Read a terminal or interrupted task. The result is None if the task is in another state or is not in `scope`."""
     return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], final_task)
 
 
@@ -441,18 +459,18 @@ def list_tasks(
     max_bytes: int | None = None,
     archived: bool = False,
 ) -> Operation[Page]:
-    """Read a page of the tasks of a scope, newest status first. A page has at least one task.
+    """Read a page of the tasks of a scope, newest status first.
 
     Args:
-        retention: seconds for which ended tasks are stored.
-        context_id: context of the tasks, or "" for all contexts.
-        state: state of the tasks, or None for all states.
-        not_before_us: earliest time of the status in µs, or None for no limit.
-        cursor: time of the status in µs, and quoted id, of the last task on the previous page, or None.
-        history_length: number of newest messages of each task, or None for all messages.
+        retention: Seconds for which ended tasks are stored.
+        context_id: Context of the tasks, or "" for all contexts.
+        state: State of the tasks, or None for all states.
+        not_before_us: Earliest time of the status in µs, or None for no limit.
+        cursor: Time of the status in µs, and quoted id, of the last task on the previous page, or None.
+        history_length: Number of newest messages of each task, or None for all messages.
         artifacts: True to read the artifacts.
-        blob_bytes: bytes of large parts after which the page ends, or None for no limit.
-        max_bytes: maximum total size of the tasks on a page, or None for no limit.
+        blob_bytes: Bytes of large parts after which the page ends, or None for no limit.
+        max_bytes: Maximum total size of the tasks on a page, except for a single larger task, or None for no limit.
         archived: True if ended tasks are removed from the indexes when they are archived, instead of when they expire.
     """
 

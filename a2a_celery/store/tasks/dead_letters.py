@@ -1,4 +1,7 @@
-"""Commands on dead letters: FAILED tasks whose worker was lost.
+"""Commands on dead letters.
+
+A dead letter is a FAILED task that can be requeued, because its worker was lost or because the code of its agent
+changed during a turn with recorded steps.
 
 FAILED is a terminal state, so a dead letter is resubmitted as a new task with the same context, caller and message. The
 new task refers to the dead letter.
@@ -13,7 +16,7 @@ from typing import Any, Literal, cast
 from a2a.types import Message, Role, SendMessageRequest, Task, TaskState, TaskStatus
 
 from ...lifecycle.outcomes import status_event
-from ...lifecycle.own_metadata import REQUEUED_FROM, own_metadata
+from ...lifecycle.own_metadata import NAMESPACE, REQUEUED_FROM, SCHEDULE, SCHEDULED_AT, own_metadata
 from ...lifecycle.states import SUBMITTED, WORKING
 from ..blobs.references import EncodedEntry, decode_as, encode, encode_request, resolve_entry
 from ..codec import require_blobs_retained, state_of, task_arguments, task_from_snapshot
@@ -25,13 +28,13 @@ from .results import Ended, Missing
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Dead letter.
+    """Dead letter with the data from which the task is requeued.
 
     Attributes:
-        request: request of the last run.
-        options: options of the last run.
-        task: snapshot of the task without artifacts.
-        large_entries: entries of the journal whose contents are blobs, by key.
+        request: Request of the last run.
+        options: Options of the last run.
+        task: Snapshot of the task without artifacts.
+        large_entries: Entries of the journal whose contents are blobs, by key.
     """
 
     agent: str
@@ -44,14 +47,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyRequeued:
-    """The dead letter was already requeued, as the task `task_id`."""
+    """Dead letter that was already requeued as the task `task_id`."""
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The task has not ended. It is in `state`."""
+    """Live task in `state`."""
 
     state: TaskState
 
@@ -77,12 +80,12 @@ def read_dead_letter(
             case _:
                 _, agent, scope, request, options, snapshot, entries = reply
                 task, _newest = task_from_snapshot(snapshot)
-                sent = decode_as(SendMessageRequest, request)
+                last_request = decode_as(SendMessageRequest, request)
                 large = {
                     key.decode(): resolve_entry(entry, quoted(task_id))
                     for key, entry in zip(entries[::2], entries[1::2], strict=True)
                 }
-                return DeadLetter(agent.decode(), Scope.parse(scope.decode()), sent, options, task, large)
+                return DeadLetter(agent.decode(), Scope.parse(scope.decode()), last_request, options, task, large)
 
     arguments: list[Argument] = [keys.dead_letters, int(not from_start)]
     return Operation(script("read_dead_letter"), keys.task(task_id), arguments, parse)
@@ -94,11 +97,11 @@ def requeue_task(
     """Create the task `task_id` from a dead letter, and remove the dead letter from the list.
 
     Args:
-        keys: keys of the deployment.
-        dead_letter: dead letter to requeue.
-        task_id: id of the new task.
-        retention: seconds for which the new task is stored after it has ended.
-        options: options with which the caller publishes run 1, unless the run is blocked.
+        keys: Keys of the deployment.
+        dead_letter: Dead letter to requeue.
+        task_id: Id of the new task.
+        retention: Seconds for which the new task is stored after it has ended.
+        options: Options with which the caller publishes run 1, unless the run is blocked.
         from_start: True to delete the journal. With False, the new task continues with the journal.
 
     Returns:
@@ -136,8 +139,8 @@ def requeue_task(
 def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequest, Task]:
     """Return the request and the new task for a dead letter.
 
-    The history contains the messages before the message of the last turn, because that message may answer a question in
-    them. The history does not contain the messages of the lost run, or messages that a client sent while it worked.
+    The history contains the messages before the last turn, because the message of that turn may answer a question in
+    them. The messages of the lost run, and messages that a client sent during the run, are left out.
     """
     request = SendMessageRequest()
     request.CopyFrom(dead_letter.request)
@@ -150,11 +153,15 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
         copy.task_id = task_id
     task.history.append(request.message)
     task.metadata.update(own_metadata({REQUEUED_FROM: dead_letter.task.id}))
+    for name in (NAMESPACE + SCHEDULE, NAMESPACE + SCHEDULED_AT):
+        if name in dead_letter.task.metadata:
+            task.metadata[name] = dead_letter.task.metadata[name]
     return request, task
 
 
 def _before_the_turn(dead_letter: DeadLetter) -> Sequence[Message]:
-    """Return the messages before the message of the last turn, which later messages to the working agent may follow."""
+    """Return the messages that precede the message of the last turn. Later messages to the working agent may follow
+    that message."""
     history, message_id = dead_letter.task.history, dead_letter.request.message.message_id
     turns = [
         number

@@ -1,7 +1,8 @@
 """Parent and child tasks, and the cancellation of children with their parent.
 
 If the agent of a task starts another task, the new task is a child of the agent's task. The store records the relation
-if both tasks have the same tenant and owner. When the parent is CANCELED, a watcher cancels the children.
+if both tasks have the same tenant and owner. When the parent ends without a result, a watcher cancels the children,
+except children that are not cancelled with their parent. The children of a dead letter continue.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 
 MAX_DEPTH = 16
-"""Maximum number of ancestors of a task. The limit ends agents that call each other in a cycle."""
+"""Maximum number of ancestors of a task. The limit stops agents that call each other in a cycle."""
 
 MAX_CHILDREN = 1000
 """Maximum number of live children of a task. When the list of children is full, ended children are removed from it."""
@@ -28,7 +29,7 @@ MAX_CHILDREN = 1000
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Parent of a new task. With `cancels`, the new task is canceled with its parent."""
+    """Parent of a new task. With `cancels`, the new task is cancelled with its parent."""
 
     task_id: str
     cancels: bool = True
@@ -45,11 +46,11 @@ class Relative:
     """Parent or child of a task, or the task itself.
 
     Attributes:
-        task_id: id of the task.
-        agent: name of the agent, or "" if the task is not in the store.
-        state: state of the task, or None if the task is not in the store.
-        at_us: time of the status in µs, or 0 if the task is not in the store.
-        cancels: True if the task is canceled with its parent.
+        task_id: Id of the task.
+        agent: Name of the agent, or "" for a parent that is not in the store.
+        state: State of the task, or None for a parent that is not in the store.
+        at_us: Time of the status in µs since 1970, or 0 for a parent that is not in the store.
+        cancels: True if the task is cancelled with its parent. Always True for a parent and for the task itself.
     """
 
     task_id: str
@@ -59,7 +60,7 @@ class Relative:
     cancels: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the task as JSON for clients and operators."""
+        """Return the task as JSON-compatible data for clients and operators."""
         state = None if self.state is None else TaskState.Name(self.state)
         return {"id": self.task_id, "agent": self.agent or None, "state": state, "cancelWithParent": self.cancels}
 
@@ -73,7 +74,12 @@ class Relative:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Task with its parent, or None, and with its children in the order of their creation."""
+    """Task with its parent and its children.
+
+    Attributes:
+        parent: Parent of the task, or None for a task without a parent.
+        children: Children that are in the store, in the order of their creation.
+    """
 
     task: Relative
     parent: Relative | None
@@ -82,7 +88,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class OrphanedChild:
-    """Live task whose parent has ended without a result."""
+    """Live task that is cancelled with its parent, and whose parent has ended without a result."""
 
     parent_id: str
     task_id: str
@@ -120,7 +126,8 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
 
 
 def acquire_ended_parents(keys: Keys, *, limit: int, again_us: int) -> Operation[list[OrphanedChild]]:
-    """Acquire the live children of up to `limit` ended tasks. These tasks are due again after `again_us`."""
+    """Acquire the live children of up to `limit` tasks that ended without a result. These tasks are due again after
+    `again_us`."""
 
     def parse(reply: Sequence[bytes]) -> list[OrphanedChild]:
         fields = zip(*[(value.decode() for value in reply)] * 4, strict=True)

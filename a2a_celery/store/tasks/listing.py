@@ -29,8 +29,8 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Parsed request. `cursor` is the time of the status in µs, and the quoted id, of the last task on the previous
-    page."""
+    """Parsed ListTasks request. `cursor` is the time of the status in µs, and the quoted id, of the last task on the
+    previous page."""
 
     size: int
     context_id: str
@@ -41,7 +41,7 @@ class ListQuery:
     artifacts: bool
 
     def of_store(self) -> dict[str, Any]:
-        """Return the arguments of `list_tasks`."""
+        """Return the keyword arguments of `list_tasks` for this query."""
         return {
             "page_size": self.size,
             "context_id": self.context_id,
@@ -64,20 +64,20 @@ async def list_page(
     Each task that does not change appears exactly once.
 
     Raises:
-        InvalidParamsError: the page token is invalid.
+        InvalidParamsError: The page token is invalid.
     """
-    wanted = asked(params)
-    page = await store.run(list_tasks(keys, scope, retention=retention, **wanted.of_store()))
-    listed = response(wanted, page)
+    query = list_query(params)
+    page = await store.run(list_tasks(keys, scope, retention=retention, **query.of_store()))
+    listed = response(query, page)
     listed.tasks.extend(page.tasks)
     return listed
 
 
-def asked(params: ListTasksRequest) -> ListQuery:
+def list_query(params: ListTasksRequest) -> ListQuery:
     """Parse a ListTasks request.
 
     Raises:
-        InvalidParamsError: the page token is invalid.
+        InvalidParamsError: The page token is invalid.
     """
     after = params.status_timestamp_after
     return ListQuery(
@@ -92,13 +92,13 @@ def asked(params: ListTasksRequest) -> ListQuery:
     )
 
 
-def response(wanted: ListQuery, page: Page) -> ListTasksResponse:
+def response(query: ListQuery, page: Page) -> ListTasksResponse:
     """Return the ListTasks response for a page, without its tasks."""
     token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]
         token = encode_list_tasks_cursor(ListTasksCursor(last.status.timestamp.ToNanoseconds(), last.id))
-    return ListTasksResponse(next_page_token=token, page_size=wanted.size, total_size=page.total)
+    return ListTasksResponse(next_page_token=token, page_size=query.size, total_size=page.total)
 
 
 def _position(token: str) -> tuple[int, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from a2a.types import Message, Task, TaskState
 
@@ -14,7 +15,7 @@ from ..codec import direct_answer, snapshot_is_resolved, state_of, task_from_sna
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The task was created. `task` is its snapshot at the event `newest`.
+    """Created task. `task` is the snapshot at the event `newest`.
 
     The caller publishes the run unless the run is blocked or published.
     """
@@ -27,7 +28,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The message was already accepted, by the task `task_id`. Nothing was written.
+    """Repeated message, which the task `task_id` has already accepted. Nothing was written.
 
     The turn of the message begins after `version` of the log and after `preceding_turns` other turns.
     """
@@ -39,38 +40,52 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another message has the same id. Nothing was written."""
+    """Conflict with another message that has the same id. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooDeep:
-    """The task would have too many ancestors. Nothing was written."""
+    """Refusal of a task that would have too many ancestors. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickSkipped:
+    """Skipped tick. It creates no task, because an earlier task of the schedule is SUBMITTED or WORKING."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickRepeated:
+    """Repeated tick, which was handled before. Nothing was written. `task_id` is the id of the tick's task, or "" if
+    the tick was skipped."""
+
+    task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The task does not exist in the scope."""
+    """Result for a task that does not exist in the scope."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongContext:
-    """The message names another context than `context_id`, the context of the task. Nothing was written."""
+    """Refusal of a message that names a context other than `context_id`, the context of the task. Nothing was
+    written."""
 
     context_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The task has ended in `state`. Nothing was written."""
+    """Refusal because the task has ended in `state`. Nothing was written."""
 
     state: TaskState
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """The message answers the question of run `run`, whose answers must match the JSON Schema `schema`.
+    """Question of the run `run` that the message answers. Answers must match the JSON Schema `schema`.
 
-    Nothing was written. The caller validates the message, and repeats the call with `run`.
+    Nothing was written. The caller validates the message, and repeats the call with `run` as `answered_run`.
     """
 
     run: int
@@ -79,27 +94,27 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Too many messages wait for the end of the run. Nothing was written."""
+    """Refusal because the task has the maximum number of waiting messages or stored signals. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """The task would exceed its maximum size. Nothing was written."""
+    """Refusal because the task would exceed its maximum size. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooManyConfigs:
-    """The task has the maximum number of push-notification configs. Nothing was written."""
+    """Refusal because the task has the maximum number of push-notification configs. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """A limit is reached. Nothing was written.
+    """Refusal because a limit is reached. Nothing was written.
 
     Attributes:
-        limit: name of the limit: a field of `TaskLimits`, "children" or "webhooks".
-        maximum: value of the limit.
-        retry_in: estimated seconds until the message can be accepted, or 0.0 if unknown.
+        limit: Name of the limit: a field of `TaskLimits`, "children" or "webhooks".
+        maximum: Value of the limit, or 0 for the limit "memory".
+        retry_in: Estimated seconds until the message can be accepted, or 0.0 if unknown.
     """
 
     limit: str
@@ -113,9 +128,13 @@ class Limited:
         return cls(limit.decode(), int(maximum), int(us) / 1e6)
 
 
+NotCreated = Known | Conflict | Limited | TooDeep | TickSkipped | TickRepeated
+"""Result of `create_task` if the call created no task."""
+
+
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The message began run `run`. `task` is the snapshot of the task at the event `newest`.
+    """Message that has begun run `run`. `task` is the snapshot of the task at the event `newest`.
 
     The caller publishes the run unless the run is blocked or published. If `is_resolved` is False, `task` has
     unresolved blob references, and a client must not receive it.
@@ -131,7 +150,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The message waits at position `place`, counted from 1.
+    """Message that waits at position `place`, counted from 1.
 
     `task` is the snapshot of the task without the message, at the event `newest`. If `is_resolved` is False, `task` has
     unresolved blob references, and a client must not receive it.
@@ -144,10 +163,11 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    """The message is in the history, at the event `newest`, and the open run can read it or is interrupted by it.
+class DeliveredToRun:
+    """Message for the open run, which can read the message or is interrupted by it. The history contains the message at
+    the event `newest`.
 
-    A client must not receive a task that is not `is_resolved`, because it has blob references.
+    If `is_resolved` is False, `task` has unresolved blob references, and a client must not receive it.
     """
 
     task: Task
@@ -157,7 +177,8 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A run of the task is open, and its agent accepts no message until the run ends. Nothing was written."""
+    """Refusal because a run of the task is open, and the agent accepts no message until the run ends. Nothing was
+    written."""
 
 
 Answered = (
@@ -172,7 +193,7 @@ Answered = (
     | Limited
     | Begun
     | Waiting
-    | Delivered
+    | DeliveredToRun
     | Working
 )
 """Result of `continue_task` for a message that needs no validation or was validated."""
@@ -183,7 +204,7 @@ Continued = Answered | OpenQuestion
 
 @dataclass(frozen=True, slots=True)
 class FinalTask:
-    """Task in a final state, at `version`. `answer` is the agent's message if it is the only event of the agent, or
+    """Task in a final state, at `version`. `answer` is the agent's message if the message is the agent's only event, or
     None."""
 
     task: Task
@@ -193,12 +214,12 @@ class FinalTask:
 
 @dataclass(frozen=True, slots=True)
 class CanceledNow:
-    """The task was canceled.
+    """Task that this call has canceled.
 
     Attributes:
-        run: queued run whose Celery task the caller can revoke, or None.
-        version: version of the log after the cancel.
-        canvas: canvas whose Celery tasks the caller can revoke, or b"".
+        run: Queued run whose Celery task the caller can revoke, or None.
+        version: Version of the log after the cancel.
+        canvas: Canvas whose Celery tasks the caller can revoke, or b"".
     """
 
     run: int | None
@@ -208,7 +229,7 @@ class CanceledNow:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The worker was asked to cancel the run. The log was at `version`."""
+    """Result of a cancel that the run's worker must execute. The log was at `version`."""
 
     version: int
 
@@ -218,10 +239,10 @@ class Page:
     """Page of tasks.
 
     Attributes:
-        total: number of matching tasks in all pages.
+        total: Number of matching tasks in all pages.
         more: True if another page follows.
-        border_us: time of the newest archived status in µs, or None if no task is archived. The archive is read up to
-            this time.
+        border_us: Time of the newest archived status in µs since 1970, or None if no task was archived. The caller
+            reads the archive up to this time.
     """
 
     tasks: list[Task]
@@ -260,12 +281,12 @@ def continued(reply: Sequence[Any]) -> Continued:
             resolved, published = snapshot_is_resolved(reply[2]), reply[4] == b"1"
             return Begun(int(reply[1]), task, newest, reply[3] == b"1", resolved, published)
         case b"delivered":
-            return Delivered(*task_from_snapshot(reply[1]), snapshot_is_resolved(reply[1]))
+            return DeliveredToRun(*task_from_snapshot(reply[1]), snapshot_is_resolved(reply[1]))
         case _:
             return Waiting(int(reply[1]), *task_from_snapshot(reply[2]), snapshot_is_resolved(reply[2]))
 
 
-def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited | TooDeep:
+def not_created(reply: Sequence[bytes]) -> NotCreated:
     """Parse a reply of ``create_task`` that did not create a task."""
     match reply[0]:
         case b"known":
@@ -274,6 +295,10 @@ def not_created(reply: Sequence[bytes]) -> Known | Conflict | Limited | TooDeep:
             return Limited.parse(reply)
         case b"deep":
             return TooDeep()
+        case b"skipped":
+            return TickSkipped()
+        case b"repeated":
+            return TickRepeated(unquote(reply[1].decode()))
         case _:
             return Conflict()
 

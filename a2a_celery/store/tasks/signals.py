@@ -21,12 +21,12 @@ REMEMBERED_SIGNALS = 200
 
 @dataclass(frozen=True, slots=True)
 class SignalStored:
-    """The signal was stored until a run waits for it, or a signal with the same id was already sent."""
+    """Signal that is stored until a run waits for it, or that repeats the id of an earlier signal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalResumed:
-    """The suspended run `ref` received the signal. The caller publishes the run with `options`, unless it is
+    """Signal that the suspended run `ref` received. The caller publishes the run with `options`, unless the run is
     blocked."""
 
     ref: RunRef
@@ -37,7 +37,7 @@ class SignalResumed:
 
 @dataclass(frozen=True, slots=True)
 class SignalUnreceived:
-    """The agent of the task receives no signals. Nothing was written."""
+    """Refusal because the task's agent receives no signals. Nothing was written."""
 
     agent: str
 
@@ -58,15 +58,18 @@ def send_signal(
     max_bytes: int | None = None,
     agents_without_signals: Iterable[str] = (),
 ) -> Operation[SentSignal]:
-    """Send a signal to a task in `scope`. A scope of None includes all tasks.
+    """Send a signal to a task.
 
     Args:
-        name: name of the signal.
-        payload: payload as JSON.
-        signal_id: id of the signal. A repeated call with the same id has no effect.
-        limits: limits of stored bytes, or None.
-        max_bytes: maximum size of the task including the signal, or None for no limit.
-        agents_without_signals: names of agents that receive no signals.
+        keys: Keys of the deployment.
+        scope: Scope of the task, or None for any scope.
+        task_id: Id of the task.
+        name: Name of the signal.
+        payload: Payload as JSON.
+        signal_id: Id of the signal. A repeated call with one of the `REMEMBERED_SIGNALS` newest ids has no effect.
+        limits: Limits of stored bytes and memory, or None for no limits.
+        max_bytes: Maximum size of the task including the signal, or None for no limit.
+        agents_without_signals: Names of agents that receive no signals.
     """
 
     def parse(reply: Sequence[bytes]) -> SentSignal:

@@ -1,1 +1,1 @@
-"""Webhooks: push-notification configs and the deliveries that are owed to them."""
+"""Webhooks: push-notification configs and their deliveries."""

@@ -2,8 +2,8 @@
 
 A delivery cursor is the position of a push-notification config in the log of its task. The log itself is the queue.
 Each script that writes an event schedules the cursors of the task. A deliverer leases due cursors, reads the log after
-`delivered` and records the outcome of each post. The store ignores an outcome that is recorded after the lease has
-ended.
+`delivered` and records the outcome of each post. The store ignores the outcome if the deliverer no longer has the
+lease, for example because another deliverer has leased the cursor.
 """
 
 from __future__ import annotations
@@ -30,12 +30,20 @@ MAX_REASON_LENGTH = 200
 """Maximum length of the stored reason of an attempt, in characters."""
 
 FailureDetails = Mapping[str, str | int]
-"""Details of a failure for operators: the reason and, if the receiver responded, the status and the response."""
+"""Details of a failure for operators: the reason; the status and the response, if the receiver responded; and the
+address, if it is forbidden."""
+
+
+def reason_of(failure: FailureDetails) -> str:
+    """Return the reason of a failure, followed by the forbidden address if there is one, for operators who may read the
+    store or the logs."""
+    reason, address = str(failure.get("reason", "-")), failure.get("address")
+    return f"{reason} ({address})" if address else reason
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Attempt to post to a webhook, in the form that the owner of the config receives.
+    """Attempt to post to a webhook, as the owner of the config sees it.
 
     An attempt contains no part of a body, an address or a secret. The store sets `at_us` and `next_us`.
 
@@ -80,15 +88,15 @@ class DeliveryCursor:
     """Leased delivery cursor with its sealed config.
 
     Attributes:
-        delivered: version of the last delivered event.
-        version: newest version of the log.
-        failures: number of failures since the last delivered event.
-        failing_for: seconds since the first of these failures.
+        delivered: Version of the last delivered event.
+        version: Newest version of the log.
+        failures: Number of failures since the last delivered event.
+        failing_for: Seconds since the first of these failures.
         trace: W3C traceparent of the task's newest turn, or "".
-        leased_at: start of the lease by the store's clock, in seconds since 1970.
-        largest: size of the largest log entry in bytes.
-        size: size of the task in bytes.
-        owner: account of the task's owner, see `Scope.account`.
+        leased_at: Start of the lease by the store's clock, in seconds since 1970.
+        largest: Size of the largest log entry in bytes.
+        size: Size of the task in bytes.
+        owner: Account of the task's owner, see `Scope.account`.
     """
 
     task_id: str
@@ -116,18 +124,18 @@ class Delivery:
     the attempts and the requested posts.
 
     Attributes:
-        delivered: version of the last delivered event.
-        version: newest version of the log.
+        delivered: Version of the last delivered event.
+        version: Newest version of the log.
         is_leased: True if a deliverer has leased the cursor until `due_us`.
-        failures: number of failures since the last delivered event.
-        first_failed_us: time of the first of these failures.
-        due_us: time at which the cursor is due.
-        failure: details of the newest failure.
-        failure_us: time of the newest failure.
-        died_us: time at which the delivery was given up.
-        now_us: time at which the delivery was read.
-        attempts: newest attempts, newest first.
-        requested: ids of the requested posts that were not sent yet.
+        failures: Number of failures since the last delivered event.
+        first_failed_us: Time of the first of these failures.
+        due_us: Time at which the cursor is due.
+        failure: Details of the newest failure.
+        failure_us: Time of the newest failure.
+        died_us: Time at which the delivery was given up.
+        now_us: Time at which the delivery was read.
+        attempts: Newest attempts, newest first.
+        requested: Ids of the requested posts that were not sent yet.
     """
 
     task_id: str
@@ -170,9 +178,9 @@ class DeliveryMetrics:
     """Number of deliveries by state, and number of posts by outcome.
 
     Attributes:
-        waiting: number of deliveries with undelivered events.
-        dead: number of deliveries that were given up.
-        delivered, failed, given_up: number of posts with this outcome since the store was created.
+        waiting: Number of deliveries with undelivered events.
+        dead: Number of deliveries that were given up.
+        delivered, failed, given_up: Number of posts with this outcome since the store was created.
     """
 
     waiting: int
@@ -208,13 +216,20 @@ def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operatio
 
 
 def acquire_bytes(keys: Keys, owner: str, host: str, size: int, *, per_hour: int) -> Operation[float]:
-    """Take `size` bytes for a post to `host` from the byte budget of `owner`.
+    """Charge the byte bucket of `owner` and `host` for a post of `size` bytes.
 
-    A post may exceed the budget. The next post then waits longer. If the connection breaks, the call is repeated and
-    may take the bytes twice.
+    A post may take more bytes than the bucket has. The next post then waits longer. If the connection breaks, the call
+    is repeated and may charge the bucket twice.
+
+    Args:
+        keys: Keys of the deployment.
+        owner: Account of the task's owner, see `Scope.account`.
+        host: Host of the webhook.
+        size: Bytes of the post.
+        per_hour: Bytes that the account may post to the host per hour.
 
     Returns:
-        0 if the bytes were taken, or the seconds until the budget has bytes again.
+        0 if the bucket was charged, or the seconds until the bucket has bytes again.
     """
     return Operation(
         script("acquire_bytes"),
@@ -238,18 +253,18 @@ def record_delivery(
     If the cursor is already at `event_id` and `posted` is False, the call only renews the lease.
 
     Args:
-        keys: keys of the deployment.
-        cursor: leased cursor.
-        event_id: last event that was delivered, or to which the config does not subscribe.
-        lease_us: duration of the renewed lease in µs.
+        keys: Keys of the deployment.
+        cursor: Leased cursor.
+        event_id: Last event that was delivered, or to which the config does not subscribe.
+        lease_us: Duration of the renewed lease in µs.
         posted: True if the event was posted. A delivered event resets the failures.
-        attempt: attempt to record, or None.
+        attempt: Attempt to record, or None.
 
     Returns:
         "more" if further events are undelivered, and the cursor stays leased for `lease_us`. "done" if all events are
-        delivered, and the lease has ended. "lost" if the lease had already ended, the config was deleted or replaced,
-        the task is missing, or the store has lost the event. If the store has lost the event, the cursor is due
-        immediately, at its stored position.
+        delivered, and the lease has ended. "lost" if the deliverer no longer has the lease, the config was deleted or
+        replaced, the task is missing, or the store has lost the event. If the store has lost the event, the cursor is
+        due immediately, at its stored position.
     """
     version, recorded_us = event_id
     arguments: list[Argument] = [version, lease_us, int(posted), recorded_us or "", _stored(attempt)]
@@ -268,16 +283,16 @@ def postpone_delivery(
     """Release a leased cursor, which is due again after `after_us`.
 
     Args:
-        keys: keys of the deployment.
-        cursor: leased cursor.
+        keys: Keys of the deployment.
+        cursor: Leased cursor.
         after_us: µs until the cursor is due, or 0 if the deliverer shuts down.
         counts: True to count a failure. "age" to start the time `failing_for` without counting a failure. False to
             change neither.
-        failure: details of the failure for operators, or None.
-        attempt: attempt to record, or None.
+        failure: Details of the failure for operators, or None.
+        attempt: Attempt to record, or None.
 
     Returns:
-        False if the lease had already ended.
+        False if the deliverer no longer has the lease.
     """
     as_failure = counts if counts == "age" else int(counts)
     arguments: list[Argument] = [after_us, as_failure, json.dumps(failure) if failure else "", _stored(attempt)]
@@ -290,7 +305,7 @@ def abandon_delivery(
     """Give up a delivery until it is replayed or its config is replaced. The position of the cursor does not change.
 
     Returns:
-        False if the lease had already ended.
+        False if the deliverer no longer has the lease.
     """
     return _settle("abandon_delivery", keys, cursor, [json.dumps(failure), _stored(attempt)], bool)
 
@@ -313,17 +328,16 @@ def replay_delivery(
 def request_post(
     keys: Keys, scope: Scope | None, task_id: str, config_id: str, post: EventId | str
 ) -> Operation[Literal["missing", "gone", "full", "requested"]]:
-    """Request the post of an event or a ping to a webhook.
+    """Request the post of an event or of a ping to a webhook.
 
-    An event that was not delivered yet is scheduled for delivery instead, after the events that precede it. A `scope`
-    of None includes all configs.
+    An event that was not delivered yet is scheduled for delivery instead, after the events that precede it.
 
     Args:
-        keys: keys of the deployment.
-        scope: scope of the config, or None for any scope.
-        task_id: id of the task.
-        config_id: id of the config.
-        post: id of an event in the log, or of a ping.
+        keys: Keys of the deployment.
+        scope: Scope of the config, or None for any scope.
+        task_id: Id of the task.
+        config_id: Id of the config.
+        post: Id of an event in the log, or of a ping.
 
     Returns:
         "requested" if the post was requested. "gone" if the log does not have the event. "full" if

@@ -33,11 +33,11 @@ class NewPushConfig:
     """Config to save.
 
     Attributes:
-        config_id: id of the config, which is unique in its task and not empty.
-        sealed: sealed content.
-        fingerprint: fingerprint of the secret that seals the content.
-        account: account of the owner, see `Scope.account`.
-        account_limit: maximum number of configs of the account, or None for no limit.
+        config_id: Id of the config, which is unique in its task and not empty.
+        sealed: Sealed content.
+        fingerprint: Fingerprint of the secret that seals the content.
+        account: Account of the owner, see `Scope.account`.
+        account_limit: Maximum number of configs of the account, or None for no limit.
     """
 
     config_id: str
@@ -123,10 +123,11 @@ async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer |
 def config_arguments(
     keys: Keys, config: NewPushConfig | None, *, max_configs: int = MAX_PUSH_CONFIGS
 ) -> list[Argument]:
-    """Return the arguments of ``save_config`` in ``scripts/lib``. `max_configs` is the limit of configs of the task.
+    """Return the arguments of ``save_config`` in ``scripts/lib``. `max_configs` is the maximum number of the
+    task's configs.
 
     Raises:
-        ValueError: the id is empty.
+        ValueError: The id is empty.
     """
     if config is None:
         return [""]

@@ -1,6 +1,7 @@
--- acquire_request: take tokens from the bucket of an owner (GCRA: the bucket is the time at which it is full).
+-- acquire_request: take tokens from the bucket of an account (GCRA: the bucket is stored as the time at which it is
+-- full).
 -- KEYS  bucket
--- ARGV  µs in which one token returns, size of the bucket, tokens to take, tokens that must be left for the next
+-- ARGV  µs in which one token is added, size of the bucket, tokens to take, tokens that must be left for the next
 --       request, maximum debt in µs, '1' to take tokens that the bucket does not have
 -- returns '0': taken | µs until there are enough tokens; then nothing changes. With '1': µs until the bucket has the
 --         tokens for the next request

@@ -1,7 +1,8 @@
 -- correct_clock: return the store's time. After a jump of its clock, correct the times that were stored before the
--- jump. Of all watchers, only the first to have seen all earlier corrections corrects a jump.
--- KEYS  installation, leases, pauses, suspended runs, reminders, and the lists whose members may become due too early but
---       not too late
+-- jump. If several watchers see a jump, only the first call corrects it, because a call must know the number of earlier
+-- corrections.
+-- KEYS  installation, leases, pauses, suspended runs, reminders, and the lists whose members may become due too early
+--       but not too late
 -- ARGV  µs of the jump (negative for backward, 0 to only read), number of corrections that the caller has seen, µs of a
 --       lease
 -- returns {µs now, number of corrections}

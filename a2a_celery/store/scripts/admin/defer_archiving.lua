@@ -1,8 +1,8 @@
--- defer_archiving: set a task aside that the archive refused, so that the task delays no other. Without a task, all
--- refused tasks wait for the archive again.
+-- defer_archiving: set aside a task that the archive refused, so that the task does not delay other tasks. Without a
+-- task, move all refused tasks back to the list of tasks for the archive.
 -- KEYS  list of tasks for the archive, list of refused tasks
 -- ARGV  tag of the task, '' for none
--- returns the number of tasks that wait again
+-- returns the number of tasks that were moved back
 -- requires: full_store
 local archive, refused = KEYS[1], KEYS[2]
 local tag = ARGV[1]

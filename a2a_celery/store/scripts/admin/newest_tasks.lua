@@ -1,5 +1,5 @@
 -- newest_tasks: return the tasks of several indexes with the newest status, newest first.
--- KEYS  indexes, each of one scope or context and one state
+-- KEYS  indexes, or other lists of tasks that are scored by the time of the status
 -- ARGV  key prefix, maximum number of tasks, µs of the oldest status or '-inf', µs of the newest status or '+inf'
 -- returns {'0', µs now, task_summary of each task}, without tasks whose record is missing
 -- requires: keys, task_summary, time

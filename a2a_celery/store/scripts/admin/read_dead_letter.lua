@@ -1,10 +1,10 @@
--- read_dead_letter: return the data from which a task that lost its worker can be submitted again.
+-- read_dead_letter: return the data from which a dead letter can be requeued as a new task.
 -- KEYS  keys of the task
 -- ARGV  list of dead letters, '1' to return entries of the journal
--- returns {'missing'} | {'requeued', id of the new task} | {'alive', state} | {'ended', state}: the task ended
---       otherwise
---       | {'dead', agent, scope, request, options, snapshot, keys and entries, in turn, of the journal whose contents
---       are blobs}
+-- returns {'missing'} | {'requeued', id of the new task} | {'alive', state}
+--       | {'ended', state}: the task ended without a dead letter
+--       | {'dead', agent, scope, request, options, snapshot, {key, entry, …} for the journal entries whose contents are
+--       blobs}
 -- requires: journal, keys, snapshot, states, tasks, time
 local dead_letters, with_journal = ARGV[1], ARGV[2] == '1'
 

@@ -1,8 +1,8 @@
--- record_heartbeat: record the heartbeat of a watcher or a worker, and return all recent ones. A store that lost its
--- schema has lost all its data; the heartbeat restores the schema.
+-- record_heartbeat: record the heartbeat of a watcher or a worker, and return the announcements of all processes with a
+-- recent heartbeat. A store that lost its schema has lost all its data; the heartbeat restores the schema.
 -- KEYS  list of watchers or of workers, installation
--- ARGV  announcement of the process ('' to only read), µs for which it is valid, schema that the process found when it
---       started, '1' if the process archives, '1' to withdraw the announcement
+-- ARGV  announcement of the process ('' to only read), µs for which it is valid, schema of the process's release, '1'
+--       if the process archives, '1' to withdraw the announcement
 -- returns the valid announcements
 -- requires: time
 local processes, installation = KEYS[1], KEYS[2]

@@ -3,7 +3,7 @@
 -- delivered.
 -- KEYS  list of tasks for the archive, installation, deliveries, dead letters
 -- ARGV  key prefix, seconds for which a task with undelivered events stays, tags of the tasks
--- returns the number of tasks
+-- returns the number of archived tasks
 -- requires: deletion, indexes, keys, metrics, retirement, states, tasks, time
 local archive, installation, deliveries, dead_letters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local prefix, undelivered_retention, first_tag = ARGV[1], ARGV[2], 3

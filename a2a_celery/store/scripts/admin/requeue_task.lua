@@ -1,11 +1,12 @@
 -- requeue_task: create a new task from a dead letter, for the same caller, context and turn, and queue its first run.
--- The dead task stays FAILED.
--- KEYS  keys of the dead task, keys of the new task
+-- The task of the dead letter stays FAILED.
+-- KEYS  keys of the dead letter's task, keys of the new task
 -- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run,
---       request, options, WORKING event, '1' if the new task receives the journal, number of the following arguments,
---       keys and entries, in turn, of the journal whose contents are blobs, and the arguments of replace_task
+--       request, options, WORKING event, '1' if the new task receives the journal, number of the arguments
+--       for journal entries, key and entry of each journal entry whose content is a blob, and the arguments of
+--       replace_task
 -- returns {'requeued'}, also for a repeated call | {'blocked'}: requeued, but another run of the context comes first
---       | {'blobs_expired'}: the blobs may be removed | {'gone'}: the dead letter does not exist any more
+--       | {'blobs_expired'}: the blobs may have been removed | {'gone'}: the dead letter does not exist any more
 -- requires: blobs, context_queue, dispatch, full_store, journal, keys, options, replacement, signals, stored_bytes, tasks, time, versions
 local dead_record, dead_journal, dead_signals, new_keys = KEYS[1], KEYS[11], KEYS[12], {unpack(KEYS, 13, 24)}
 local dead_letters, task_id, retention, due_us, request, options, working_event = unpack(ARGV, 1, 7)
@@ -28,10 +29,13 @@ redis.call('HSET', record, 'task_id', task_id, 'context', dead.context, 'scope',
   'requeued_from', (dead.requeued_from or '') .. quoted(dead.task_id) .. ' ')
 set_options(record, options)
 if dead.queue then redis.call('HSET', record, 'queue', dead.queue) end
+if dead.schedule_index then
+  redis.call('HSET', record, 'schedule_index', dead.schedule_index, 'tick', dead.tick)
+end
 if dead.context_queue then redis.call('HSET', record, 'context_queue', dead.context_queue) end
 if dead.interrupted_state then redis.call('HSET', record, 'interrupted_state', dead.interrupted_state) end
 local r = {task_id = task_id, scope_index = dead.scope_index, context_index = dead.context_index, retention = retention,
-  scope = dead.scope, leases = dead.leases, quota_account = dead.quota_account,
+  scope = dead.scope, schedule_index = dead.schedule_index, leases = dead.leases, quota_account = dead.quota_account,
   state = 0, has_message = '0', version = 0, run = 1, phase = 'queued', token = '', runner = '', seq = 0,
   context_queue = dead.context_queue, queue = dead.queue, dispatch = dead.dispatch, turn = dead.turn, attempt = 1,
   cancel_requested = '0', nonce = ''}

@@ -1,6 +1,6 @@
 -- scan_list: return a page of a list of runs, pauses or dead letters, with a summary of each task.
 -- KEYS  list
--- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if members are runs, ''
+-- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if members are runs, '0'
 --       for tags
 -- returns {next cursor ('0' after the last page), µs now, task_summary of each member}. A member may appear twice;
 --       members whose task or run is missing are left out.

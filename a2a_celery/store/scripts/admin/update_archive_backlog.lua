@@ -1,9 +1,10 @@
--- update_archive_backlog: where archiving began, list tasks that ended before it for the archive; where it was
--- disabled, let listed tasks expire. Handles one page of the keyspace. Call until the cursor is 0.
+-- update_archive_backlog: if archiving is enabled, add the tasks that ended before archiving was enabled to the
+-- list of tasks for the archive; if archiving was disabled, let the listed tasks expire. Handles one page of the
+-- keyspace. Call until the cursor is 0.
 -- KEYS  installation, list of tasks for the archive, list of refused tasks
 -- ARGV  key prefix, SCAN cursor, approximate number of keys in a page
 -- returns {next cursor, number of changed tasks}
--- requires: full_store, keys, retirement, states, stored_bytes, tasks, time
+-- requires: full_store, indexes, keys, retirement, states, stored_bytes, tasks, time
 local installation, archive, refused = KEYS[1], KEYS[2], KEYS[3]
 local prefix, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
@@ -15,8 +16,8 @@ local changed = 0
 local function list_for_archive(keys, r)
   if r.quota_account then redis.call('ZREM', stored_key(r) .. ':expiring', expiring_entry(keys, r)) end
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do redis.call('PERSIST', keys[5] .. artifact_id) end
-  for _, i in ipairs({1, 2, 3, 4, 6, 9, 10}) do redis.call('PERSIST', keys[i]) end
-  for _, index in ipairs({r.scope_index, r.context_index}) do redis.call('PERSIST', index .. r.state) end
+  for _, i in ipairs({1, 2, 3, 4, 6, 9, 10, 11, 12}) do redis.call('PERSIST', keys[i]) end
+  for _, index in ipairs(indexes_of(r, r.state)) do redis.call('PERSIST', index .. r.state) end
   redis.call('ZADD', archive, micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))
 end
 
@@ -24,7 +25,7 @@ local function let_expire(keys, r)
   redis.call('ZREM', archive, task_tag(keys))
   redis.call('ZREM', refused, task_tag(keys))
   expire_task(keys, r)
-  for _, index in ipairs({r.scope_index, r.context_index}) do redis.call('EXPIRE', index .. r.state, r.retention) end
+  for _, index in ipairs(indexes_of(r, r.state)) do redis.call('EXPIRE', index .. r.state, r.retention) end
 end
 
 for _, record in ipairs(page[2]) do

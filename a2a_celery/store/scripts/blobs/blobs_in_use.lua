@@ -1,4 +1,4 @@
--- blobs_in_use: count the tasks that have blobs, or folders to be removed.
+-- blobs_in_use: count the tasks with blobs, plus the folders to remove.
 -- KEYS  tasks with blobs, orphaned blobs
 -- ARGV  none
 -- returns the number

@@ -1,6 +1,6 @@
--- forget_removed_blobs: record that the folders of tasks were removed.
+-- forget_removed_blobs: record that folders were removed.
 -- KEYS  orphaned blobs
--- ARGV  tags of the tasks
+-- ARGV  members of the orphaned blobs
 -- returns nil
 local orphaned = KEYS[1]
 

@@ -1,6 +1,6 @@
 -- requires: runs, time
 
--- Return '1' if the broker has the message of the newest run, as a script recorded, or '0'.
+-- Return '1' if a script has recorded that the broker has the message of the newest run, or '0'.
 local function is_published(keys, run)
   local published_run = string.match(redis.call('HGET', keys[1], 'published_at') or '', '^(%d+) ')
   return published_run == micros(run) and '1' or '0'
@@ -10,8 +10,8 @@ end
 -- ARGV[first] on: run id of the broker's process ('' for no message), "<task id>.<run>" of the message, database of the
 -- broker, database of the store, list, message, channel of an event ('' for none), event, µs until a watcher publishes
 -- the run again. r has the fields of run_name, and dispatch.
--- Call this function after all other writes: a refused command then undoes no acceptance. Return '1' if the message was
--- pushed, or '0'.
+-- Call this function after all other writes, so that a refused command does not prevent them. Return '1' if the message
+-- was pushed, or '0'.
 local function push_message(keys, r, first)
   local server, name, database, own_database, list, message, channel, event, again_us = unpack(ARGV, first, first + 8)
   if server == '' or name ~= run_name(r) then return '0' end

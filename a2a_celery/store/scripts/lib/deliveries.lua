@@ -5,8 +5,9 @@
 --   sealed, secret             config, and the key of the list of cursors whose configs are sealed with the same secret
 --   listed                     key of the list of the owner's cursors; absent without a limit
 --   delivered                  version of the last delivered event
---   token                      of the deliverer that has leased the cursor
---   settled                    token of the deliverer that last released or replayed the cursor, for repeated calls
+--   token                      token of the deliverer that has leased the cursor
+--   settled                    token of the deliverer that last released the cursor, or nonce of the call that last
+--                              replayed it, to detect a repeated call
 --   failures, first_failed_at  failures since the last delivered event, and the µs of the first
 --   last_error, last_error_at  JSON: description of the newest failure since then, or of the end, and its µs
 --   abandoned_at               µs at which the delivery was given up
@@ -63,8 +64,8 @@ local function set_delivery_enabled(keys, r, config, is_enabled)
   redis.call('HSET', keys[1], 'enabled_configs', r.enabled_configs)
 end
 
--- Schedule the events that were not delivered at once, also after the delivery was given up. Return false if no
--- delivery failed or if a deliverer has leased the cursor.
+-- Schedule the undelivered events at once, even if the delivery was given up. Return false if no delivery failed or if
+-- a deliverer has leased the cursor.
 local function retry_delivery(keys, r, config, cursor, nonce)
   if cursor.abandoned_at then
     update_delivery(keys, config, 'abandoned_at', false, 'failures', false, 'first_failed_at', false, 'settled', nonce)

@@ -10,8 +10,8 @@ local function queue_run(keys, r, due)
   end
 end
 
--- Queue the next attempt of a closed run, the retries-th retry. A watcher publishes it with `options` in again_us,
--- unless a worker has claimed it by then.
+-- Queue a closed run again, for retry number `retries`. A watcher publishes the run with `options` in again_us, unless
+-- a worker has claimed it by then.
 local function queue_retry(keys, r, options, retries, again_us)
   if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys[1], 'options')) end
   set_options(keys[1], options)

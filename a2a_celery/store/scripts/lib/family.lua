@@ -2,14 +2,14 @@
 
 -- The record of a child task has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record
 -- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. An
--- exclamation mark after a tag marks a child that is not canceled with its parent.
+-- exclamation mark after a tag marks a child that is not cancelled with its parent.
 
 local function prefix_of(keys) return string.match(keys[1], '^(.*):{') end
 
 -- Return the list of ended tasks whose children a watcher cancels.
 local function ended_parents_key(keys) return prefix_of(keys) .. ':ended_parents' end
 
--- Return true if a task in this state has ended without a result, so that its children are canceled. The children of a
+-- Return true if a task in this state has ended without a result, so that its children are cancelled. The children of a
 -- dead letter continue, because the task that it is requeued as waits for them.
 local function cancels_children(state, is_dead_letter)
   return TERMINAL[state] and state ~= COMPLETED and not is_dead_letter
@@ -33,7 +33,7 @@ local function live_children(keys, children)
 end
 
 -- Read the parent of a new task from the arguments from ARGV[first] on: id of the parent ('' for none), '1' if the
--- task is canceled with its parent, maximum depth, maximum number of children. Return nil if there is no such task of
+-- task is cancelled with its parent, maximum depth, maximum number of children. Return nil if there is no such task of
 -- the same tenant and owner: a client cannot make another owner's task a parent. Otherwise return a table with the
 -- fields `keys`, `tag`, `state`, `depth` (of the new task), `children` (with the new task) and `exceeded`: 'depth' or
 -- 'children' if the task cannot become a child.
@@ -55,7 +55,7 @@ local function find_parent(keys, first, scope)
   return parent
 end
 
--- Record a new task as a child. The child of a parent that has ended without a result is canceled soon.
+-- Record a new task as a child. A watcher cancels the child of a parent that has ended without a result.
 local function join_family(keys, parent, id)
   redis.call('HSET', keys[1], 'parent', id, 'depth', parent.depth)
   redis.call('HSET', parent.keys[1], 'children', parent.children)

@@ -76,8 +76,8 @@ local function next_message(keys, r)
   return next_waiting(keys, r)
 end
 
--- Close the open run and queue the turn of the next waiting message. WORKING stays; `before` is the state that the run
--- would have left. Return the options of the new run, which a watcher publishes after due_us.
+-- Close the open run and queue the turn of the next waiting message. The task stays WORKING; `before` is the state in
+-- which the run would have left the task. Return the options of the new run. A watcher publishes the run after due_us.
 local function begin_turn_of_message(keys, r, before, ask_count, due_us)
   if is_interrupting(r) then ask_count = '0' end
   local _, _, request, caller, options, _, _, index = unpack(next_message(keys, r))

@@ -9,13 +9,18 @@ local function is_archiving(keys, r)
   return r.archiving
 end
 
--- Return the prefixes of the indexes of a task in `state`: of its scope, of its context and, for a live task of an
--- authenticated owner in a tenant, of the owner in all tenants. The last is what the limits of an owner count.
+-- Return the prefixes of the indexes of a task in `state`: of its scope, of its context, of its schedule if it has one
+-- and, for a live task of an authenticated owner in a tenant, of the owner in all tenants. The last is what the limits
+-- of an owner count.
 local function indexes_of(r, state)
   local tenant, owner = string.match(r.scope, '/([^/]*)/([^/]*)$')
-  if tenant == '' or owner == '' or TERMINAL[state] then return {r.scope_index, r.context_index} end
-  local prefix = string.sub(r.scope_index, 1, -#('tasks:' .. r.scope .. ':') - 1)
-  return {r.scope_index, r.context_index, prefix .. 'owner:' .. owner .. ':'}
+  local indexes = {r.scope_index, r.context_index}
+  if r.schedule_index then indexes[3] = r.schedule_index end
+  if tenant ~= '' and owner ~= '' and not TERMINAL[state] then
+    local prefix = string.sub(r.scope_index, 1, -#('tasks:' .. r.scope .. ':') - 1)
+    indexes[#indexes + 1] = prefix .. 'owner:' .. owner .. ':'
+  end
+  return indexes
 end
 
 local function add_to_indexes(keys, r, state, at)

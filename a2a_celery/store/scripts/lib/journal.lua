@@ -37,14 +37,14 @@ end
 -- Bytes of a journal that a claim returns. A larger journal is read in pages.
 local CLAIMED_JOURNAL = 1048576
 
--- Return keys and entries in turn, or nil if they are too large for one reply.
+-- Return alternating keys and entries, or nil if they are too large for one reply.
 local function small_journal(keys, r)
   local bytes = tonumber(r.journal_bytes or '0')
   if bytes == 0 then return {} end
   return bytes <= CLAIMED_JOURNAL and redis.call('HGETALL', keys[11]) or nil
 end
 
--- Return keys and entries of the entries whose contents are blobs, in turn.
+-- Return alternating keys and entries, for the entries whose contents are blobs.
 local function entries_with_blobs(keys, r)
   local entries = {}
   if not r.journal_blobs then return entries end

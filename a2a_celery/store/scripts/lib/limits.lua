@@ -21,8 +21,8 @@ end
 
 local STALE_CHECKS = 16
 
--- Remove stale members from a list: their keys were evicted, for example. Only the oldest members are checked. Return
--- true if a member was removed.
+-- Remove stale members from a list, for example members whose keys were evicted. Only the oldest members are checked.
+-- Return true if a member was removed.
 local function evict_stale(prefix, list, field, value)
   local gone = 0
   for _, name in ipairs(redis.call('ZRANGE', list, 0, STALE_CHECKS - 1)) do
@@ -40,7 +40,7 @@ local function count_interrupted(limits)
   return count
 end
 
--- Return the name and the value of the first limit of stored bytes that `bytes` more exceed, or nil.
+-- Return the name and the value of the first limit of stored bytes that `bytes` additional bytes would exceed, or nil.
 local function exceeded_bytes_limit(limits, account, bytes)
   if not limits.stored then return nil end
   subtract_expired(limits.stored)

@@ -1,5 +1,12 @@
+-- requires: packed
+
+local function log_entry(keys, r, version)
+  if r.packed then return unpack_task(keys, r)[version] end
+  return redis.call('LINDEX', keys[2], version - 1)
+end
+
 -- Return true if the log entry of that version was recorded at recorded_us (a text).
-local function has_event(keys, version, recorded_us)
-  local entry = redis.call('LINDEX', keys[2], version - 1)
+local function has_event(keys, r, version, recorded_us)
+  local entry = log_entry(keys, r, version)
   return entry and string.match(entry, '^%d+') == recorded_us
 end

@@ -1,6 +1,6 @@
 -- requires: time
 
--- Largest size of the entries in a notification. Up to this size, a notification is faster to read than the log.
+-- Maximum bytes of the entries in a notification. Up to this size, a notification is faster to read than the log.
 local MAX_INLINE_BYTES = 8192
 
 -- Number of entries of the longest log that a notification includes completely. Most turns are shorter.
@@ -22,7 +22,7 @@ local function notify(keys, r)
   if r.final_only == '1' and r.version <= MAX_INLINE_ENTRIES then
     local i = 1
     while i < r.version and r.inline_bytes <= MAX_INLINE_BYTES do -- a large log is left to the reader
-      buffer_inline_entry(r, redis.call('LINDEX', keys[2], i))
+      buffer_inline_entry(r, r.entries and r.entries[i + 1] or redis.call('LINDEX', keys[2], i))
       i = i + 1
     end
   end

@@ -1,4 +1,4 @@
--- requires: child_waits, context_queue, family, indexes, journal, keys, metrics, runs, states, stored_bytes, tasks, time, versions, webhooks
+-- requires: child_waits, context_queue, family, indexes, journal, keys, metrics, packed, runs, states, stored_bytes, tasks, time, versions, webhooks
 
 -- Let all keys of an ended task expire together, `retention` seconds from now.
 local function expire_task(keys, r)
@@ -6,21 +6,32 @@ local function expire_task(keys, r)
     count_growth(r)
     redis.call('ZADD', stored_key(r) .. ':expiring', micros(now() + tonumber(r.retention) * 1000000), expiring_entry(keys, r))
   end
-  for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do
+  for _, artifact_id in ipairs(r.packed and {} or redis.call('LRANGE', keys[4], 0, -1)) do
     redis.call('EXPIRE', keys[5] .. artifact_id, r.retention)
   end
-  for _, i in ipairs({1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
+  for _, i in ipairs(r.packed and {1, 2, 6} or {1, 2, 3, 4, 6, 10}) do redis.call('EXPIRE', keys[i], r.retention) end
   if r.journal_bytes then redis.call('EXPIRE', keys[11], r.retention) end
   if r.signal_bytes then redis.call('EXPIRE', keys[12], r.retention) end
   if r.enabled_configs then expire_deliveries(keys, r) end
 end
 
+local NEWEST_FAILURES = 200
+
+-- Add a failed task to the list of the newest failed tasks of all owners, for operators.
+local function record_failure(keys, r)
+  local failures = string.match(keys[1], '^(.*):{') .. ':failures'
+  redis.call('ZADD', failures, micros(r.at), task_tag(keys))
+  redis.call('ZREMRANGEBYRANK', failures, 0, -NEWEST_FAILURES - 1)
+  redis.call('EXPIRE', failures, math.max(tonumber(r.retention), redis.call('TTL', failures)))
+end
+
 -- End the task and its run. The keys of the task expire together, or wait for the archive. With `dead_letters` (a
--- key) the task may be requeued: it keeps request, options, journal and signals.
+-- key) the task may be requeued: it keeps request, options, journal and signals, and is not packed.
 local function end_task(keys, r, dead_letters)
   close_run(r)
   leave_context_queue(keys, r, 0)
   count_metric(r, 'ended', micros(r.state))
+  if r.state == FAILED then record_failure(keys, r) end
   if r.state == CANCELED then observe_duration(r, 'cancel', r.cancel_requested_at) end
   if r.children and cancels_children(r.state, dead_letters) then schedule_child_cancels(keys, task_tag(keys)) end
   end_pause(keys, r)
@@ -48,6 +59,7 @@ local function end_task(keys, r, dead_letters)
     end
     redis.call('HDEL', keys[1], unpack(fields))
   end
+  if not dead_letters then pack_task(keys, r) end
   if is_archiving(keys, r) then
     local archive = string.match(keys[1], '^(.*):{') .. ':archive'
     redis.call('ZADD', archive, micros(r.at + tonumber(r.retention) * 1000000), task_tag(keys))

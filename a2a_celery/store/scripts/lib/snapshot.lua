@@ -1,11 +1,11 @@
--- requires: time
+-- requires: packed, time
 
 -- Return the fields of the record that `snapshot` reads, with scope and state, or nil if the task does not exist.
 local function load_summary(keys)
   local v = redis.call('HMGET', keys[1], 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message', 'state', 'size',
-    'recorded_at')
-  return v[1] and {task_id = v[1], scope = v[2], context = v[3], version = v[4], at = v[5], status = v[6],
-    has_message = v[7], state = tonumber(v[8]), size = tonumber(v[9] or 0), recorded_at = v[10]}
+    'recorded_at', 'packed')
+  return v[1] and {task_id = v[1], scope = v[2], context = v[3], version = tonumber(v[4]), at = v[5], status = v[6],
+    has_message = v[7], state = tonumber(v[8]), size = tonumber(v[9] or 0), recorded_at = v[10], packed = v[11]}
 end
 
 -- Entries of histories and artifacts that one call may still read. A script blocks Redis, and long tables are slow in
@@ -41,9 +41,13 @@ end
 
 -- Return the snapshot of a task with the id of its newest entry. history_length < 0 reads the whole history. For a
 -- task that is too long for one call, return the wanted length and the keys of record and log instead, see
--- store/tasks.
+-- store/log/long_tasks.py. For a packed task whose contents are wanted, return the log entries instead.
 local function snapshot(keys, r, history_length, with_artifacts)
   local event_id = micros(r.version) .. '-' .. micros(r.recorded_at or 0)
+  if r.packed and (history_length ~= 0 or with_artifacts) then
+    return {event_id, micros(history_length), with_artifacts and '1' or '0', (unpack_task(keys, r))}
+  end
+  if r.packed then r.status = unpack_status(keys, r) end
   local history, artifacts = read_contents(keys, history_length, with_artifacts)
   if not history then
     return {

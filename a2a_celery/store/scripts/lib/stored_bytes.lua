@@ -1,10 +1,10 @@
 -- requires: keys, time
 
 -- The size of a task is the sum of the bytes of its log, history, artifacts, steps, journal, signals, reminders and
--- waiting messages. With a limit of stored bytes, the task has a `quota_account`: its size then includes request, caller
--- and options, and the hash
--- `stored` has the sum of each account and of all accounts ('*'). The list `stored:expiring` has an entry "<tag>
--- <bytes> <account>" for each task with an expiry, so that its bytes are subtracted after its keys have expired.
+-- waiting messages. With a limit of stored bytes, the task has a `quota_account`: its size then includes request,
+-- caller and options, and the hash `stored` has the sum of each account and of all accounts ('*'). The list
+-- `stored:expiring` has an entry "<tag> <bytes> <account>" for each task with an expiry, so that its bytes are
+-- subtracted after its keys have expired.
 
 local function stored_key(r) return (string.gsub(r.leases, 'leases$', 'stored')) end
 

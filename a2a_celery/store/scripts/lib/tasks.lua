@@ -7,11 +7,14 @@
 --   state, at, status, has_message
 --                              current status: number, µs, the event that set it, '1' if the status has a message
 --   entered_at                 µs at which the task entered its state, if that is before `at`
+--   packed                     '1' if the task is packed, see lib/packed.lua; the record then lacks `status`
+--                              and the fields that are set by derive_keys
 --   version, recorded_at       number of the newest log entry, and the µs at which it was recorded ('0' for unknown)
 --   run, phase, token, runner, seq
 --                              newest run: number; 'queued', 'running', 'delegated' (delegated to a canvas), 'suspended'
 --                              (until a time or a signal) or '' (over);
---                              token of its claim; its worker process; number of its events in the log
+--                              token of its claim; its worker process; number of the events, steps and
+--                              journal entries that it has written
 --   turn, attempt              current turn, and the number of the run in the turn
 --   max_attempts               runs that a turn may have, returned runs included; set by the claim
 --   returned_run, uncounted_attempts
@@ -27,11 +30,11 @@
 --                              WORKING event for the next claim; CANCELED event of a requested cancel. Both are deleted
 --                              at the task's end
 --   cancel_requested, cancel_requested_at
---                              '1' after a client requested the cancel; µs of the first request during an open run
---   nonce                      of the last accepted call, to detect a repeated call: the nonce of a waiting message;
+--                              '1' after a client requested the cancel; µs of the first request while a run was claimed
+--   nonce                      value that detects a repeated call: the nonce of the last waiting message;
 --                              'begun ' and the nonce of a message that started a run; 'canceled ', the nonce of a cancel,
 --                              the run and the canvas that it ended
---   retention                  seconds
+--   retention                  seconds for which the ended task is stored
 --   settled                    token, version, state and next run of the last settlement that started a turn, or of the
 --                              last suspension; the reply to a repeated call
 --   retry_state                run, and the number of its retries by Celery: older copies of its message are dropped
@@ -41,10 +44,10 @@
 --   wait_key, wait_header, wait_timeout
 --                              entry that ends the wait of a suspended run: its key in the journal, the bytes before the
 --                              payload of the signal, and the entry if the time comes first
---   resumed_at, resumed_by     µs at which the newest run was queued after a suspension, and the quoted id of the signal
---                              that queued it
---   signal_ids, signal_bytes   ids of the newest signals, quoted, each followed by a space: a repeated id has no effect;
---                              bytes of the stored signals
+--   resumed_at, resumed_by     µs at which the newest run was queued after a suspension, and the id of the signal that
+--                              queued it, as in signal_ids
+--   signal_ids, signal_bytes   ids of the newest signals, quoted or, if they are long, as SHA-1, each followed by a space:
+--                              a repeated id has no effect; bytes of the stored signals
 --   republish_count            number of times that the newest run was published again
 --   recorded_result            "<run> <retries> <digest>": newest state in the result backend of a run that a worker
 --                              without this package executes; deleted at the task's end
@@ -83,6 +86,8 @@
 --   context_queue, unblocked_at
 --                              key of the queue of the context, if its runs are serialized, and the µs at which a run of the
 --                              task last became its first
+--   schedule_index, tick       prefix of the indexes of the schedule that created the task, and the µs of its tick; absent
+--                              for other tasks
 --   journal_bytes              bytes of the journal, keys included; absent without a journal
 --   journal_blobs              folder of the journal's blobs in the folder of the task; absent without such blobs
 --   journal_origin             id of the first dead letter before this task, if the task continues with its journal
@@ -96,9 +101,16 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
   'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent',
-  'code_version', 'claimed_version', 'journal_blobs'}
+  'code_version', 'claimed_version', 'journal_blobs', 'schedule_index', 'packed'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
+
+-- Set the fields of a packed task that follow from its name.
+local function derive_keys(keys, r)
+  local prefix = string.match(keys[1], '^(.*):{') .. ':'
+  r.leases, r.dispatch, r.scope_index = prefix .. 'leases', prefix .. 'dispatch', prefix .. 'tasks:' .. r.scope .. ':'
+  r.context_index = prefix .. 'context:' .. r.scope .. ':' .. quoted(r.context) .. ':'
+end
 
 -- Return the record as a table, or nil if the task does not exist. Large and rarely used fields (request, caller …) are
 -- read on access, so that the cost of an append does not depend on the request. An absent field of FIELDS is false.
@@ -107,6 +119,7 @@ local function load_record(keys)
   if not values[NUMBERS + 1] then return nil end
   local r = {}
   for i, field in ipairs(FIELDS) do r[field] = i <= NUMBERS and tonumber(values[i]) or values[i] end
+  if r.packed then derive_keys(keys, r) end
   -- changes of this script
   r.deliveries_scheduled, r.is_final, r.inline_entries, r.inline_bytes, r.size_growth = false, false, {}, 0, 0
   r.before_us = r.recorded_at or 0 -- time of the entry before those of this script
@@ -129,7 +142,7 @@ local function save_record(keys, r)
   count_growth(r)
   redis.call('HSET', keys[1],
     'size', micros(r.size), 'largest', micros(r.largest), 'state', micros(r.state), 'at', micros(r.at),
-    'status', r.status, 'has_message', r.has_message,
+    r.packed and 'packed' or 'status', r.packed or r.status, 'has_message', r.has_message,
     'version', micros(r.version), 'recorded_at', micros(r.recorded_at or 0), 'run', micros(r.run), 'phase', r.phase,
     'token', r.token, 'runner', r.runner,
     'seq', micros(r.seq), 'turn', micros(r.turn), 'attempt', micros(r.attempt),

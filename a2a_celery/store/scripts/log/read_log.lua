@@ -5,17 +5,23 @@
 -- returns {version, state, phase, entries, '0'} | {version, state, phase, {}, '1'}: the log does not have that entry
 --       any more
 --       | {'0', '0', '', {}, '0'}: the task does not exist
--- requires: log_lookup
+-- requires: log_lookup, packed
 local record, log = KEYS[1], KEYS[2]
 local after, limit, recorded_us, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
+-- Return `count` entries that follow `first` entries.
+local function read_entries(r, first, count)
+  if not r.packed then return redis.call('LRANGE', log, first, first + count - 1) end
+  return {unpack(unpack_task(KEYS, r), first + 1, math.min(first + count, r.version))}
+end
+
 -- No entry is larger than `largest`, so each batch has the number of entries that fit in any case.
-local function read_page(first, largest)
-  if largest * limit <= max_bytes then return redis.call('LRANGE', log, first, first + limit - 1) end
+local function read_page(r, first)
+  if r.largest * limit <= max_bytes then return read_entries(r, first, limit) end
   local entries, bytes = {}, 0
   repeat
-    local fits = math.max(1, math.floor((max_bytes - bytes) / largest))
-    local batch = redis.call('LRANGE', log, first + #entries, first + math.min(limit, #entries + fits) - 1)
+    local fits = math.max(1, math.floor((max_bytes - bytes) / r.largest))
+    local batch = read_entries(r, first + #entries, math.min(limit - #entries, fits))
     for _, entry in ipairs(batch) do
       entries[#entries + 1] = entry
       bytes = bytes + #entry
@@ -24,8 +30,9 @@ local function read_page(first, largest)
   return entries
 end
 
-local r = redis.call('HMGET', record, 'version', 'state', 'phase', 'largest')
-if not r[1] then return {'0', '0', '', {}, '0'} end
-local is_restored = after > tonumber(r[1]) or recorded_us ~= '' and not has_event(KEYS, after, recorded_us)
-if is_restored then return {r[1], r[2], r[3], {}, '1'} end
-return {r[1], r[2], r[3], read_page(after, tonumber(r[4] or 0)), '0'}
+local v = redis.call('HMGET', record, 'version', 'state', 'phase', 'largest', 'packed', 'task_id', 'context')
+if not v[1] then return {'0', '0', '', {}, '0'} end
+local r = {version = tonumber(v[1]), largest = tonumber(v[4] or 0), packed = v[5], task_id = v[6], context = v[7]}
+local is_restored = after > r.version or recorded_us ~= '' and not has_event(KEYS, r, after, recorded_us)
+if is_restored then return {v[1], v[2], v[3], {}, '1'} end
+return {v[1], v[2], v[3], read_page(r, after), '0'}

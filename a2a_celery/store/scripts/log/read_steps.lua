@@ -3,10 +3,11 @@
 -- ARGV  none
 -- returns {µs now, agent, context, state, run, phase, version of the agent's code ('' for none), steps, scope,
 --       traceparent of the newest turn ('' for none)} | {}: the task does not exist
--- requires: time
+-- requires: packed, time
 local record, execution = KEYS[1], KEYS[10]
 
 local r = redis.call('HMGET', record, 'agent', 'context', 'state', 'run', 'phase', 'code_version', 'scope',
-  'trace')
+  'trace', 'packed', 'task_id')
 if not r[1] then return {} end
-return {micros(now()), r[1], r[2], r[3], r[4], r[5], r[6] or '', redis.call('LRANGE', execution, 0, -1), r[7], r[8] or ''}
+local steps = not r[9] and redis.call('LRANGE', execution, 0, -1) or select(2, unpack_task(KEYS, {task_id = r[10], context = r[2]}))
+return {micros(now()), r[1], r[2], r[3], r[4], r[5], r[6] or '', steps, r[7], r[8] or ''}

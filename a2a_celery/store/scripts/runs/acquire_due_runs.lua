@@ -1,11 +1,11 @@
--- acquire_due_runs: return runs that no worker claimed in time to one watcher. The time until a run is due again
--- doubles with each publish.
+-- acquire_due_runs: return queued runs that are due for publishing, each to one watcher. The time until a run is due
+-- again doubles with each publish.
 -- KEYS  list of queued runs
 -- ARGV  key prefix, maximum number of runs, µs until the first repeated publish, µs of the longest time between two
 --       publishes
--- returns {µs now, then for each run: task id, run, agent, options, µs of its last publish}. The last is '' if the
---       queue cannot hold the run's message, or the run was published too long ago. Runs of missing tasks leave the
---       list.
+-- returns {µs now, then for each run: task id, run, agent, options, µs of its last publish}. The time is '' if the
+--       queue cannot contain the run's message, or if the run was published too long ago. Runs of missing tasks leave
+--       the list.
 -- requires: full_store, keys, options, time
 local dispatch = KEYS[1]
 local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

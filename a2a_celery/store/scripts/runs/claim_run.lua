@@ -11,9 +11,9 @@
 --       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,
 --       steps, journal, journal_origin, turn_messages, read_messages, other_version}
 --       session is {} or {version, state, '1' if an earlier run of the same turn saved it}
---       steps are the newest of the task; the first run of a task, before any retry, receives those of the session
---       journal is {keys and entries in turn} | '': it is too large, see read_journal
---       other_version is the version to which the journal belongs, '' for the worker's
+--       steps are the newest of the task or, in the task's first run before any retry, of the session
+--       journal is {key, entry, …} | '': the journal is too large, see read_journal
+--       other_version is the version to which the journal belongs, '' for the version of the worker
 -- requires: context_queue, journal, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions, versions
 local record, metadata, execution = KEYS[1], KEYS[6], KEYS[10]
 local run, token, runner, lease_us, writes_working, max_attempts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]

@@ -1,8 +1,8 @@
 -- claimed_runs: return claimed runs with the time of their publish.
 -- KEYS  leases
 -- ARGV  key prefix, maximum number of leases to read, newest first, maximum bytes of options
--- returns {for each run: agent, options, µs of its publish}, without runs that were published more than once: their
---       claim does not tell which message the worker received
+-- returns {for each run: agent, options, µs of its publish}, without runs with larger options, and without runs that
+--       were published more than once: their claim does not show which message the worker received
 -- requires: keys, time
 local leases = KEYS[1]
 local prefix, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

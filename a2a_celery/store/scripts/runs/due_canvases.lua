@@ -1,4 +1,4 @@
--- due_canvases: return canvases to poll to one watcher. A canvas is due again later.
+-- due_canvases: return canvases that are due for a poll, each to one watcher. A canvas is due again later.
 -- KEYS  list of delegated runs
 -- ARGV  key prefix, maximum number of canvases, µs until they are due again
 -- returns {task id, run, canvas, …}; runs that have ended leave the list

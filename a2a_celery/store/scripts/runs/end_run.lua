@@ -3,9 +3,8 @@
 -- KEYS  keys of the task
 -- ARGV  run, beginning of the runner's id: a claimed run is ended only if its runner's id begins so; '' for a run that
 --       is not claimed, '1' if the worker was lost: if the turn may have another attempt, only the lease ends, and an
---       unclaimed run is published again, list of dead letters, number of processes that may be lost before one has
---       claimed the run, number of Celery's retries of the message that the call is about ('' for no message), final
---       event
+--       unclaimed run is published again, list of dead letters, number of lost processes after which an unclaimed run
+--       ends, retry count of the Celery message that caused the call ('' for no message), final event
 -- returns {'over', version, state}: the run has ended, by this call or before
 --       | {'unchanged'}: the run does not exist, belongs to another process or to a later retry, or will have another
 --       attempt

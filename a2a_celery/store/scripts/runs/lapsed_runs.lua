@@ -1,5 +1,5 @@
--- lapsed_runs: return runs whose lease has expired. Redis refuses the script if there are any and it refuses writes. A
--- lease that ends later than the longest lease is shortened: it was written before the clock was set back.
+-- lapsed_runs: return runs whose lease has expired. If there are such runs and Redis refuses writes, the script fails.
+-- A lease that ends later than the longest lease is shortened: it was written before the clock was set back.
 -- KEYS  leases
 -- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any), µs of the
 --       longest lease ('' for any)

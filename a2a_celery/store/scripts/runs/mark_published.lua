@@ -1,5 +1,5 @@
--- mark_published: record that the broker has runs, so that no watcher publishes them soon. No effect on a claimed run.
--- A prefetched run is due when its worker counts as lost.
+-- mark_published: record that the broker has the messages of runs, so that no watcher publishes the runs soon. No
+-- effect on a claimed run. A prefetched run is due when its worker counts as lost.
 -- KEYS  list of queued runs, then the record of each run's task
 -- ARGV  for each run: "<task id>.<run>", µs until a watcher publishes the run if no worker claims it
 -- returns nil

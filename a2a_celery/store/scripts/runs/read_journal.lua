@@ -2,7 +2,7 @@
 -- the last page. A page may repeat entries of earlier pages.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, cursor, bytes after which the page ends
--- returns {'page', next cursor, keys and entries in turn} | {'lost'}
+-- returns {'page', next cursor, {key, entry, …}} | {'lost'}
 -- requires: tasks
 local journal = KEYS[11]
 local run, token, cursor, max_bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])

@@ -1,9 +1,10 @@
--- record_result: record the state that the result backend has of a run that a worker without this package executes.
--- SUBMITTED or WORKING → WORKING. The run stays queued, because such a worker claims no run.
+-- record_result: record the state that the result backend reports for a run. A worker without this package executes the
+-- run. SUBMITTED or WORKING → WORKING. The run stays queued, because such a worker claims no run.
 -- KEYS  keys of the task
 -- ARGV  run, and to write: state that was recorded before ('' for none), state to record, its event
 -- returns {'unchanged'}: no such run of a plain task, or a worker with this package has claimed or retried it
---       | {'unclaimed', context, recorded state ('' for none)}: nothing was written, as another state was recorded
+--       | {'unclaimed', context, recorded state ('' for none)}: the call only reads, or another state was recorded
+--       since
 --       | {'written', version, state}
 -- requires: events, notifications, runs, tasks, time
 local record = KEYS[1]

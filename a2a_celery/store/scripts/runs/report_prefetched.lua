@@ -1,5 +1,5 @@
--- report_prefetched: record that a worker has prefetched runs. They are published again when the worker counts as lost,
--- and at the latest when a run that was just published is.
+-- report_prefetched: record that a worker has prefetched runs. The runs are published again when the worker counts as
+-- lost, or in any case some time after the first report.
 -- KEYS  list of queued runs, then the record of each run's task
 -- ARGV  µs until the worker counts as lost, µs until the runs are published again in any case, then for each run: task
 --       id, run

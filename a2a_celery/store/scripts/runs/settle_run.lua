@@ -7,9 +7,9 @@
 --       µs until a pause ends (0 for never), FAILED event that ends the pause, list of dead letters if a FAILED task
 --       leaves a dead letter ('' for none), JSON Schema of the answer ('' for none), reminders of the question ('' for
 --       none), the session: the arguments of save_session ('' for none), events
--- returns {'settled', version, state, run to publish ('' for none), its options, its task} | {'lost', see
---       missing_events}
---       | {'illegal', number of the event, state} | {'conflict', version}: another run has saved the session since
+-- returns {'settled', version, state, run to publish ('' for none), its options, its task}
+--       | {'lost', see missing_events} | {'illegal', number of the event, state}
+--       | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
 -- requires: child_waits, context_queue, events, incoming, keys, notifications, reminders, retirement, runs, sessions, states, status, tasks, time, turns
 local record = KEYS[1]

@@ -1,5 +1,5 @@
--- acquire_ended_parents: return the live children of tasks that ended without a result to one watcher, which cancels
--- them. A parent is due again later, until no child is left that is canceled with it. Does not change the tasks.
+-- acquire_ended_parents: return the live children to cancel of tasks that ended without a result, each to one watcher.
+-- A parent is due again later, until no live child is left that is cancelled with it. Does not change the tasks.
 -- KEYS  list of ended parents
 -- ARGV  key prefix, maximum number of parents, µs until a parent is due again
 -- returns {id of the parent, id, context and scope of a child, …}; parents without such children leave the list

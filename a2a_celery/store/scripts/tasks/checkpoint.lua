@@ -1,9 +1,8 @@
 -- checkpoint: save the state of a session of a run that continues. Does not change the task.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of confirmed events of the run, and the session: the arguments of save_session
--- returns {'saved'}, also for a repeated call | {'lost', see missing_events} | {'conflict', version}: another run has
---       saved the
---       session since
+-- returns {'saved'}, also for a repeated call | {'lost', see missing_events}
+--       | {'conflict', version}: another run has saved the session since
 -- requires: runs, sessions, tasks
 local run, token, confirmed, first_session = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), 4
 local session, version = ARGV[4], tonumber(ARGV[5])

@@ -1,6 +1,6 @@
 -- continue_task: accept a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run;
--- while a run is open, the agent's on_message decides: the message waits for its end, can be read by the run, interrupts
--- the run, or is refused.
+-- while a run is open, the agent's on_message decides: the message waits for the end of the run, can be read by the
+-- run, interrupts the run, or is refused.
 -- KEYS  keys of the task
 -- ARGV  scope, context id ('' if the client named none), nonce of the call, µs until a watcher publishes the run,
 --       message event, SUBMITTED event, request, caller, maximum number of waiting messages, options of the run, key of
@@ -12,10 +12,11 @@
 -- returns {'begun', run, snapshot, '1' if the run is blocked, '1' if the broker has the message of the run}
 --       | {'waiting', number of waiting messages, snapshot}
 --       | {'delivered', snapshot}: the open run can read the message, or is interrupted | {'working'}: a run is open
---       | {'question', run, JSON Schema of the answer}: the message answers the question of another run
+--       | {'question', run, JSON Schema of the answer}: the caller must validate the message, which answers the
+--       question of the run
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
---       | {'known', task id, version, turns ahead}: the message was accepted before
+--       | {'known', task id, version, preceding turns}: the message was accepted before
 --       | {'conflict'}: another message has the same id | {'limited', see check_limits}
 -- requires: broker, configs, context_queue, full_store, incoming, limits, messages, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 local record, history, waiting_turns = KEYS[1], KEYS[3], KEYS[7]

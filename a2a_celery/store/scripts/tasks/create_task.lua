@@ -5,29 +5,34 @@
 --       the status has a message, message event, WORKING event, options of the run, key of the message id ('' to accept
 --       any), digest of the message, ms for which the id is remembered, queue of the context ('' if its runs are not
 --       serialized), limits as in check_limits, reply channel ('' for none), '1' if it receives final states only, the
+--       tick of a schedule: the arguments of refused_tick, and packed metadata, the
 --       parent: the arguments of find_parent, and for a child a suffix of the task event and packed metadata, the
 --       message of the run: the arguments of push_message, and a push-notification config: the arguments of save_config
 -- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child, '1' if the broker has
 --       the message of the run}; a repeated call returns the current values of the last three
---       | {'known', task id, version, turns ahead}: the message was accepted before | {'conflict'}: another message has
---       its id
---       | {'blobs_expired'}: the blobs may be removed | {'limited', see check_limits}
+--       | {'known', task id, version, preceding turns}: the message was accepted before
+--       | {'conflict'}: another message has the same id
+--       | {'blobs_expired'}: the blobs may have been removed | {'limited', see check_limits}
+--       | {'skipped'}: a task of the schedule is SUBMITTED or WORKING
+--       | {'repeated', tag of the task}: the tick was handled before; the tag is '' if the tick was skipped
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
--- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, limits, messages, options, states, status, stored_bytes, tasks, time
+-- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, messages, options, schedules, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
 local task_id, context_id, scope, scope_index, context_index, agent, owner, retention, leases, dispatch = unpack(ARGV, 1, 10)
 local due_us, request, caller, task_event, status_event, has_message, message, working_event, options = unpack(ARGV, 11, 19)
 local message_key, digest, window_ms, context_queue, limits, reply_channel, final_only = unpack(ARGV, 20, 26)
-local first_parent, parent_id, task_suffix, parent_metadata = 27, ARGV[27], ARGV[31], ARGV[32]
-local first_message, config, first_config = 33, ARGV[42], 42
+local first_tick, schedule_index, ticks, tick, tick_metadata = 27, ARGV[27], ARGV[28], ARGV[29], ARGV[32]
+local first_parent, parent_id, task_suffix, parent_metadata = 33, ARGV[33], ARGV[37], ARGV[38]
+local first_message, config, first_config = 39, ARGV[48], 48
 
 if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
-local first_entry = redis.call('LINDEX', log, 0)
-local function created(at)
-  local r = load_record(KEYS)
+local r = redis.call('EXISTS', record) == 1 and load_record(KEYS)
+if r then
+  local at = string.match(log_entry(KEYS, r, 1), '^%d+')
   return {'created', at, is_blocked(KEYS, r) and '1' or '0', r.parent and '1' or '0', is_published(KEYS, r.run)}
 end
-if first_entry then return created(string.match(first_entry, '^%d+')) end
+local refused = refused_tick(first_tick, retention)
+if refused then return refused end
 local accepted = find_accepted(message_key)
 if accepted then
   if accepted[1] ~= digest then return {'conflict'} end
@@ -54,6 +59,11 @@ if parent then
   join_family(KEYS, parent, parent_id)
   merge_metadata(KEYS, parent_metadata)
 end
+if schedule_index ~= '' then
+  redis.call('HSET', record, 'schedule_index', schedule_index, 'tick', tick)
+  merge_metadata(KEYS, tick_metadata)
+  record_tick(ticks, tick, task_tag(KEYS), retention)
+end
 redis.call('RPUSH', log, micros(at) .. ' ' .. task_event)
 redis.call('RPUSH', history, message)
 if is_counted then
@@ -61,7 +71,8 @@ if is_counted then
   redis.call('HSET', record, 'quota_account', account)
   count_growth({leases = leases, quota_account = account, size_growth = size})
 end
-add_to_indexes(KEYS, {scope = scope, scope_index = scope_index, context_index = context_index, retention = retention}, SUBMITTED, at)
+add_to_indexes(KEYS, {scope = scope, scope_index = scope_index, context_index = context_index, retention = retention,
+  schedule_index = schedule_index ~= '' and schedule_index}, SUBMITTED, at)
 local is_serialized = context_queue ~= ''
 if is_serialized then redis.call('HSET', record, 'context_queue', context_queue) end
 if queue then redis.call('HSET', record, 'queue', queue) end

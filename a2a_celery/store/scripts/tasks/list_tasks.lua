@@ -57,7 +57,7 @@ for i = 1, math.min(size, #members) do
   local keys = keys_of(prefix, members[i][2])
   local r = load_summary(keys)
   if r then
-    bytes = bytes + math.max(#r.status, reads_contents and r.size or 0)
+    bytes = bytes + math.max(r.packed and r.size or #r.status, reads_contents and r.size or 0)
     if bytes > max_bytes and #page > 3 then
       page[2] = '1'
       break

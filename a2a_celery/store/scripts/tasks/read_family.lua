@@ -2,7 +2,8 @@
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), key prefix
 -- returns nil: the task does not exist | {task, parent ({} for none), child, …}, each as {id, agent, state, µs of the
---       status, '1' if it is canceled with its parent}; agent, state and µs of a task that is not in the store are ''
+--       status, '1' if it is cancelled with its parent}. Agent, state and µs of a parent that is not in the store are
+--       ''; children that are not in the store are left out.
 -- requires: keys
 local record = KEYS[1]
 local scope, prefix = ARGV[1], ARGV[2]

@@ -4,7 +4,8 @@
 -- ARGV  task id, context id, scope, scope index, context index, owner, retention in seconds, list of leases, list of
 --       queued runs, version that the task was derived from (0 for a first write), '1' to overwrite any live version
 --       (CANCELED), then 'event' and one event, or 'task' and the arguments of replace_task
--- returns {'saved', version} | {'stale', stored version (0 for none)} | {'blobs_expired'}: the blobs may be removed
+-- returns {'saved', version} | {'stale', stored version (0 for none in the scope)} | {'blobs_expired'}: the blobs may
+--       have been removed
 -- requires: blobs, events, notifications, replacement, retirement, states, tasks, time
 local record = KEYS[1]
 local task_id, context_id, scope, scope_index, context_index, owner, retention, leases, dispatch = unpack(ARGV, 1, 9)
@@ -21,7 +22,7 @@ if not r then
   redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
     'context_index', context_index, 'agent', '', 'owner', owner, 'retention', retention, 'leases', leases,
     'dispatch', dispatch, 'request', '', 'caller', '')
-  r = {task_id = task_id, scope = scope, scope_index = scope_index, context_index = context_index, retention = retention,
+  r = {task_id = task_id, context = context_id, scope = scope, scope_index = scope_index, context_index = context_index, retention = retention,
     leases = leases, dispatch = dispatch, state = 0, version = 0, run = 0, phase = '', token = '', runner = '', seq = 0, turn = 1,
     attempt = 1, cancel_requested = '0', nonce = '', has_message = '0'}
 end

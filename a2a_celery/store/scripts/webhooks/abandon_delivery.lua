@@ -1,7 +1,7 @@
--- abandon_delivery: give up a delivery. No event is delivered until an operator replays it or the config is replaced.
+-- abandon_delivery: give up a delivery. No event is delivered until the delivery is replayed or the config is replaced.
 -- KEYS  keys of the task
 -- ARGV  quoted config id, token of the lease, JSON of the failure, JSON of the attempt ('' for none)
--- returns 1, or 0 if the cursor does not exist or is leased to another deliverer
+-- returns 1, or 0 if the cursor does not exist or the token no longer holds its lease
 -- requires: attempts, deliveries, expiry, keys, tasks, time
 local config, token, failure, attempt = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

@@ -1,8 +1,9 @@
--- acquire_bytes: take bytes for a post from the bucket of an owner and a host (GCRA: the bucket is the time at which it
--- is full).
+-- acquire_bytes: take bytes for a post from the bucket of an account and a host (GCRA: the bucket is stored as the time
+-- at which it is full).
 -- KEYS  bucket
 -- ARGV  µs of the window, size of the bucket in bytes, bytes of the post
--- returns '0': taken; the last post may take more than is left | µs until the bucket has a byte; then nothing changes
+-- returns '0': taken; a post may take more bytes than the bucket has | µs until the bucket has a byte; then nothing
+--       changes
 -- requires: full_store, time
 local bucket = KEYS[1]
 local window, size, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -4,8 +4,8 @@
 -- ARGV  quoted config id, token of the lease, version, µs of the lease, '1' if the event of that version was posted, µs
 --       at which that event was recorded ('' for unknown), JSON of the attempt ('' for none)
 -- returns 'more': further events are undelivered, and the cursor stays leased | 'done': all events are delivered
---       | 'lost': the cursor does not exist, or is leased to another deliverer, or the log does not have that event;
---       then the cursor is due at once, from its stored position
+--       | 'lost': the cursor does not exist, the token no longer holds its lease, or the log does not have that event;
+--       in the last case the cursor is due at once, from its stored position
 -- requires: attempts, deliveries, full_store, log_lookup, tasks, time
 local record = KEYS[1]
 local config, token, version, lease_us = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -16,7 +16,7 @@ if not r then return 'lost' end
 local cursor, is_repeated = leased_delivery(KEYS, config, token)
 if not cursor then return is_repeated and 'done' or 'lost' end
 allow_on_full_store(record)
-if recorded_us ~= '' and not has_event(KEYS, version, recorded_us) then
+if recorded_us ~= '' and not has_event(KEYS, r, version, recorded_us) then
   update_delivery(KEYS, config, 'token', false, 'settled', token)
   schedule_delivery(KEYS, r, config, cursor.delivered, 0)
   return 'lost'

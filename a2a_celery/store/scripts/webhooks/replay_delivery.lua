@@ -1,4 +1,4 @@
--- replay_delivery: schedule the events that were not delivered at once, also after the delivery was given up.
+-- replay_delivery: schedule the undelivered events at once, even if the delivery was given up.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), quoted config id, nonce of the call
 -- returns 'missing' | 'replayed', also for a repeated call | 'alive': nothing failed, or a deliverer has leased the

@@ -13,7 +13,7 @@ local version, recorded_us, nonce = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local r = load_record(KEYS)
 local cursor = r and (scope == '*' or r.scope == scope) and load_delivery(KEYS, config)
 if not cursor then return 'missing' end
-if version > 0 and not has_event(KEYS, version, recorded_us) then return 'gone' end
+if version > 0 and not has_event(KEYS, r, version, recorded_us) then return 'gone' end
 if version > cursor.delivered then
   retry_delivery(KEYS, r, config, cursor, nonce)
   return 'requested'

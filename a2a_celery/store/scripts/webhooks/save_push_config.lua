@@ -1,4 +1,4 @@
--- save_push_config: save a push-notification config of a task, and replace one with the same id. The undelivered events
+-- save_push_config: save a push-notification config of a task, or replace one with the same id. The undelivered events
 -- of a replaced config are due at once at the new address; a deliverer loses its lease.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), and the config: the arguments of save_config

@@ -1,4 +1,4 @@
--- scan_deliveries: return a page of the list of due or of dead deliveries.
+-- scan_deliveries: return a page of the deliveries with undelivered events, or of the dead deliveries.
 -- KEYS  list
 -- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if scores are due times
 -- returns {next cursor ('0' after the last page), µs now, delivery_summary of each cursor}. A cursor may appear twice;

@@ -1,5 +1,4 @@
--- secrets_in_use: return the fingerprints of the secrets that configs or sessions are sealed with, and forget unused
--- ones.
+-- secrets_in_use: return the fingerprints of the secrets that seal configs or sessions, and forget unused secrets.
 -- KEYS  secrets
 -- ARGV  none
 -- returns {fingerprint, …}

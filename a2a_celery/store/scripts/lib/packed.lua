@@ -1,0 +1,92 @@
+-- requires: stored_bytes, time
+
+-- An ended task never changes, and most ended tasks are small. The script that ends a small task packs it: log and
+-- steps become one string under the key of the log, in which two unused bytes stand for the ids of task and context.
+-- The string begins with these bytes, the length of the status and the status, so that lists of tasks read nothing
+-- else. The last entry lacks its event, which is the status. History, artifacts and status are deleted, because they
+-- follow from the log. The record is written anew, because Redis encodes a hash that once had a large field as a hash
+-- table, which takes three times the memory. It lacks the fields in DERIVED.
+
+local PACKED_ENTRIES = 16
+local PACKED_BYTES = 8192
+
+-- Fields that `load_record` derives, and the size, which changes.
+local DERIVED = {status = true, size = true, scope_index = true, context_index = true, leases = true, dispatch = true}
+
+-- Return a byte that does not occur in `text` and is not magic in patterns, or nil. Valid UTF-8 contains none of the
+-- bytes that are tried first.
+local function unused_byte(text)
+  for code = 255, 128, -1 do
+    if not string.find(text, string.char(code), 1, true) then return string.char(code) end
+  end
+end
+
+local function replaced(text, id, mark)
+  if id == '' then return text end
+  return (string.gsub(text, string.gsub(id, '%W', '%%%0'), mark))
+end
+
+-- Return the event of a log entry.
+local function event_of(entry) return string.sub(entry, string.find(entry, ' ', 1, true) + 1) end
+
+-- Return true if an entry has parts in the object store.
+local function has_blobs(entry) return string.byte(event_of(entry)) == 0 end
+
+-- Write the record anew, and delete all contents of the task.
+local function rewrite_record(keys, r)
+  local fields, kept = redis.call('HGETALL', keys[1]), {'packed', '1', 'size', micros(r.size)}
+  for i = 1, #fields, 2 do
+    if not DERIVED[fields[i]] then kept[#kept + 1], kept[#kept + 2] = fields[i], fields[i + 1] end
+  end
+  local artifacts = redis.call('LRANGE', keys[4], 0, -1)
+  for i, artifact_id in ipairs(artifacts) do artifacts[i] = keys[5] .. artifact_id end
+  redis.call('DEL', keys[1], keys[2], keys[3], keys[4], keys[10], unpack(artifacts))
+  redis.call('HSET', keys[1], unpack(kept))
+end
+
+-- Pack an ended task if it is small and its last entry is its status. The caller saves the record.
+local function pack_task(keys, r)
+  if r.version > PACKED_ENTRIES or (r.size or 0) > PACKED_BYTES then return end
+  local entries, steps = redis.call('LRANGE', keys[2], 0, -1), redis.call('LRANGE', keys[10], 0, -1)
+  if #entries ~= r.version or event_of(entries[r.version]) ~= r.status then return end
+  for _, entry in ipairs(entries) do
+    if has_blobs(entry) then return end
+  end
+  local last = entries[r.version]
+  entries[r.version] = string.sub(last, 1, #last - #r.status)
+  local packed = cmsgpack.pack({entries, steps})
+  entries[r.version] = last
+  local mark_of_task = unused_byte(packed .. r.status)
+  local mark_of_context = mark_of_task and unused_byte(packed .. r.status .. mark_of_task)
+  if not mark_of_context then return end
+  local function without_ids(text) return replaced(replaced(text, r.task_id, mark_of_task), r.context, mark_of_context) end
+  local status = without_ids(r.status)
+  local value = mark_of_task .. mark_of_context .. #status .. ' ' .. status .. without_ids(packed)
+  add_size(r, #value - (r.size or 0))
+  rewrite_record(keys, r)
+  redis.call('SET', keys[2], value)
+  r.packed, r.entries = '1', entries
+end
+
+-- Return a part of the stored string `value` with the ids of the task.
+local function with_ids(r, value, part)
+  local ids = {[string.sub(value, 1, 1)] = r.task_id, [string.sub(value, 2, 2)] = r.context}
+  return (string.gsub(part, '[' .. string.sub(value, 1, 2) .. ']', ids))
+end
+
+-- Return the status event of a packed task with the stored string, and the index at which entries and steps begin in
+-- the string. `r` has task_id and context.
+local function unpack_status(keys, r)
+  local value = redis.call('GET', keys[2])
+  local length, first = string.match(value, '^(%d+) ()', 3)
+  local rest = first + length
+  return with_ids(r, value, string.sub(value, first, rest - 1)), value, rest
+end
+
+-- Return the log entries of a packed task, and its steps. `r` has task_id and context.
+local function unpack_task(keys, r)
+  local status, value, rest = unpack_status(keys, r)
+  local entries, steps = unpack(cmsgpack.unpack(with_ids(r, value, string.sub(value, rest))))
+  entries[#entries] = entries[#entries] .. status
+  return entries, steps
+end

@@ -1,0 +1,11 @@
+-- skipped_ticks: return the ticks of a schedule that created no task, newest first.
+-- KEYS  ticks of the schedule
+-- ARGV  none
+-- returns the µs of each tick
+local ticks = KEYS[1]
+
+local reply = {}
+for _, member in ipairs(redis.call('ZREVRANGE', ticks, 0, -1)) do
+  reply[#reply + 1] = string.match(member, '^(%d+) $')
+end
+return reply

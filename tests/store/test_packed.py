@@ -1,0 +1,177 @@
+"""Packing of small ended tasks: memory use, and unchanged contents."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from a2a.types import Part, TaskArtifactUpdateEvent
+
+from a2a_celery.lifecycle import EventId, fold
+from a2a_celery.lifecycle.execution import ExecutionState as S
+from a2a_celery.lifecycle.execution import Step, Transition
+from a2a_celery.lifecycle.outcomes import agent_message
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.log.pages import read_log
+from a2a_celery.store.runs.release import read_steps
+from a2a_celery.store.tasks.commands import (
+    continue_task,
+    create_task,
+    list_tasks,
+    read_final_task,
+    read_task,
+)
+from a2a_celery.store.tasks.results import Created
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, status
+
+ECHO_BYTES = 1500
+"""Maximum memory of a finished echo in Redis in bytes, including its entries in the indexes."""
+
+RUNNER = "worker-host.12345.0a1b2c3d"
+
+
+def steps() -> list[Step]:
+    """Return the steps of a run without calls."""
+    transitions = (Transition(1, S.IDLE, S.INITIALIZING, 10**15), Transition(2, S.INITIALIZING, S.COMPLETED, 10**15))
+    return [Step(1, 1, RUNNER, transition) for transition in transitions]
+
+
+async def is_packed(seeds: Seeds, task_id: str) -> bool:
+    return bool(await seeds.store.redis.type(seeds.keys.task(task_id).log) == b"string")
+
+
+async def test_memory_of_a_finished_echo(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    tasks = 300
+    for _ in range(tasks):
+        claim = await seeds.claimed(context_id=str(uuid4()))
+        answer = chunk("hello", str(uuid4()), append=False)
+        answer.task_id, answer.context_id = claim.ref.task_id, claim.task.context_id
+        end = status(COMPLETED)
+        end.task_id, end.context_id = answer.task_id, answer.context_id
+        await seeds.settled(claim, steps()[0], answer, steps()[1], end)
+
+    used = 0
+    async for key in store.redis.scan_iter():
+        used += await store.redis.memory_usage(key, samples=0) or 0
+
+    assert used / tasks <= ECHO_BYTES
+
+
+@pytest.mark.parametrize("task_id", ["plain", "a:b", "with space", "100%", "{brace}", "-", "ünï", "t.1", CONTEXT])
+async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, seeds: Seeds, task_id: str) -> None:
+    claim = await seeds.claimed(await seeds.created(task_id=task_id))
+    await seeds.settled(claim, status(INPUT_REQUIRED, f"Which {task_id}?", step=1))
+    before = (await store.run(read_log(keys, task_id, 0))).entries
+    sent = request("next", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="1"))
+    claim = await seeds.claimed(task_id, run=2)
+    await seeds.appended(claim, *steps()[:1], chunk("a", task_id), chunk(f"b {CONTEXT}", task_id), chunk("c", "other"))
+    live = (await store.run(read_log(keys, task_id, 0))).entries
+
+    await seeds.settled(claim, *steps()[1:], status(WORKING, "busy"), status(COMPLETED, "done", end=1), before=4)
+
+    assert await is_packed(seeds, task_id)
+    page = await store.run(read_log(keys, task_id, 0))
+    assert page.entries[: len(live)] == live
+    assert live[: len(before)] == before
+    assert [entry.version for entry in page.entries] == list(range(1, page.version + 1))
+    await seeds.require_consistent(task_id)
+    found = await store.run(read_steps(keys, task_id))
+    assert found is not None
+    assert list(found.steps) == steps()
+    assert await leaks(store, keys) == []
+
+
+@pytest.mark.parametrize("length", [None, 0, 1, 2, 100])
+@pytest.mark.parametrize("artifacts", [True, False])
+async def test_parts_of_a_packed_task(
+    store: AsyncStore, keys: Keys, seeds: Seeds, length: int | None, artifacts: bool
+) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    await seeds.settled(claim, status(WORKING, "one", a=1), chunk("x"), status(FAILED, "two", b=2))
+    assert await is_packed(seeds, task_id)
+    page = await store.run(read_log(keys, task_id, 0))
+    wanted = fold(page.entries)
+    if length is not None:
+        del wanted.history[: max(0, len(wanted.history) - length)]
+    if not artifacts:
+        wanted.ClearField("artifacts")
+
+    what: dict[str, Any] = {"history_length": length, "artifacts": artifacts}
+    answer = await store.run(read_task(keys, ANN, task_id, **what))
+    listed = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=9, **what))
+
+    assert answer == (wanted, page.entries[-1].id)
+    assert listed.tasks == [wanted]
+
+
+async def test_pages_of_a_packed_log(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    task_id = claim.ref.task_id
+    await seeds.settled(claim, chunk("x" * 100), chunk("y"), status(COMPLETED))
+    entries = (await store.run(read_log(keys, task_id, 0))).entries
+
+    for after in range(len(entries) + 1):
+        position = entries[after - 1].id if after else 0
+        page = await store.run(read_log(keys, task_id, position))
+        assert (page.entries, page.restored) == (entries[after:], False)
+        limited = await store.run(read_log(keys, task_id, position, limit=2))
+        assert limited.entries == entries[after : after + 2]
+        small = await store.run(read_log(keys, task_id, position, max_bytes=1))
+        assert small.entries == entries[after : after + 1]
+    assert (await store.run(read_log(keys, task_id, EventId(2, 7)))).restored
+
+
+async def test_a_repeated_call_finds_the_packed_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    sent = request(task_id="t", context_id=CONTEXT)
+    create = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION)
+    first = await store.run(create)
+    assert isinstance(first, Created)
+    claim = await seeds.claimed("t")
+    settled = await seeds.settled(claim, status(COMPLETED))
+    stored = await seeds.everything()
+
+    again = await store.run(create)
+
+    assert isinstance(again, Created)
+    assert again.task == first.task
+    assert await seeds.settled(claim, status(COMPLETED)) == settled
+    assert await seeds.everything() == stored
+
+
+async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed(working=False)
+    answer = agent_message("hi", claim.ref.task_id, CONTEXT)
+
+    await seeds.settled(claim, answer)
+
+    assert await is_packed(seeds, claim.ref.task_id)
+    found = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
+    assert found is not None
+    assert found.answer == answer
+
+
+def every_byte() -> TaskArtifactUpdateEvent:
+    """Return an artifact that contains every byte, so that no byte can serve as a marker."""
+    event = chunk("")
+    event.artifact.parts.append(Part(raw=bytes(range(256))))
+    return event
+
+
+@pytest.mark.parametrize("kind", ["entries", "bytes", "marks"])
+async def test_a_task_that_is_not_packed(store: AsyncStore, keys: Keys, seeds: Seeds, kind: str) -> None:
+    contents = {
+        "entries": [chunk(str(n)) for n in range(14)],
+        "bytes": [chunk("x" * 8192)],
+        "marks": [every_byte()],
+    }
+    claim = await seeds.claimed()
+
+    await seeds.settled(claim, *contents[kind], status(CANCELED))
+
+    assert not await is_packed(seeds, claim.ref.task_id)
+    await seeds.require_consistent(claim.ref.task_id)

@@ -1,0 +1,229 @@
+"""Ticks of schedules: one task for a tick, the overlap rules, and the lists of a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.tasks.commands import create_task, request_cancel
+from a2a_celery.store.tasks.results import Created, TickRepeated, TickSkipped
+from a2a_celery.store.tasks.schedules import (
+    EarlierTask,
+    Tick,
+    earlier_tasks,
+    schedule_indexes,
+    skipped_ticks,
+    time_of_tick,
+)
+from tests.support.leaks import leaks
+from tests.support.seeds import ANN, RETENTION, Seeds, at_once, request, status
+
+from .test_cost import Meter
+
+AT = 1_900_000_000_000_000
+MINUTE = 60_000_000
+NIGHTLY = Tick("nightly report: {1}", AT)
+
+
+def after(minutes: float, tick: Tick = NIGHTLY, **fields: Any) -> Tick:
+    return replace(tick, at_us=AT + round(minutes * MINUTE), **fields)
+
+
+class Schedule:
+    """Ticks in a store."""
+
+    def __init__(self, seeds: Seeds) -> None:
+        self.seeds, self.store, self.keys = seeds, seeds.store, seeds.keys
+
+    def create(self, tick: Tick, **options: Any) -> Any:
+        task_id = tick.task_id(self.keys)
+        sent = request(task_id=task_id, context_id=task_id)
+        return create_task(
+            self.keys, ANN, task_id, task_id, sent, caller=b"{}", retention=RETENTION, tick=tick, **options
+        )
+
+    async def tick(self, tick: Tick, **options: Any) -> Any:
+        return await self.store.run(self.create(tick, **options))
+
+    async def started(self, tick: Tick, **options: Any) -> str:
+        result = await self.tick(tick, **options)
+        assert isinstance(result, Created), result
+        return result.task.id
+
+    async def listed(self) -> dict[int, list[str]]:
+        """Return the tasks of the schedule by state."""
+        found = {}
+        for name in schedule_indexes(self.keys, NIGHTLY.schedule):
+            tags = [tag.decode() for tag in await self.store.redis.zrange(name, 0, -1)]
+            if tags:
+                found[int(name.rpartition(":")[2])] = tags
+        return found
+
+
+@pytest.fixture
+def schedule(seeds: Seeds) -> Schedule:
+    return Schedule(seeds)
+
+
+async def test_a_tick_starts_one_task_that_names_its_schedule(schedule: Schedule, seeds: Seeds, keys: Keys) -> None:
+    first = await schedule.tick(NIGHTLY)
+    again = await schedule.tick(NIGHTLY)
+
+    task = await seeds.task(first.task.id)
+    assert isinstance(again, Created)
+    assert again.task.id == first.task.id
+    assert dict(task.metadata) == dict(first.task.metadata)
+    assert dict(task.metadata) == {
+        "a2a_celery/schedule": NIGHTLY.schedule,
+        "a2a_celery/scheduledAt": time_of_tick(AT).isoformat(),
+    }
+    assert await schedule.listed() == {SUBMITTED: [task.id]}
+    await seeds.require_consistent(task.id)
+    assert await leaks(seeds.store, keys) == []
+
+
+async def test_equal_ticks_at_once_start_one_task(schedule: Schedule, seeds: Seeds) -> None:
+    ticks = [after(n / 100, window_us=MINUTE) for n in range(8)]
+    results = await at_once(*(schedule.tick(tick) for tick in ticks))
+
+    [created] = [result for result in results if isinstance(result, Created)]
+    assert [result for result in results if result is not created] == [TickRepeated(created.task.id)] * 7
+
+
+async def test_a_tick_stays_handled_after_its_task_was_removed(
+    schedule: Schedule, seeds: Seeds, store: AsyncStore, keys: Keys
+) -> None:
+    task_id = await schedule.started(NIGHTLY)
+    claim = await seeds.claimed(task_id)
+    await seeds.settled(claim, status(COMPLETED))
+    await store.redis.delete(*(key for key in keys.task(task_id) if ":chunks" not in key))
+
+    assert await schedule.tick(NIGHTLY) == TickRepeated(task_id)
+    assert 0 < await store.redis.ttl(keys.ticks(NIGHTLY.schedule)) <= 86400
+
+
+@pytest.mark.parametrize(("minutes", "equal"), [(-1.0, True), (0.9, True), (-1.1, False), (1.1, False)])
+async def test_ticks_within_the_window_are_equal(schedule: Schedule, minutes: float, equal: bool) -> None:
+    started = await schedule.started(replace(NIGHTLY, overlap="queue"))
+
+    result = await schedule.tick(after(minutes, window_us=MINUTE, overlap="queue"))
+
+    assert (result == TickRepeated(started)) is equal
+
+
+async def test_a_tick_is_skipped_while_a_task_runs(schedule: Schedule, seeds: Seeds, store: AsyncStore) -> None:
+    task_id = await schedule.started(NIGHTLY)
+    results = [await schedule.tick(after(1))]
+    claim = await seeds.claimed(task_id)
+    results.append(await schedule.tick(after(2)))
+    await seeds.settled(claim, status(COMPLETED))
+
+    assert results == [TickSkipped(), TickSkipped()]
+    assert await schedule.tick(after(1)) == TickRepeated("")
+    assert isinstance(await schedule.tick(after(3)), Created)
+    skipped = await store.run(skipped_ticks(seeds.keys, NIGHTLY.schedule))
+    assert skipped == [time_of_tick(AT + n * MINUTE) for n in (2, 1)]
+
+
+async def test_a_task_that_waits_for_its_client_does_not_run(schedule: Schedule, seeds: Seeds) -> None:
+    claim = await seeds.claimed(await schedule.started(NIGHTLY))
+    await seeds.settled(claim, status(INPUT_REQUIRED, "?"))
+
+    assert isinstance(await schedule.tick(after(1)), Created)
+
+
+@pytest.mark.parametrize("overlap", ["queue", "cancel"])
+async def test_runs_of_a_schedule_are_executed_one_after_the_other(
+    schedule: Schedule, seeds: Seeds, keys: Keys, overlap: Any
+) -> None:
+    first = await schedule.started(replace(NIGHTLY, overlap=overlap))
+    claim = await seeds.claimed(first)
+    second = await schedule.tick(after(1, overlap=overlap))
+    blocked = await seeds.store.redis.zrange(keys.blocked, 0, -1)
+    leaking = await leaks(seeds.store, keys)
+    await seeds.settled(claim, status(COMPLETED))
+
+    assert second.is_blocked
+    assert blocked == [f"{second.task.id}.1".encode()]
+    assert leaking == []
+    assert await seeds.store.redis.zrange(keys.dispatch, 0, -1) == blocked
+    assert await leaks(seeds.store, keys) == []
+
+
+async def test_only_tasks_of_earlier_ticks_are_cancelled(schedule: Schedule, seeds: Seeds, store: AsyncStore) -> None:
+    ticks = [after(n, overlap="cancel") for n in range(4)]
+    ended, running, queued, later = [await schedule.started(tick) for tick in ticks]
+    await store.run(request_cancel(seeds.keys, ANN, ended, ended))
+    await seeds.claimed(running)
+
+    found = await store.run(earlier_tasks(seeds.keys, ticks[3]))
+
+    assert sorted(task.task_id for task in found) == sorted([running, queued])
+    assert EarlierTask(queued, queued, ANN) in found
+    assert await store.run(earlier_tasks(seeds.keys, ticks[0])) == []
+    assert later not in [task.task_id for task in found]
+
+
+async def test_the_lists_of_a_schedule_end_with_its_tasks(
+    schedule: Schedule, seeds: Seeds, store: AsyncStore, keys: Keys
+) -> None:
+    names = [await schedule.started(after(n, overlap="queue")) for n in range(3)]
+    claim = await seeds.claimed(names[0])
+    listed = await schedule.listed()
+    await seeds.settled(claim, status(COMPLETED))
+    for task_id in names[1:]:
+        await store.run(request_cancel(keys, ANN, task_id, task_id))
+
+    assert listed == {WORKING: names[:1], SUBMITTED: names[1:]}
+    assert await schedule.listed() == {COMPLETED: names[:1], CANCELED: names[1:]}
+    assert await leaks(store, keys) == []
+    for name in schedule_indexes(keys, NIGHTLY.schedule):
+        if await store.redis.exists(name):
+            assert 0 < await store.redis.ttl(name) <= RETENTION
+
+
+async def test_the_ticks_of_a_schedule_are_bounded(schedule: Schedule, store: AsyncStore, keys: Keys) -> None:
+    ticks = keys.ticks(NIGHTLY.schedule)
+    await store.redis.zadd(ticks, {f"{AT + n} ": AT + n for n in range(1000)})
+
+    new = await schedule.tick(after(1))
+    too_old = await schedule.tick(after(-1))
+
+    assert isinstance(new, Created)
+    assert too_old == TickRepeated("")
+    assert await store.redis.zcard(ticks) == 1000
+    assert await store.redis.zscore(ticks, f"{AT} ") is None
+
+
+async def test_a_tick_costs_the_same_with_many_ticks_and_tasks(
+    schedule: Schedule, store: AsyncStore, keys: Keys, seeds: Seeds
+) -> None:
+    meter = Meter(store)
+    queued = replace(NIGHTLY, overlap="queue")
+    await schedule.tick(queued)
+    early = await meter.cost_of(schedule.create(after(1, queued)))
+    for n in range(2, 200):
+        await schedule.tick(after(n, queued))
+
+    assert await meter.cost_of(schedule.create(after(200, queued))) == early
+    assert sum(early.values()) <= 25
+
+
+async def test_a_requeued_task_belongs_to_the_schedule(schedule: Schedule, seeds: Seeds) -> None:
+    claim = await seeds.claimed(await schedule.started(NIGHTLY))
+    await seeds.lost(claim.ref)
+    new, _ = await seeds.requeued(claim.ref.task_id)
+
+    assert await schedule.listed() == {FAILED: [claim.ref.task_id], SUBMITTED: [new]}
+    assert (await seeds.task(new)).metadata["a2a_celery/schedule"] == NIGHTLY.schedule
+
+
+async def test_other_tasks_have_no_schedule(seeds: Seeds, store: AsyncStore, keys: Keys) -> None:
+    await seeds.created(task_id="t")
+
+    assert not {b"schedule_index", b"tick"} & set(await store.redis.hkeys(keys.task("t").record))
+    assert not [name async for name in store.redis.scan_iter(f"{keys.prefix}:schedule:*")]
