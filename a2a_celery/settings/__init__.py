@@ -1,8 +1,8 @@
 """Immutable, validated settings, with their units and defaults.
 
-A setting is named ``a2a_lease_ttl`` in the Celery configuration, and ``A2A_LEASE_TTL`` in the environment, which takes
-precedence. A secret may be in a file that ``A2A_SECRET_KEY_FILE`` names. Times are in seconds unless the name of the
-setting contains another unit.
+A setting is named ``a2a_lease_ttl`` in the Celery configuration, and ``A2A_LEASE_TTL`` in the environment. The
+environment takes precedence. A variable such as ``A2A_SECRET_KEY_FILE`` names a file that contains a secret. Times are
+in seconds unless the name of the setting contains another unit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILE_SUFFIX = "_FILE"
 DEFAULT_KEY_PREFIX = "a2a"
 
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-"""Name of a header or of an authentication scheme. Source: RFC 9110 5.6.2."""
+"""Pattern of the names of headers and authentication schemes. Source: RFC 9110 5.6.2."""
 
 VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     str: ("a text", lambda value: isinstance(value, str)),
@@ -55,7 +55,7 @@ class Rule(NamedTuple):
 
 
 def at_least(minimum: int, unit: str) -> Rule:
-    """Return a rule that a value is at least `minimum`. `unit` follows the number in the error message."""
+    """Return a rule for a value of at least `minimum`. `unit` follows the number in the error message."""
     return Rule(lambda value: value >= minimum, f"must be at least {minimum}{unit}")
 
 
@@ -98,16 +98,17 @@ class Settings:
     """
 
     store_url: str = field(default="", repr=False)
-    """URL of the Redis or Valkey server that stores the tasks. The default is the result backend or the broker,
-    whichever is such a server."""
+    """URL of the Redis or Valkey server that stores the tasks. The default is the result backend if it is such a
+    server, and otherwise the broker."""
 
     key_prefix: Annotated[str, Rule(lambda text: text and "{" not in text, "must be a word without '{'")] = (
         DEFAULT_KEY_PREFIX
     )
-    """Prefix of every key in the store. Deployments that share a Redis need different prefixes."""
+    """Prefix of every key in the store. Deployments that share a store or a broker need different prefixes."""
 
     public_url: Annotated[str | None, WEB_URL] = None
-    """URL of the gateway for clients, which is used in cards without an interface. None: the address of the request."""
+    """URL at which clients reach the gateway. Cards that list no interface receive interfaces at this URL. None: the
+    address of the request."""
 
     allowed_hosts: Annotated[Sequence[str], HOST_NAMES] = ()
     """Values of the ``Host`` header that a gateway without authentication serves, in addition to the host of
@@ -122,7 +123,7 @@ class Settings:
     """Port for gRPC of each gateway process. None: no gRPC."""
 
     grpc_host: str = "127.0.0.1"
-    """Address for gRPC, which ``celery a2a gateway --host`` also sets."""
+    """Address on which gateways listen for gRPC. ``celery a2a gateway --host`` also sets it."""
 
     grpc_without_authentication: bool = False
     """Allows `a2a.asgi()` to serve gRPC without authentication if no ``auth_`` setting is set. An application around
@@ -164,9 +165,14 @@ class Settings:
     Each further wait is twice as long. A run is not published while its message may still be in the queue.
     """
 
-    publish_on_accept: bool = False
+    publish_on_accept: bool = True
     """True to let the store push the Celery message of a run when it accepts the client's message, if broker and store
     are one Redis server. False to publish each run afterwards."""
+
+    ack_emulation: bool = False
+    """False to rely on the store, which recovers the runs of a lost worker. True to let kombu also record the messages
+    of agents' runs in a Redis broker until a worker begins them, with two transactions per run. The setting has no
+    effect on other messages and other brokers."""
 
     max_request_bytes: Annotated[int, at_least(1024, " bytes")] = 10 * 1024 * 1024
     """Maximum size of a request body in bytes."""
@@ -177,7 +183,7 @@ class Settings:
     owner_requests_per_second: Annotated[
         float | None, Rule(lambda rate: 0 < rate <= 1e6, "must be more than 0, or None")
     ] = None
-    """Maximum average number of requests per second of an owner, who is a user in all tenants. A large body or response
+    """Maximum average number of requests per second of an owner (one user across all tenants). A large body or response
     counts as several requests. None: no limit."""
 
     owner_request_burst: Annotated[int | None, AT_LEAST_1] = None
@@ -217,8 +223,9 @@ class Settings:
     None or 0: no limit. The setting has no effect on a server without ``maxmemory`` or with eviction."""
 
     store_wait_replicas: Annotated[int, Rule(lambda value: value >= 0, "must be 0 or more")] = 0
-    """Number of replicas that must confirm each accepted message and each end of a task within a second. An unconfirmed
-    message is refused. An unconfirmed end is logged and stays valid. 0: do not wait for replicas."""
+    """Number of replicas that must confirm each accepted message or signal and each end of a task within a second. An
+    unconfirmed message or signal is refused. An unconfirmed end is logged and stays valid. 0: do not wait for
+    replicas."""
 
     step_max_bytes: Annotated[int, at_least(2, " bytes")] = 1024 * 1024
     """Maximum size of the recorded result of a durable step in bytes. It does not apply with `blob_url`."""
@@ -261,12 +268,13 @@ class Settings:
     """Serves the operator's page at ``/ui/``."""
 
     operators: Annotated[Sequence[str], Rule(all, "must be names of owners, or '*'")] = ()
-    """Owners who may use the operator's API ``/operator/v1`` and the operator's views of the page, which show the tasks
-    of all owners without their contents. ``*`` is every caller of a gateway without authentication. Separated by spaces
-    in the environment."""
+    """Owners who may use the operator's API ``/operator/v1`` and the operator's views of the page. Both show the tasks
+    of all owners without their contents. ``*`` is every caller of a gateway without authentication. Separate owners by
+    spaces in the environment."""
 
     trace_url: Annotated[str | None, TRACE_URL] = None
-    """URL of a trace in a tracing system, with ``{trace_id}`` for the id, which the page links to. None: no links."""
+    """URL, with ``{trace_id}`` for the id of the trace, at which a tracing system shows a trace. The operator's page
+    links to it. None: no links."""
 
     auth_jwks_url: str | None = None
     """URL of the public keys for bearer tokens, the ``jwks_uri`` of their issuer. None: see `auth_jwt_key`."""
@@ -294,7 +302,7 @@ class Settings:
     environment. An owner may have several. None: no API keys."""
 
     auth_api_key_header: Annotated[str, HEADER] = "X-API-Key"
-    """Header, or gRPC metadata, of API keys."""
+    """Name of the header, or of the gRPC metadata, that contains the API key."""
 
     auth_identity_header: Annotated[str | None, HEADER] = None
     """Header in which a proxy names the subject of a verified client certificate. None: no header is trusted."""
@@ -335,8 +343,8 @@ class Settings:
         members = get_args(declared) if isinstance(declared, UnionType) else (declared,)
         types = [VALUE_TYPES[member] for member in members]
         texts = [text for text, _ in types]
-        wanted = f"{', '.join(texts[:-1])}, or {texts[-1]}" if texts[1:] else texts[0]
-        self._require(name, any(has_type(value) for _, has_type in types), f"must be {wanted}")
+        expected = f"{', '.join(texts[:-1])}, or {texts[-1]}" if texts[1:] else texts[0]
+        self._require(name, any(has_type(value) for _, has_type in types), f"must be {expected}")
         if isinstance(value, list):  # lists are copied to tuples, so that the settings are immutable
             object.__setattr__(self, name, tuple(value))
         for rule in rules:

@@ -45,12 +45,13 @@ def read_settings(
     """Read the settings from a Celery configuration and an environment. The environment takes precedence.
 
     Args:
-        conf: Configuration of an app, which resolves names under the namespace.
+        conf: Celery configuration of the app. It also finds names under the namespace.
         environ: Environment variables.
-        namespace: Namespace of the app, such as CELERY in Django projects.
+        namespace: Namespace of the app's configuration, such as CELERY in Django projects, or None.
 
     Raises:
-        ConfigError: A name has no effect, a value is invalid, or no Redis is configured as the store.
+        ConfigError: A name has no effect, a value is invalid, a file of a secret is unreadable, or no Redis server is
+            configured as the store.
     """
     variables = with_files(environ)
     types = get_type_hints(Settings)
@@ -67,9 +68,9 @@ def read_settings(
 
 
 def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
-    """Return the keys under which an app's configuration finds `name`, the recommended key first.
+    """Return the keys under which an app may configure `name`, the recommended key first.
 
-    Source: celery.utils.collections.ConfigurationView, which takes the case of a key from that of the namespace.
+    Source: celery.utils.collections.ConfigurationView, which derives the case of a key from the case of the namespace.
     """
     if not namespace:
         return (name,)
@@ -79,7 +80,7 @@ def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
 
 def source_of(name: str, conf: Mapping[str, Any], namespace: str | None = None) -> str:
     """Return the place where the configuration key `name` was set."""
-    view = getattr(conf, "data", conf)  # a configuration that was not read yet
+    view = getattr(conf, "data", conf)  # Celery wraps a configuration that has not been read yet
     *changes, defaults = getattr(view, "maps", [conf])  # in the order of Celery's lookup
     for mapping in changes or [defaults]:
         for key in spellings(name, namespace):
@@ -103,10 +104,10 @@ def _from_configuration(conf: Mapping[str, Any], namespace: str | None) -> tuple
 def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Mapping[str, str]) -> None:
     """Refuse configuration keys that look like settings but have no effect.
 
-    A known name in an unused spelling is allowed if the setting has a value from elsewhere.
+    A known name in an unused spelling is allowed if the setting has a value from another source.
     """
     prefix = namespace.rstrip("_") + "_" if namespace else ""
-    known = {f.name for f in fields(Settings)}
+    names = {f.name for f in fields(Settings)}
     for key in map(str, list(conf)):  # a Celery configuration is a chain of maps, which is not a dict
         is_inside = bool(prefix) and key.startswith(prefix)
         name = key.removeprefix(prefix).lower()
@@ -114,11 +115,11 @@ def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Map
             continue
         name = name.removeprefix(CONF_PREFIX)
         right = spellings(CONF_PREFIX + name, namespace)
-        if name not in known:
+        if name not in names:
             if is_inside or key in right:
                 raise ConfigError(
                     f"{key} is not a setting of this version; known: "
-                    f"{', '.join(spellings(CONF_PREFIX + setting, namespace)[0] for setting in sorted(known))}"
+                    f"{', '.join(spellings(CONF_PREFIX + setting, namespace)[0] for setting in sorted(names))}"
                 )
         elif key not in right and name not in sources:
             raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: write {right[0]}")
@@ -141,17 +142,17 @@ def with_files(environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def _read(name: str, text: str, wanted: Any) -> Any:
-    optional = type(None) in getattr(wanted, "__args__", ())
+def _read(name: str, text: str, annotation: Any) -> Any:
+    optional = type(None) in getattr(annotation, "__args__", ())
     if optional and text.strip().lower() in ("", "none"):
         return None
-    if Sequence[str] in (wanted, *getattr(wanted, "__args__", ())):
+    if Sequence[str] in (annotation, *getattr(annotation, "__args__", ())):
         return tuple(text.split())
-    if wanted is bool:
+    if annotation is bool:
         if text.strip().lower() not in _WORDS:
             raise ConfigError(f"{ENV_PREFIX}{name.upper()} = {text!r}: must be one of {', '.join(_WORDS)}")
         return _WORDS[text.strip().lower()]
-    kind = next(t for t in (int, float, str) if t is wanted or t in getattr(wanted, "__args__", ()))
+    kind = next(t for t in (int, float, str) if t is annotation or t in getattr(annotation, "__args__", ()))
     try:
         return kind(text)
     except ValueError:
@@ -173,12 +174,12 @@ def _content(variable: str, path: str) -> str:
 
 
 def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace: str | None) -> tuple[str, str]:
-    """Return the URL of the result backend or the broker, whichever is a Redis server, and the source of the URL.
+    """Return the Redis URL of the result backend or of the broker, and the source of the URL.
 
     Celery's environment variables take precedence over its configuration. A supported Redis deployment takes precedence
     over an unsupported one, which the settings refuse.
     """
-    found: list[tuple[str, str]] = []
+    urls: list[tuple[str, str]] = []
     for variable, key, options, tls in _BESIDE:
         url = str(environ.get(variable) or conf.get(key) or "")
         if is_sentinel_url(url):
@@ -190,10 +191,10 @@ def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace
                 )
         if is_redis_url(url):
             source = f"{variable}{IN_ENVIRONMENT}" if environ.get(variable) else source_of(key, conf, namespace)
-            found.append((url, source))
-    if found:
-        return next((served for served in found if not store_url_mistake(served[0])), found[0])
+            urls.append((url, source))
+    if urls:
+        return next((served for served in urls if not store_url_mistake(served[0])), urls[0])
     raise ConfigError(
-        "a2a_store_url is not set, and neither the result backend nor the broker is a Redis: "
+        "a2a_store_url is not set, and neither the result backend nor the broker is a Redis server: "
         "set A2A_STORE_URL=redis://host:6379/0"
     )

@@ -25,8 +25,8 @@ NO_CLUSTER = "Redis Cluster is not supported: name a single primary, such as red
 
 def is_redis_url(url: str) -> bool:
     """Return True if `url` names a Redis or Valkey deployment, supported or not."""
-    known = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
-    return urlsplit(url).scheme in known
+    schemes = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
+    return urlsplit(url).scheme in schemes
 
 
 def is_sentinel_url(url: str) -> bool:
@@ -66,13 +66,17 @@ def _is_port(url: str) -> bool:
 
 
 def redis_url(url: str) -> str:
-    """Return `url` in the form of redis-py. Celery's forms for Unix sockets and Valkey are converted."""
-    for theirs, ours in (("redis+socket://", "unix://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
-        if url.startswith(theirs):
-            url = ours + url[len(theirs) :]
+    """Convert `url` to redis-py's format. Celery has other formats for Unix sockets and Valkey."""
+    for celery_scheme, scheme in (
+        ("redis+socket://", "unix://"),
+        ("valkeys://", "rediss://"),
+        ("valkey://", "redis://"),
+    ):
+        if url.startswith(celery_scheme):
+            url = scheme + url[len(celery_scheme) :]
     url = url.replace("virtual_host=", "db=") if url.startswith("unix://") else url
-    for theirs in ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE"):
-        url = url.replace(f"ssl_cert_reqs={theirs}", f"ssl_cert_reqs={theirs.removeprefix('CERT_').lower()}")
+    for value in ("CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE"):
+        url = url.replace(f"ssl_cert_reqs={value}", f"ssl_cert_reqs={value.removeprefix('CERT_').lower()}")
     return url
 
 
@@ -89,12 +93,12 @@ class SentinelAddress:
     """Sentinels and the name of their primary, parsed from a URL of the store.
 
     The form is ``sentinel://user:password@host:26379,host2:26379/0?master_name=mymaster``. The user, the password and
-    the database belong to the primary. ``sentinels://`` means TLS to the primary and to the Sentinels. kombu's list of
-    URLs with semicolons is accepted too.
+    the database belong to the primary. ``sentinels://`` enables TLS to the primary and to the Sentinels. kombu's list
+    of URLs with semicolons is accepted too.
 
-    The options are ``min_other_sentinels``; ``ssl_…`` of redis-py for the primary; and ``sentinel_username``,
-    ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` for the Sentinels. Without ``sentinel_ssl_…``, the
-    options ``ssl_…`` apply to both.
+    The option ``min_other_sentinels`` has the meaning that it has in redis-py. The options ``ssl_…`` apply to the
+    primary. The options ``sentinel_username``, ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` apply to
+    the Sentinels. Without ``sentinel_ssl_…``, the options ``ssl_…`` apply to both.
     """
 
     sentinels: tuple[tuple[str, int], ...]
@@ -170,7 +174,7 @@ def _sentinel_mistake(url: str) -> str:
 
 
 def _require_agreement(first: SplitResult, others: list[SplitResult]) -> None:
-    """Check that the other URLs have no other scheme, user, password or database than the first URL."""
+    """Check that the other URLs do not differ from the first URL in scheme, user, password or database."""
     for part in others:
         user_info = part.netloc.rpartition("@")[0]
         same_user = user_info in ("", first.netloc.rpartition("@")[0])
@@ -194,15 +198,15 @@ def _options(query: str) -> dict[str, str]:
     options = dict(pairs)
     if len(options) < len(pairs):
         raise ValueError("must name each option once")
-    known = ("master_name", "min_other_sentinels", "sentinel_username", "sentinel_password", "sentinel_ssl")
-    unknown = [name for name in options if name not in known and not name.startswith(("ssl_", "sentinel_ssl_"))]
+    names = ("master_name", "min_other_sentinels", "sentinel_username", "sentinel_password", "sentinel_ssl")
+    unknown = [name for name in options if name not in names and not name.startswith(("ssl_", "sentinel_ssl_"))]
     if unknown:
-        raise ValueError(f"must not have the option {unknown[0]}; known: {', '.join(known)}, ssl_…, sentinel_ssl_…")
+        raise ValueError(f"must not have the option {unknown[0]}; known: {', '.join(names)}, ssl_…, sentinel_ssl_…")
     return options
 
 
 def _options_of_each(options: Mapping[str, str], *, is_primary_tls: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Return redis-py's options for the primary and for the Sentinels. The option ``ssl`` means TLS."""
+    """Split the options of a URL into redis-py's options for the primary and for the Sentinels. ``ssl`` enables TLS."""
     words = {"true": True, "1": True, "false": False, "0": False, "": is_primary_tls}
     is_sentinel_tls = words.get(options.get("sentinel_ssl", "").lower())
     if is_sentinel_tls is None:
@@ -234,7 +238,10 @@ def is_archive_url(url: str) -> bool:
 
 
 def archive_place(url: str | None) -> str:
-    """Return the URL of the archive without credentials, for comparing processes, or "" if there is no archive."""
+    """Return the URL of the archive without driver, credentials and options, for comparing processes.
+
+    The result is "" if `url` is None.
+    """
     if url is None:
         return ""
     parts = urlsplit(url)
