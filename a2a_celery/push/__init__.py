@@ -1,4 +1,4 @@
-"""HTTP client for webhooks, without Redis and Celery.
+"""HTTP client for webhooks. The package uses neither Redis nor Celery.
 
 ``targets`` validates the URL of a config when the config is set. ``network`` checks the address of each connection.
 `PostRequest` is the signed request for an event. `Poster` posts a request once and returns the result. `Backoff` is the

@@ -1,13 +1,13 @@
-"""Permits for posts: a limit and a circuit breaker for each host, fair shares for owners and networks, and the schedule
-of retries.
+"""Permits for posts, with a limit and a circuit breaker for each host and fair shares for owners and networks, and the
+retry schedule.
 
 A host that does not respond gets a cooldown. After the cooldown, one post probes the host, and all other posts are
 deferred. Ten thousand deliveries to an unavailable host therefore do not delay a delivery to another host. Any HTTP
 response counts as a response of the host, because a 500 for one path says nothing about other paths.
 
-An owner, or a network (/24 or /64), gets a permit only while the number of free permits exceeds the number of permits
-that it holds. If `k` owners post as much as possible, each owner has a share of 1/(k + 1), and the same share stays
-free for the next owner. A quarter of the permits is reserved for hosts that responded to the last post.
+An owner or a network (/24 or /64) gets a permit only if fewer permits are held by that owner or network than are free.
+If `k` owners post as much as possible, each owner has a share of 1/(k + 1). An equal share stays free for the next
+owner. A quarter of the permits is reserved for hosts that responded to the last post.
 
 Source: Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998.
 """
@@ -28,13 +28,13 @@ FAILURE_THRESHOLD = 5
 FIRST_COOLDOWN = 5.0
 MAX_COOLDOWN = 300.0
 RESERVED_DIVISOR = 4
-"""Divisor of the permits that are reserved for hosts that responded to the last post."""
+"""One permit in this many is reserved for hosts that responded to the last post."""
 MAX_HOSTS = 10_000
 BUSY_RETRY_INTERVAL = 1.0
-"""Minimum number of seconds before a post to a busy host is retried. The maximum is twice as long."""
+"""Minimum delay, in seconds, before a post to a busy host is retried. The maximum delay is twice as long."""
 PROBE_RETRY_INTERVAL = 5.0
-"""Minimum number of seconds before a post is retried while its host is probed. A probe may take the timeout of a
-post."""
+"""Minimum delay, in seconds, before a post is retried while its host is probed. A probe may take as long as the timeout
+of a post."""
 PERMIT_TIMEOUT = 1.0
 """Seconds that a post waits for a permit of a busy host, so that posts to a fast host are not deferred."""
 MAX_WAITERS = 2 * MAX_POSTS_PER_HOST
@@ -68,7 +68,7 @@ class _Host:
 
     def __init__(self) -> None:
         self.owner = ""  # owner of the last post
-        self.network = ""  # empty until the name was looked up
+        self.network = ""  # empty until the name has been looked up
         self.has_responded = False  # to the last post
         self.in_flight = 0
         self.failures = 0  # consecutive
@@ -90,12 +90,15 @@ class _Share:
 
 
 class CircuitBreaker:
-    """Permits for posts to hosts, with one circuit for each host. Not thread-safe.
+    """Issuer of permits for posts, with one circuit for each host. Not thread-safe.
+
+    At most `max_posts` posts in total, and `max_per_host` posts to each host, are in progress. `reserved` permits, by
+    default a quarter, are only for hosts that responded to the last post.
 
     A circuit opens after `failure_threshold` consecutive posts without a response. The first cooldown takes
-    `first_cooldown` seconds, and each further cooldown is twice as long, up to `max_cooldown`. A random part is
-    subtracted. After a cooldown, one post probes the host. If the host responds, the circuit closes. Otherwise, the
-    next cooldown starts.
+    `first_cooldown` seconds, and each further cooldown is twice as long, up to `max_cooldown`. A random part, up to
+    half, is subtracted. After a cooldown, one post probes the host. If the host responds, the circuit closes.
+    Otherwise, the next cooldown starts.
 
     At most `max_hosts` idle hosts are remembered. Beyond that, the oldest idle host of the owner with the most idle
     hosts is forgotten.
@@ -141,7 +144,7 @@ class CircuitBreaker:
         return self.max_posts - self._in_flight
 
     def deferral(self, name: str, *, owner: str = "", can_wait: bool = False) -> Deferred | None:
-        """Return a Deferred if a post of `owner` to the host `name` must be deferred, or None.
+        """Return a Deferred if a post of `owner` to the host `name` must be deferred. Otherwise, return None.
 
         The caller must retry a deferred post.
 
@@ -182,8 +185,8 @@ class CircuitBreaker:
         return permit
 
     async def acquire(self, name: str, timeout: float, *, owner: str = "") -> Permit | Deferred:
-        """Return the result of `try_acquire`, but wait up to `timeout` seconds for a permit if the host is only
-        busy."""
+        """Acquire a permit like `try_acquire`, but wait up to `timeout` seconds if all permits of the host are in
+        use."""
         host = self._hosts.get(name)
         is_busy = host is not None and host.in_flight >= self._max_per_host and timeout > 0
         if host is None or not is_busy or self.deferral(name, owner=owner, can_wait=True) is not None:
@@ -259,7 +262,7 @@ class CircuitBreaker:
             host.failures, host.cooldown = 0, 0.0
         elif has_responded is False:
             host.failures += 1
-            # posts that were in flight when the cooldown started say nothing new
+            # during a cooldown, failures of posts that were already in flight are no news
             if permit.is_probe if host.cooldown else host.failures >= self._failure_threshold:
                 self._start_cooldown(host)
         self._grant_next(permit.name, host)
@@ -271,7 +274,7 @@ class CircuitBreaker:
             del self._hosts[permit.name]
 
     def _grant_next(self, name: str, host: _Host) -> None:
-        """Grant the released permit to the first waiter that may have it. During a cooldown, end all waits."""
+        """Grant the released permit to the first eligible waiter. During a cooldown, end all waits."""
         while host.waiters:
             owner, granted = host.waiters.pop(0)
             if granted.done():
@@ -321,7 +324,7 @@ class CircuitBreaker:
 
 @dataclass(slots=True)
 class Permit:
-    """Permit for one post."""
+    """Permit for one post to the host `name`, which includes the port."""
 
     _circuit_breaker: CircuitBreaker
     name: str
@@ -336,12 +339,14 @@ class Permit:
         """Set the network of the host.
 
         Returns:
-            A Deferred if the network exceeds its share. The caller must then release the permit.
+            None, or a Deferred if the network exceeds its share. In the latter case, the caller must release the permit
+            without a post.
         """
         return self._circuit_breaker._move_to_network(self, network)
 
     def release(self, has_responded: bool | None) -> None:
-        """Release the permit. `has_responded` is True if the host sent an HTTP response, or None if this is unknown."""
+        """Release the permit. `has_responded` is True if the host sent an HTTP response, False if it did not, or None
+        if this is unknown, for example because nothing was sent."""
         self._circuit_breaker._release(self, has_responded)
 
 
@@ -381,8 +386,8 @@ class Backoff:
         Args:
             failures: Consecutive failures, at least 1.
             age: Seconds since the delivery was first due.
-            retry_after: Retry-After of the receiver in seconds, or None. The next post is not sent earlier. It is sent
-                a little later, because other deliveries may have received the same Retry-After.
+            retry_after: Retry-After of the receiver in seconds, or None. The next post is sent a little later than the
+                receiver asks, because other deliveries may have received the same Retry-After.
         """
         remaining = self.give_up_after - age
         if remaining <= 0:

@@ -1,7 +1,7 @@
-"""Name resolution, and connections to allowed addresses: public addresses, and networks that the deployment allows.
+"""Name resolution, and connections to allowed addresses: public addresses and the networks that the deployment allows.
 
-A name is resolved once for each connection, and the connection uses the addresses that were checked. DNS rebinding
-therefore has no effect.
+A connection uses only addresses that were checked, and does not resolve the name again. DNS rebinding therefore has no
+effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 PUBLIC_IPV6 = IPv6Network("2000::/3")
-"""Only allocated part of IPv6. It excludes unique local, link-local, site-local and multicast addresses."""
+"""Only block of IPv6 from which public (global unicast) addresses are allocated. The block excludes unique local,
+link-local, site-local and multicast addresses."""
 
 NAT64 = IPv6Network("64:ff9b::/96")
 """Prefix of IPv6 addresses whose last 32 bits are an IPv4 address (RFC 6052)."""
@@ -62,7 +63,7 @@ _NOT_PUBLIC: tuple[Network, ...] = tuple(
 
 
 def parse_address(text: str) -> Address | None:
-    """Parse an address in its usual notation. Return None if `text` is no address, or an address with a zone."""
+    """Parse an address in its usual notation. Return None if `text` is not an address, or has a zone."""
     try:
         return None if "%" in text else ip_address(text)
     except ValueError:
@@ -70,7 +71,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def is_within(address: Address, networks: Sequence[Network]) -> bool:
-    """Return True if `address`, or the IPv4 address that it embeds, is in one of `networks`."""
+    """Return True if `address`, or its embedded IPv4 address, is in one of the `networks`."""
     return any(form in network for form in (address, _embedded_ipv4(address)) for network in networks)
 
 
@@ -89,7 +90,8 @@ def unmap_address(address: Address) -> Address:
 
 
 def network_of(address: Address) -> str:
-    """Return the network of an address: the /24 of IPv4, or the /64 of IPv6, which likely has a single operator."""
+    """Return the /24 network of an IPv4 address or the /64 network of an IPv6 address. Such a network is likely to have
+    a single operator."""
     address = _embedded_ipv4(address)
     return str(ip_network((address, 24 if address.version == 4 else 64), strict=False))
 
@@ -111,19 +113,27 @@ LOOKUP_TIMEOUT = 5.0
 LOOKUP_THREADS = {"known": 16, "new": 32, "slow": 8}
 """Number of threads, by the result of the last lookup of a name."""
 SLOW_LOOKUP = 1.0
-"""Seconds after which the name of a lookup counts as slow."""
+"""Duration in seconds above which a lookup marks its name as slow."""
 CACHE_TTL = 5.0
 """Seconds for which the addresses of a name are cached."""
 MAX_NAMES = 10_000
 """Maximum number of cached names, and of remembered slow names."""
 CONNECT_TIMEOUT = 10.0
-"""Seconds for connecting, for all addresses of a host together."""
+"""Seconds within which a connection must succeed, for all addresses of a host together."""
 MAX_ADDRESSES = 4
 """Maximum number of addresses of a host to which a connection is attempted."""
 
 
 class AddressRefused(Exception):
-    """The host has no allowed address. The message contains an address and is for operators only."""
+    """The host has no allowed address. The message contains no address.
+
+    Attributes:
+        address: Host and its address, for operators with access to the logs.
+    """
+
+    def __init__(self, reason: str, address: str = "") -> None:
+        super().__init__(reason)
+        self.address = address
 
 
 class HostNotFound(httpcore.ConnectError):
@@ -150,7 +160,7 @@ class Resolver(Protocol):
 
 
 class _Lookup:
-    """Lookup of one name, shared by all callers that need the name."""
+    """Lookup of one name, which all callers that need the name share."""
 
     __slots__ = ("claim", "result", "started_at", "waiters")
 
@@ -164,12 +174,13 @@ class _Lookup:
 class SystemResolver:
     """Resolver that calls ``getaddrinfo`` in daemon threads, because a call can hang and cannot be cancelled.
 
-    Concurrent calls for a name share one lookup, so a name that hangs occupies one thread. A lookup that has lost its
-    last waiter is dropped unless a thread has started it. Names whose last lookup was fast, new names, and slow names
-    have separate threads. An unresponsive name server therefore delays only new names, and only until each of its names
-    has hung once.
+    Concurrent calls for a name share one lookup, so a lookup that hangs occupies one thread. A lookup without waiters
+    is dropped unless a thread has started it. New names, names whose last lookup was fast, and names whose last lookup
+    was slow have separate threads. An unresponsive name server therefore delays other names only while they are new,
+    and only until each of the server's names has hung once.
 
-    Addresses are cached for `cache_ttl` seconds. Each connection checks its address, even if the address is cached.
+    Addresses are cached for `cache_ttl` seconds. Each connection checks its address, even if the address is cached. A
+    caller waits up to `timeout` seconds.
     """
 
     def __init__(
@@ -208,7 +219,7 @@ class SystemResolver:
                 lookup.result.cancel()
 
     async def aclose(self) -> None:
-        """Cancel all lookups."""
+        """Cancel all lookups and close the threads."""
         for lookup in list(self._lookups.values()):
             lookup.result.cancel()
         for threads in self._threads.values():
@@ -264,7 +275,7 @@ def _drop_oldest(names: OrderedDict[str, Any]) -> None:
 class CheckedBackend(httpcore.AsyncNetworkBackend):
     """Network backend that connects to allowed addresses only.
 
-    With `only_allowed_networks`, public addresses are refused too. This is the case for connections without TLS.
+    With `only_allowed_networks`, public addresses are refused too. The option is set for connections without TLS.
     """
 
     def __init__(
@@ -319,8 +330,8 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
             raise HostNotFound from None
         allowed = [unmap_address(address) for address in addresses if self._is_allowed(address)]
         if addresses and not allowed:
-            rule = "not in allow_networks" if not self._only_allowed_networks else "not in allow_networks, without TLS"
-            raise AddressRefused(f"{host} is {addresses[0]}, which is {rule}")
+            without_tls = ", without TLS" if self._only_allowed_networks else ""
+            raise AddressRefused(f"its address is not in allow_networks{without_tls}", f"{host} is {addresses[0]}")
         preferred = [address for address in allowed if address.version == allowed[0].version]
         others = [address for address in allowed if address.version != allowed[0].version]
         alternating = chain.from_iterable(zip_longest(preferred, others))

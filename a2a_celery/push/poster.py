@@ -4,7 +4,7 @@ The poster follows no redirects, stores no cookies and ignores the proxies of th
 of httpx, because httpcore has none of these features and does not decompress responses.
 
 ============================ =======================================================================================
-2xx                          `Delivered`, as soon as the status arrives
+2xx                          `Delivered`, even if the body does not arrive
 410                          `Gone`
 429, 503                     `Retry`, with the delay of Retry-After
 any other status, also 3xx   `Retry`
@@ -126,50 +126,57 @@ class ConnectionPool:
 logger = logging.getLogger(__name__)
 
 POST_TIMEOUT = 15.0
-"""Seconds for a post, from the lookup of the name to the status of the response."""
+"""Default timeout of a post in seconds, from the lookup of the name to the status of the response."""
 MAX_CONNECTIONS_PER_POST = 3
 """Maximum number of connections for a post, if the server has closed the idle connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The receiver accepted the post."""
+    """Result of a post that the receiver accepted."""
 
     status: int
     allowed_origin: str = field(default="", compare=False)
-    """Origin that may post to the receiver, from its header ``WebHook-Allowed-Origin``."""
+    """Origin that may post to the receiver, from its header ``WebHook-Allowed-Origin``, or "" without this header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The post failed and may succeed later.
+    """Result of a failed post that may succeed later.
 
     Attributes:
         reason: Reason for operators.
         retry_after: Retry-After of the receiver in seconds, or None.
         response: HTTP response, or None if the receiver sent none.
         is_host_not_found: True if the host's name was not found.
+        address: Host and its forbidden address, or ""; see `PostRefused`.
     """
 
     reason: str
     retry_after: float | None = None
     response: WebhookResponse | None = None
     is_host_not_found: bool = False
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The receiver responded with 410, so no further events are posted for the config."""
+    """Result of a post to which the receiver responded with 410. No further events are posted for the config."""
 
     response: WebhookResponse
 
 
 @dataclass(frozen=True, slots=True)
 class PostRefused:
-    """The target is forbidden. A later post can succeed only if the address or `allow_networks` changes."""
+    """Result of a post to a forbidden target. A later post can succeed only if the address or `allow_networks` changes.
+
+    Attributes:
+        reason: Reason for operators, without an address.
+        address: Host and its forbidden address, for operators with access to the store or the logs, or "".
+    """
 
     reason: str
-    """Reason for operators."""
+    address: str = ""
 
 
 PostResult = Delivered | Retry | Gone | PostRefused | Deferred
@@ -187,11 +194,12 @@ class Budget(Protocol):
     """Byte budget for the posts of an owner to a host."""
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if the budget is known to be exhausted. The call performs no I/O."""
+        """Return a Deferred if the budget is known to be exhausted, or None. The call performs no I/O."""
         ...
 
     async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
-        """Take the bytes of a post from the budget, or return a Deferred if the budget is exhausted."""
+        """Charge the budget for a post of `size` bytes and return None, or return a Deferred if the budget is
+        exhausted."""
         ...
 
 
@@ -200,10 +208,10 @@ class Poster:
 
     Args:
         allow_networks: Networks that are allowed in addition to public addresses.
-        resolver: Name resolver. The poster closes it.
+        resolver: Name resolver, or None for a `SystemResolver`. The poster closes the resolver.
         ssl_context: TLS context, or None to trust the certificates of the system and certifi.
-        circuit_breaker: Permits for posts.
-        timeout: Timeout of a post in seconds.
+        circuit_breaker: Issuer of permits for posts, or None for a new one.
+        timeout: Timeout of a post in seconds, from the lookup of the name to the status of the response.
         budget: Byte budget, or None for no limit.
         clock: Source of time.
     """
@@ -247,7 +255,7 @@ class Poster:
                 closing.push_async_callback(pool.aclose)
 
     def deferral(self, url: str, *, owner: str = "") -> Deferred | None:
-        """Return a Deferred if a post of `owner` to `url` would be deferred without waiting, or None.
+        """Return a Deferred if a post of `owner` to `url` would be deferred at once. Otherwise, return None.
 
         The call acquires no permit.
         """
@@ -267,6 +275,9 @@ class Poster:
             url: URL of the webhook.
             owner: Owner of the post.
             timeout: Seconds to wait for a permit of a busy host.
+
+        Returns:
+            The route, a Deferred if no permit is free, or a PostRefused if the URL is invalid or its host is forbidden.
         """
         try:
             target = parse_target(url, self._allow_networks)
@@ -278,7 +289,7 @@ class Poster:
     async def post(self, request: PostRequest, route: Route | Deferred | PostRefused | None = None) -> PostResult:
         """Post `request` once and release the permit of `route`.
 
-        Without a route, the request is posted only if a permit is free. Exceptions of the budget are raised.
+        Without a route, the request is posted only if a permit is free. Exceptions of the budget propagate.
         """
         if route is None:
             route = await self.acquire_route(request.url, timeout=0)
@@ -319,7 +330,7 @@ class Poster:
                         if not is_stale or connections == MAX_CONNECTIONS_PER_POST:
                             raise
         except AddressRefused as e:
-            return PostRefused(str(e))
+            return PostRefused(str(e), e.address)
         except (httpcore.LocalProtocolError, UnicodeEncodeError):
             return PostRefused("the request cannot be expressed in HTTP")
         except Exception as e:
@@ -388,7 +399,7 @@ class Poster:
 
 
 class ConnectionProbe:
-    """Record of whether a new connection was opened for a post."""
+    """Recorder of whether a post opens a new connection."""
 
     def __init__(self) -> None:
         self.is_new = False

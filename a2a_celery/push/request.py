@@ -1,4 +1,5 @@
-"""Signed HTTP request for an event, in the protocol version and with the headers of its config.
+"""Signed HTTP request for an event or a test ping. The config determines the headers, and the subscription the protocol
+version.
 
 The signatures follow Standard Webhooks.
 """
@@ -32,12 +33,12 @@ SECRET_PREFIX = "whsec_"
 DERIVED_BYTES = 32
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _MIN_SECRET_BYTES = 16
-"""The specification requires 24 bytes; its libraries accept any length."""
+"""Minimum length of a client's secret. Standard Webhooks requires 24 bytes, but its libraries accept any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signer of the posts of a config, which signs with all secrets and keys.
+    """Signer for the posts of a config. A post is signed with every secret and key.
 
     A receiver accepts a post with one valid signature, so a secret can be rotated without refused posts.
     """
@@ -55,7 +56,8 @@ class Signer:
         """Return the signer for `config`.
 
         The secret is the token of the config. Without a token, a secret is derived from each of the deployment's
-        `secret_keys`, the newest first. Without any secret or key, posts are not signed.
+        `secret_keys`, the newest first. Posts are also signed with each of `private_keys`. Without any secret or key,
+        posts are not signed.
 
         Raises:
             ValueError: The token begins with ``whsec_`` but is not a secret.
@@ -90,7 +92,7 @@ class Signer:
 
 
 def parse_secret(token: str) -> bytes:
-    """Return the secret of a token: the decoded base64 after ``whsec_``, or the token itself if it lacks this prefix.
+    """Return the secret in a token: the decoded base64 after ``whsec_``, or the complete token if it lacks this prefix.
 
     Raises:
         ValueError: ``whsec_`` is not followed by base64 of at least 16 bytes.
@@ -104,7 +106,7 @@ def parse_secret(token: str) -> bytes:
 
 
 def is_secret(token: str) -> bool:
-    """Return True if `token` is a signing secret, which is never sent."""
+    """Return True if `token` has the form of a signing secret (``whsec_…``), which is never sent."""
     return token.startswith(SECRET_PREFIX)
 
 
@@ -121,12 +123,12 @@ def derive_secret(secret_key: bytes, task_id: str, config_id: str) -> bytes:
 
 
 def format_secret(secret: bytes) -> str:
-    """Return ``whsec_…``, the form of `secret` for receivers."""
+    """Return `secret` in the format for receivers, ``whsec_…``."""
     return SECRET_PREFIX + _base64(secret)
 
 
 def parse_private_key(text: str) -> Ed25519PrivateKey:
-    """Return the Ed25519 key that ``whsk_…`` encodes.
+    """Decode an Ed25519 key from ``whsk_…``.
 
     Raises:
         ValueError: `text` is not a private key.
@@ -135,7 +137,7 @@ def parse_private_key(text: str) -> Ed25519PrivateKey:
 
 
 def format_public_key(key: Ed25519PrivateKey) -> str:
-    """Return ``whpk_…``, with which receivers verify the signatures of `key`."""
+    """Return the public key of `key` as ``whpk_…``. Receivers verify signatures with the public key."""
     return PUBLIC_KEY_PREFIX + _base64(key.public_key().public_bytes_raw())
 
 
@@ -153,9 +155,9 @@ LARGE_TASK = 64 * 1024
 """Serialized size, in bytes, above which a task is posted without its history. The receiver can fetch the history."""
 
 MIN_SECRET_PATH_LENGTH = 6
-"""Minimum length of a URL's path or query that is treated as a secret. `/hook` is too short."""
+"""Minimum length, in characters, of a URL's path or query that is treated as a secret. `/hook` is too short."""
 MIN_SECRET_SEGMENT_LENGTH = 12
-"""Minimum length of a segment of the path, or a value of the query, that is treated as a secret."""
+"""Minimum length, in characters, of a path segment or query value that is treated as a secret."""
 
 
 def delivery_id(task_id: str, config_id: str, event_id: EventId | str) -> str:
@@ -181,7 +183,8 @@ class PostRequest:
 
     @classmethod
     def for_consent(cls, url: str, origin: str) -> PostRequest:
-        """Return the request that asks a receiver whether `origin` may post to it. It contains no secret or task data.
+        """Return the request that asks a receiver whether `origin` may post to it. The request contains no secret and
+        no task data.
 
         Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, 4.1 (validation request).
         """
@@ -202,7 +205,7 @@ class PostRequest:
         """Return the signed request that posts `event` to the receiver of `config`.
 
         Args:
-            event: Event to post. For A2A 0.3, which posts complete tasks only, the task.
+            event: Event to post. For A2A 0.3, which posts only complete tasks, this is the task.
             config: Config of the webhook.
             delivery_id: Id of the delivery.
             now: Time of the signature, in seconds since 1970.
@@ -254,7 +257,8 @@ class PostRequest:
 
 
 def _without_large_history(event: Event) -> Event:
-    """Return a large task without its history. This bounds the bytes that a client can send to a foreign server."""
+    """Return a large task without its history, to bound the bytes that a client can make the watcher send to a foreign
+    server."""
     if not isinstance(event, Task) or not event.history or event.ByteSize() <= LARGE_TASK:
         return event
     task = Task()

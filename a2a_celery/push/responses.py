@@ -6,6 +6,7 @@ import codecs
 import html
 import json
 import logging
+import os
 import ssl
 from collections.abc import Collection, Iterator
 from contextlib import aclosing, suppress
@@ -25,18 +26,18 @@ REDACTED = "[…]"
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """HTTP response of a receiver, in the form for operators."""
+    """HTTP response of a receiver, as operators see it."""
 
     status: int
     text: str = ""
-    """At most 4,096 characters, without control characters, and without the token, credentials and URL of the
-    config."""
+    """At most 4,096 characters of the body. Control characters except tabs and line breaks are replaced. The token, the
+    credentials and the secret parts of the URL of the config are redacted."""
 
 
 async def read_response(
     response: httpcore.Response, secrets: tuple[str, ...], clock: Clock = SYSTEM_CLOCK
 ) -> WebhookResponse:
-    """Read the body for up to two seconds, limit it to the stored length, and redact `secrets`.
+    """Read the body for up to two seconds, truncate it to the stored length, and redact `secrets`.
 
     If the response is read to its end, the next post can reuse the connection.
     """
@@ -59,9 +60,10 @@ async def read_response(
 
 
 def _redact(text: str, forms: Collection[str], *, is_complete: bool) -> str:
-    """Remove each secret from `text`, and the beginning of a secret at the end of an incomplete text.
+    """Replace each of `forms` in `text` with `REDACTED`. If the text is incomplete, also replace the beginning of a
+    form at its end.
 
-    A removal shortens the text, so the end of an incomplete text may be stored.
+    The text is longer than a stored response, but replacements shorten it, so its end may be stored too.
     """
     ranges = [(start, start + len(form)) for form in forms for start in _positions(text, form)]
     if not is_complete:
@@ -127,13 +129,13 @@ def describe_failure(error: Exception, timeout: float) -> str:
 def _describe_network_error(cause: BaseException) -> str:
     match cause:
         case ssl.SSLCertVerificationError():
-            return f"TLS: {cause.verify_message}"
+            return f"TLS: {cause.verify_message.partition(',')[0]}"  # a host name may follow
         case ssl.SSLError():
             return f"TLS: {(cause.reason or 'the handshake failed').replace('_', ' ').lower()}"
         case ConnectionRefusedError():
             return "the connection was refused"
-        case OSError() if cause.strerror:
-            return f"no connection: {cause.strerror}"
+        case OSError() if cause.errno:
+            return f"no connection: {os.strerror(cause.errno)}"  # the text of the error contains an address
         case _:
             return f"no connection: {cause}" if isinstance(cause, httpcore.ConnectError) else "the connection broke"
 

@@ -1,4 +1,4 @@
-"""Stored push-notification config, with its protocol version and the kinds of events to which it subscribes."""
+"""Stored push-notification config, with the protocol version and the subscribed kinds of events."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Subscription:
     event_filters: frozenset[EventFilter] = ALL_EVENTS
 
     def includes(self, event: Event) -> bool:
-        """Return True if the client subscribes to `event`, which has the form that streams send. In A2A 0.3, only the
-        last chunk of an artifact is posted."""
+        """Return True if the client subscribes to the stream event `event`. A client of A2A 0.3 receives only the last
+        chunk of an artifact."""
         match event:
             case TaskArtifactUpdateEvent():
                 return EventFilter.ARTIFACTS in self.event_filters and (self.protocol == "1.0" or event.last_chunk)
@@ -49,7 +49,7 @@ class Subscription:
         return False
 
     def without_secrets(self) -> TaskPushNotificationConfig:
-        """Return the config in the form for clients, without its token and its credentials."""
+        """Return the config in the form for clients, without token and credentials."""
         config = TaskPushNotificationConfig()
         config.CopyFrom(self.config)
         config.ClearField("token")
@@ -59,14 +59,14 @@ class Subscription:
         return config
 
     def to_bytes(self) -> bytes:
-        """Return the serialized form, which is stored encrypted."""
+        """Serialize the subscription. The caller encrypts the result before storing it."""
         config = MessageToDict(self.config)
         fields = {"config": config, "protocol": self.protocol, "event_filters": sorted(self.event_filters)}
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return the subscription that `to_bytes` serialized.
+        """Deserialize the output of `to_bytes`.
 
         Raises:
             ValueError: Another release, with other fields, serialized the subscription.

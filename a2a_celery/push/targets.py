@@ -1,7 +1,7 @@
 """Validation of the target of a push-notification config when the config is set. No name is resolved.
 
-``network`` checks the addresses of a name at each connection. Error messages are for the client that sent the config.
-They tell the client what to change, and reveal nothing that the client did not send.
+``network`` checks the addresses of a name at each connection. Error messages tell the client that sent the config what
+to change, and reveal nothing that the client did not send.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .request import parse_secret
 
 MAX_URL_LENGTH = 2048
 MAX_VALUE_LENGTH = 8192
-"""Maximum length of a token or of credentials. A signed token with many claims has a few thousand characters."""
+"""Maximum length of a token or of credentials, in characters. A signed token with many claims has a few thousand."""
 
 REFUSED_PORTS = {
     22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP",
@@ -147,7 +147,7 @@ def _read_ipv6(text: str) -> tuple[str, Address]:
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:
-    """Return the normalized host, and its address if the host is an IPv4 address in any notation, or None."""
+    """Return the normalized host, and the address if the host is an IPv4 address in any notation, or None."""
     if not text:
         raise TargetRefused("url", "must have a host")
     name = _ascii(text).removesuffix(".")

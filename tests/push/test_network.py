@@ -1,4 +1,4 @@
-"""Connections only reach permitted addresses, whatever name servers answer."""
+"""Connections: they only reach permitted addresses, whatever name servers respond."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ async def test_a_name_that_changes_its_mind_is_judged_anew(hooks: Receiver) -> N
     backend = CheckedBackend(names, LOCAL)
     await connected(backend, "a.example", hooks.port)
 
-    with pytest.raises(AddressRefused, match=r"10\.0\.0\.1"):
+    with pytest.raises(AddressRefused) as refused:
         await connected(backend, "a.example", hooks.port)
+    assert refused.value.address == "a.example is 10.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "::ffff:127.0.0.1", "a.example"])

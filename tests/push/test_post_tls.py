@@ -1,4 +1,4 @@
-"""Posts over TLS, which check the name in the receiver's certificate."""
+"""Posts over TLS: the name in the receiver's certificate is checked."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_server_that_prefers_http_2_gets_http_1_1(authority: Authority) 
 
 
 async def test_a_connection_serves_no_other_host(authority: Authority) -> None:
-    """Also if one certificate and one address have both names."""
+    """Each host has a separate connection even if both names have the same certificate and address."""
     names = FakeResolver(a_example=["127.0.0.1"], b_example=["127.0.0.1"])
     with receiver(authority.server("a.example", "b.example")) as hooks:
         async with Poster(LOCAL, resolver=names, ssl_context=authority.client()) as poster:

@@ -1,13 +1,15 @@
-"""Stored responses have no secrets, in any form and wherever they are cut."""
+"""Stored responses: they contain no secrets in any form, wherever they are cut."""
 
 from __future__ import annotations
 
+import errno
+import ssl
 from collections.abc import AsyncIterator
 
 import httpcore
 import pytest
 
-from a2a_celery.push.responses import read_response
+from a2a_celery.push.responses import describe_failure, read_response
 from a2a_celery.retry_policy import parse_retry_after
 
 SECRET = "s3cret-credentials"
@@ -39,7 +41,7 @@ async def test_a_split_character_is_not_stored(cut: int) -> None:
 
 
 async def test_a_complete_body_is_stored_completely() -> None:
-    """Its last character is the first of the secret."""
+    """The last character of the body is the first character of the secret."""
     assert await stored_text(b"no hooks") == "no hooks"
 
 
@@ -50,6 +52,37 @@ async def test_secrets_that_overlap_are_removed_as_a_whole() -> None:
 @pytest.mark.parametrize("form", ["/hook/s3cret/abc&d", r"\/hook\/s3cret\/abc&d", "/hook/s3cret/abc&amp;d"])
 async def test_a_secret_is_removed_as_servers_write_it(form: str) -> None:
     assert await stored_text(f"cannot POST {form}!".encode(), "/hook/s3cret/abc&d") == "cannot POST […]!"
+
+
+def of_network(cause: Exception) -> httpcore.ConnectError:
+    """Return the error that httpcore raises for a failed connection."""
+    outer = OSError("All connection attempts failed")
+    outer.__cause__ = cause
+    return httpcore.ConnectError(outer)
+
+
+def of_certificate(text: str) -> ssl.SSLCertVerificationError:
+    """Return a certificate error with the message `text`."""
+    error = ssl.SSLCertVerificationError(1, text)
+    error.verify_message = text
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (OSError(errno.EHOSTUNREACH, "Connect call failed ('10.0.0.1', 80)"), "no connection: No route to host"),
+        (
+            OSError(errno.ENETUNREACH, "Connect call failed ('10::1', 80)"),
+            "no connection: Network is unreachable",
+        ),
+        (OSError("[Errno 113] ('10.0.0.1', 80)"), "the connection broke"),
+        (of_certificate("self-signed certificate"), "TLS: self-signed certificate"),
+        (of_certificate("Hostname mismatch, certificate is not valid for 'a.example'."), "TLS: Hostname mismatch"),
+    ],
+)
+def test_the_reason_for_a_failure_names_no_address(cause: Exception, reason: str) -> None:
+    assert describe_failure(of_network(cause), 15) == reason
 
 
 DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890

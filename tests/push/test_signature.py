@@ -23,7 +23,7 @@ WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 @pytest.fixture
 def now() -> int:
-    """Return the time at which a test signs. Receivers refuse old posts, and a run of all tests takes longer."""
+    """Time at which a test signs. It is not constant, because receivers refuse old posts."""
     return int(time.time())
 
 
@@ -90,7 +90,7 @@ def test_without_any_secret_nothing_is_signed(now: int) -> None:
 
 
 def test_a_derived_secret_never_changes() -> None:
-    """Receivers have these secrets, so they must stay valid in the next version."""
+    """Receivers have stored derived secrets, so the secrets must stay valid in later versions."""
     assert derive_secret(b"key", "task", "config").hex() == (
         "cb9231d4330f79c75ae346b45afb760d2005141f45615d84bb05e29f11a53669"
     )
