@@ -1,7 +1,8 @@
-"""Conversion of an A2A message to the keyword arguments of a plain Celery task, and their validation.
+"""Conversion of an A2A message to validated keyword arguments of a plain Celery task.
 
-A client sends the arguments as a data part that contains an object. A text becomes the only argument that accepts text.
-A later message to the same task adds arguments, so the answer to a question may contain only the missing argument.
+A client sends the arguments as a data part that contains an object. A text part becomes the only argument that accepts
+text. A later message to the same task adds arguments, so the answer to a question may contain only the missing
+argument.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Argument:
         """Validate `value`, and return it as the JSON value that the task receives.
 
         Raises:
-            BadCall: `value` has another type.
+            BadCall: `value` is invalid for the type of the argument.
         """
         if self.check is None:
             return value
@@ -63,7 +64,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """Arguments that a task accepts by name. With `takes_more`, the task also accepts any other arguments."""
+    """Signature with the arguments that a task accepts by name. With `takes_more`, the task also accepts any other
+    arguments."""
 
     arguments: Mapping[str, Argument]
     takes_more: bool
@@ -90,10 +92,10 @@ class CallSignature:
         return cls(arguments, takes_more)
 
     def call(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """Return the keyword arguments in `messages`. Later messages take precedence over earlier messages.
+        """Return the keyword arguments in `messages`. Arguments in later messages take precedence.
 
         Raises:
-            BadCall: An argument is unknown, missing or of another type.
+            BadCall: An argument is unknown, missing or invalid, or a part of a message is not an argument.
         """
         values: dict[str, Any] = {}
         for message in messages:
@@ -118,19 +120,26 @@ class CallSignature:
         return ", ".join(argument.shown for argument in self.arguments.values())
 
     def _data(self, message: Message) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for part in message.parts:
             if part.HasField("data"):
                 value = _whole(MessageToDict(part.data))
                 if not isinstance(value, dict):
                     raise BadCall(f"A data part has to be an object: {self._wanted()}")
-                found |= value
+                data |= value
             elif not part.HasField("text"):
                 raise BadCall(f"Files are no arguments: {self._wanted()}")
-        return found
+        return data
 
     def _text_argument(self, values: Mapping[str, Any]) -> str:
-        """Return the name of the only argument that can be the text. Required arguments take precedence."""
+        """Return the name of the argument that a text part becomes.
+
+        Arguments without a value in `values` take precedence over the others, and required arguments among them over
+        optional ones.
+
+        Raises:
+            BadCall: No argument accepts text, or several arguments with the same precedence do.
+        """
         accepting = [argument for argument in self.arguments.values() if argument.takes_text]
         missing = [argument for argument in accepting if argument.name not in values]
         for candidates in ([argument for argument in missing if argument.required], missing, accepting):

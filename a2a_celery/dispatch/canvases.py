@@ -1,4 +1,4 @@
-"""Canvases (chains, groups, chords) that plain Celery tasks begin, and whose results end the A2A tasks.
+"""Canvases (chains, groups, chords) that plain Celery tasks start. The result of a canvas ends the A2A task.
 
 The tasks of a canvas may run on any worker, so only the result backend shows when the canvas has ended.
 """
@@ -43,14 +43,14 @@ class CanvasResult:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """Canvas, identified by its result (``as_tuple``). A canvas that has not ended by `until` fails."""
+    """Canvas that is identified by its result (``as_tuple``). A canvas that has not ended by `until` fails."""
 
     result: Any
     until: datetime
 
     @classmethod
     def of(cls, app: Celery, result: ResultBase, time_limit: float | None, ignored: Mapping[str, str]) -> Canvas:
-        """Return the canvas of `result`.
+        """Return the canvas that ends with `result`.
 
         Args:
             app: App whose result backend the watchers read.
@@ -85,12 +85,12 @@ class Canvas:
         return cls(fields["result"], datetime.fromtimestamp(fields["until"], UTC))
 
     def ids(self) -> list[str]:
-        """Return the ids of the canvas's Celery tasks that are known before the tasks begin, without duplicates."""
+        """Return the ids of the canvas's tasks and groups that are known before the tasks begin, without duplicates."""
         return list(dict.fromkeys(_ids(self.result)))
 
-    def look(self, app: Celery) -> CanvasResult | None:
-        """Return the result of the canvas, or None if the canvas has not ended. The call blocks on the result
-        backend."""
+    def poll(self, app: Celery) -> CanvasResult | None:
+        """Return the result of the canvas, or None if the canvas has not ended. This method blocks while it queries the
+        result backend."""
         result = result_from_tuple(self.result, app)
         for link in _links(result):
             failed = next((task for task in _tasks(link) if task.state in states.PROPAGATE_STATES), None)
@@ -102,7 +102,8 @@ class Canvas:
 
 
 def unreadable_results(app: Celery) -> str | None:
-    """Return the reason why watchers cannot read the results of `app`, with a remedy, or None if they can."""
+    """Return the reason why watchers cannot read the results of `app`, with a remedy. Return None if watchers can read
+    the results."""
     if app.conf.task_always_eager and not app.conf.task_store_eager_result:
         return (
             "task_always_eager leaves results in the process that has called the task: set it to False in workers, or "
@@ -117,7 +118,7 @@ def unreadable_results(app: Celery) -> str | None:
 
 
 def ignored_results(app: Celery, headers: Mapping[str, Any], body: Any) -> dict[str, str]:
-    """Return the tasks that store no result, among the task of a Celery message and the tasks chained to it.
+    """Return the names of the tasks that store no result, from a Celery message with its chained tasks.
 
     Args:
         app: App that publishes the message. A task that the app does not have is assumed to store its result.

@@ -1,4 +1,4 @@
-"""Broker connections of publishers, with timeouts, and the threads that publish.
+"""Broker connections with timeouts for publishers, and the threads that publish.
 
 By default, Celery waits for an unresponsive broker until TCP gives up, which may take a quarter of an hour or last
 forever. The same timeouts, and the corrections of ``integrations``, keep a worker alive when its broker connection
@@ -26,11 +26,12 @@ from kombu.messaging import Producer
 
 from ..concurrency import settle
 from ..integrations.celery import correct_ended_children
-from ..integrations.kombu import correct_closed_channels, correct_refused_writes, reuse_clients
+from ..integrations.kombu import correct_closed_channels, correct_refused_writes, reuse_clients, skip_ack_emulation
 
 CONNECT_TIMEOUT = 4.0
 SOCKET_TIMEOUT = 5.0
-"""Seconds that the broker may take to reply, normally milliseconds. After that, the run stays in the store."""
+"""Seconds that the broker may take to reply. Without a reply in this time, the run stays in the store, and a watcher
+publishes it. A reply normally takes milliseconds."""
 
 
 def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def amqp_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return publisher confirms and timeouts that are missing in the transport options of RabbitMQ.
+    """Return the options for publisher confirms and timeouts that are missing in the transport options of RabbitMQ.
 
     Without confirms, a message that is sent over a dead connection counts as published.
     """
@@ -62,7 +63,7 @@ class PublishingPool:
         self._app = app
 
     def acquire(self) -> Any:
-        """Wait for a free producer, and return it as a context manager that releases it."""
+        """Wait for a free producer and return it. At the end of a ``with`` block, the producer returns to the pool."""
         return pools.producers[self.connection].acquire(block=True)
 
     @property
@@ -86,7 +87,7 @@ class PublishingPool:
 
     @cached_property
     def connection(self) -> Any:
-        """Template of the pool's connections. It is created at the first use, when `app` is configured."""
+        """Connection that the pool clones. It is created on first use, because `app` is not configured earlier."""
         transport = self._app.connection_for_write().get_transport_cls()
         driver = transport.driver_name
         if driver == "redis":
@@ -135,6 +136,14 @@ def guard(app: Celery) -> None:
     reuse_clients(transport.Channel)
 
 
+def skip_run_acks(app: Celery, is_run: Callable[[Any], bool]) -> None:
+    """If `app` consumes from Redis, record unacknowledged messages for which ``is_run(message)`` is true only in
+    memory."""
+    transport = app.connection_for_read().get_transport_cls()
+    if transport.driver_name == "redis":
+        skip_ack_emulation(transport, is_run)
+
+
 THREADS = 4
 """Maximum number of concurrent publishes if each publish is a separate round trip."""
 
@@ -158,8 +167,8 @@ class PublishingThreads(Generic[T]):
 
     Args:
         publish_all: Function that publishes runs.
-        batches: Function that is called at the first run. If it returns True, one thread publishes all waiting runs
-            together. Otherwise, each of a few threads publishes one run at a time.
+        batches: Function that is called before the first publish. If it returns True, one thread publishes up to
+            `MAX_BATCH` waiting runs together. Otherwise, each of at most `THREADS` threads publishes one run at a time.
     """
 
     def __init__(self, publish_all: PublishAll[T], batches: Callable[[], bool]) -> None:

@@ -1,10 +1,10 @@
-"""Messages of runs that a script of the store pushes to the broker, if broker and store are one Redis process.
+"""Celery messages that a store script pushes to the broker, if broker and store are one Redis process.
 
-Celery and kombu make the message, as they do for a run that a `Publisher` publishes, so workers see no difference. The
-script that accepts a client's message pushes the Celery message. The run of an accepted message is therefore in its
-queue, even if the process of the gateway ends at once.
+Celery and kombu build the message, as for a run that a `Publisher` publishes, so workers see no difference. The script
+that accepts a client's message pushes the Celery message. The run of an accepted message is therefore in its queue,
+even if the process of the gateway ends at once.
 
-The run of any other message is published after it was accepted; see `MessagePreparer.prepare`.
+The run of any other message is published after the message is accepted; see `MessagePreparer.prepare`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class PreparedMessage:
     """Message of a run for the Redis process with the run id `server`.
 
     Attributes:
-        server: run id of the broker's process, see the command INFO.
-        database: database of the broker.
-        queue: list that receives `body`.
-        body: message as kombu would write it.
-        event_channel: channel of the ``task-sent`` event, or "" if there is no event.
-        event: event as kombu would publish it.
+        server: Run id of the broker's process; see the command INFO.
+        database: Number of the broker's database.
+        queue: Key of the list that receives `body`.
+        body: Message as kombu would write it.
+        event_channel: Channel of the ``task-sent`` event, or "" if there is no event.
+        event: Event as kombu would publish it.
     """
 
     server: str
@@ -63,7 +63,7 @@ class PreparedMessage:
 
 
 class MessagePreparer:
-    """Maker of messages that the store pushes to the broker.
+    """Factory for messages that the store pushes to the broker.
 
     Args:
         app: App that publishes.
@@ -82,21 +82,29 @@ class MessagePreparer:
         self._next_check = self._clock.monotonic()
         self._is_checking = False
         self._is_impossible = False
+        self._is_suspended = False
 
     def prepare(self, options: RunOptions, publish: Callable[[Any], None]) -> PreparedMessage | None:
         """Return the message that ``publish(producer)`` publishes, or None if the run must be published later.
 
-        This function does not wait for the broker. A thread reads the broker's run id and declares queues. Until it has
-        done so, the result is None.
+        This function does not wait for the broker. A thread reads the broker's run id and declares queues. Until the
+        thread has done so, the result is None. After `suspend`, `publish` is not called until the next check is due, so
+        that a broker on another server costs nothing.
 
-        The result is also None for a broker that is no Redis server, for a transport with ``global_keyprefix``, for a
-        message with a start time, of more than `MAX_BODY` bytes, through an exchange, or to a queue that expires, and
-        with routers, receivers of Celery's publish signals, an ``apply_async`` of the task's class, or traces, because
-        these must not run for a message that may be refused, or may block.
+        The result is also None for:
+
+        * a broker that is not a Redis server, and a transport with ``global_keyprefix``;
+        * a message that has a start time or more than `MAX_BODY` bytes;
+        * a message that is published through an exchange, or to a queue that expires;
+        * a publish in a Celery task, and any publish with ``task_always_eager``;
+        * custom routers, receivers of Celery's publish signals, an ``apply_async`` of the task's class, and traces.
+          They may block, and must not run for a message that may be refused.
         """
         if self._is_impossible or options.not_before is not None:
             return None
         with self._lock:
+            if self._is_suspended and self._clock.monotonic() < self._next_check:
+                return None
             try:
                 if not self._is_plain(options):
                     return None
@@ -116,11 +124,11 @@ class MessagePreparer:
         return PreparedMessage(*server, recorded.key, recorded.body, recorded.event_channel, recorded.event)
 
     def suspend(self) -> None:
-        """Prepare no message until the next check. A script did not push a message: the store is another server."""
+        """Prepare no message until the next check, because a script found that the broker is not the store's server."""
         with self._lock:
             if self._server is not None:
                 logger.debug("the store did not push a message: runs are published after they are accepted")
-            self._server = None
+            self._server, self._is_suspended = None, True
 
     def _is_plain(self, options: RunOptions) -> bool:
         task: Task | None = None if options.call is None else self._app.tasks.get(options.call.task)
@@ -183,7 +191,7 @@ class MessagePreparer:
         with self._lock:
             if server != self._server:
                 self._declared.clear()
-            self._server = server
+            self._server, self._is_suspended = server, False
             self._declared |= declared
             for name in declared:
                 self._undeclared.pop(name, None)

@@ -1,4 +1,4 @@
-"""Publishing options of a run: the route that the agent chose, and the times that the client set.
+"""Publishing options of a run, with the agent's route and the client's times.
 
 The store saves the options with the run, so that gateway, worker and watcher publish the run in the same way.
 """
@@ -33,7 +33,7 @@ EXPIRY_GRACE = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call of a plain Celery task: its name and its keyword arguments as JSON values."""
+    """Call of a plain Celery task, with the task's name and the keyword arguments as JSON values."""
 
     task: str
     kwargs: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Celery options and times of one run. They take precedence over the options of the agent.
+    """Celery options and times of one run. They take precedence over the agent's options.
 
     Attributes:
         celery: Options for ``apply_async``.
@@ -68,10 +68,17 @@ class RunOptions:
         now: datetime,
         call: Call | None = None,
     ) -> RunOptions:
-        """Return the options for a route and the client's times.
+        """Return the options of a run.
 
-        ``expires`` counts from the earliest start. It is converted to a point in time, so that publishing the run again
-        does not extend it.
+        ``expires`` counts from the earliest start. It is converted to a point in time, so that a repeated publish does
+        not extend it.
+
+        Args:
+            route: Return value of the agent's `route`.
+            not_before: Earliest start that the client requests, or None.
+            not_after: Latest start that the client requests, or None.
+            now: Current time.
+            call: Call of a plain Celery task, or None for a run of an agent.
 
         Raises:
             TypeError: `route` is not a mapping.
@@ -120,12 +127,12 @@ class RunOptions:
         return cls(fields.get("celery", {}), *times, Call(**call) if call else None, *rest)
 
     def resubmitted(self) -> RunOptions:
-        """Return the options for the run of a requeued dead letter: the same route and call, without the client's
-        times, which have passed, and without Celery's retry count."""
+        """Return the options for the run of a requeued dead letter. They omit the client's times, which may have
+        passed, and the number of retries."""
         return replace(self, not_before=None, not_after=None, retries=0)
 
     def over(self, agent: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments for ``apply_async``, with the options of the `agent` as defaults."""
+        """Return the arguments for ``apply_async``. `agent` contains the agent's options, which are the defaults."""
         options = {**agent, **self.celery}
         if self.not_before is not None:
             options["eta"] = self.not_before
@@ -136,7 +143,7 @@ class RunOptions:
         return options
 
     def publish_delay(self, now: datetime) -> timedelta:
-        """Return the time that the run waits in the store before a watcher publishes it."""
+        """Return the time that the run waits in the store before a watcher publishes it, or 0 if it does not wait."""
         return max(timedelta(0), (self.not_before or now) - now - LONGEST_ETA)
 
     def next_check_in(self, now: datetime, wait: timedelta) -> timedelta:
@@ -144,16 +151,16 @@ class RunOptions:
 
         The run is checked `wait` after its earliest start, or when it expires.
         """
-        again = max(now, self.not_before or now) + wait
+        check_at = max(now, self.not_before or now) + wait
         if self.not_after is not None:
-            again = min(again, max(now, self.not_after) + EXPIRY_GRACE)
-        return again - now
+            check_at = min(check_at, max(now, self.not_after) + EXPIRY_GRACE)
+        return check_at - now
 
     def republish_in(self, now: datetime, settings: Settings) -> int:
         """Return the µs from `now` until a watcher publishes this run again if no worker has claimed it.
 
-        A plain Celery task may run in a worker without this package, which claims no runs. Its result is checked after
-        `redispatch_after` only.
+        A plain Celery task may run in a worker without this package. Such a worker claims no runs, so the task's result
+        is first checked after `redispatch_after`.
         """
         wait = settings.redispatch_after
         if self.call is None:
@@ -193,7 +200,7 @@ def require_readable(app: Celery, agents: Iterable[Agent]) -> None:
     Workers silently drop messages with other serializers.
 
     Raises:
-        ConfigError: A serializer is not installed or not accepted. The message names it and the remedy.
+        ConfigError: A serializer is not installed or not accepted. The message names the serializer and the remedy.
     """
     _require(app, app.conf.task_serializer, "task_serializer")
     for agent in agents:

@@ -36,8 +36,8 @@ from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, vers
 logger = logging.getLogger(__name__)
 
 MAX_BACKLOG = 1000
-"""Maximum number of publishes in progress. More publishes mean that the broker hangs. A watcher then publishes the
-runs."""
+"""Maximum number of publishes and broadcasts that are in progress in the background. The number is reached only if the
+broker hangs. Further broadcasts are then dropped, and a watcher publishes further runs."""
 
 RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.2}
 """Policy with one retry, for a stale connection. If the retry fails, a watcher publishes the run."""
@@ -52,7 +52,7 @@ HIDDEN = {"argsrepr": "()", "kwargsrepr": "(those of its A2A task)"}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Run to publish, with its stored `RunOptions`, to the queue of its options or to a `version_queue`."""
+    """Run to publish, with its stored `RunOptions`. The target is a `version_queue` or the queue in the options."""
 
     agent: str
     task_id: str
@@ -66,7 +66,7 @@ class _Run:
 
 
 class Publisher:
-    """Publisher of the runs of a fleet, which uses threads.
+    """Publisher for the runs of a fleet. Its asynchronous methods publish in threads.
 
     Args:
         app: App that publishes.
@@ -106,7 +106,7 @@ class Publisher:
         """Publish `runs`, in one round trip if the transport supports it. Return an exception or None for each run.
 
         A failed batch is sent once more, because the connection may have been stale. The broker may then have two
-        messages for a run. Only the first message can claim the run.
+        messages for a run. Only one of them leads to a claim of the run.
         """
         try:
             try:
@@ -166,7 +166,7 @@ class Publisher:
             self._call(chosen.call, chosen.retries, options)
 
     def _call(self, call: Call, retries: int, options: dict[str, Any]) -> None:
-        """Publish a plain Celery task in the way of its other callers, with the header that makes the call a run.
+        """Publish a plain Celery task as its other callers do, with the header that makes the call a run.
 
         With `task_always_eager`, ``apply_async`` would call the task in this process, so the run is published by name.
         """
@@ -185,13 +185,14 @@ class Publisher:
     async def publish_async(
         self, agent: str, task_id: str, run: int, options: bytes = b"", *, version_queue: str = ""
     ) -> None:
-        """Publish a run in a thread, to the queue of its options or to a `version_queue`; see `publish`."""
+        """Publish a run in a thread; see `publish`. With a `version_queue`, the run is published to that queue."""
         await self._publishing.publish(_Run(agent, task_id, run, options, version_queue))
 
     def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
         """Publish a run in the background, and call `then()` when the broker has the message.
 
-        If the broker is unavailable, a warning is logged. The run stays due in the store, and a watcher publishes it.
+        If the broker is unavailable or too slow, a warning is logged. The run stays due in the store, and a watcher
+        publishes it.
         """
         if self._is_too_slow():
             return
@@ -201,7 +202,7 @@ class Publisher:
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
         """Revoke Celery tasks in the background. With `terminate`, running tasks are terminated too.
 
-        A run that begins in spite of a lost revoke finds its task ended.
+        If a revoke is lost, the run begins, and finds that its task has ended.
         """
 
         async def revoke() -> None:
@@ -213,7 +214,7 @@ class Publisher:
         self._in_background(revoke())
 
     def revoke_canceled_soon(self, task_id: str, run: int | None, canvas: bytes) -> None:
-        """Revoke the Celery tasks of an A2A task that was canceled before a worker claimed its run; see `revoke_soon`.
+        """Revoke the Celery tasks of an A2A task that was cancelled before a worker claimed its run; see `revoke_soon`.
 
         Args:
             run: Number of the queued run, or None.
@@ -236,11 +237,16 @@ class Publisher:
             raise BrokerUnavailable(f"the broker did not take a revoke: {type(e).__name__}: {e}") from e
 
     def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
-        """Send the final Celery event of a run whose `worker` was lost: failed or revoked.
+        """Send the final Celery event, task-failed or task-revoked, of a run whose worker was lost.
 
         Delivery is best effort and at most once, as for Celery's own events.
 
         Args:
+            agent: Name of the agent.
+            task_id: Id of the A2A task.
+            run: Number of the run.
+            worker: Node name of the lost worker.
+            canceled: True to send task-revoked, or False to send task-failed.
             call: Name of the plain Celery task that the run calls, or "" for a run of an agent.
         """
         celery_id = f"{task_id}.{run}"
@@ -322,7 +328,7 @@ def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _traced(agent: str, options: dict[str, Any], chosen: RunOptions) -> Iterator[None]:
-    """Trace the publishing of a run in the ``with`` block, and set the headers of its trace, if there is one."""
+    """Trace the publishing of a run in the ``with`` block, and set the trace headers if there is a trace."""
     spans = tracing()
     if spans is None:
         options |= {"headers": dict(chosen.trace)} if chosen.trace else {}

@@ -1,6 +1,6 @@
-"""Queues of the broker, and the fleets that share a broker.
+"""Queues of a broker that several fleets may share.
 
-A header of each message contains the name of its fleet, which is the key prefix of the fleet.
+A header names the fleet of a message by its key prefix. Messages of the default fleet have no such header.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ RETURNED_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode"
 def entry_name(agent: str) -> str:
     """Return the name of the Celery task that runs `agent`.
 
-    The Celery task can be routed and rate-limited like any other. ``a2a.*`` matches the tasks of all agents.
+    The Celery task can be routed and rate-limited like any other task. ``a2a.*`` matches the tasks of all agents.
     """
     return f"a2a.{agent}"
 
 
 def queue_of(app: Celery, agent: Agent) -> str | None:
-    """Return the queue for the runs of `agent`, or None if an exchange may deliver them to any queue.
+    """Return the queue for the runs of `agent`, or None if an exchange may deliver the runs to any queue.
 
-    The `route` of the agent may send a run elsewhere.
+    The `route` of the agent may send a run to another queue.
     """
     return _route(app, agent.code.name if agent.kind == "task" else entry_name(agent.name), agent.options, {})
 
@@ -103,8 +103,8 @@ VERSION_QUEUE_EXPIRY = timedelta(hours=1)
 
 
 def version_queue_name(queue: str, agent: str, version: str) -> str:
-    """Return the name of the version queue: the queue of those runs that go to `queue` and that only workers with this
-    version of the agent may execute."""
+    """Return the name of the version queue that belongs to `queue`. It contains runs for workers with this version of
+    the agent."""
     return f"{queue}.{agent}.{version}"
 
 
@@ -119,7 +119,7 @@ def version_queue(app: Celery, name: str) -> Queue:
 
 
 def version_queues(app: Celery, agents: Iterable[Agent], consumed: Iterable[str]) -> dict[str, Agent]:
-    """Return the version queues of a worker that consumes the queues `consumed`, with the agent of each.
+    """Return the version queues, with their agents, of a worker that consumes the queues `consumed`.
 
     A `route` may send the runs of its agent to any queue.
     """
@@ -159,7 +159,7 @@ class BrokerQueues:
         return {**self._options.get(agent, {}), **chosen.celery}.get("priority")
 
     async def is_empty(self, queue: str) -> bool:
-        """Return True if no message waits in `queue` for a worker.
+        """Return True if no message waits in `queue` for a worker, or if the queue does not exist.
 
         Raises:
             BrokerUnavailable: The broker did not reply.

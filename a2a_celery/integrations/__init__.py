@@ -1,6 +1,6 @@
-"""Uses of private names of other libraries, in one module per library, with the version that was checked.
+"""Private names of other libraries, in one module per library, with the versions against which they were checked.
 
-A test in ``tests/architecture`` finds private names of other libraries in all other modules.
+A test in ``tests/architecture`` fails if any other module uses private names of other libraries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True)
 class Library:
-    """Library whose private names are used.
+    """Library with private names that this package uses.
 
     Attributes:
         requirement: Versions that are supported, as in pyproject.toml: "celery>=5.7.0,<6".
@@ -50,7 +50,7 @@ class Library:
 
 
 def base_in(cls: type, package: str) -> type:
-    """Return the first class in the bases of `cls`, including `cls` itself, that belongs to `package`."""
+    """Return the first class in the method resolution order of `cls` that belongs to `package`."""
     return next(base for base in getmro(cls) if base.__module__.partition(".")[0] == package)
 
 

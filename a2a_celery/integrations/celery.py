@@ -65,10 +65,10 @@ def execute_before_eta(consumer: Any, request: Any) -> None:
 def correct_ended_children(pool: type) -> bool:
     """Make a prefork pool skip children that have ended when it registers its children with a new event loop.
 
-    celery 5.7.0: when a child ends and the broker connection breaks at the same moment, the pool still contains the
-    child after the reconnect, but without the file descriptor that signals its end. kombu raises ``ValueError: file
-    descriptor is None``, and the worker exits with "Unrecoverable error". The pool replaces the child at its next
-    check.
+    In Celery 5.7.0, a child may end at the moment at which the broker connection breaks. After the reconnect, the pool
+    still contains the child, but without the file descriptor that signals the child's end. kombu raises ``ValueError:
+    file descriptor is None``, and the worker exits with "Unrecoverable error". With the correction, the pool replaces
+    the child at the next check.
 
     Returns:
         True if the pool had the defect.
@@ -141,7 +141,7 @@ class RequestInternals:
         self._announce_revoked("terminated", True, reason, False)
 
     def release_message(self: Any, headers: dict[str, Any]) -> None:
-        """Release the message and its body, about 5 KiB, and use `headers` of the caller instead of a copy.
+        """Release the message and its body, about 5 KiB, and use the caller's `headers` instead of a copy.
 
         The request must be acknowledged, and its arguments must have been read.
         """
@@ -186,7 +186,7 @@ class PoolInfo:
         CELERY.require(base_in(cls, "celery"), "_get_info")
 
     def further_info(self) -> dict[str, Any]:
-        """Return additional entries."""
+        """Return the entries to add to the pool's statistics."""
         return {}
 
     def _get_info(self) -> dict[str, Any]:
@@ -196,7 +196,8 @@ class PoolInfo:
 
 @contextmanager
 def memory_broker(app: Celery) -> Iterator[None]:
-    """Return a context manager in which `app` publishes to kombu's in-memory transport instead of its broker."""
+    """Return a context manager in which `app` publishes to kombu's in-memory transport and uses an in-memory result
+    backend."""
     CELERY.require(app.amqp, "_producer_pool")
     before = {name: app.conf.get(name) for name in ("broker_write_url", "result_backend")}
     _replace_pools(app)
@@ -209,5 +210,5 @@ def memory_broker(app: Celery) -> Iterator[None]:
 
 
 def _replace_pools(app: Celery) -> None:
-    """Make `app` connect again to its broker at the next publish, as Celery does after a fork."""
+    """Make `app` connect to its broker again at the next publish, as Celery does after a fork."""
     app._pool = app.amqp._producer_pool = None

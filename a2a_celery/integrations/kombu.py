@@ -1,13 +1,13 @@
-"""Corrections of kombu's Redis transport, and messages of this transport that another client sends.
+"""Corrections of kombu's Redis transport, and a producer that records messages instead of sending them.
 
-A Redis that restarts, hangs or refuses writes must not end a worker. Each correction is applied only while kombu has
-the defect, and returns True if kombu has it. Delete a correction when its test reports that kombu is fixed.
+A Redis server that restarts, hangs or refuses writes must not end a worker. A correction is applied only if kombu has
+the defect, and then returns True. Delete a correction when its test reports that kombu is fixed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class WriteRefused(ResponseError):
-    """Redis refuses writes for one of the reasons in `REFUSAL_CODES`. redis-py has classes for the other reasons."""
+    """Redis refuses writes for a reason in `REFUSAL_CODES`. redis-py has classes for all other reasons."""
 
     def __init__(self, text: str = "", status_code: str | None = None) -> None:
         super().__init__(f"{status_code} {text}" if status_code else text, status_code=status_code)
@@ -42,9 +42,9 @@ WRITE_REFUSALS = (OutOfMemoryError, ReadOnlyError, WriteRefused)
 def reuse_clients(channel: type) -> bool:
     """Make the channels of a class reuse one Redis client.
 
-    kombu 5.7.0 creates a client for each publish, and two clients for each message that a worker takes. For each
+    kombu 5.7.0 creates a client for each publish, and two clients for each message that a worker fetches. For each
     client, redis-py fills a table of about 170 callbacks, which takes as long as two or three commands. A client can be
-    shared, because each command takes a connection from the pool.
+    shared, because each command acquires a connection from the pool.
     """
     KOMBU.require(channel, "_create_client")
     create = channel._create_client  # type: ignore[attr-defined]
@@ -74,11 +74,13 @@ def _creates_client_per_command(channel: type) -> bool:
 
 
 def correct_closed_channels(channel: type) -> bool:
-    """Make a channel raise a connection error, instead of ending the worker, if its connection was garbage-collected.
+    """Make channels raise a connection error if their connection was garbage-collected. Without the correction, the
+    worker exits.
 
-    kombu 5.7.0 (celery/kombu#582): after a Redis restart the worker collects its connection and then closes it. If the
-    close returns unacknowledged messages, ``Channel._connparams`` reads ``connection.client.hostname``, but the client
-    is None. celery expects a connection error there, and ends: "Unrecoverable error: AttributeError".
+    With kombu 5.7.0 (celery/kombu#582), a worker closes its garbage-collected connection after a Redis restart. If
+    unacknowledged messages are returned to the queue at that point, ``Channel._connparams`` reads
+    ``connection.client.hostname``, although the client is None. Celery handles only connection errors at this point, so
+    the worker exits with "Unrecoverable error: AttributeError".
     """
     KOMBU.require(channel, "_connparams")
     connparams = channel._connparams  # type: ignore[attr-defined]
@@ -109,12 +111,13 @@ def _fails_on_a_closed_connection(channel: type) -> bool:
 def correct_refused_writes(transport: type) -> bool:
     """Treat a Redis broker that refuses writes as unavailable, so that workers reconnect until it accepts writes.
 
-    kombu 5.7.0 treats the errors MISCONF, OOM and READONLY as errors of a command, on which the celery worker exits
-    with "Unrecoverable error". With the correction, a new channel checks that the broker accepts writes, so celery
+    kombu 5.7.0 treats the errors MISCONF, OOM and READONLY as errors of a command, on which the Celery worker exits
+    with "Unrecoverable error". With the correction, a new channel checks that the broker accepts writes, so Celery
     waits between its attempts to connect.
 
-    A full Redis delivers a message and then refuses to record it as unacknowledged. kombu raises, and the message is
-    lost. With the correction, the worker executes the message. If the worker is killed, the message is not redelivered.
+    A full Redis server delivers a message and then refuses to record the message as unacknowledged. kombu raises an
+    exception, and the message is lost. With the correction, the worker executes the message. If the worker is killed,
+    the message is not redelivered.
     """
     if issubclass(OutOfMemoryError, transport.connection_errors):  # type: ignore[attr-defined]
         return False
@@ -143,20 +146,82 @@ def correct_refused_writes(transport: type) -> bool:
     return True
 
 
+def skip_ack_emulation(transport: type, skips: Callable[[Any], bool]) -> None:
+    """Make a Redis transport record some unacknowledged messages in memory only.
+
+    Redis has no acknowledgements, so kombu emulates them. kombu writes each message that a worker fetches to a hash and
+    a sorted set, and removes the message when the worker acknowledges it. This emulation takes two transactions per
+    message. A message that is recorded in memory still counts against the prefetch limit, and returns to its queue when
+    the channel is closed or the message is rejected with `requeue`. If the process is killed, the message is lost, and
+    another component must recover its task.
+
+    Args:
+        transport: Class of the Redis transport.
+        skips: Function that returns True for a message to record in memory only. A second call adds its function.
+    """
+    channel: Any = transport.Channel  # type: ignore[attr-defined]
+    KOMBU.require(channel, "_do_restore_message")
+    KOMBU.require(channel.QoS, "_delivered")
+    KOMBU.require(virtual.Message, "_raw")
+
+    class PartialAckEmulation(channel.QoS):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.tags_in_memory: set[str] = set()
+
+        def append(self, message: Any, delivery_tag: str) -> None:
+            if skips(message):
+                self.tags_in_memory.add(delivery_tag)
+                virtual.QoS.append(self, message, delivery_tag)  # type: ignore[no-untyped-call]
+            else:
+                super().append(message, delivery_tag)
+
+        def ack(self, delivery_tag: str) -> None:
+            if delivery_tag in self.tags_in_memory:
+                self.tags_in_memory.discard(delivery_tag)
+                virtual.QoS.ack(self, delivery_tag)  # type: ignore[no-untyped-call]
+            else:
+                super().ack(delivery_tag)
+
+        def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+            if delivery_tag not in self.tags_in_memory:
+                super().reject(delivery_tag, requeue=requeue)
+                return
+            if requeue:
+                self._push_back([self.get(delivery_tag)], leftmost=True)
+            self.ack(delivery_tag)
+
+        def restore_unacked(self, client: Any = None) -> None:
+            newest_first = [tag for tag in reversed(self._delivered) if tag in self.tags_in_memory]
+            self.tags_in_memory.clear()
+            if newest_first:
+                self._push_back([self._delivered.pop(tag) for tag in newest_first], client=client)
+            super().restore_unacked(client)
+
+        def _push_back(self, messages: Sequence[Any], *, client: Any = None, leftmost: bool = False) -> None:
+            with self.channel.conn_or_acquire(client) as connected, connected.pipeline() as pipe:
+                for message in messages:
+                    exchange, key = message.delivery_info["exchange"], message.delivery_info["routing_key"]
+                    self.channel._do_restore_message(message._raw, exchange, key, pipe, leftmost)
+                pipe.execute()
+
+    channel.QoS = PartialAckEmulation
+
+
 class BrokerNeeded(Exception):
     """kombu cannot publish the message without a command to the broker before the message's own commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedMessage:
-    """Message as kombu would write it to Redis, and the queue that kombu would declare before.
+    """Message in the form in which kombu writes it to Redis, and the queue that kombu would declare first.
 
     Attributes:
-        key: list to which kombu would push the message.
-        body: element of the list.
-        queue: queue to declare, or None.
-        event_channel: channel of the ``task-sent`` event, or "" if there is no event.
-        event: notification on `event_channel`.
+        key: Key of the list to which kombu would push the message.
+        body: Element of the list.
+        queue: Queue to declare, or None.
+        event_channel: Channel of the ``task-sent`` event, or "" if there is no event.
+        event: Notification on `event_channel`.
     """
 
     key: str
@@ -167,13 +232,13 @@ class RecordedMessage:
 
 
 class RecordingProducer(Producer):
-    """Producer that records the commands of a message instead of sending them. It has no connection to the broker.
+    """Producer that records the commands of a message instead of sending them to the broker.
 
     Args:
-        template: connection whose broker receives the messages from another client.
+        template: Connection to the broker to which another client sends the recorded messages.
 
     Raises:
-        BrokerNeeded: the transport or its options need more than one command for a message.
+        BrokerNeeded: The transport is not a Redis transport of kombu, or `global_keyprefix` is set.
     """
 
     def __init__(self, template: Connection) -> None:
@@ -200,7 +265,8 @@ class RecordingProducer(Producer):
         """Return the message that ``publish(producer)`` publishes.
 
         Raises:
-            BrokerNeeded: `publish` publishes something else than one message to one list, and at most one event.
+            BrokerNeeded: `publish` publishes anything other than one message to one list and at most one event, or
+                declares several queues or a queue that has arguments, expires or is deleted automatically.
         """
         self._queues.clear()
         commands: list[tuple[str, Any, Any]] = self.channel.commands
@@ -220,7 +286,7 @@ def _expires(queue: Any) -> bool:
 
 
 class _NoClient:
-    """Redis client that cannot send commands. A channel sends a PING when it is opened."""
+    """Redis client that sends no commands. A channel would send a PING when it is opened."""
 
     def ping(self) -> None:
         pass
@@ -230,7 +296,7 @@ class _NoClient:
 
 
 def _recording(transport: Any) -> type:
-    """Return `transport` with channels that append their commands to a list."""
+    """Return a variant of `transport` whose channels append their commands to a list."""
     KOMBU.require(transport.Channel, "_create_client", "_put", "_put_fanout")
 
     class RecordingChannel(transport.Channel):  # type: ignore[misc]
@@ -248,7 +314,7 @@ def _recording(transport: Any) -> type:
             super()._put_fanout(exchange, message, routing_key, _publish_batch=self, **kwargs)
 
         def add(self, name: str, *args: Any) -> None:
-            """Record a command. kombu calls this method of a batch of messages."""
+            """Record a command. kombu calls this method for each command of a batch."""
             self.commands.append((name, *args))
 
     class RecordingTransport(transport):  # type: ignore[misc]

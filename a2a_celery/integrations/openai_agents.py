@@ -1,4 +1,4 @@
-"""Private names of the OpenAI Agents SDK that its adapter uses."""
+"""Private names of the OpenAI Agents SDK that the adapter for this SDK uses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DelegatingModel(Model):
 
 
 class WrappingProvider(ModelProvider):
-    """Model provider that passes each model of another provider to a function."""
+    """Model provider that returns the models of another provider, each wrapped by the function `wrap`."""
 
     def __init__(self, provider: ModelProvider, wrap: Callable[[Model], Model]) -> None:
         self._provider = provider
@@ -63,10 +63,11 @@ def is_agent_tool(tool: FunctionTool) -> bool:
 
 
 def with_copied_target(handoff: Handoff[Any, Any], copied: Callable[[Agent[Any]], Agent[Any]]) -> Handoff[Any, Any]:
-    """Return a copy of `handoff` that hands over to ``copied(agent)`` instead of to an agent.
+    """Return a copy of `handoff` that hands over to ``copied(agent)`` instead of the original agent.
 
     Args:
-        copied: Function that returns the copy of an agent, the same for each call.
+        handoff: Handoff of an agent.
+        copied: Function that returns the copy of an agent. It returns the same copy for each call with the agent.
     """
     invoke: Callable[[RunContextWrapper[Any], str], Awaitable[Agent[Any]]] = handoff.on_invoke_handoff
 

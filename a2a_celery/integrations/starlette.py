@@ -23,6 +23,6 @@ def set_json(request: Request, value: Any) -> None:
 
 
 def drop_body(request: Request) -> None:
-    """Drop the body of a served `request` from memory. Starlette keeps the request in memory until its stream ends."""
+    """Drop the body of a served `request`. Starlette would keep the body in memory until the response stream ends."""
     vars(request).pop("_json", None)
     request._body = b""

@@ -1,4 +1,5 @@
-"""Fleet ids in messages: one of another fleet is returned to its queue unchanged, with growing delays and a limit."""
+"""Fleet ids in messages: a message of another fleet is returned to its queue unchanged, with growing delays, up to a
+limit."""
 
 from __future__ import annotations
 

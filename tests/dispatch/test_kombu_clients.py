@@ -1,4 +1,5 @@
-"""A channel reuses one Redis client while its connections are the same; a correct kombu is left unchanged."""
+"""Redis clients of channels: a channel reuses one client while its connection pool is the same. A correct kombu is left
+unchanged."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from a2a_celery.integrations.kombu import reuse_clients
 from tests.support.restarts import MortalRedis
 
 ORIGINAL = unwrap(kombu_redis.Channel._create_client)
-"""The method of kombu, without a correction that this process applied."""
+"""kombu's method, without a correction that this process may have applied."""
 
 
 @pytest.fixture
 def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A channel that reuses its client."""
+    """Channel that reuses its client."""
     monkeypatch.setattr(kombu_redis.Channel, "_create_client", ORIGINAL)
     assert reuse_clients(kombu_redis.Channel)
     with Connection(server.broker_url) as connection:
@@ -27,7 +28,7 @@ def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
 
 
 def test_channels_of_this_kombu_create_a_client_for_each_command() -> None:
-    """When this fails, kombu is fixed: drop the correction."""
+    """If this test fails, kombu is fixed: remove the correction."""
 
     class Original(kombu_redis.Channel):  # type: ignore[misc]
         _create_client = ORIGINAL

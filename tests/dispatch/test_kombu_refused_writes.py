@@ -15,7 +15,7 @@ from tests.support.restarts import MortalRedis, allow_writes, refuse_writes
 
 
 def transport() -> Any:
-    """kombu's own Redis transport, in classes that a test may change."""
+    """Return kombu's Redis transport, with subclasses that a test may change."""
 
     class QoS(kombu_redis.QoS):  # type: ignore[misc]
         pass
@@ -32,7 +32,7 @@ def transport() -> Any:
 
 @pytest.fixture
 def connect(server: MortalRedis) -> Iterator[Callable[[], Connection]]:
-    """Connections to the server through a corrected transport."""
+    """Function that opens connections to the server through a corrected transport."""
     corrected = transport()
     connections: list[Connection] = []
     assert correct_refused_writes(corrected)
@@ -50,7 +50,7 @@ def connect(server: MortalRedis) -> Iterator[Callable[[], Connection]]:
 
 
 def test_this_kombu_needs_the_correction() -> None:
-    """When this fails, kombu is fixed: drop the correction."""
+    """If this test fails, kombu is fixed: remove the correction."""
     uncorrected = transport()
     assert not issubclass(redis.OutOfMemoryError, uncorrected.connection_errors)
     assert correct_refused_writes(uncorrected)

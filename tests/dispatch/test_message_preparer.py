@@ -18,11 +18,13 @@ from kombu import Exchange, Queue
 
 from a2a_celery.acceptance.new_tasks import BrokerMessages
 from a2a_celery.dispatch import Call, PreparedMessage, Publisher, RunOptions
+from a2a_celery.dispatch.message_preparer import CHECK_INTERVAL, MessagePreparer
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Operation, redis_url
 from a2a_celery.store.runs.commands import RunRef
 from a2a_celery.store.tasks.commands import create_task
+from tests.support.clocks import ManualClock
 from tests.support.fleet import RABBITMQ_URL
 from tests.support.restarts import MortalRedis
 from tests.support.seeds import ANN, request
@@ -46,7 +48,7 @@ def broker(server: MortalRedis) -> Iterator[redis.Redis]:
 
 
 def prepared(publisher: Publisher, options: RunOptions = RunOptions(), run: int = 1) -> PreparedMessage:  # noqa: B008
-    """Return a message when the broker is checked and the queue declared."""
+    """Wait until the publisher has checked the broker and declared the queue. Return a prepared message."""
     return eventually(lambda: publisher.prepare("echo", "t", run, options), what="a message is prepared")
 
 
@@ -257,11 +259,32 @@ def test_a_broker_that_restarts_is_another_server(server: MortalRedis, celery: C
     assert prepared(publisher).server != before.server
 
 
+def test_a_suspended_preparer_makes_no_message(celery: Celery, broker: redis.Redis) -> None:
+    clock = ManualClock()
+    publisher = Publisher(celery, {})
+    made: list[str] = []
+
+    def publish(producer: Any) -> None:
+        made.append("message")
+        celery.send_task("a2a.echo", producer=producer)
+
+    preparer = MessagePreparer(celery, publisher.preparer._pool, clock)
+    eventually(lambda: preparer.prepare(RunOptions(), publish), what="a message is prepared")
+    made.clear()
+
+    preparer.suspend()
+    refused = [preparer.prepare(RunOptions(), publish) for _ in range(3)]
+
+    assert (refused, made) == ([None] * 3, [])
+    clock.advance(CHECK_INTERVAL)
+    eventually(lambda: preparer.prepare(RunOptions(), publish), what="another is prepared")
+
+
 async def test_a_failover_between_preparing_and_accepting_pushes_nothing(tmp_path: Path) -> None:
     with running_sentinels(tmp_path) as group:
         app = Celery("sentinels", broker=group.broker_url(), set_as_current=False)
         app.conf.broker_transport_options = {"master_name": MASTER_NAME}
-        settings = Settings(store_url=group.store_url, publish_on_accept=True)
+        settings = Settings(store_url=group.store_url)
         publisher, keys = Publisher(app, {}), Keys("test")
         store = AsyncStore(group.store_url)
         messages = BrokerMessages(publisher, settings)

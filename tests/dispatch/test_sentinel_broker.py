@@ -1,4 +1,4 @@
-"""Brokers behind Sentinels are treated like a Redis broker: guards, timeouts, and no password in a log line."""
+"""Brokers behind Sentinels: they have the guards and timeouts of a Redis broker, and no password is logged."""
 
 from __future__ import annotations
 
