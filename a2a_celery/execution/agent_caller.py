@@ -15,33 +15,33 @@ from ..errors import ConfigError
 
 
 class StartingCalls:
-    """Calls of one run that are starting a child or wait in the run. A run is not suspended while there is one, so that
-    all children of ``asyncio.gather`` are started before."""
+    """Counter of calls in one run that start a child or wait in the process. A run is suspended only when the counter
+    is 0, so that all calls in an ``asyncio.gather`` have started their children."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._none = asyncio.Event()
+        self._is_empty = asyncio.Event()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def counted(self) -> Iterator[None]:
         """Count a call while the block runs."""
         self._count += 1
-        self._none.clear()
+        self._is_empty.clear()
         try:
             yield
         finally:
             self._count -= 1
             if not self._count:
-                self._none.set()
+                self._is_empty.set()
 
-    async def wait_for_none(self) -> None:
-        """Wait until no call is starting."""
+    async def wait_until_empty(self) -> None:
+        """Wait until the counter is 0."""
         while self._count:
-            await self._none.wait()
+            await self._is_empty.wait()
 
 
 class CallResult(Protocol):
-    """Result of a child task, with the interface of ``client.Result``."""
+    """Result of a child task: the attributes of ``client.Result`` that a run reads."""
 
     @property
     def state(self) -> int | None: ...
@@ -94,8 +94,8 @@ class AgentCaller(Protocol):
     """Client that starts child tasks and waits for their results."""
 
     async def start(self, call: ChildCall) -> CallResult:
-        """Start the child, or find the child that an earlier run started. Return its current state, or the message of
-        an agent that replies without a task."""
+        """Start the child, or find the child that an earlier run started. Return the child's current state, or the
+        message of an agent that replies without a task."""
         ...
 
     async def result(self, call: ChildCall, task_id: str) -> CallResult:
@@ -103,11 +103,11 @@ class AgentCaller(Protocol):
         ...
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
-        """Return a result as JSON."""
+        """Return `result` as JSON data."""
         ...
 
     def decode(self, data: Mapping[str, Any]) -> CallResult:
-        """Return the result that `encode` wrote."""
+        """Return the result that `encode` has converted to `data`."""
         ...
 
 

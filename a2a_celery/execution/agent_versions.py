@@ -1,7 +1,7 @@
-"""Runs of turns that began with another version of their agent's code.
+"""Forwarding of runs whose turn began with another version of the agent's code.
 
-A worker consumes a queue for each of its agents that has a version, beside each queue that brings runs of the agent. A
-worker that receives a run of another version publishes it to the queue of that version. If no worker consumes that
+For an agent with a version, a worker consumes a version queue in addition to each queue with runs of the agent. A
+worker that receives a run of another version publishes the run to that version's queue. If no worker consumes that
 queue, the worker executes the run with its own version.
 """
 
@@ -30,12 +30,12 @@ class VersionHost(Protocol):
 
 
 async def forward_run(host: VersionHost, agent: Agent, ref: RunRef, other: OtherVersion) -> bool:
-    """Publish a run to the workers with the version that began its turn.
+    """Publish a run to the workers whose version of the agent began the turn.
 
     If the broker does not accept the run, a watcher publishes it again.
 
     Returns:
-        False if there is no such worker.
+        False if no worker has that version, so that the caller must execute the run.
     """
     queue = host.publisher.queues.queue_of(agent.name, RunOptions.from_json(other.options))
     name = version_queue_name(queue, agent.name, other.version) if queue else ""

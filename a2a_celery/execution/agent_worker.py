@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
 from celery import Celery
 
 from ..agents import Agent
-from ..dispatch import Publisher, guard_workers
-from ..dispatch.connection import guard
+from ..dispatch import Publisher, entry_name, fleet_of, guard_workers
+from ..dispatch.connection import guard, skip_run_acks
 from ..hooks import Hooks
 from ..settings import Settings
+from ..store.runs.commands import RunRef
 from .agent_caller import AgentCaller
 from .celery import (
     announcer,
@@ -38,7 +40,7 @@ P = TypeVar("P")
 
 
 class AgentWorker:
-    """Agents of `app` in its workers.
+    """Registration of an app's agents with Celery, and the state of each of its worker processes.
 
     Attributes:
         simulated: Function that returns the worker process for the next call of a plain Celery task in a simulation
@@ -69,6 +71,7 @@ class AgentWorker:
         self._process_locks: dict[int, Lock] = {}
         self._ender = RunEnder(settings)
         self._handing_back = ShutdownRequeuer(settings, publisher)
+        self._entries: set[str] = set()
         install(
             app,
             Installed(settings, agents, self._ender, self._handing_back, self.close, self._hooks),
@@ -90,43 +93,61 @@ class AgentWorker:
         if agent.kind == "task":
             prepare_task(agent, self.process, self._stop_here, self._ender, self._handing_back)
         else:
+            self._entries.add(entry_name(agent.name))
             register_entry(self._app, agent, self.process, self._stop_here, self._ender, self._handing_back)
 
     def guard_broker(self) -> None:
-        """Guard the broker connection of a worker that is about to connect; see `broker_guards`."""
+        """Guard the broker connection of a worker that is about to connect, and keep unacknowledged messages of runs in
+        memory unless `ack_emulation` is set. See ``dispatch.connection``. Errors are logged."""
         try:
             guard(self._app)
+            settings = self._settings()
+            if not settings.ack_emulation:
+                skip_run_acks(self._app, partial(self._is_own_run, settings.key_prefix))
         except Exception:
             logger.exception("the worker's broker connection was not guarded")
+
+    def _is_own_run(self, fleet: str, message: Any) -> bool:
+        """Return True if a message from the broker is for a run of one of these agents in `fleet`. The store recovers
+        such a run if the message is lost."""
+        headers = message.headers
+        return (
+            headers.get("task") in self._entries
+            and RunRef.of(str(headers.get("id"))) is not None
+            and fleet_of(headers) == fleet
+        )
 
     def check_start(self, worker: Any) -> None:
         """Check whether `worker` can start; see `start_check`."""
         start_check.worker_starts(sender=worker)
 
     def process(self) -> WorkerProcess:
-        """Return the state of this worker process, which its first run creates, and therefore never before a fork."""
+        """Return the state of this worker process. The first run creates it, so it never exists before a fork."""
         if self.simulated is not None:
             return self.simulated()
         pid = os.getpid()
-        if pid not in self._processes:
+        process = self._processes.get(pid)
+        if process is None:
             with self._process_locks.setdefault(pid, Lock()):
-                if pid not in self._processes:
-                    self._processes[pid] = self.new_process(WorkerProcess)
-        return self._processes[pid]
+                process = self._processes.get(pid)
+                if process is None:
+                    process = self._processes[pid] = self.new_process(WorkerProcess)
+        return process
 
     def new_process(self, make: Callable[..., P]) -> P:
-        """Return a worker process that `make`, a class or function with the arguments of `WorkerProcess`, creates."""
+        """Return the worker process that `make` creates. `make` receives the arguments of `WorkerProcess`."""
         cleanup = thread_cleanup_of(self._app, self._thread_cleanups)
         return make(self._settings(), self._publisher(), cleanup, self._lifespans, self._hooks, self._calls)
 
     def close(self) -> None:
-        """Exit the lifespans of this process if it has run an agent."""
-        process = self._processes.get(os.getpid())
+        """Close the state of this process if it has run an agent. A further run would create it again."""
+        process = self._processes.pop(os.getpid(), None)
         if process is not None:
             process.close()
 
     def _stop_here(self, celery_id: str) -> None:
-        """Stop a run of this process if it has begun. Signal handlers call this method, so it takes no lock."""
+        """Stop the run `celery_id` if it has begun in this process. Signal handlers call this method, so it takes no
+        lock."""
         process = self._processes.get(os.getpid())
         if process is not None:
             process.stop(celery_id)

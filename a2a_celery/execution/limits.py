@@ -27,7 +27,7 @@ STOPPING = 1.0
 """Seconds, in addition to `cancel_grace`, that a run has to stop before Celery's hard limit kills its process."""
 
 STOPPING_SHARE = 0.25
-"""Maximum share of the hard limit for these seconds and the grace period."""
+"""Maximum share of the hard limit that `STOPPING` and the grace period may take together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ async def out_of_time(limits: Limits, arrived_at: float, idle_clock: IdleClock) 
 
 
 MAX_CAUSE = 64
-"""Maximum characters of the class name that clients see as the cause of a retry."""
+"""Maximum length of the class name that clients see as the cause of a retry. A longer name is not shown."""
 
 
 class Retries:
@@ -152,14 +152,15 @@ class Retries:
         raise self._retry(eta if countdown is None else countdown, exc or sys.exc_info()[1])
 
     def _retry(self, when: object, cause: BaseException | None) -> Retry:
-        """Return the exception for `request`. No frame of its traceback refers to the exception, which avoids a
-        reference cycle."""
+        """Return the exception for `request`. To avoid a reference cycle, no frame of the traceback refers to the
+        exception."""
         retry = without_cycle(Retry(when=self._begins_at(when, cause) or 0))
         retry.exc = cause  # set here, because the constructor replaces exceptions that cannot be pickled
         return retry
 
     def after(self, error: BaseException) -> tuple[Retried, RunOptions] | None:
-        """Return the retry that follows `error` and the options of its run, or None if `error` ends the run.
+        """Return the retry that follows `error`, and the options of the retry's run. Return None if `error` ends the
+        run.
 
         Raises:
             ValueError: The time in Celery's `Retry` is invalid.
@@ -213,17 +214,17 @@ def cause_of(retry: Retry) -> BaseException | None:
     If an exception cannot be pickled, Celery's constructor replaces it with an exception of a base class or with a
     wrapper.
     """
-    named, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
-    if named is None or handled is None:
-        return named
-    is_replaced = isinstance(named, UnpickleableExceptionWrapper) or isinstance(handled, type(named))
-    return handled if is_replaced else named
+    cause, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
+    if cause is None or handled is None:
+        return cause
+    is_replaced = isinstance(cause, UnpickleableExceptionWrapper) or isinstance(handled, type(cause))
+    return handled if is_replaced else cause
 
 
 def without_cycle(retry: Retry) -> Retry:
-    """Return `retry` without its `args`, which contain `retry` itself.
+    """Remove the `args` of `retry`, which contain `retry` itself, and return `retry`.
 
-    With them, the exception and its traceback stay in memory until the garbage collector runs.
+    With `args`, the exception and its traceback would stay in memory until the garbage collector runs.
     """
     retry.args = ()
     return retry

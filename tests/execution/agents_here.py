@@ -1,4 +1,5 @@
-"""App whose worker runs in this process: its Celery tasks are called as a pool's thread calls them."""
+"""App whose worker runs in the test process. Its Celery tasks are called in the way in which a pool's thread calls
+them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class AgentsHere:
         self.seeds = Seeds(store, keys)
 
     async def create(self, task_id: str = "t", text: str = "hello", context_id: str = CONTEXT) -> str:
-        """Create a client's task that waits for a worker, and return its id."""
+        """Create a client's task that waits for a worker. Return the task's id."""
         sent, caller = request(text, task_id, context_id), Caller(user="ann").to_json()
         await self.store.run(create_task(self.keys, ANN, task_id, context_id, sent, caller=caller, retention=RETENTION))
         return task_id
@@ -45,11 +46,10 @@ class AgentsHere:
 
 @asynccontextmanager
 async def agents_here(store: AsyncStore, keys: Keys, url: str, **settings: Any) -> AsyncIterator[AgentsHere]:
-    """Yield an app without agents, whose worker process ends with the block."""
+    """Yield an app without agents. Its worker process ends with the block."""
     app = Celery("here", broker="memory://", set_as_current=False)
     app.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix, **settings)
     a2a = A2A(app)
     worker = a2a.worker()
     yield AgentsHere(a2a, store, keys)
-    process = worker.process()
-    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+    await asyncio.to_thread(worker.close)

@@ -1,11 +1,15 @@
-"""Attempts of a task in this process, each lost before the next one, and functions that count their calls."""
+"""Attempts of a task in the test process, each lost before the next, and functions that record their calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from a2a_celery import Turn
 from a2a_celery.caller import Caller
@@ -15,18 +19,20 @@ from a2a_celery.execution.process.thread_cleanup import ThreadCleanup
 from a2a_celery.execution.run import run_agent
 from a2a_celery.lifecycle import Completed, Outcome
 from a2a_celery.settings import Settings
+from a2a_celery.store import AsyncStore, Keys
+from tests.support.seeds import Seeds
 
-from .scene import Scene
+from .scene import Gate, Scene
 
 SETTINGS = Settings(store_url="redis://127.0.0.1/0", step_max_bytes=1000, task_max_bytes=5000)
 
 
 class WorkerDies(BaseException):
-    """The worker of the run dies here."""
+    """Simulated death of the run's worker."""
 
 
 class Task:
-    """A task whose attempts are executed in this process, each after the last one was lost."""
+    """Task whose attempts are executed in the test process, each after the previous one was lost."""
 
     def __init__(self, scene: Scene, settings: Settings = SETTINGS) -> None:
         self.scene, self.settings = scene, settings
@@ -35,7 +41,7 @@ class Task:
         self.events: Any = None
 
     async def attempt(self, agent: Callable[[Turn], Any]) -> Any:
-        """Execute the agent in the next attempt. Return its result; `WorkerDies` loses the run."""
+        """Execute the agent in the next attempt and return its result. If it raises `WorkerDies`, the run is lost."""
         claim = await self.scene.seeds.claimed(self.task_id, run=self.run, max_attempts=100)
         claim = replace(claim, caller=Caller(user="ann").to_json())
         self.task_id = claim.ref.task_id
@@ -63,6 +69,24 @@ class Task:
         return results[0]
 
 
+@asynccontextmanager
+async def open_task(store: AsyncStore, keys: Keys) -> AsyncIterator[Task]:
+    """Open a task, and abandon its runs at the end."""
+    scene = Scene(Gate(store), keys, Seeds(store, keys))
+    yield Task(scene)
+    for events in scene.opened:
+        await events.abandon()
+
+
+def give_empty_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make each turn begin with an empty session that is not stored."""
+
+    def session(turn: Turn) -> Any:
+        return turn.__dict__.setdefault("test_session", SimpleNamespace(state={}))
+
+    monkeypatch.setattr(Turn, "session", property(session))
+
+
 def storing_result(agent: Callable[[Turn], Any], results: list[Any]) -> Callable[[Turn], Any]:
     """Return an agent that appends its result to `results`."""
     if asyncio.iscoroutinefunction(agent):
@@ -79,13 +103,13 @@ def storing_result(agent: Callable[[Turn], Any], results: list[Any]) -> Callable
 
 
 class Calls:
-    """Counts the calls of functions."""
+    """Record of function calls."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
 
     async def work(self, name: str, *, dies: bool = False) -> str:
-        """Do something that must happen once."""
+        """Record a call that must happen only once."""
         self.made.append(name)
         if dies:
             raise WorkerDies

@@ -1,4 +1,4 @@
-"""Scene of a run. After each test it must leave no leak."""
+"""Fixtures for runs in the test process. The scene must leave no leak after a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .scene import Gate, Scene
 
 @pytest.fixture
 async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
-    """Yield an empty scene."""
+    """Empty scene."""
     scene = Scene(Gate(store), keys, Seeds(store, keys))
     yield scene
     for events in scene.opened:
@@ -32,11 +32,11 @@ def short_retry_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def task(scene: Scene) -> Task:
-    """A task with many attempts."""
+    """Task with many attempts."""
     return Task(scene)
 
 
 @pytest.fixture
 def calls() -> Calls:
-    """Return an empty list."""
+    """Empty record of calls."""
     return Calls()

@@ -41,7 +41,7 @@ def perform_run(task: Task, celery_id: str, *args: Any, retries: int = 0, **kwar
 
 
 LONG = 60.0
-"""Hold that does not end within a test."""
+"""Hold in seconds that does not end within a test."""
 
 
 class Gate(AsyncStore):
@@ -127,8 +127,7 @@ class TurnByTurn:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        process = self._worker.process()
-        await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+        await asyncio.to_thread(self._worker.close)
 
     async def begin(self, agent: str, text: str = "hello") -> tuple[TaskState, str]:
         """Run the first message, `text`. Return the task's state with the text of its status."""
@@ -150,7 +149,7 @@ class TurnByTurn:
         return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
 
     async def say(self, agent: str, run: int, *parts: Part) -> tuple[TaskState, str]:
-        """Run a further message as run `run`, without the gateway's validation of an answer.
+        """Run another message as run `run`, without the gateway's validation of an answer.
 
         Return the task's state with the text of its status.
         """

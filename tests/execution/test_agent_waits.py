@@ -1,4 +1,4 @@
-"""Limits of waiting, for a client's answer and for a cancelled agent: settings, and options of an agent."""
+"""Time limits for a client's answer and for a cancelled agent, in settings and in options of an agent."""
 
 from __future__ import annotations
 

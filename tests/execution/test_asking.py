@@ -177,7 +177,7 @@ ASKING = [
 
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """Return a task of one of the agents above."""
+    """Task of one of the agents of this module."""
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         yield turns
 

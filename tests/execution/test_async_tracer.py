@@ -1,4 +1,4 @@
-"""Calls on an event loop send the same signals as Celery's tracer, and concurrent calls do not mix."""
+"""Calls of tasks on an event loop: they send the same signals as Celery's tracer, and concurrent calls do not mix."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def app() -> Iterator[Celery]:
 
 
 class ControlledRun:
-    """Stand-in for a run that ends with the outcome and at the time of the test."""
+    """Stand-in for a run. The test determines its outcome and the time of its end."""
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class ControlledRun:
 
 
 class Calls:
-    """Calls of the agent's task, whose runs a test controls."""
+    """Calls of the agent's task. The test controls the runs."""
 
     def __init__(self, app: Celery) -> None:
         self.task: Task = app.tasks["a2a.works"]
@@ -279,7 +279,7 @@ async def test_a_call_terminated_before_its_start_never_starts(calls: Calls, sig
 
 
 class Scene:
-    """Pool with `limit` slots and the requests that it gets."""
+    """Pool with `limit` slots, and the requests that it receives."""
 
     def __init__(self, calls: Calls, limit: int) -> None:
         self.calls = calls

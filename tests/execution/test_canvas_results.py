@@ -1,4 +1,4 @@
-"""Canvases of exposed tasks whose result no watcher could read are refused at their start."""
+"""Canvases of exposed tasks: those whose result no watcher could read are refused when they start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = ("task", "chain", "signature", "replaced", "group", "chord", "chain to c
 
 @pytest.fixture
 def app(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Iterator[Celery]:
-    """Return an app with a task that starts canvases in several forms. No worker executes them."""
+    """App with a task that starts canvases in several forms. No worker executes the canvases."""
     app = Celery("test", broker="memory://", set_as_current=False)
     app.conf.update(
         result_backend=redis_server.broker_url, a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix
@@ -74,8 +74,7 @@ async def state_of_canvas(app: Celery, store: AsyncStore, keys: Keys, form: str,
     a2a = A2A.of(app)
     worker = a2a.worker()
     await asyncio.to_thread(perform_run, a2a.agents["canvas"].code, "t.1", form=form, **tasks)
-    process = worker.process()
-    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+    await asyncio.to_thread(worker.close)
     return (await Seeds(store, keys).states("t"))[-1]
 
 

@@ -1,4 +1,4 @@
-"""Steps that do not fit those of an earlier run end the run, and code that only continues does not."""
+"""Changed code of an agent: steps that differ from those of an earlier run end the run, additional steps do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .scene import TurnByTurn
 
 
 def names_of(*names: str) -> Callable[[Turn], Any]:
-    """An agent with the steps of these names, one after the other."""
+    """Return an agent that executes steps with the given names, one after the other."""
 
     async def run(turn: Turn) -> None:
         for name in names:
@@ -77,7 +77,7 @@ performed: list[str] = []
 
 
 async def book(what: str) -> str:
-    """Something that must happen once."""
+    """Record a call that must happen only once."""
     performed.append(what)
     return f"{what} booked"
 
@@ -122,7 +122,7 @@ a2a.expose(plain)
 
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """A task of one of the agents above."""
+    """Task of one of the agents of this module."""
     performed.clear()
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         yield turns

@@ -1,4 +1,4 @@
-"""Work that an agent starts elsewhere is cancelled with the agent by default."""
+"""Work that an agent starts elsewhere: by default, it is cancelled with the agent's task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def elsewhere() -> AsyncIterator[str]:
 
 
 async def canceled(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
-    """Cancel a run of `agent` by its client once the agent has started some work."""
+    """Cancel a task of `agent` as its client, after the agent has started some work."""
 
     async def begun() -> bool:
         return is_begun()

@@ -1,4 +1,4 @@
-"""A durable step is executed once, whatever ends its run; its result is recorded before it is used."""
+"""Durable steps: each is executed once, however its run ends, and its result is recorded before it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers, names and examples of docs/durable-work.md are the code's."""
+"""Numbers, names and examples in docs/durable-work.md equal those of the code."""
 
 from __future__ import annotations
 

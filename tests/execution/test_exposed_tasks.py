@@ -43,7 +43,7 @@ class FullBackend(KeyValueStoreBackend):
 
 @pytest.fixture
 async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
-    """Expose tasks of an app whose broker is unavailable and whose result backend is full."""
+    """App with exposed tasks. Its broker is unavailable, and its result backend is full."""
     app = Celery("test", broker="redis://127.0.0.1:1", backend=FullBackend, set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix, task_publish_retry=False)
     # two attempts without a delay
@@ -85,8 +85,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
         a2a.expose(task)
     worker = a2a.worker()
     yield a2a
-    process = worker.process()
-    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+    await asyncio.to_thread(worker.close)
 
 
 async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str) -> tuple[str, Any]:

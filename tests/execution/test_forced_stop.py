@@ -1,4 +1,4 @@
-"""Waiting for a run in a thread: the result of the run is returned, and checks go on while its loop is blocked."""
+"""Waiting for a run in a thread: the run's result is returned, and checks continue while the event loop is blocked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_timeout_error_of_the_run_is_its_result(loop: asyncio.AbstractEventLoo
 
 
 def test_a_run_may_take_longer_than_a_check(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forced_stop, "POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(forced_stop, "OVERSIGHT_INTERVAL", 0.05)
     under_way: Future[str] = Future()
     looked = Event()
 
@@ -50,7 +50,7 @@ def test_a_run_may_take_longer_than_a_check(loop: asyncio.AbstractEventLoop, mon
 def test_a_callback_is_repeated_while_the_loop_is_blocked(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forced_stop, "POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(forced_stop, "OVERSIGHT_INTERVAL", 0.05)
     under_way: Future[str] = Future()
     go_on, calls = Event(), []
 

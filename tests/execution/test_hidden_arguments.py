@@ -1,4 +1,7 @@
-"""Arguments that a client sends to a plain task are only in its message, not in Celery's output or in logs."""
+"""Arguments that a client sends to a plain task: they are only in the message, not in Celery's output or in logs.
+
+A client's text that an agent quotes in an error cannot start a line of the log.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from a2a.utils.errors import InvalidParamsError
 from celery import Celery, Task
 from celery.exceptions import Retry
 
-from a2a_celery import A2A
+from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import RUN_HEADER, Call, RunOptions
 from a2a_celery.execution.plain_tasks.plain_task import CURRENT
@@ -21,6 +25,8 @@ from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.tasks.commands import create_task
 from tests.support.seeds import ANN, CONTEXT, RETENTION, request
+
+from .agents_here import agents_here
 
 PRIVATE = "a private word"
 
@@ -79,3 +85,21 @@ async def test_a_run_that_is_returned_shows_none_of_its_arguments(
     assert published == [(ANN.agent, "t", 2, options)]
     assert "t.1 is requeued" in caplog.text
     assert PRIVATE not in caplog.text
+
+
+async def test_the_text_of_a_refused_message_is_one_line_in_the_log(
+    store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="a2a_celery")
+    async with agents_here(store, keys, redis_server.store_url) as here:
+
+        @here.a2a.agent("cities", description="Knows cities.")
+        async def cities(turn: Turn) -> str:
+            raise InvalidParamsError(f"no city {turn.text}")
+
+        task = await here.play("cities", "x\n2026-11-25 12:00:00 WARNING forged" + "y" * 10_000)
+
+    assert task.status.message.parts[0].text.startswith("no city x\n2026")
+    [line] = [text for text in map(logging.LogRecord.getMessage, caplog.records) if "refused the message" in text]
+    assert "\n" not in line
+    assert len(line) < 1200

@@ -43,7 +43,7 @@ async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> As
 
 @pytest.fixture
 def calls(here: AgentsHere) -> list[str]:
-    """The messages of the calls of the agent "echo", which ends as its message says."""
+    """Messages with which the agent "echo" was called. The agent ends in the way that its message names."""
     calls: list[str] = []
 
     @here.a2a.agent("echo")
@@ -82,7 +82,7 @@ ERRORS = pytest.mark.parametrize(
     [ValueError("a secret"), Rejected("too late"), InputRequired("a secret"), SystemExit(3), asyncio.CancelledError()],
     ids=lambda error: type(error).__name__,
 )
-"""Exceptions of hooks. Some are no `Exception`, and could end the event loop of all runs."""
+"""Exceptions of hooks. Some are not subclasses of `Exception`, and could end the event loop of all runs."""
 
 
 def state_and_text(task: Any) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Agents that are registered by name and cannot be imported stop a worker at its start."""
+"""Import check: a worker does not start if an agent that is registered by name cannot be imported."""
 
 from __future__ import annotations
 

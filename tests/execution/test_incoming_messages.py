@@ -1,4 +1,4 @@
-"""An agent reads the messages that arrive while it works: each once, in order, and again if its turn is repeated."""
+"""Messages that arrive while an agent works: each is read once, in order, and again if the turn is repeated."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ async def test_a_poll_reads_the_store_once(scene: Scene) -> None:
 
 async def test_an_iteration_waits_for_a_notification_without_reading_the_store(scene: Scene) -> None:
     claim, events, turn = await turn_of(scene)
-    heard: list[str] = []
+    texts: list[str] = []
 
     async def listen() -> None:
         async for message in turn.incoming():
-            heard.append(get_message_text(message))
-            if heard[-1] == "done":
+            texts.append(get_message_text(message))
+            if texts[-1] == "done":
                 break
 
     async with asyncio.timeout(20):
@@ -107,7 +107,7 @@ async def test_an_iteration_waits_for_a_notification_without_reading_the_store(s
         events.messages.notify()
         await listening
 
-    assert heard == ["left", "done"]
+    assert texts == ["left", "done"]
     assert scene.gate.calls.count("read_messages") == 2
 
 

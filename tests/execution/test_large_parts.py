@@ -24,7 +24,7 @@ LARGE = "x" * 3000
 
 @pytest.fixture
 async def large(blob_setup: BlobSetup, keys: Keys) -> AsyncIterator[Scene]:
-    """Yield a scene whose large parts are in a folder."""
+    """Scene whose large parts are in a folder."""
     scene = Scene(Gate(blob_setup.store), keys, Seeds(blob_setup.store, keys))
     yield scene
     for events in scene.opened:

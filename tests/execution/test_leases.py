@@ -136,16 +136,16 @@ async def test_a_message_on_the_channel_reaches_the_run_it_names(seeds: Seeds, k
 async def test_a_run_learns_of_messages_also_without_a_notification(
     store: AsyncStore, keys: Keys, seeds: Seeds, keeper: LeaseKeeper
 ) -> None:
-    steered, interrupted, kept = [await run_of(seeds) for _ in range(3)]
+    steered, interrupted, other = [await run_of(seeds) for _ in range(3)]
     for run, on_message in ((steered, "steer"), (interrupted, "interrupt")):
         message = request("more", run.ref.task_id, CONTEXT)
         task_id = run.ref.task_id
         await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="n", on_message=on_message))
 
-    with keeper.renewing(steered), keeper.renewing(interrupted), keeper.renewing(kept):
+    with keeper.renewing(steered), keeper.renewing(interrupted), keeper.renewing(other):
         await keeper.tick()
 
-    assert (steered.requests, interrupted.requests, kept.requests) == (["message"], ["interrupt"], [])
+    assert (steered.requests, interrupted.requests, other.requests) == (["message"], ["interrupt"], [])
 
 
 async def test_an_outage_shorter_than_the_lease_has_no_effect(

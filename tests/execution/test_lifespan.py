@@ -19,7 +19,8 @@ from .scene import TurnByTurn
 
 
 def an_app(events: list[str], *, fail: bool = False) -> A2A:
-    """Return an agent that asks, and two lifespans. With `fail` the second fails at the first attempt."""
+    """Return an app with an agent that asks and two lifespans. With `fail`, the second lifespan fails at the first
+    attempt."""
     a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
     tasks: dict[str, asyncio.Task[None] | None] = {}
 
@@ -74,4 +75,12 @@ async def test_a_lifespan_that_fails_fails_the_run_and_is_tried_again(
         await store.redis.flushall()
         assert await turns.begin("asks") == (INPUT_REQUIRED, "Which city?")
 
-    assert events == ["pool opened", "client failed", "pool opened", "client opened", "run"]
+    assert events == [
+        "pool opened",
+        "client failed",
+        "pool opened",
+        "client opened",
+        "run",
+        "client closed",
+        "pool closed",
+    ]

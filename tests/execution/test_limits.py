@@ -1,4 +1,4 @@
-"""Limits of a run: the earliest of its agent's and of Celery's, and the time since the agent's last activity."""
+"""Time limits of a run: the earliest limit of the agent and of Celery, and the time since the agent's last activity."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def events(store: AsyncStore, keys: Keys, clock: ManualClock) -> Any:
-    """Yield the event queue of a claimed run on a gate."""
+    """Event queue of a claimed run, on a `Gate`."""
     gate = Gate(store)
     claim = await Seeds(store, keys).claimed()
 

@@ -1,4 +1,4 @@
-"""Reports of prefetched runs to the store: new ones at once, known ones at an interval."""
+"""Reports of prefetched runs to the store: new runs are reported at once, known runs at an interval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.seeds import Seeds
 
 
 class Fetched:
-    """Message as Celery's worker holds it."""
+    """Stand-in for the request of a message that a worker has received."""
 
     name = "a2a.echo"
 

@@ -1,4 +1,4 @@
-"""Agents that are registered by name are imported when a process of a worker starts."""
+"""Preloading: agents that are registered by name are imported when a worker process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that start while their broker does not answer connect again."""
+"""Reconnection of workers that start while their broker does not respond."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from a2a_celery.execution.celery import reconnect
 
 @pytest.fixture
 def app() -> Celery:
-    """Return an app whose workers find a broker without answers at their first start."""
+    """App whose workers find a broker that does not respond when they first start."""
     app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
     app.steps["consumer"].add(Unanswered)
     Unanswered.starts = 0
@@ -22,8 +22,8 @@ def app() -> Celery:
 
 
 class Unanswered(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Bootstep that asks the broker, like mingle, without an answer the first time. It ends the worker the second
-    time."""
+    """Bootstep that requests a reply from the broker, like mingle. The first request times out. The second start of the
+    step ends the worker."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
     starts = 0

@@ -52,7 +52,7 @@ async def never_reminds(turn: Turn) -> str:
 
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """A task of one of the agents above."""
+    """Task of one of the agents of this module."""
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         yield turns
 

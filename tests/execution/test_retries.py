@@ -48,7 +48,7 @@ def retries(count: int = 0, **policy: Any) -> Retries:
 
 
 def requested(retries: Retries, **arguments: Any) -> BaseException:
-    """Return the exception of `Turn.retry`."""
+    """Return the exception that a request for a retry raises."""
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - any
         retries.request(**arguments)
     return raised.value
@@ -155,7 +155,7 @@ def test_a_retry_beyond_the_maximum_ends_with_its_exception() -> None:
 
 @pytest.fixture
 async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
-    """Return agents of an app whose broker is unavailable."""
+    """Agents of an app whose broker is unavailable."""
     app = Celery("test", broker="redis://127.0.0.1:1", set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
     a2a = A2A(app)
@@ -184,8 +184,7 @@ async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> Asy
 
     worker = a2a.worker()
     yield a2a
-    process = worker.process()
-    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+    await asyncio.to_thread(worker.close)
 
 
 async def performed(a2a: A2A, store: AsyncStore, keys: Keys, agent: str, text: str = "x") -> Any:

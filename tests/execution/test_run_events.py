@@ -1,4 +1,4 @@
-"""Events of a run on their way into the log: in order, in few writes, once and fenced."""
+"""Writing of a run's events to the log: in order, in few writes, once, and only while the run has its lease."""
 
 from __future__ import annotations
 

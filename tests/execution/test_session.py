@@ -54,7 +54,7 @@ class Runs:
             return await events.settle(final_event(outcome or Completed(), claim.task.id, claim.task.context_id))
 
     async def state(self) -> dict[str, Any]:
-        """Return the state that the next run gets."""
+        """Return the session state that the next run receives."""
         return (await self.begin())[2].state
 
 

@@ -1,4 +1,4 @@
-"""Signal handlers that run before Celery's own, which run in any case."""
+"""Signal handlers that run before Celery's handlers. Celery's handlers run in any case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 @pytest.fixture
 def handler_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Record the calls of Celery's handlers, without ending anything by force."""
+    """Names of the called handlers of Celery. The handlers are replaced, so that they end no process."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     calls: list[str] = []
 

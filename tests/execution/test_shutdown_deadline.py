@@ -1,5 +1,5 @@
-"""Warm shutdowns: they end although the broker or the store does not answer, and wait for agents while the store
-does."""
+"""Warm shutdowns: they end even if the broker or the store does not respond, and wait for agents while the store
+responds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LONG = 3600.0
 
 
 class Request:
-    """Request that the worker executes, of which Celery has weak references."""
+    """Stand-in for a request that the worker executes. Celery only has weak references to requests."""
 
 
 class Shutdown:
-    """Warm shutdown whose clock a test moves."""
+    """Warm shutdown with a clock that the test moves."""
 
     def __init__(self, pool: type = TaskPool) -> None:
         self.clock = ManualClock()
@@ -39,7 +39,7 @@ class Shutdown:
         self.blueprint.shutdown_complete.set()
 
     def after(self, seconds: float, *, store_answers: bool = True) -> ShutdownAction | None:
-        """Return the action that is due after further `seconds`."""
+        """Advance the clock by `seconds`. Return the action that is then due, or None."""
         self.clock.advance(seconds)
         if store_answers:
             self.deadline.store_has_answered()
@@ -48,7 +48,7 @@ class Shutdown:
 
 @pytest.fixture
 def active_request(monkeypatch: pytest.MonkeyPatch) -> Request:
-    """Yield the only request that this process executes."""
+    """The only request that this process executes."""
     request = Request()
     monkeypatch.setattr(state, "active_requests", WeakSet([request]))
     return request

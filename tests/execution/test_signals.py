@@ -1,4 +1,4 @@
-"""Celery's signals about runs from outside of them: each leads to one end, and none raises into Celery."""
+"""Celery signals that are sent outside of a run: each leads to one end of the run, and no receiver raises an error."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_an_unknown_agent_is_refused_in_the_store_of_the_app_that_got_it(
 
 
 def received(fleet: str, accept: str = "application/json") -> Message:
-    """Return a message as a worker gets it that accepts its content type."""
+    """Return a message as a worker receives it. `accept` is the content type that the worker accepts."""
     body, how = b'[["same", 1], {}, {}]', {"content_type": "application/json", "content_encoding": "utf-8"}
     return Message(body, headers={"a2a_fleet": fleet}, accept={accept}, **how)
 
@@ -294,7 +294,7 @@ async def test_a_call_of_a_plain_task_is_a_run_only_if_it_was_published_as_one(
 
 
 async def claimed_here(seeds: Seeds) -> str:
-    """Claim a run by this process and return its Celery id."""
+    """Claim a run as this process, and return the run's Celery id."""
     claim = await seeds.claimed()
     record = seeds.keys.task(claim.task.id).record
     await seeds.store.redis.hset(record, "runner", runner_prefix(os.getpid()) + "a")

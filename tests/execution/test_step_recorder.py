@@ -30,7 +30,7 @@ from .scene import LONG, Scene, until
 
 
 class RecordedRun:
-    """A run with its execution, as `Run` has them."""
+    """Run with its execution, set up as in `Run`."""
 
     def __init__(self, scene: Scene, claim: Claim, events: RunEventQueue, execution: Execution) -> None:
         self.scene, self.claim, self.events, self.execution = scene, claim, events, execution
@@ -61,7 +61,7 @@ class RecordedRun:
 async def play(
     scene: Scene, *, hold: float = LONG, emitter: Any = None, working: bool = True, **options: Any
 ) -> RecordedRun:
-    """Claim a run."""
+    """Claim a run, and return it with its execution."""
     claim = await scene.seeds.claimed(working=working)
 
     async def publish_next(run: int, options: bytes) -> None:
@@ -76,7 +76,7 @@ async def play(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a step be written at once."""
+    """Make steps be written immediately."""
     monkeypatch.setattr("a2a_celery.execution.events.steps.STEPS_WAIT", 0.01)
 
 

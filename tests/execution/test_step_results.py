@@ -1,4 +1,4 @@
-"""Results and failures of durable steps are replayed as they were, or refused with a clear error."""
+"""Results and failures of durable steps: they are replayed unchanged, or refused with a clear error."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ async def test_each_kind_of_result_is_replayed(task: Task, value: Any) -> None:
 
 @dataclass
 class NotData:
-    """A dataclass with a field that is no data."""
+    """Dataclass with a field that cannot be serialized."""
 
     value: Any
 
 
 def local_class() -> Any:
-    """An object whose class has no name to import."""
+    """Return an object whose class cannot be imported by name."""
 
     @dataclass
     class Local:

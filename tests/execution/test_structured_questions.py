@@ -1,4 +1,4 @@
-"""Questions with a schema: the answer that an agent gets, and the question that it asks again."""
+"""Questions with a schema: the answer that an agent receives, and repeated questions."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ TABLE = "Table(people=2, smoking=False)"
 
 @pytest.fixture
 async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[TurnByTurn]:
-    """A task of one of the agents above."""
+    """Task of one of the agents of this module."""
     async with TurnByTurn(a2a, store, keys, redis_server.store_url) as turns:
         yield turns
 
@@ -150,7 +150,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 async def open_schema(store: AsyncStore, keys: Keys) -> bytes | None:
-    """Return the schema that the gateway validates an answer against."""
+    """Return the schema against which the gateway validates an answer, or None."""
     schema: bytes | None = await store.redis.hget(keys.task("t").record, "answer_schema")
     return schema
 
@@ -189,7 +189,7 @@ async def test_an_answer_that_the_type_refuses_is_asked_for_again(
 async def test_unread_messages_answer_questions_or_are_refused_as_answers(
     turns: TurnByTurn, seeds: Seeds, keys: Keys, redis_server: EmbeddedRedis
 ) -> None:
-    """The gateway accepted these messages before it knew the question and its schema."""
+    """The gateway accepts the messages before the question and its schema are stored."""
     store = SyncStore(redis_server.store_url)
     for text in ("many", '{"people": 3}', '{"people": 2}', "Ada"):
         message, caller = request(text, "t", CONTEXT), Caller(user="ann").to_json()

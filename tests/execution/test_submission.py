@@ -1,8 +1,9 @@
-"""`A2A.submit` without workers: what is stored, what is refused, and the handle of a task."""
+"""`A2A.submit` without workers: stored tasks, refused messages, and the handle of a task."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,8 +17,9 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from celery import Celery
 
-from a2a_celery import ConfigError, TaskHandle, Turn
+from a2a_celery import A2A, ConfigError, TaskHandle, Turn
 from a2a_celery.acceptance.errors import LimitExceededError
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.client import DeadlineExceeded
@@ -214,3 +216,18 @@ async def test_an_unavailable_broker_leaves_the_run_to_the_watcher(
 
     assert "will be published by the watcher" in caplog.text
     assert await here.store.redis.zrange(here.keys.dispatch, 0, -1) == [f"{handle.task_id}.1".encode()]
+
+
+def test_a_wrong_setting_is_named_and_leaves_no_thread() -> None:
+    app = Celery(broker="memory://", set_as_current=False)
+    app.conf.update(a2a_store_url="redis://127.0.0.1:1/0", a2a_blob_url="nosuch://x/y")
+    a2a = A2A(app)
+
+    @a2a.agent("echo")
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    with pytest.raises(ConfigError, match="a2a_blob_url"):
+        a2a.submit("echo", "hi")
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "a2a-submissions"]

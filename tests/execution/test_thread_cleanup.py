@@ -1,4 +1,4 @@
-"""Connections that agents open in threads of a worker process are closed, on a real Django with PostgreSQL."""
+"""Cleanup of connections that agents open in threads of a worker process, with a real Django project and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ APPLICATION = "agents-of-a-test"
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Postgres]:
-    """Run a PostgreSQL for this module and set up Django on it."""
+    """PostgreSQL server with which Django is set up."""
     require_server(Postgres)
     with running(Postgres) as server, pytest.MonkeyPatch.context() as patch:
         assert isinstance(server, Postgres)
@@ -43,7 +43,7 @@ def database() -> Iterator[Postgres]:
 
 
 class Worker:
-    """A worker process of a Django project, in this process."""
+    """Worker process of a Django project, simulated in the test process."""
 
     def __init__(self, url: str, store: AsyncStore, keys: Keys) -> None:
         app = Celery("project", set_as_current=False)
@@ -66,23 +66,22 @@ class Worker:
 
 @pytest.fixture
 async def worker(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> AsyncIterator[Worker]:
-    """Yield a worker process without agents. The garbage collector closes no connection for it."""
+    """Worker process without agents. The garbage collector is disabled, so that it closes no connection."""
     worker = Worker(redis_server.store_url, store, keys)
     gc.disable()
     yield worker
     gc.enable()
-    process = worker.process()
-    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+    await asyncio.to_thread(worker.process().close)
 
 
 @pytest.fixture
 def project(database: Postgres, worker: Worker) -> Worker:
-    """Yield a worker of the Django project."""
+    """Worker of the Django project."""
     return worker
 
 
 def query() -> int:
-    """Make a query of the ORM in the current thread."""
+    """Make an ORM query in the current thread and return its result."""
     from django.db import connection  # noqa: PLC0415 - its settings come from a fixture
 
     with connection.cursor() as cursor:
@@ -91,7 +90,7 @@ def query() -> int:
 
 
 def open_connections(database: Postgres) -> int:
-    """Return the number of open connections of agents."""
+    """Return the number of connections that agents have open."""
     with psycopg2.connect(database.url.replace("+asyncpg", "")) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [APPLICATION])
         return int(cursor.fetchone()[0])

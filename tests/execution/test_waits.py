@@ -33,7 +33,7 @@ from .scene import perform_run
 app = Celery("test", broker="memory://", set_as_current=False)
 a2a = A2A(app)
 calls: list[str] = []
-"""What the agents did outside of their turns."""
+"""Calls that the agents made."""
 
 
 @pytest.fixture(autouse=True)
@@ -206,7 +206,7 @@ class Here(AgentsHere):
         self.suspensions = Suspensions(self.seeds)
 
     async def wake(self, agent: str, run: int) -> str:
-        """Let the time of run `run` come, and perform it. Return the text of the task's artifacts."""
+        """Make run `run` due, and perform it. Return the text of the task's artifacts."""
         await self.suspensions.come(RunRef("t", run))
         assert await self.suspensions.resumed() == 1
         return await self.go_on(agent, run)
@@ -220,12 +220,11 @@ class Here(AgentsHere):
 
 @pytest.fixture
 async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[Here]:
-    """The agents of this module in this process."""
+    """Agents of this module in the test process."""
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix)
     worker = a2a.worker()
     yield Here(store, keys)
-    process = worker.process()
-    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process.loop).result, 30)
+    await asyncio.to_thread(worker.close)
 
 
 async def test_a_long_sleep_ends_the_run_and_the_next_run_continues(here: Here) -> None:
@@ -315,8 +314,8 @@ async def test_a_timeout_is_recorded(here: Here) -> None:
 
 async def test_signals_are_received_in_order(here: Here) -> None:
     await here.create()
-    for letter in "ab":
-        await here.suspensions.sent("t", "letter", f'"{letter}"'.encode())
+    for character in "ab":
+        await here.suspensions.sent("t", "letter", f'"{character}"'.encode())
     await here.perform("collects", "t")
     await here.suspensions.sent("t", "letter", b'"c"')
 

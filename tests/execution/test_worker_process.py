@@ -1,4 +1,4 @@
-"""A run is stopped in its process, also if its message arrived there twice."""
+"""Stop of a run in its process, even if the process has received the message twice."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ async def test_a_duplicate_message_does_not_prevent_the_stop_of_a_run(
         process.stop("t.1")
 
         assert await first == Lost()
-    await asyncio.to_thread(asyncio.run_coroutine_threadsafe(process.line.stop(), process._loop).result, 30)
+    await asyncio.to_thread(process.close)

@@ -14,18 +14,17 @@ from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.types import Task
+from a2a.types import Artifact, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 from ...agents import Agent
 from ...caller import Caller
 from ...concurrency import DaemonThreads
 from ...dispatch import RunOptions
 from ...errors import AgentSignal, ConfigError, SuspendRun
-from ...lifecycle import Completed, Failure, Outcome
+from ...lifecycle import Completed, Failure, Outcome, is_terminal
 from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 from ..process.thread_cleanup import ThreadCleanup
-from .reply import Reply
 from .turn import Turn
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ ATTEMPT = "a2a_attempt"
 """Key in an executor's `call_context.state` of the number of the attempt at the turn, starting at 1."""
 
 INCOMING = "a2a_incoming"
-"""Key of an executor's `call_context.state` for the messages that arrive while it works (`IncomingMessages`), if the
+"""Key in an executor's `call_context.state` for the messages that arrive while it works (`IncomingMessages`), if the
 agent has ``on_message="steer"``."""
 
 RETRIES = "a2a_retries"
@@ -51,7 +50,7 @@ class Adapter(Protocol):
     announces: bool
 
     async def run(self, claim: Claim, events: RunEventQueue) -> Outcome:
-        """Execute the agent. An exception of the agent ends the run; see ``outcomes.run_agent``."""
+        """Execute the agent. An exception of the agent ends the run; see ``run.run_agent``."""
         ...
 
     async def cancel(self, claim: Claim, events: RunEventQueue) -> None:
@@ -60,7 +59,11 @@ class Adapter(Protocol):
 
 
 async def make_adapter(agent: Agent, cleanup: ThreadCleanup) -> Adapter:
-    """Return the adapter for `agent`. The code is imported in a thread, because an import may take seconds."""
+    """Return the adapter for `agent`. The code is imported in a thread, because an import may take seconds.
+
+    Raises:
+        ConfigError: The code cannot be imported, or is not of the kind `agent.kind`.
+    """
     code = agent.code
     if isinstance(code, str):
         code = await asyncio.to_thread(load, code)
@@ -121,8 +124,8 @@ class ExecutorAdapter:
 
 
 class FunctionAdapter:
-    """Adapter for a function, async or sync, that takes a `Turn` and returns or yields values. A sync function runs in
-    a thread."""
+    """Adapter for an async or sync function that takes a `Turn` and returns or yields values. A sync function runs in a
+    thread."""
 
     announces = True
 
@@ -151,7 +154,7 @@ class FunctionAdapter:
         """Call the function in a thread that belongs to the run, so that a function that hangs does not block other
         runs.
 
-        Celery limits the number of these threads. A thread cannot be cancelled, so a stopped run waits here until the
+        Celery limits the number of these threads. A thread cannot be cancelled, so a stopped run waits until the
         function has ended.
         """
         thread = DaemonThreads(1, "a2a-sync-agent", at_end=self._cleanup.at_thread_end)
@@ -173,6 +176,61 @@ class FunctionAdapter:
                 await reply.send_result(result)
         finally:
             thread.close()
+
+
+class Reply:
+    """Conversion of returned and yielded values to events. Yielded text and parts become chunks of one artifact."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._artifact_id: str | None = None
+
+    async def send_result(self, value: Any) -> None:
+        """Send the return value of the agent. None sends no event.
+
+        Raises:
+            InputRequired: If the run has asked a question, which replaces the result.
+            SuspendRun: If the run has begun a wait, which replaces the result.
+            StepsChanged: If an earlier run recorded steps that this run has not called.
+            InvalidAgentResponseError: If A2A cannot represent the value.
+        """
+        await self._send(value, last=True)
+
+    async def send_chunk(self, value: Any) -> None:
+        """Send a yielded value as the next chunk. Raises the errors of `send_result`, except `StepsChanged`."""
+        await self._send(value, last=False)
+
+    def require_all_steps(self) -> None:
+        """Check that an agent that returns has called all steps that an earlier run recorded.
+
+        Raises:
+            StepsChanged: Steps are missing.
+        """
+        self._turn.journal.require_all_called()
+
+    async def end(self) -> None:
+        """Complete the artifact of the yielded chunks, if there is one.
+
+        Each chunk is sent when it is yielded. A chunk must have a part, so the completing chunk has an empty text.
+        """
+        if self._artifact_id is not None:
+            await self._turn.artifact("", artifact_id=self._artifact_id, append=True, last=True)
+
+    async def _send(self, value: Any, *, last: bool) -> None:
+        self._turn.stop_if_asking()
+        if last:
+            self.require_all_steps()
+        if value is None:
+            return
+        if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):
+            event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
+            if isinstance(value, TaskStatusUpdateEvent) and is_terminal(value.status.state):
+                await self.end()  # no event follows the end of the task
+            await self._turn._events.enqueue_event(event)
+            return
+        chunks_id, send = self._artifact_id, self._turn.artifact
+        is_next = chunks_id is not None
+        self._artifact_id = await send(value, artifact_id=chunks_id, name="response", append=is_next, last=last)
 
 
 class UnusableAdapter:
@@ -230,11 +288,11 @@ async def _shielded(call: Coroutine[Any, Any, T]) -> T:
 
 
 def _paused_task(claim: Claim) -> Task | None:
-    """Return the task in the state in which it waited for the message of the run, or None in the first turn of a task.
+    """Return the task in the state in which the task waited for the run's message, or None in the first turn.
 
-    The SDK's contract: executors check `current_task` to learn whether the message begins a task or answers a question,
-    also in later attempts, and check its state to learn what it waited for. Its history contains the message and the
-    question before it.
+    By the contract of the SDK, an executor reads from `current_task` whether the message begins a task or answers a
+    question, also in later attempts. The state of `current_task` shows the kind of pause that the message ends. The
+    history contains the message and the preceding question.
     """
     if claim.interrupted_state is None:
         return None
@@ -269,8 +327,8 @@ def import_errors(agents: Iterable[Agent]) -> dict[str, str]:
     A forked child imports the code. The caller must not import the code itself, because event loops, threads or
     connections that an import creates would not survive the fork of a pool process.
     """
-    named = {agent.name: agent.code for agent in agents if isinstance(agent.code, str)}
-    if not named:
+    names = {agent.name: agent.code for agent in agents if isinstance(agent.code, str)}
+    if not names:
         return {}
     reading, writing = os.pipe()
     pid = os.fork()
@@ -279,7 +337,7 @@ def import_errors(agents: Iterable[Agent]) -> dict[str, str]:
             os.close(reading)
             sys.stdout = sys.stderr  # standard output belongs to the caller
             os.dup2(2, 1)
-            os.write(writing, json.dumps(_errors(named)).encode() + b"\n")
+            os.write(writing, json.dumps(_errors(names)).encode() + b"\n")
         finally:
             os._exit(0)  # no cleanup, which is up to the parent
     os.close(writing)
@@ -287,12 +345,12 @@ def import_errors(agents: Iterable[Agent]) -> dict[str, str]:
         line = pipe.readline()
     with suppress(ChildProcessError):  # the process ignores the exit of its children
         os.waitpid(pid, 0)
-    return dict(json.loads(line)) if line else dict.fromkeys(named, NO_REPLY)
+    return dict(json.loads(line)) if line else dict.fromkeys(names, NO_REPLY)
 
 
-def _errors(named: dict[str, str]) -> dict[str, str]:
+def _errors(names: dict[str, str]) -> dict[str, str]:
     errors = {}
-    for name, code in named.items():
+    for name, code in names.items():
         try:
             load(code)
         except ConfigError as e:

@@ -29,7 +29,8 @@ class Answer(str):
 
 
 def message_and_answers(claim: Claim) -> list[Message]:
-    """Return the message that began the turn, and the client's answers to the questions of `Turn.ask` so far."""
+    """Return the message with which the agent is called, and the client's answers to the questions of `Turn.ask` so
+    far."""
     if not claim.ask_count:
         return [claim.request.message]
     history = claim.task.history

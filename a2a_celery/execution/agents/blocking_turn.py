@@ -28,8 +28,8 @@ T = TypeVar("T")
 class BlockingTurn:
     """Blocking variants of the methods of `Turn`, for the thread of a synchronous agent.
 
-    Each method returns as soon as its event is queued. If the run must stop (see `Turn.cancelled`), each method raises
-    `asyncio.CancelledError`, which is not an `Exception`. Do not catch it.
+    A method that sends an event returns as soon as the event is queued. If the run must stop (see `Turn.cancelled`),
+    each method except `retry` raises `asyncio.CancelledError`, which is not an `Exception`. Do not catch it.
     """
 
     def __init__(self, turn: Turn, loop: asyncio.AbstractEventLoop) -> None:

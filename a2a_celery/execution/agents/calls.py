@@ -43,8 +43,9 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
     """Return the result of a call: the recorded result, or the result of the child.
 
     Raises:
-        SuspendRun: The run ends until the child, of an agent of the app, has ended.
-        ChildFailed: The child did not complete. `ChildInterrupted` if it asks a question.
+        SuspendRun: The run is suspended until the child, a task of an agent of this app, has ended or waits for its
+            client.
+        ChildFailed: The child did not complete. `ChildInterrupted` if the child waits for its client.
         ChildRefused: The agent refused the message, so there is no child.
         StepError: The result is too large for the journal.
     """
@@ -56,12 +57,12 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
         return _completed(call, caller.decode(json.loads(recorded.content)))
     starting = events.starting_calls = events.starting_calls or StartingCalls()
     try:
-        with starting.one(), events.idle_clock:
+        with starting.counted(), events.idle_clock:
             task_id, result = await _started(caller, journal, entry, call)
         if result is None:
             result = await _finished(caller, call, task_id)
         if result is None:
-            await starting.wait_for_none()
+            await starting.wait_until_empty()
             _suspend(journal, events, entry, call)
     except A2AError as e:
         text = f"agent {call.agent} refused the call: {type(e).__name__}: {e.message}"
@@ -80,7 +81,8 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
 async def _started(
     caller: AgentCaller, journal: RunJournal, entry: JournalCall, call: ChildCall
 ) -> tuple[str, CallResult | None]:
-    """Start the child, unless an earlier run has. Return its id, and the result of a remote child."""
+    """Start the child, unless an earlier run has. Return its id, and its result if the child is remote or has already
+    stopped."""
     if entry.entry is not None:
         task_id, result = entry.entry.content.decode(), None
     else:
@@ -105,7 +107,7 @@ async def _finished(caller: AgentCaller, call: ChildCall, task_id: str) -> CallR
 
 
 def _suspend(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> NoReturn:
-    """End the run until the child has ended or waits for its client.
+    """Suspend the run until the child has ended or waits for its client.
 
     Raises:
         SuspendRun: Always.

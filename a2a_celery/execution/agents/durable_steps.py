@@ -50,7 +50,7 @@ class DurableStep:
     """Function of a durable step, with its options.
 
     Attributes:
-        name: Name under which calls of the decorated function are recorded.
+        name: Name under which calls of the decorated function are recorded, or "" without a decorator.
         retry: Exceptions of the function that cause another attempt in the same run, and the delays between attempts.
         timeout: Seconds for one attempt, or None for no limit.
     """
@@ -69,8 +69,8 @@ class DurableStep:
         """
         if not callable(function):
             raise StepError(f"turn.step(name, function, …): {function!r} is not a function")
-        known = getattr(function, _ATTRIBUTE, None)
-        return known if isinstance(known, DurableStep) else cls(function, "")
+        decorated = getattr(function, _ATTRIBUTE, None)
+        return decorated if isinstance(decorated, DurableStep) else cls(function, "")
 
     @property
     def is_async(self) -> bool:
@@ -107,7 +107,7 @@ def step(function: Any = None, /, *, name: str | None = None, timeout: float | N
         function: Async function, or plain function for synchronous agents.
         name: Name of the step, or None for the name of the function.
         timeout: Seconds for one attempt of an async function, which then raises `TimeoutError`. None for no limit.
-        **retry: Retry options of agents; see `RetryPolicy`. `default_retry_delay` is 1 second.
+        **retry: Retry options of agents; see `RetryPolicy`. By default, `default_retry_delay` is 1 second.
 
     Raises:
         ConfigError: An option is unknown, invalid, or has no effect.
@@ -144,8 +144,8 @@ def _decorated(durable: DurableStep) -> Callable[..., Any]:
 def _policy(function: str, options: Mapping[str, Any]) -> RetryPolicy:
     unknown = set(options) - RETRY_OPTIONS
     if unknown:
-        known = ", ".join(sorted(RETRY_OPTIONS | {"name", "timeout"}))
-        raise ConfigError(f"step {function!r}: unknown option {min(unknown)!r}; known: {known}")
+        names = ", ".join(sorted(RETRY_OPTIONS | {"name", "timeout"}))
+        raise ConfigError(f"step {function!r}: unknown option {min(unknown)!r}; known: {names}")
     checked = RetryPolicy.from_options(function, options)
     policy = replace(DEFAULT_RETRIES, **{name: getattr(checked, name) for name in options})
     if options and not policy.autoretry_for:
@@ -174,7 +174,7 @@ async def perform(
     """Return the recorded result of a step, or execute the step and record it.
 
     Args:
-        call: Call of the step if the caller has already begun it, or None.
+        call: Call of the step if the caller has already begun the call, or None.
 
     Raises:
         Exception: The recorded failure of the step, or the failure of its last attempt.
@@ -227,8 +227,8 @@ def perform_blocking(
 
 
 def _replayed(journal: RunJournal, call: JournalCall, entry: JournalEntry) -> Any:
-    """Return the result in `entry`. The run that recorded it also uses the entry, so that all runs receive equal
-    values."""
+    """Decode the result in `entry`. The run that recorded the result also uses the decoded result, so that all runs
+    receive equal values."""
     if entry.form == FAILURE:
         raise _decoded(journal, call, decode_failure, entry.content)
     return _decoded(journal, call, partial(decode_result, entry.form), entry.content)

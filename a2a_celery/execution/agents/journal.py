@@ -1,6 +1,6 @@
-"""Journal of a turn as the code of one run uses it: named calls whose results are recorded once.
+"""Interface of a run to the journal of its turn, which records the results of named calls.
 
-`RunJournal.begin` names a call by its kind, its name and its arguments. It returns the call, with the entry of an
+`RunJournal.begin` receives the kind, the name and the arguments of a call. It returns the call, with the entry of an
 earlier run if there is one. Without an entry, the caller executes the call and passes the result to
 `RunJournal.record`. Durable steps (``durable_steps``) are calls of the kind ``step``. Other kinds of calls, for example
 a timer, use the journal in the same way::
@@ -9,8 +9,8 @@ a timer, use the journal in the same way::
     if call.entry is None:
         await journal.record(call, "json", b'{"until": 1700000000}')
 
-A call may be recorded again; the new entry replaces the earlier one. `record` returns after the store has confirmed the
-write, so any later effect follows the entry.
+If a call is recorded again, the new entry replaces the earlier entry. `record` returns after the store has confirmed
+the write, so any later effect follows the entry.
 
 The key of a call is its name with an ordinal. The calls of the agent's own asyncio task, or of the thread of a
 synchronous agent, outside of other calls, are the main sequence. Their order is the order of the code. Their ordinal
@@ -46,7 +46,7 @@ from ...store.runs.commands import Claim
 from ..events.queue import RunEventQueue
 
 MAX_ENTRIES = 10_000
-"""Maximum entries of a journal. Each run of the turn reads all of them before it calls the agent."""
+"""Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""
 
 MAX_NAME = 200
 """Maximum characters of a name."""
@@ -87,6 +87,7 @@ class RunJournal:
     Args:
         claim: Claim of the run, with the journal.
         events: Event queue of the run.
+        settings: Settings, of which the journal uses the limits for the size of results.
 
     Attributes:
         scope: Function that returns the name of the unit of work that makes the current call, or "". A later run of the
@@ -198,12 +199,19 @@ class RunJournal:
         await self._events.write_entries(written)
         return entry
 
+    def restart(self, scope: str) -> None:
+        """Count the calls of the unit of work `scope` from 1 again, because the unit is executed again."""
+        with self._lock:
+            for stem in [stem for stem in self._ordinals if stem.startswith(f"{scope}/")]:
+                del self._ordinals[stem]
+
     def entries(self, kind: str) -> dict[str, JournalEntry]:
         """Return the entries of `kind` by their keys."""
         return {key: entry for key, entry in self._entries.items() if entry.kind == kind}
 
     async def replace(self, kind: str, form: str, contents: Mapping[str, bytes | None]) -> None:
-        """Replace entries of `kind`, which are no calls, in one write. Return after the store has confirmed it.
+        """Replace entries of `kind` that do not belong to calls, in one write. Return after the store has confirmed the
+        write.
 
         Args:
             kind: Kind of the entries.
@@ -226,8 +234,8 @@ class RunJournal:
     def defer(self, call: JournalCall, form: str, content: bytes) -> None:
         """Record a call without a result as soon as the agent continues after the call, with its next call or question.
 
-        If the agent does not continue, because the run ends or is retried, it has not handled the failure of the call.
-        The next run then executes the call again.
+        An agent that does not continue, because the run ends or is retried, has not handled the call's failure. The
+        next run then executes the call again.
         """
         if not self.is_stopping:
             with self._lock:
@@ -290,7 +298,7 @@ class RunJournal:
         return JournalEntry(call.key, call.kind, form, content, call.position, self._turn)
 
     def _replace(self, entries: list[JournalEntry]) -> None:
-        """Keep entries that are about to be written.
+        """Replace entries in memory before they are written.
 
         Raises:
             StepError: An entry or the journal is too large. In this case, nothing is changed.
@@ -333,7 +341,8 @@ class RunJournal:
 
     @staticmethod
     def _owner_task() -> object:
-        """Return a weak reference to the current asyncio task, whose context refers to the journal."""
+        """Return a reference to the current asyncio task, or None outside a task. The reference is weak, because the
+        task's context refers to the journal."""
         task = asyncio.current_task()
         return None if task is None else ref(task)
 
@@ -344,13 +353,13 @@ class RunJournal:
     def _settle_deferred(self, is_main: bool) -> None:
         """Move the deferred entries of failures that the agent has handled.
 
-        A call of the main sequence shows that all entries before it were handled. A call of another asyncio task shows
-        this for the entries of that task, and for those of the main sequence, which has continued since.
+        A call of the main sequence shows that the agent has handled all earlier entries. A call of another asyncio task
+        shows the same for that task's entries, and for entries of the main sequence that has continued since.
         """
         if self._deferred:
             makers = (self._owner(), self._main_owner)
             self._caught += [entry for maker, entry in self._deferred if is_main or maker in makers]
-            self._deferred = [one for one in self._deferred if not (is_main or one[0] in makers)]
+            self._deferred = [deferred for deferred in self._deferred if not (is_main or deferred[0] in makers)]
 
 
 def open_journal(claim: Claim, events: RunEventQueue, settings: Settings) -> RunJournal:

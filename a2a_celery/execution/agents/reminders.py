@@ -1,4 +1,4 @@
-"""Reminders of the questions of `Turn.ask`, and the webhook that receives the last one."""
+"""Reminders of the questions of `Turn.ask`, and the webhook that receives the last reminder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...store.runs.reminders import Reminder, pack_reminders
 from ...store.webhooks.push_configs import ESCALATION, NewPushConfig
 
 RemindAfter: TypeAlias = float | Sequence[float] | None
-"""Seconds after a question, or several in ascending order."""
+"""Seconds from a question to its reminder, or to each of several reminders in ascending order, or None for none."""
 
 MAX_REMINDERS = 10
 
@@ -31,7 +31,7 @@ class Reminders:
     """Reminders of one question.
 
     Attributes:
-        after: Seconds after the question at which it is repeated, ascending.
+        after: Seconds from the question to each reminder, ascending.
         escalate_to: URL of the webhook that receives the last reminder and all later events of the task, or "".
     """
 
@@ -43,8 +43,8 @@ class Reminders:
         """Return the reminders for the arguments of `Turn.ask`.
 
         Raises:
-            ValueError: An argument is invalid, or the URL is none to which webhooks are posted.
-            ConfigError: `escalate_to` needs `secret_key`, with which configs of webhooks are stored.
+            ValueError: An argument is invalid, or webhooks may not be posted to the URL.
+            ConfigError: `escalate_to` is set without `secret_key`, which encrypts stored webhook configs.
         """
         if remind_after is None:
             if escalate_to is not None:
@@ -81,7 +81,7 @@ class Reminders:
 
 
 def _event(number: int, *, escalates: bool) -> TaskStatusUpdateEvent:
-    """Return the fields in which a reminder differs from its question."""
+    """Return an event with the fields in which a reminder differs from its question."""
     fields = {REMINDER: number} | ({ESCALATED: True} if escalates else {})
     status = TaskStatus(message=Message(message_id=str(uuid4())))
     return TaskStatusUpdateEvent(status=status, metadata=own_metadata(fields))

@@ -28,8 +28,8 @@ from ..events.run_telemetry import OUTCOMES, reported
 logger = logging.getLogger(__name__)
 
 HOOKS_TIMEOUT = 10.0
-"""Maximum seconds for all `after_run` hooks of a run, and for its `on_event` hooks on the last status, because the end
-of the run waits for them."""
+"""Maximum duration, in seconds, of all `after_run` hooks of a run, and of its `on_event` hooks on the last status. The
+end of the run waits for these hooks."""
 
 
 class HookFailed(Exception):
@@ -37,7 +37,8 @@ class HookFailed(Exception):
 
 
 class _HookRaised(Exception):
-    """A hook raised `error`, which is perhaps no `Exception` and could end the event loop of all runs."""
+    """A hook raised `error`. The wrapper is an `Exception`, because any other exception could end the event loop of all
+    runs."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -49,8 +50,14 @@ class RunInfo:
     """Information about a run that its hooks receive.
 
     Attributes:
-        message: Message of the client. In `on_transition`, it is empty before the first `before_run`.
+        agent: Name of the agent.
+        task_id: Id of the task.
+        context_id: Id of the task's context.
+        run: Number of the run in its task, starting at 1.
         attempt: Number of the attempt in its turn, starting at 1.
+        turn: Number of the turn in its task, starting at 1.
+        caller: Identity of the client.
+        message: Message of the client. In `on_transition`, the message is empty until the `before_run` hooks begin.
         metadata: Metadata that hooks add to the task, written with the final status of the run.
         outcome: Outcome of the run ("completed", "paused", "failed", …) in `after_run`, or "" before that.
     """
@@ -99,7 +106,7 @@ class RunHooks:
                 raise e.error from None
 
     async def after(self, outcome: Outcome) -> None:
-        """Call the `after_run` hooks. Exceptions are logged."""
+        """Call the `after_run` hooks. Exceptions and a timeout are logged."""
         self.info.outcome = OUTCOMES[type(outcome)]
         try:
             async with asyncio.timeout(HOOKS_TIMEOUT):
@@ -130,7 +137,7 @@ class RunHooks:
     async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
         """Return the final status of the run with the metadata that hooks have added.
 
-        If a hook fails, the status is FAILED, or the unchanged `event` if the run is canceled.
+        If a hook fails, the status is FAILED, or `event` with the metadata if its state is CANCELED.
         """
         event.metadata.update(self.metadata())
         original = copy(event)
@@ -165,33 +172,35 @@ class RunHooks:
             self.info.metadata = {}
             return {}
 
-    def transition(self, made: Transition) -> None:
+    def transition(self, transition: Transition) -> None:
         """Call the `on_transition` hooks: sync functions immediately, async functions soon and in order. Exceptions are
         logged."""
         for hook in self._on_transition:
             if inspect.iscoroutinefunction(hook):
-                self._loop.call_soon_threadsafe(self._call_later, hook, made)
+                self._loop.call_soon_threadsafe(self._call_later, hook, transition)
                 continue
             try:
-                hook(self.info, made)
+                hook(self.info, transition)
             except BaseException:
                 self._report("an on_transition hook failed")
 
-    def _call_later(self, hook: Callable[..., Any], made: Transition) -> None:
-        self._last = asyncio.create_task(self._call_after(self._last, hook, made))
+    def _call_later(self, hook: Callable[..., Any], transition: Transition) -> None:
+        self._last = asyncio.create_task(self._call_after(self._last, hook, transition))
         _under_way.add(self._last)
         self._last.add_done_callback(_under_way.discard)
 
-    async def _call_after(self, before: asyncio.Task[None] | None, hook: Callable[..., Any], made: Transition) -> None:
+    async def _call_after(
+        self, before: asyncio.Task[None] | None, hook: Callable[..., Any], transition: Transition
+    ) -> None:
         if before is not None:
             await asyncio.wait({before})
         try:
-            await _result(partial(hook, self.info, made))
+            await _result(partial(hook, self.info, transition))
         except _HookRaised as e:
             self._report("an on_transition hook failed", e.error)
 
-    def _report(self, what: str, error: BaseException | None = None) -> str:
-        return reported(self._claim.ref, self.info.agent, what, error)
+    def _report(self, failure: str, error: BaseException | None = None) -> str:
+        return reported(self._claim.ref, self.info.agent, failure, error)
 
 
 _under_way: set[asyncio.Task[None]] = set()
@@ -215,7 +224,7 @@ async def _called(hook: Callable[..., Any], info: RunInfo) -> None:
 
 
 async def _result(call: Callable[[], Any]) -> Any:
-    """Return the result of a hook, awaited if it is awaitable.
+    """Call a hook and return the result. An awaitable result is awaited.
 
     Raises:
         _HookRaised: The hook raised an exception. A cancellation of the calling asyncio task is raised unchanged.

@@ -1,5 +1,4 @@
-"""Session of an agent: its state for a context, which is opened when a run begins and saved at checkpoints and at the
-end of the run."""
+"""Agent sessions. A session is opened when a run begins, and saved at checkpoints and at the end of the run."""
 
 from __future__ import annotations
 
@@ -23,10 +22,10 @@ from ...store.tasks.results import Page
 from ..events.queue import RunEventQueue
 
 CURRENT: ContextVar[ContextSession | None] = ContextVar("a2a_celery_session", default=None)
-"""Session of the current run."""
+"""Session of the current run, or None if its agent has no session."""
 
 HISTORY_TASKS = 50
-"""Maximum number of tasks of a context in its history. Older tasks are omitted."""
+"""Maximum number of a context's tasks that `ContextSession.history` reads. Older tasks are omitted."""
 
 HISTORY_MESSAGES = 200
 
@@ -35,7 +34,7 @@ NEW = b"{}"
 
 
 class ContextSession:
-    """Session of an agent: its state for one context of its caller.
+    """State of an agent for one context of its caller.
 
     Except for `state`, use a session only on the event loop of the run.
 
@@ -43,7 +42,8 @@ class ContextSession:
         state: The state, a JSON object that the agent changes or replaces. The state is saved when the run completes or
             pauses.
         version: Number of times that the session has been saved.
-        resumed: True if an earlier attempt at this message saved the state and was lost with its worker.
+        resumed: True if an earlier run for this message saved the state, for example a run that was lost with its
+            worker.
     """
 
     def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
@@ -86,7 +86,7 @@ class ContextSession:
             self.state = state
 
     async def idle(self) -> None:
-        """Wait for all checkpoints in progress, including those that no caller waits for."""
+        """Wait for all checkpoints in progress, including checkpoints that no caller awaits."""
         while self._under_way:
             await asyncio.wait(set(self._under_way))
 
@@ -128,11 +128,11 @@ class ContextSession:
         return self.unchanged() if text == self._saved else self._to_save(text)
 
     def unchanged(self) -> SessionState:
-        """Return the session as it was last saved, to extend its lifetime."""
+        """Return a session without a new state. Saving it extends the lifetime of the last saved state."""
         return SessionState(self._claim.scope, self._claim.task.context_id, self.version, b"")
 
     def conflict(self, since: SavedSince) -> SessionConflict:
-        """Return the error for an agent whose state is based on an older version."""
+        """Return the error for a state that is based on an older version than the saved version `since`."""
         return SessionConflict(
             f"another run saved the session of context {self._claim.task.context_id!r} after this run had read "
             f"version {self.version}: it is at {since.version}; one_run_per_context=True serializes the runs"
@@ -189,7 +189,7 @@ def _sealer(settings: Settings) -> Sealer | None:
 
 
 def _encoded(state: Any, most: int) -> bytes:
-    """Return `state` as JSON. When JSON is read back, only tuples differ.
+    """Return `state` as JSON. A state that is read back is equal, except that tuples are lists.
 
     Raises:
         SessionError: If the state is not JSON or takes more than `most` bytes.
@@ -225,7 +225,7 @@ def _messages_of(task: Task, *, current: bool) -> list[Message]:
         del messages[-1:]  # its turn has not begun
     elif task.status.HasField("message"):
         last = [task.status.message]
-    made = (
+    result = (
         Message(
             message_id=artifact.artifact_id,
             role=Role.ROLE_AGENT,
@@ -235,4 +235,4 @@ def _messages_of(task: Task, *, current: bool) -> list[Message]:
         )
         for artifact in task.artifacts
     )
-    return [*messages, *made, *last]
+    return [*messages, *result, *last]

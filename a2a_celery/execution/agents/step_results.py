@@ -1,7 +1,7 @@
 """Encoding of the results and failures of durable steps, as entries of a journal.
 
 A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry names the
-encoding. For the last three encodings, it also names the class: ``pydantic acme.models:Page``, ``protobuf
+encoding. For the last three encodings, the form also names the class: ``pydantic acme.models:Page``, ``protobuf
 acme.v1.Page``. A class must be importable by its name.
 """
 

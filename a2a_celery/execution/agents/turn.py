@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Turn:
-    """Message of a client to a task, with methods to respond to it.
+    """Message of a client to a task, with methods for the response.
 
     A function agent receives a `Turn` as its argument. Properties describe the message and its task. `say` and
     `artifact` send events. `ask` requests input from the client. `retry` ends the run and schedules another attempt.
@@ -51,7 +51,7 @@ class Turn:
 
     Attributes:
         execution: State machine of the run, with its state, history and listeners. The run's steps change the state.
-        journal: Recorded results of the turn. `step` reads and writes it.
+        journal: Recorded results of the turn, which `step`, `call`, `sleep` and `wait_for` read and write.
         caller: Identity of the client: user name, authentication, tenant and requested extensions.
         related_tasks: Tasks that the message refers to, as of the start of the run. Only tasks of the same caller and
             agent are included.
@@ -86,7 +86,7 @@ class Turn:
 
     @property
     def task(self) -> Task:
-        """The task at the start of the run. This message is the last of its history."""
+        """The task at the start of the run. The task's history includes the message that began the run."""
         return self._claim.task
 
     @property
@@ -101,17 +101,20 @@ class Turn:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the request, or an empty mapping."""
+        """The metadata of the request that began the run, or an empty mapping. If an answer to `ask` began the run,
+        the request is the one with the answer."""
         return dict(MessageToDict(self._claim.request.metadata))
 
     @property
     def number(self) -> int:
-        """The number of the turn: 1 for the first message of the task, 2 for the second."""
+        """The number of the turn: 1 for the first message of the task, 2 for the second. An answer to `ask` is also a
+        message."""
         return self._claim.turn
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost."""
+        """The number of the attempt: 1 plus the number of earlier runs of this turn whose workers were lost or shut
+        down."""
         return self._claim.attempt
 
     @property
@@ -138,9 +141,10 @@ class Turn:
         Args:
             countdown: Seconds until the next attempt begins.
             eta: Time of the next attempt, in UTC if it has no time zone. Without `eta` and `countdown`, the delay is
-                the Retry-After header of `exc.response`, or `default_retry_delay` if there is no header.
-            exc: Cause of the retry. Clients see the name of its class.
-            max_retries: Maximum number of retries for this run, or None for the maximum of the agent.
+                the Retry-After header of the cause's `response`, or `default_retry_delay` if there is no header.
+            exc: Cause of the retry, or None for the exception that is being handled. Clients see the name of its class.
+            max_retries: Maximum number of retries of the turn in place of the agent's maximum. None for the agent's
+                maximum.
 
         Raises:
             Retry: Always, unless the limit is reached. Do not catch it.
@@ -185,7 +189,8 @@ class Turn:
 
     @property
     def cancelled(self) -> bool:
-        """True if the run must stop: it was canceled, reached a time limit, or lost its lease to another worker.
+        """True if the run must stop, for example because a client cancels the task, the run reached a time limit or
+        lost its lease, or the worker shuts down.
 
         An async agent is cancelled at its next await. A synchronous agent that works for a long time should check this
         property regularly and return within `cancel_grace` seconds.
@@ -201,7 +206,8 @@ class Turn:
             **metadata: Metadata of the status update, as JSON values.
 
         Raises:
-            InvalidAgentResponseError: If the metadata is not JSON.
+            ValueError: If a value in the metadata is not JSON.
+            InvalidAgentResponseError: If a number in the metadata is NaN or infinite.
         """
         event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata or None)
         if text or parts:
@@ -261,12 +267,14 @@ class Turn:
             The ``client.Result`` of the completed child, or of the message of a remote agent that created no task.
 
         Raises:
-            ChildFailed: If the child ended in another state. `ChildInterrupted` if it asks a question.
+            ChildFailed: If the child ended in a state other than COMPLETED.
+            ChildInterrupted: If the child waits for input or an authorization. A subclass of `ChildFailed`.
             ChildRefused: If the agent refused the message.
             SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
             RemoteError: If a remote agent is unreachable.
-            ConfigError: If there is no such agent, or the agent is a plain Celery task.
-            TypeError: If a message cannot carry `message`.
+            ConfigError: If there is no such agent, or the calling agent is a plain Celery task.
+            StepError: If the result is too large to be recorded.
+            TypeError: If `message` cannot be converted to an A2A message.
         """
         return await self._perform_call(*self._begin_call(agent, message, context_id))
 
@@ -340,8 +348,8 @@ class Turn:
         Write the function so that it asks the same questions in the same order, and perform actions that must happen
         once after the last question.
 
-        A run can ask only one question. If the agent catches `InputRequired` and returns, or raises an exception other
-        than an `AgentSignal`, the run still ends with the question.
+        A run can ask only one new question. If the agent catches `InputRequired` and returns, or raises an exception
+        other than an `AgentSignal`, the run still ends with the question.
 
         Args:
             question: Text of the question.
@@ -350,14 +358,15 @@ class Turn:
                 validates, or a JSON Schema as a dict. The gateway refuses an answer that does not fit, and the task
                 keeps its question. If a validator of the type refuses the answer, the question is asked again with the
                 reason. None accepts any message.
-            remind_after: Seconds after the question at which the question is repeated as a status event, which webhooks
-                receive too, unless the client has answered; or several times in ascending order.
-            escalate_to: URL of a webhook that receives the last reminder and all later events of the task. Clients
-                cannot see the webhook. The URL follows the rules for webhooks of clients.
+            remind_after: Seconds after which the question is repeated as a status event unless the client has answered,
+                or a list of such times in ascending order, or None for no reminder. Webhooks receive the repeated
+                question too.
+            escalate_to: URL of a webhook that receives the last reminder and all later events of the task, or None.
+                Clients cannot see the webhook. The URL must obey the rules for webhooks of clients.
 
         Returns:
-            The answer of the client: with a `schema`, an instance of the type, or the JSON value for a JSON Schema.
-            Otherwise its text, and the A2A message.
+            The answer of the client: an instance of the type `schema`, or the JSON value if `schema` is a JSON Schema.
+            Without a schema, an `Answer`: the text, with the A2A message as an attribute.
 
         Raises:
             InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
@@ -376,11 +385,11 @@ class Turn:
 
     @property
     def question_count(self) -> int:
-        """The number of questions that this run has asked, including those that the client has answered."""
+        """The number of questions that this run has asked, including answered questions."""
         return self._asked
 
     def replay_questions(self, count: int) -> None:
-        """Continue after the first `count` questions, for code that does not repeat them in a later run."""
+        """Skip the first `count` questions, for code that does not ask them again in a later run."""
         self._asked = count
 
     async def ask_all(
@@ -435,7 +444,7 @@ class Turn:
             except AnswerRefused as e:
                 reason = f"The answer was not accepted. {e}"
         require_valid_schema(expected.schema)
-        text = "\n".join(one for one in (reason, question) if one)
+        text = "\n".join(line for line in (reason, question) if line)
         raise self._question(InputRequired(text, parts=[schema_part(expected.schema), *parts]), reminders)
 
     def _next_answer(self) -> Message | None:
@@ -455,13 +464,13 @@ class Turn:
         """Sleep without a worker: for `seconds`, or until a time.
 
         A sleep of more than five seconds ends the run and frees its slot. When the time has come, any worker calls the
-        function again from its beginning, and this call returns immediately. Write the function as for `ask`. A
-        shorter sleep waits here.
+        function again from its beginning, and this call returns immediately. Write the function as for `ask`. A shorter
+        sleep waits in this process.
 
         Args:
             seconds: Seconds to sleep, up to 366 days.
-            until: Time until which to sleep, instead of `seconds`; UTC if it has no time zone. A time that has passed
-                returns immediately.
+            until: Time until which to sleep, instead of `seconds`; UTC if it has no time zone. If the time has passed,
+                the call returns immediately.
 
         Raises:
             SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
@@ -474,8 +483,8 @@ class Turn:
     async def wait_for(self, name: str, timeout: float | None = None) -> Any:
         """Wait for a signal that another system sends to this task, and return its payload.
 
-        The run ends and frees its slot, as in `sleep`, unless the signal has arrived before. Signals with the same name
-        are received in the order in which they were sent, each by one call.
+        The run ends and frees its slot, as in `sleep`, unless the signal has already arrived. Signals with the same
+        name are received in the order in which they were sent, each by one call.
 
         Args:
             name: Name of the signal: 1 to 64 ASCII letters, digits and ``_ . : -``.
@@ -507,17 +516,19 @@ class Turn:
         return await self._events.messages.poll()
 
     def incoming(self) -> AsyncGenerator[Message, None]:
-        """Return an iterator over the messages that arrive, without an end: leave it with ``break``. Raises as
-        `poll_messages`.
+        """Return an endless iterator over the messages that arrive. Leave the loop with ``break``.
+
+        Raises:
+            ConfigError: During the iteration, if the agent is not registered with ``on_message="steer"``.
         """
         return self._events.messages.follow()
 
     def stop_if_asking(self) -> None:
-        """Raise the question or the wait of this run again if other code has caught it. This method is thread-safe.
+        """Raise the run's question or wait again if other code has caught the exception. This method is thread-safe.
 
         Raises:
             InputRequired: If `ask` has asked a question that the client has not answered yet.
-            SuspendRun: If `sleep` or `wait_for` ends the run.
+            SuspendRun: If `sleep`, `wait_for` or `call` ends the run.
         """
         if self._events.settlement.wait is not None:
             raise SuspendRun
@@ -530,7 +541,7 @@ class Turn:
         """Add an artifact, or append a chunk to one.
 
         Args:
-            content: Text, bytes, JSON-like data, a `Part`, or a list of these.
+            content: Text, bytes, JSON data, a `Part`, or a list of `Part` objects.
             artifact_id: Id of the artifact, or None for a new id.
             name: Name of the artifact.
             append: Append to the artifact `artifact_id` instead of adding one.
@@ -538,6 +549,9 @@ class Turn:
 
         Returns:
             The id of the artifact.
+
+        Raises:
+            InvalidAgentResponseError: If `content` has another type, or is not JSON.
         """
         artifact_id = artifact_id or str(uuid4())
         artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts_of(content))
@@ -549,7 +563,7 @@ class Turn:
         """The blocking variants of the methods that wait, for a synchronous agent.
 
         Raises:
-            RuntimeError: If an async agent uses it, because a blocking call would deadlock the event loop.
+            RuntimeError: If an async agent reads this property, because a blocking call would deadlock the event loop.
         """
         if get_ident() == self._thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")

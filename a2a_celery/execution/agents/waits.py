@@ -1,7 +1,8 @@
 """Waits of a function agent for a time or a signal: `Turn.sleep` and `Turn.wait_for`.
 
-A wait ends the run, except a short sleep. The next run of the turn calls the function again from its start, and the
-wait returns at once, because the journal of the turn has its result. The store writes that result when the wait ends.
+A wait ends the run, except for a short sleep and a wait for a signal that has already arrived. When the wait ends, the
+store writes its result to the journal. The next run of the turn calls the function again from its beginning, and the
+call that began the wait returns immediately.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ SHORT_SLEEP = 5.0
 """Seconds up to which `Turn.sleep` sleeps in the worker and keeps its slot. A longer sleep ends the run."""
 
 SLEEP, SIGNAL = "sleep", "signal"
-"""Kinds of the journal's entries."""
+"""Kinds of the journal entries of waits."""
 
 PAYLOAD, TIMEOUT, UNTIL = "json", "timeout", "until"
-"""Forms of the journal's entries: the payload of a signal, the end of a wait at its time, and the µs since 1970 until
-which a short sleep lasts."""
+"""Forms of the journal entries of waits: the payload of a signal, the end of a wait at its time, and the µs since 1970
+until which a short sleep lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class BegunWait:
 
     Attributes:
         signal: Name of the signal, or "" for a sleep.
-        seconds: Seconds after which the wait ends, or None for no limit. Not positive for a time that has passed.
-        until: Time at which the wait ends, if the agent named a time.
+        seconds: Seconds after which the wait ends, or None for no limit. 0 or less for a time that has passed.
+        until: Time at which the wait ends if the agent named a time, or None.
     """
 
     call: JournalCall
@@ -49,7 +50,7 @@ class BegunWait:
     until: datetime | None = None
 
     def entry(self, form: str, content: bytes = b"") -> JournalEntry:
-        """Return the entry of the journal for a result of the wait."""
+        """Return the journal entry for a result of the wait."""
         return JournalEntry(self.call.key, self.call.kind, form, content, self.call.position)
 
 
@@ -57,7 +58,7 @@ class Waits:
     """Waits of one run. `begin_sleep` and `begin_wait` are thread-safe.
 
     Raises:
-        ConfigError: The run is of a plain Celery task.
+        ConfigError: The run executes a plain Celery task.
     """
 
     def __init__(self, claim: Claim, events: RunEventQueue, journal: RunJournal) -> None:
@@ -71,10 +72,10 @@ class Waits:
         self._clock = events.clock
 
     def begin_sleep(self, seconds: float | None, until: datetime | None) -> BegunWait:
-        """Return the call of a sleep.
+        """Begin a sleep.
 
         Raises:
-            ValueError: Both arguments are given or none is, or one is invalid.
+            ValueError: Not exactly one of the arguments is set, or its value is invalid.
         """
         if (seconds is None) == (until is None):
             raise ValueError("turn.sleep(seconds) or turn.sleep(until=…): pass one of them")
@@ -90,7 +91,7 @@ class Waits:
         return BegunWait(self._journal.begin(SLEEP, "turn.sleep"), "", remaining, until)
 
     def begin_wait(self, name: str, timeout: float | None) -> BegunWait:
-        """Return the call of a wait for a signal.
+        """Begin a wait for a signal.
 
         Raises:
             ValueError: An argument is invalid.
@@ -123,7 +124,8 @@ class Waits:
         return json.loads(entry.content)
 
     async def _arrived(self, wait: BegunWait) -> JournalEntry | None:
-        """Return the entry of a signal that has arrived, or of the timeout if the wait may not last; otherwise None."""
+        """Return the entry of a signal that has arrived. Otherwise, return the entry of the timeout if the timeout is
+        0, or None."""
         self._journal.flush()
         return await self._events.run_fenced(
             lambda confirmed: take_signal(
@@ -138,7 +140,7 @@ class Waits:
         )
 
     def _suspend(self, wait: BegunWait) -> NoReturn:
-        """End the run until `wait` ends.
+        """Suspend the run until `wait` ends.
 
         Raises:
             SuspendRun: Always.

@@ -30,21 +30,28 @@ def register_entry(
     Messages are acknowledged early, which is Celery's default, because the store has the open runs.
 
     Args:
+        app: Celery app.
+        agent: Agent to register.
         process: Function that returns the state of the current process.
         stop_here: Function that stops a run in this process; see `RunRequest`.
-        ender: Ends runs that cannot write their own end.
-        requeuer: Requeues runs at shutdown; see `RunRequest`.
+        ender: Writer of the ends of runs that cannot write their own end; see `RunRequest`.
+        requeuer: Requeuer of runs at shutdown; see `RunRequest`.
+
+    Returns:
+        The Celery task.
     """
 
     def run_agent(self: Task, task_id: str, run: int) -> str:
-        here = process()
-        emitter, retries = here.events.emitter(self), int(self.request.retries or 0)
-        return celery_result(here.run(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries))
+        worker_process = process()
+        emitter, retries = worker_process.events.emitter(self), int(self.request.retries or 0)
+        return celery_result(
+            worker_process.run(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries)
+        )
 
     def begin_run(self: Task, task_id: str, run: int) -> Begun:
-        here = process()
-        emitter, retries = here.events.emitter(self), int(self.request.retries or 0)
-        return here.begin(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries)
+        worker_process = process()
+        emitter, retries = worker_process.events.emitter(self), int(self.request.retries or 0)
+        return worker_process.begin(agent, task_id, run, celery_limits(self), emitter=emitter, retries=retries)
 
     run_agent.__doc__ = f"Run {agent.name!r} for an A2A task. Arguments: the task's id and the number of the run."
     options: dict[str, Any] = {

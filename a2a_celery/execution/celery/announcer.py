@@ -36,7 +36,7 @@ _running: list[WorkerAnnouncer] = []
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
-    """Start the announcements of a worker without remote control, or with versions of agents."""
+    """Start the announcements of a worker that has no remote control or has agents with versions."""
     try:
         installed = installed_on(sender.app)
         if installed is None:
@@ -75,7 +75,8 @@ class WorkerAnnouncer:
         settings: Settings of the worker.
         consumer: Consumer of the worker.
         versioned: Agents of the worker that have versions.
-        is_reachable: True if the worker replies to Celery's remote control. Its version queues only are announced.
+        is_reachable: True if the worker replies to Celery's remote control. Only its version queues are announced in
+            this case.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class WorkerAnnouncer:
             self._announce_versions(queues)
 
     def _announce_versions(self, consumed: Collection[str]) -> None:
-        """Announce the version queues among the queues `consumed`, and withdraw an announcement of other queues."""
+        """Announce the version queues of the `consumed` queues. If the worker has stopped consuming a queue or consumes
+        another queue, replace the announcement."""
         app = self._consumer.app
         own = version_queues(app, self._versioned, tuple(app.amqp.queues))  # also of queues that the worker has left
         served = [

@@ -1,4 +1,4 @@
-"""Celery's tracer on asyncio: awaits an agent's Celery task on the event loop, without a thread.
+"""Variant of Celery's tracer that awaits an agent's Celery task on the event loop, without a thread.
 
 Celery's tracer calls a function, which occupies a thread while an agent runs. This module awaits the call instead, with
 the same signals, hooks, log lines and events in the same order. Celery keeps its stacks of tasks and requests per
@@ -66,7 +66,7 @@ class AsyncTaskCall:
         self._stopped = False
 
     async def make(self) -> None:
-        """Make the call and report its result to the request, unless the call was revoked or has expired.
+        """Make the call and report its result to the request, unless the call was revoked, expired or terminated.
 
         The awaited code has few frames, because each frame stays in memory while the agent waits.
         """

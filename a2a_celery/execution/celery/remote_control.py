@@ -1,7 +1,9 @@
-"""Remote-control commands of a worker: ``a2a_report`` for ``celery a2a doctor``, and those of ``celery a2a drain``.
+"""Remote-control commands of a worker: ``a2a_report`` for ``celery a2a doctor``, ``a2a_load`` for ``celery a2a top``,
+and the commands of ``celery a2a drain``.
 
-A drained worker stops consuming. Its runs that have not begun are requeued in the store, so that other workers begin
-them at once. Active runs continue. A worker stays drained until it ends, even if it loses its connection to the broker.
+A drained worker stops consuming. Runs that it has not begun are requeued in the store, so that other workers begin
+these runs at once. Active runs continue. A worker stays drained until it ends, even if it loses its connection to the
+broker.
 """
 
 from __future__ import annotations
@@ -58,6 +60,23 @@ def a2a_report(state: Any) -> dict[str, Any]:
     return report | {"settings": visible_settings(settings), "store": _store(settings.store_url)}
 
 
+@inspect_command()  # type: ignore[untyped-decorator]
+def a2a_load(state: Any) -> dict[str, Any]:
+    """Return this worker's numbers of slots, active runs, prefetched runs and other Celery tasks, and its queues."""
+    consumer = state.consumer
+    requests = unfinished_requests()
+    runs = [request for request in requests if is_run(request)]
+    active = sum(request in worker.active_requests for request in runs)
+    return {
+        "slots": consumer.controller.concurrency,
+        "active": active,
+        "prefetched": len(runs) - active,
+        "others": len(requests) - len(runs),
+        "queues": [queue.name for queue in consumer.task_consumer.queues] if consumer.task_consumer else [],
+        "drained": sorted(drained),
+    }
+
+
 def _sends_events(consumer: Any) -> bool:
     """Return True if the worker sends Celery's task events, which Flower shows."""
     sender = consumer.event_dispatcher
@@ -65,24 +84,24 @@ def _sends_events(consumer: Any) -> bool:
 
 
 def _store(url: str) -> dict[str, Any]:
-    """Return the identity of the store and the time by which this machine's clock is ahead of it, or an error."""
-    found: dict[str, Any] = {"error": f"no reply within {STORE_TIMEOUT:g} s"}
+    """Return the store's identity and the offset of this machine's clock from the store's clock, or an error."""
+    report: dict[str, Any] = {"error": f"no reply within {STORE_TIMEOUT:g} s"}
 
     def ask() -> None:
         store = SyncStore(url)
         try:
             server = server_of(store)
         except StoreUnavailable as e:
-            found["error"] = str(e)
+            report["error"] = str(e)
         else:
-            found.update(identity=server.identity, clock_offset=server.clock_offset, error="")
+            report.update(identity=server.identity, clock_offset=server.clock_offset, error="")
         finally:
             store.close()
 
     asking = Thread(target=ask, name="a2a-report", daemon=True)
     asking.start()
     asking.join(STORE_TIMEOUT)
-    return dict(found)
+    return dict(report)
 
 
 logger = logging.getLogger(__name__)
@@ -99,7 +118,7 @@ _topics: Any = TopicExchange(None)  # type: ignore[no-untyped-call]
 
 @control_command()  # type: ignore[untyped-decorator]
 def a2a_drain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
-    """Stop consuming `queues` (None for all), and requeue the runs from them that have not begun."""
+    """Stop consuming `queues` (None for all), and requeue their runs that have not begun."""
     consumer = state.consumer
     consumed = [queue.name for queue in consumer.task_consumer.queues] if consumer.task_consumer else []
     stopping = [name for name in consumed if queues is None or name in queues]
@@ -114,19 +133,18 @@ def a2a_drain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
 
 @control_command()  # type: ignore[untyped-decorator]
 def a2a_undrain(state: Any, queues: list[str] | None = None) -> dict[str, Any]:
-    """Consume drained queues again: all of them, or only those in `queues`."""
+    """Consume all drained queues again, or only the drained queues in `queues`."""
     consumer = state.consumer
-    again = sorted(name for name in drained if queues is None or name in queues)
-    for name in again:
+    names = sorted(name for name in drained if queues is None or name in queues)
+    for name in names:
         consumer.call_soon(consumer.add_task_queue, name)
-    drained.difference_update(again)
-    return {"queues": again}
+    drained.difference_update(names)
+    return {"queues": names}
 
 
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_busy(state: Any) -> dict[str, Any]:
-    """Return the drained queues and the unfinished work from them: the active runs, and the number of other Celery
-    tasks.
+    """Return the drained queues, their active runs and the number of their other unfinished Celery tasks.
 
     A restarted worker has no drained queues.
     """
@@ -144,11 +162,11 @@ def _from_drained(consumer: Any) -> list[Any]:
 
 
 def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
-    """Return True if, as far as its message shows, `request` came from one of the queues `names`."""
+    """Return True if the message of `request` shows that it came from one of the queues `names`."""
     info = request.delivery_info
     exchange, key = info.get("exchange") or "", info.get("routing_key")
-    known = [queue for name, queue in consumer.app.amqp.queues.items() if name in names]
-    return any(_brings(queue, exchange, key or "") for queue in known)
+    queues = [queue for name, queue in consumer.app.amqp.queues.items() if name in names]
+    return any(_brings(queue, exchange, key or "") for queue in queues)
 
 
 def _brings(queue: Queue, exchange: str, key: str) -> bool:

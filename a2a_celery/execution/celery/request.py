@@ -1,8 +1,9 @@
 """Custom Celery request class that runs in the worker's main process and writes the end of a run to the store.
 
-Celery's signals also report the ends of runs, but in several processes, and some of them twice. They do not name the
-process that executed the run, which determines whether this worker may end the run. A custom request class is Celery's
-other documented interface. Each method acts before or after Celery's handling, and does not change it.
+Celery's signals also report the ends of runs, but in several processes, and some ends twice. The signals do not name
+the process that executed the run, although this process determines whether the worker may end the run. A custom request
+class is Celery's other documented interface. Each method acts before or after Celery's handling, and does not change
+it.
 """
 
 from __future__ import annotations
@@ -93,11 +94,14 @@ class RunConcluded(Ignore):  # type: ignore[misc]
 
 
 RUN_IS_OVER = "a2a_run_is_over"
-"""Attribute of Celery's request of a task. If set, the run has written its end, so receivers of signals ignore it."""
+"""Attribute of Celery's request of a task. If true, the run has written its end, so signal receivers ignore it."""
 
 
 class RunFailed(Exception):
-    """Exception for a failed run whose end is in the store. Flower and Celery's events then report a failure."""
+    """Exception for a failed run whose end is in the store. It makes Flower and Celery's events report a failure.
+
+    A plain Celery task that asks a question in a call that does not belong to a run also fails with this exception.
+    """
 
 
 class RunRetried(Exception):
@@ -107,12 +111,13 @@ class RunRetried(Exception):
 class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     """Request of a run, in the worker that received it.
 
-    The request's task has three attributes for this class: `ender`, a `RunEnder`; `requeuer`, a `ShutdownRequeuer`; and
-    `stop_here`, which stops a run in this process.
+    The request's task has three attributes for this class. `ender` is a `RunEnder`, `requeuer` is a `ShutdownRequeuer`,
+    and `stop_here` is a function that stops a run in this process.
     """
 
     pool_to_leave: ClassVar[Any] = None
-    """Pool of a worker in a cold shutdown, whose new calls are stopped at once, or None."""
+    """Pool of this worker during a cold shutdown, or None. Calls that the pool begins in the shutdown are stopped at
+    once."""
 
     begun: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
     """Requests that have begun, by Celery id. A prefork child inherits some and does not use them."""
@@ -125,14 +130,14 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             mark_events_enabled(self)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Record that the request begins in process `pid`."""
+        """Record that the request begins in process `pid`. During a cold shutdown, cancel a run at once."""
         self.begun[self.id] = self
         super().on_accepted(pid, time_accepted)
         if self.pool_to_leave is not None and self.is_run:
             self.cancel(self.pool_to_leave)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
-        """Requeue the run, because the worker is stopping and cannot wait for it. Celery alone would report a retry and
+        """Requeue the run, because the stopping worker cannot wait for its end. Celery alone would report a retry and
         lose the run.
 
         On prefork, a signal is sent to the run's process. Other pools raise NotImplementedError, and the agent is
@@ -155,11 +160,11 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             requeuer.give_up(self.id, worker_pid=self.process)
 
     def _conclude(self, end: str) -> None:
-        """Send the events for the end of a run that is neither success nor failure."""
+        """Send the event for the end of a run that is neither success nor failure."""
         task_ready(self)
         self.acknowledge()
         if self.is_announced_revoked:
-            return  # its process has sent the event
+            return  # Celery has sent the event
         if end == DROPPED and self.id in revoked_tasks:  # the pool did not check for revokes again
             end = "CANCELED"
         type, fields = EVENTS[end]
@@ -185,8 +190,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def may_be_awaited(self) -> bool:
         """Return True if a pool may await the call on an event loop.
 
-        This holds for the run of an agent without callbacks, links or other work of Celery at its end. A message that
-        was published manually may request such work.
+        The call must be a run of an agent without callbacks, links or other work at its end. Only a manually published
+        message requests such work.
         """
         plain = bool(self.ignore_result) and not any(self.canvas_options.values())
         return plain and self.is_run and hasattr(self.task, "begin_run")
@@ -215,7 +220,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             super().send_event(type, **fields)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
-        """Handle a time limit of Celery. After a soft limit, the run continues, and its agent ends it."""
+        """Handle a time limit of Celery. After a soft limit, the run continues until the agent ends the run."""
         if not soft:
             self._end(Failure(OUT_OF_TIME))
         return super().on_timeout(soft, timeout)
@@ -224,8 +229,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         """Cancel the run without another attempt, because an operator revoked the request with terminate=True.
 
         An agent in a prefork child is stopped as by a client's cancel, so that the tasks that it started are cancelled,
-        unless the operator chose another signal than SIGTERM. So is a call of a pool that cannot end its calls and
-        raises NotImplementedError. Celery announces the end when the agent has stopped.
+        unless the operator chose another signal than SIGTERM. A call is stopped in the same way if its pool raises
+        NotImplementedError because it cannot end calls. Celery announces the end when the agent has stopped.
         """
         if not self.is_run:
             super().terminate(pool, signal)
@@ -278,7 +283,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
     @property
     def process(self) -> int | None:
-        """Process in which the run has begun, or None. Green pools report the id of a greenlet instead."""
+        """Id of the process in which the run has begun, or None. On green pools, `worker_pid` identifies a greenlet."""
         return getpid() if _is_green() and self.worker_pid is not None else self.worker_pid
 
     @property

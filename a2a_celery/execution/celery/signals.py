@@ -1,8 +1,8 @@
-"""Receivers of Celery's signals that write the end of a run if no other path has written it.
+"""Receivers of Celery's signals that write the end of a run if no other component has written the end.
 
-Normally, the run itself writes its end, or `RunRequest` does for ends that the run cannot detect. A receiver writes the
-same end with the same fenced script, so it has no effect after them. If neither has written a retry of a plain task,
-the claim of the next attempt writes it (`RetryUnrecorded`).
+Normally, the run itself writes its end, or `RunRequest` writes an end that the run cannot detect. A receiver writes the
+same end with the same fenced script, so a later receiver has no effect. If no component has written the retry of a
+plain task, the claim of the next attempt writes the retry (`RetryUnrecorded`).
 
 Celery swallows exceptions of receivers.
 """
@@ -46,12 +46,12 @@ def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any
     """End the run of an agent that this worker's app does not have. The message is acknowledged."""
     try:
         installed = installed_on(sender.app)
-        # the id of other Celery tasks is not the name of a run
         if installed is None:
             return
         if RunRef.of(id) is not None and fleet_of(message.headers) != installed.requeuer.fleet:
             installed.requeuer.return_message(message, noop)
         elif _is_readable(message, "a message for an unknown agent"):
+            # `end` ignores the ids of Celery tasks that are not runs
             installed.ender.end(id, Refused(AGENT_UNKNOWN), worker_pid=None)
     except Exception:
         logger.exception("a message for an unknown agent was not handled")
@@ -65,8 +65,8 @@ def message_rejected(sender: Any = None, message: Any = None, exc: Any = None, *
         celery_id = str(headers.get("id", ""))
         if installed is None or RunRef.of(celery_id) is None:
             return
-        ours = fleet_of(headers) == installed.requeuer.fleet
-        if ours and _is_readable(message, "an invalid message"):
+        is_of_fleet = fleet_of(headers) == installed.requeuer.fleet
+        if is_of_fleet and _is_readable(message, "an invalid message"):
             installed.ender.end(celery_id, Refused(MESSAGE_UNREADABLE), worker_pid=None)
     except Exception:
         logger.exception("an invalid message was not handled")
@@ -144,13 +144,13 @@ def release_traceback(sender: Any = None, retval: Any = None, state: str | None 
         retval.__traceback__ = None
 
 
-def _is_readable(message: Any, what: str) -> bool:
+def _is_readable(message: Any, problem: str) -> bool:
     """Return True if a worker accepts the content of `message`. Content without a required signature is not
     accepted."""
     try:
         message.decode()
     except Exception as e:
-        logger.warning("%s is refused: %s", what, type(e).__name__)
+        logger.warning("%s is refused: %s", problem, type(e).__name__)
         return False
     return True
 

@@ -38,15 +38,16 @@ def connect(app: Celery, load: Callable[[], AgentWorker]) -> None:
 def worker_is_created(instance: Any = None, **_: Any) -> None:
     """Load the worker side of the worker `instance`, and guard its broker connection.
 
-    A receiver that is connected while its signal is being sent is not called, so this function does the work of the
-    receivers.
+    A receiver that is connected while its signal is being sent is not called. This function therefore does the work of
+    such receivers.
     """
     for worker in _load(instance.app):
         worker.guard_broker()
 
 
 def worker_is_initialized(sender: Any = None, **_: Any) -> None:
-    """Load the worker side if celeryd_init was not sent, as with the workers of `celery.contrib.testing`."""
+    """Load the worker side if celeryd_init was not sent, as with the workers of `celery.contrib.testing`, and check
+    whether the worker can start."""
     for worker in _load(sender.app):
         worker.check_start(sender)
 

@@ -19,13 +19,13 @@ class IncomingMessages:
     """Messages that arrive during a turn, in the order of the log. Each message is read once.
 
     Every run of the turn starts with the first message: the next attempt after a lost worker or a retry, and a run that
-    answers a question of `Turn.ask`. A message that no run has read becomes the next turn.
+    an answer to a question of `Turn.ask` begins. A message that no run has read begins the next turn.
 
     Args:
         store: Store of the run.
         claim: Claim of the run.
         is_enabled: True for an agent with ``on_message="steer"``.
-        on_lost: Called if another worker has the run.
+        on_lost: Function that is called if another worker has the run.
     """
 
     def __init__(self, store: RunStore, claim: Claim, *, is_enabled: bool, on_lost: Callable[[], None]) -> None:
@@ -38,10 +38,11 @@ class IncomingMessages:
         self._arrived = LeanEvent()
         self._reading = asyncio.Lock()
         self.read_count = 0
-        """Number of messages that the agent has read, without those that earlier turns have read before."""
+        """Number of messages that the agent has read, except for messages that were already read in earlier turns."""
 
     def replay(self, claim: Claim) -> None:
-        """Start with the messages that the earlier turns of a question have read. `claim` is complete."""
+        """Make the agent first read the messages that it read in the earlier turns that `Turn.ask` connects to this
+        turn. The blob references in `claim` must be resolved."""
         self._earlier.extend(claim.task.history[index] for index in claim.read_messages)
 
     def notify(self) -> None:
@@ -49,7 +50,7 @@ class IncomingMessages:
         self._arrived.set()
 
     async def poll(self) -> list[Message]:
-        """Return the messages that have arrived and are not read yet, with one read of the store.
+        """Read the store once, and return the messages that have arrived but were not read yet.
 
         Raises:
             ConfigError: The agent is not registered with ``on_message="steer"``.
@@ -61,7 +62,7 @@ class IncomingMessages:
             return [self._next() for _ in range(len(self._earlier) + len(self._received))]
 
     async def wait(self) -> Message:
-        """Wait for the next message and return it; raises as `poll`."""
+        """Wait for the next message and return it. Raises the errors of `poll`."""
         self._require_enabled()
         while True:
             async with self._reading:
@@ -73,7 +74,7 @@ class IncomingMessages:
             await self._arrived.wait()
 
     async def follow(self) -> AsyncGenerator[Message, None]:
-        """Yield the messages as they arrive, without an end; raises as `poll`."""
+        """Yield the messages as they arrive, in an endless loop. Raises the errors of `poll`."""
         while True:
             yield await self.wait()
 

@@ -54,10 +54,12 @@ def begin_execution(
     observer = _StepObserver(execution, claim, events, runner)
     execution.add_listener(observer.record)
     if emitter is not None:
-        execution.add_listener(lambda made: emitter.send(fields_of(agent, claim, made)))
+        execution.add_listener(lambda transition: emitter.send(fields_of(agent, claim, transition)))
     spans = tracing()
     if spans is not None:
-        execution.add_listener(lambda made: spans.transition(fields_of(agent, claim, made), made.at_us))
+        execution.add_listener(
+            lambda transition: spans.transition(fields_of(agent, claim, transition), transition.at_us)
+        )
     if agent.show_execution:
         execution.add_listener(observer.show)
     if hook is not None:
@@ -68,9 +70,9 @@ def begin_execution(
 
 
 def restored_execution(claim: Claim) -> Execution:
-    """Return the state machine in the state that earlier runs left, ready for a new run.
+    """Restore the state machine from the steps of earlier runs, and prepare it for a new run.
 
-    If those runs stored no steps, the state is INTERRUPTED for a task that waited for its client, and IDLE otherwise.
+    If earlier runs stored no steps, the state is INTERRUPTED for a task that waited for its client, and IDLE otherwise.
     """
     if not claim.execution:
         return Execution(ExecutionState.IDLE if claim.interrupted_state is None else ExecutionState.INTERRUPTED)
@@ -81,7 +83,7 @@ def restored_execution(claim: Claim) -> Execution:
 
 
 class _StepObserver:
-    """Observer that records and shows transitions on the event loop of the run."""
+    """Observer that records transitions and, if enabled, sends them to the client, on the run's event loop."""
 
     __slots__ = ("_claim", "_events", "_execution", "_loop", "_runner", "_thread")
 
@@ -92,14 +94,14 @@ class _StepObserver:
         self._runner = runner
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
 
-    def record(self, made: Transition) -> None:
-        known = replace(made, detail=known_detail(made)) if made.detail else made
-        step = Step(self._claim.ref.run, self._claim.attempt, self._runner, known)
+    def record(self, transition: Transition) -> None:
+        recorded = replace(transition, detail=known_detail(transition)) if transition.detail else transition
+        step = Step(self._claim.ref.run, self._claim.attempt, self._runner, recorded)
         self._on_loop(lambda: self._events.record(step))
 
-    def show(self, made: Transition) -> None:
-        if made.after in _SHOWN:
-            self._on_loop(lambda: self._events.enqueue_optional(_status(made)))
+    def show(self, transition: Transition) -> None:
+        if transition.after in _SHOWN:
+            self._on_loop(lambda: self._events.enqueue_optional(_status(transition)))
 
     def end(self, state: TaskState) -> None:
         after, detail = end_in(state)
@@ -114,29 +116,29 @@ class _StepObserver:
             self._loop.call_soon_threadsafe(function)
 
 
-def fields_of(agent: Agent, claim: Claim, made: Transition) -> dict[str, Scalar]:
+def fields_of(agent: Agent, claim: Claim, transition: Transition) -> dict[str, Scalar]:
     """Return the fields of a transition for external observers: names and numbers, but no text from clients or
     agents."""
     return {
-        **known_detail(made),
+        **known_detail(transition),
         "task_id": claim.task.id,
         "run": claim.ref.run,
         "attempt": claim.attempt,
         "agent": agent.name,
-        "from_state": made.before.value,
-        "to_state": made.after.value,
+        "from_state": transition.before.value,
+        "to_state": transition.after.value,
     }
 
 
-def known_detail(made: Transition) -> dict[str, Scalar]:
+def known_detail(transition: Transition) -> dict[str, Scalar]:
     """Return the known fields of a transition's detail. Agents that move the machine themselves may add arbitrary
     fields."""
-    known = {name: made.detail[name] for name in DETAILS if name in made.detail}
-    return {name: value[:MAX_NAME] if isinstance(value, str) else value for name, value in known.items()}
+    detail = {name: transition.detail[name] for name in DETAILS if name in transition.detail}
+    return {name: value[:MAX_NAME] if isinstance(value, str) else value for name, value in detail.items()}
 
 
-def _status(made: Transition) -> TaskStatusUpdateEvent:
+def _status(transition: Transition) -> TaskStatusUpdateEvent:
     """Return a status that shows a step. Its metadata contains `state` and, if the agent named one, `model` or
     `tool`."""
-    shown: dict[str, Any] = {"state": made.after.value, **known_detail(made)}
+    shown: dict[str, Any] = {"state": transition.after.value, **known_detail(transition)}
     return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=own_metadata({EXECUTION: shown}))

@@ -1,4 +1,4 @@
-"""Release of a run of an agent that is retried or suspended."""
+"""Release of runs that are retried or suspended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunRelease:
-    """Release of a run from its worker: to its queue for a retry, or until a time or a signal."""
+    """Release of a run from its worker, to be retried or to wait for a time, a signal or a child task."""
 
     def __init__(self, publisher: Publisher, agent: str, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._publisher = publisher
@@ -39,7 +39,8 @@ class RunRelease:
     async def retry(
         self, events: RunEventQueue, final: TaskStatusUpdateEvent | None, options: RunOptions
     ) -> Outcome | None:
-        """Release the run with the status `final`, then publish it. Its next attempt begins at `options.not_before`.
+        """Release the run with the status `final`, then publish the run. The next attempt begins at
+        `options.not_before`.
 
         If the run begins much later, or the broker does not accept it, a watcher publishes it.
 
@@ -62,7 +63,7 @@ class RunRelease:
     async def suspend(self, events: RunEventQueue, final: TaskStatusUpdateEvent | None) -> Outcome | None:
         """Suspend the run with the status `final`, until the wait of the run's settlement ends.
 
-        The next run of the turn is published at once if that wait has ended because its signal has arrived.
+        If the wait is already over, the next run of the turn is published at once.
 
         Returns:
             The outcome if the run was not suspended, or None.

@@ -57,7 +57,7 @@ DROPPED = "dropped"
 
 
 def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
-    """Return ``perform()`` for the run `ref`, with log lines and a span.
+    """Return ``perform()`` for the run `ref`, inside a span if the process records traces.
 
     Call this function in the thread of the Celery task, which has the Celery message and the span of Celery's
     instrumentation.
@@ -65,7 +65,7 @@ def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, O
     spans = tracing()
     if spans is None:
         return perform()
-    return _traced(perform, ref, agent, spans, spans.arriving(carried(_headers())))
+    return _traced(perform, ref, agent, spans, spans.parent_of(carried(_headers())))
 
 
 async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, parent: Context) -> Outcome | None:
@@ -75,18 +75,18 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
         Attribute.RUN: ref.run,
         Attribute.CELERY_ID: ref.name,
     }
-    span, here = spans.began(SpanName.RUN.format(agent=agent), parent, spans.CONSUMER, attributes)
+    span, context = spans.start(SpanName.RUN.format(agent=agent), parent, spans.CONSUMER, attributes)
     outcome: Outcome | None = Lost()  # if the run is cancelled
     try:
-        with spans.within(here):
+        with spans.within(context):
             outcome = await perform()
     finally:
-        spans.ended(span, _named(outcome), fine=not isinstance(outcome, Failure | Lost))
+        spans.end(span, _named(outcome), fine=not isinstance(outcome, Failure | Lost))
     return outcome
 
 
 def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
-    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome."""
+    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome. None is not logged."""
     if outcome is not None and logger.isEnabledFor(logging.INFO):
         name = _named(outcome)
         extra = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=round(seconds, 3))
@@ -95,7 +95,7 @@ def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> O
 
 
 def begun(claim: Claim, agent: str) -> None:
-    """Log that the agent of a claimed run begins."""
+    """Log that the agent of a claimed run begins, and label the current span."""
     spans = tracing()
     if spans is not None:
         spans.label({Attribute.CONTEXT: claim.task.context_id, Attribute.ATTEMPT: claim.attempt})
@@ -103,12 +103,11 @@ def begun(claim: Claim, agent: str) -> None:
     logger.info("run %s of %s begins, attempt %d", claim.ref.name, agent, claim.attempt, extra=extra)
 
 
-def reported(ref: RunRef, agent: str, what: str, error: BaseException | None = None) -> str:
-    """Log that `what` happened to the run, with `error` or the current exception, and return the reference in the log
-    line."""
+def reported(ref: RunRef, agent: str, problem: str, error: BaseException | None = None) -> str:
+    """Log a `problem` of the run, with `error` or the current exception, and return the reference in the log line."""
     reference = uuid4().hex[:12]
     extra = about(Action.RUN_FAILED, ref.name, agent=agent, reference=reference)
-    logger.error("run %s: %s [reference %s]", ref.name, what, reference, exc_info=error or True, extra=extra)
+    logger.error("run %s: %s [reference %s]", ref.name, problem, reference, exc_info=error or True, extra=extra)
     return reference
 
 

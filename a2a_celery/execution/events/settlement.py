@@ -68,7 +68,7 @@ class RunStore:
         """Run an operation, and retry it until the store is available.
 
         Returns:
-            The result of the operation, or RunLost if the run was lost while it waited.
+            The result of the operation, or RunLost if the run was lost while the operation waited for the store.
 
         Raises:
             BlobsUnavailable: If the object store is unavailable for `BLOB_TIMEOUT` seconds.
@@ -91,8 +91,10 @@ class RunStore:
                 logger.warning("run %s: a write waits for the store: %s", self.claim.ref.name, e)
                 await self._clock.sleep(RETRY_INTERVAL)
 
-    async def in_full(self, claim: Claim, again: Callable[[], Operation[Claim | NotClaimed]]) -> Claim:
-        """Return the claim with the parts that are in the object store, by repeating the call that `again` builds.
+    async def in_full(self, claim: Claim, make_claim: Callable[[], Operation[Claim | NotClaimed]]) -> Claim:
+        """Return the claim with its parts from the object store.
+
+        If `claim` has unresolved references, the operation that `make_claim` builds repeats the claim.
 
         Raises:
             CancelledError: If another worker has the run.
@@ -100,7 +102,7 @@ class RunStore:
         """
         if claim.is_resolved:
             return claim
-        answer = await self.run(again())
+        answer = await self.run(make_claim())
         if not isinstance(answer, Claim):
             raise asyncio.CancelledError
         return answer
@@ -125,13 +127,13 @@ class RunStore:
                 return replace(claim, journal=entries)
 
     async def own_tasks(self, task_ids: Sequence[str]) -> list[Task]:
-        """Return those of the tasks `task_ids` that belong to the run's agent, tenant and owner."""
+        """Read the tasks `task_ids`. Tasks of another agent, tenant or owner are left out."""
         if not task_ids:  # the usual case
             return []
 
         async def read(task_id: str) -> Task | None:
-            found = await self.run(read_task(self.keys, self.claim.scope, task_id))
-            return found[0] if isinstance(found, tuple) else None
+            stored = await self.run(read_task(self.keys, self.claim.scope, task_id))
+            return stored[0] if isinstance(stored, tuple) else None
 
         tasks = await asyncio.gather(*(read(task_id) for task_id in dict.fromkeys(task_ids)))
         return [task for task in tasks if task is not None]
@@ -149,11 +151,11 @@ class SavedAtEnd(Protocol):
         ...
 
     def at_end(self) -> SessionState:
-        """Return the session of a run that completes or pauses. Raises SessionError."""
+        """Return the session to save if the run completes or pauses. Raises SessionError."""
         ...
 
     def unchanged(self) -> SessionState:
-        """Return the session as last saved, for a run that neither completes nor pauses."""
+        """Return the last saved session, for a run that neither completes nor pauses."""
         ...
 
     def conflict(self, since: SavedSince) -> SessionError:
@@ -168,7 +170,8 @@ class PendingWait:
     Attributes:
         wait: The wait, without the time until a `deadline`.
         deadline: Monotonic time at which the wait ends, or None if the wait has no limit or names a time.
-        ends_at: Time at which the wait ends by the clock of this machine, or None without a limit.
+        ends_at: Time that clients see as the end of the wait, by the clock of this machine. None for a wait without a
+            limit or for a child task.
     """
 
     wait: Wait
@@ -176,7 +179,7 @@ class PendingWait:
     ends_at: datetime | None
 
     def remaining(self, now: float) -> Wait:
-        """Return the wait as of the monotonic time `now`."""
+        """Return the wait with the time that remains at the monotonic time `now`."""
         if self.deadline is None:
             return self.wait
         return replace(self.wait, wait_us=max(0, int((self.deadline - now) * 1_000_000)))
@@ -189,16 +192,16 @@ class Settlement:
         self, store: RunStore, claim: Claim, translator: Translator, *, pause_us: int, publish_next: PublishNext
     ) -> None:
         self.asked = 0
-        """Number of the questions that `Turn.ask` has asked in the turn, if one of them ends the run."""
+        """Number of questions that `Turn.ask` has asked in the turn if one of the questions ends the run, or 0."""
         self.question: list[Part] | None = None
         """Parts of the question that `Turn.ask` has asked in this run, or None."""
         self.reminders = b""
         """Reminders of the question, see `pack_reminders`."""
         self.wait: PendingWait | None = None
-        """Wait that `Turn.sleep` or `Turn.wait_for` has begun in this run, or None."""
+        """Wait of `Turn.sleep`, `Turn.wait_for` or `Turn.call` that ends this run, or None."""
         self.session: SavedAtEnd | None = None
         self.read_count: Callable[[], int] = lambda: 0
-        """Returns the number of messages that the agent has read, of those that arrived during the run."""
+        """Function that returns the number of messages that arrived during the turn and that the agent has read."""
         self._store = store
         self._claim = claim
         self._translator = translator
@@ -208,8 +211,7 @@ class Settlement:
     async def write(
         self, events: list[RunRecord], before: int, *, dead_letter: bool = False
     ) -> Failure | RunLost | None:
-        """Write the run's last `events`, which follow the `before` events that are already written. Illegal events are
-        dropped.
+        """Write the run's last `events`. The run has already written `before` events. Illegal events are dropped.
 
         With `dead_letter`, a FAILED task leaves a dead letter.
 
@@ -257,7 +259,8 @@ class Settlement:
         )
 
     def _with_session(self, events: list[RunRecord]) -> tuple[Failure | None, SessionState | None]:
-        """Return the session to save with the end, or the failure if it cannot be saved."""
+        """Return the failure of the run if its session cannot be saved, or None, and the session to save with the end,
+        or None if the agent has no session."""
         if self.session is None:
             return None, None
         if not self._checkpoint():
@@ -272,7 +275,7 @@ class Settlement:
         return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
 
     def _failed(self, events: list[RunRecord], error: SessionError) -> Failure:
-        """Replace the end in `events` with a failure, which is written without the session."""
+        """Replace the end of the task in `events` with a failure, and return the failure. `error` is only logged."""
         claim, failed = self._claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failed.reference)
         last = max((n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry)), default=None)

@@ -47,7 +47,7 @@ MAX_NAME = 200
 """Maximum characters of the name of a model or tool. The limit is needed because some models invent names of tools."""
 
 FAILURES = {OUT_OF_TIME: "out of time", INVALID_ANSWER: "invalid answer"}
-"""Detail of an ERROR by the text for the client. For other texts, the detail is "failed"."""
+"""Reason in the detail of an ERROR, by the text for the client. For other texts, the reason is "failed"."""
 
 CURRENT_EXECUTION: ContextVar[Execution] = ContextVar("a2a_celery_execution")
 """Execution of the current run."""
@@ -142,7 +142,7 @@ class Execution(ExecutionStateMachine):
         self._go_where(choose)
 
     def _go_where(self, choose: Callable[[], Choice | None]) -> None:
-        """Make the transition that `choose` returns, if it is legal, under the lock of the machine."""
+        """Make the transition that `choose` returns, if the transition is legal, under the lock of the machine."""
         with self._lock:
             choice = choose()
             if choice is not None and self.may(choice[0]):
@@ -151,7 +151,7 @@ class Execution(ExecutionStateMachine):
 
 
 def end_of(outcome: Outcome, state: TaskState) -> Choice:
-    """Return the end state of a run, with a fixed reason for an error that contains no text from the agent."""
+    """Return the end state of a run. An error has a fixed reason, which contains no text from the agent."""
     match outcome:
         case Completed():
             return end_in(state)
@@ -162,8 +162,8 @@ def end_of(outcome: Outcome, state: TaskState) -> Choice:
         case Canceled():
             return ExecutionState.CANCELLED, {}
         case Failure(text, reference):
-            known: dict[str, Scalar] = {} if reference is None else {"reference": reference}
-            return ExecutionState.ERROR, {"reason": FAILURES.get(text, "failed"), **known}
+            detail: dict[str, Scalar] = {} if reference is None else {"reference": reference}
+            return ExecutionState.ERROR, {"reason": FAILURES.get(text, "failed"), **detail}
         case Rejection() | Refused():
             return ExecutionState.ERROR, {"reason": "rejected"}
         case Suspended():
@@ -208,8 +208,8 @@ def _name(name: str) -> str:
 
 
 STEPS_WAIT = 0.5
-"""Seconds that a step waits to be written together with an event. If a worker is lost, at most the steps of this time
-are lost."""
+"""Maximum seconds that a step waits to be written together with an event. If a worker is lost, at most the steps of
+this time are lost."""
 
 MAX_UNWRITTEN = 512
 """Number of unwritten events and steps above which further steps are dropped."""
@@ -220,7 +220,7 @@ class StepRecorder:
 
     Args:
         pending: The unwritten events and steps of the run's queue.
-        lost: Set when the run is lost.
+        lost: Event that is set when the run is lost.
         flush: Function that starts the writer of the queue.
     """
 
@@ -233,8 +233,8 @@ class StepRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
         self.on_end: Callable[[TaskState], None] | None = None
-        """Function that is called with the terminal state of the task before the state is queued. Steps that it records
-        precede the state."""
+        """Function that is called with the terminal state of the task before the state is queued. Steps that the
+        function records precede the state."""
 
     def record(self, step: Step) -> None:
         """Queue a step, to be written with the next event or after `STEPS_WAIT` seconds.

@@ -1,27 +1,27 @@
 """Translation of an agent's events to log entries: missing ids are filled in, states are in a legal order, and all
 values can be sent.
 
-Frameworks send events in unusual orders. The table lists the log entries for each of them:
+Frameworks send events in unusual orders. The table lists the log entries for each case:
 
 =========================================  ========================================================================
 event of the agent                         log entries
 =========================================  ========================================================================
 SUBMITTED, repeated on each turn           none, or WORKING if it has new content
 WORKING, repeated without new content      none
-a Task                                     its artifacts, metadata and status as separate events
-a status whose message has no parts        the status without the message, which must have parts
+a Task                                     its artifacts, then its status with its metadata
+a status whose message has no parts        the status without the message, because a message must have parts
 a pause without content                    the pause with a fixed text
 CANCELED without content                   CANCELED "by the agent", or with the cancel that the store recorded
 an artifact before any status              WORKING, then the artifact
 an artifact, repeated and not appended     the artifact, which replaces the earlier one
 a chunk for an unknown artifact            the beginning of that artifact
-a Message as the first event               a direct answer, which completes the task
+a Message as the first event of a task     a direct answer, which completes the task
 a Message, later                           COMPLETED with that message
 id of another task or context              id of this task or context
 an end other than CANCELED during a        none, because frameworks misreport cancellations
 cancel
 any event after the end                    none; the first CANCELED counts, with its text (`RunEventQueue`)
-no end                                     COMPLETED when it returns, unless it paused (`RunEventQueue`)
+no end                                     COMPLETED when the agent returns, unless it paused (`RunEventQueue`)
 =========================================  ========================================================================
 """
 
@@ -78,7 +78,8 @@ class Translator:
         """Return the log entries for `event`, which may be none. The event is copied.
 
         Raises:
-            InvalidAgentResponseError: If the event contains numbers without a JSON form (NaN, infinity).
+            InvalidAgentResponseError: If `event` is not an A2A event, or contains a value without a JSON form, such as
+                NaN or infinity.
         """
         if not isinstance(event, Event):
             raise InvalidAgentResponseError(f"not an A2A event: {type(event).__name__}")

@@ -1,5 +1,5 @@
-"""Instrumentation of a plain Celery task that serves A2A tasks. Each wrapper acts only on calls that an A2A task
-makes."""
+"""Instrumentation of a plain Celery task that serves A2A tasks. The wrappers affect only calls for the run of an A2A
+task, except that a question (`InputRequired`, `AuthRequired`) in any other call becomes `RunFailed`."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def _run_of(
         adapter = TaskAdapter(agent, task, lambda: original(*args, **kwargs))
         # a prefork child enforces Celery's limits, and the task may catch the soft limit
         limits = CeleryLimits() if in_pool_child() else celery_limits(task)
-        here = process()
-        emitter = here.events.emitter(task)
-        return adapter.conclude(here.run(agent, ref.task_id, ref.run, limits, adapter, emitter=emitter))
+        worker_process = process()
+        emitter = worker_process.events.emitter(task)
+        return adapter.conclude(worker_process.run(agent, ref.task_id, ref.run, limits, adapter, emitter=emitter))
 
     return run
 
 
 def _call_for_celery(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task for a caller that is not an A2A task.
+    """Call the task for a Celery message that does not belong to a run.
 
     Raises:
         RunFailed: The task asked a question. Celery handles only subclasses of `Exception`: with any other exception, a
@@ -120,7 +120,7 @@ def _update_state_of(task: Task, original: Callable[..., Any]) -> Callable[..., 
 def _signature_from_request_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def signature_from_request(*args: Any, **kwargs: Any) -> Any:
-        """Return the signature for a retry, which hides its arguments in the same way as the first message."""
+        """Return the signature for a retry. In Celery's events, the arguments are hidden as for the first message."""
         signature = original(*args, **kwargs)
         running = CURRENT.get(None)
         if running is None or running.task is not task:
@@ -136,7 +136,8 @@ def _retry_of(task: Task, original: Callable[..., Any]) -> Callable[..., Any]:
     def retry(
         args: Any = None, kwargs: Any = None, exc: BaseException | None = None, throw: bool = True, **options: Any
     ) -> Any:
-        """Call Celery's `retry`. It raises `Reject` only if the message of the next attempt was not published."""
+        """Call Celery's `retry`. If Celery raises `Reject`, because the message of the next attempt was not published,
+        a watcher publishes the run instead."""
         try:
             return original(args, kwargs, exc, throw, **options)
         except Reject as error:
@@ -164,8 +165,8 @@ def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., An
 
 
 class SharedRequest(RunRequest):
-    """Request of a plain Celery task, which also has callers that are not A2A tasks. The ids of their calls may look
-    like ids of runs."""
+    """Request of a plain Celery task, which other code may call too. The ids of other calls may look like ids of
+    runs."""
 
     @cached_property
     def is_run(self) -> bool:

@@ -1,8 +1,8 @@
-"""Plain Celery tasks as agents: execution of a task that an A2A task calls.
+"""Plain Celery tasks as agents: execution of a Celery task for the run of an A2A task.
 
 The task keeps its name, queue, limits and retries, and is executed where Celery executes it: in a thread of the pool,
 or in the main thread of a prefork child. The run around the task (claim, lease, cancel, settlement) is executed on the
-event loop of the process, and the thread waits for it. Other callers of the task see no difference.
+event loop of the process, and the thread waits for the run. Other callers of the task see no difference.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ...lifecycle.own_metadata import progress_metadata
 from ...lifecycle.states import CANCELED, WORKING
 from ...store.runs.commands import Claim
 from ...telemetry.tracing import current_span_context
+from ..agents.adapters import Reply
 from ..agents.journal import CURRENT as JOURNAL
-from ..agents.reply import Reply
 from ..agents.session import CURRENT as SESSION
 from ..agents.session import ContextSession
 from ..agents.turn import Turn
@@ -51,7 +51,7 @@ from .threaded_call import max_attempts, retry_options, time_of
 logger = logging.getLogger(__name__)
 
 CURRENT: ContextVar[TaskAdapter] = ContextVar("a2a_celery_plain_task")
-"""Call that is being made in this thread, if an A2A task makes one."""
+"""Adapter of the call that this thread makes for the run of an A2A task. Not set in other calls."""
 
 
 class Carried(Ignore):  # type: ignore[misc]
@@ -125,7 +125,14 @@ class TaskAdapter:
         """Do nothing: only the exit of the process stops the task."""
 
     def conclude(self, outcome: Outcome | None) -> Any:
-        """Return the result for Celery, or raise the task's exception if that exception ended the run."""
+        """Return the result of the task to Celery, or raise the exception with which Celery records the end of the run.
+
+        Raises:
+            RunConcluded: The run ended in INPUT_REQUIRED, AUTH_REQUIRED or CANCELED.
+            RunFailed: The run failed, and Celery cannot handle the task's exception.
+            Ignore: Celery must record no end, for example because another worker has the run.
+            Exception: The exception of the task, if that exception ended the run.
+        """
         setattr(self.task.request, RUN_IS_OVER, outcome is not None and self.retry_is_written)
         match outcome:
             case Completed() | Delegated() if self._error is None:
@@ -153,15 +160,16 @@ class TaskAdapter:
         result_of(asyncio.run_coroutine_threadsafe(self._events.enqueue_event(event), self._loop))
 
     def replaced(self, canvas: ResultBase) -> None:
-        """Record that the task was replaced by a canvas, whose end has the task's id."""
+        """Record that a canvas has replaced the task. The last task of the canvas has the id of the replaced task."""
         self._canvas = canvas
 
     def note_published(self, headers: Mapping[str, Any], body: Any) -> None:
-        """Record published tasks that do not store a result, because a canvas may end with one of them."""
+        """Record published tasks that do not store a result, because a canvas may end with such a task."""
         self._ignored_results |= ignored_results(self.task.app, headers, body)
 
     def unpublished_retry(self, reason: object, error: BaseException | None) -> Retry:
-        """Return the retry that Celery could not publish for `reason`. A watcher publishes it when it is due."""
+        """Return the retry that Celery could not publish for `reason`. A watcher publishes the run when the retry is
+        due."""
         signature = self.retry_signature
         when = signature.options.get("eta") or signature.options.get("countdown") if signature is not None else None
         self.retry_is_published = False
@@ -171,7 +179,7 @@ class TaskAdapter:
         return Retry(exc=error, when=when, sig=signature)
 
     def options(self, stored: bytes) -> RunOptions:
-        """Return the options with which the run is published for its retry. `stored` are the options of this
+        """Return the options with which the run is published for the retry. `stored` are the options of the current
         attempt."""
         if not isinstance(self._error, Retry):
             return replace(RunOptions.from_json(stored), retries=self.retries)
@@ -246,7 +254,7 @@ def current_turn() -> Turn | None:
     """Return the turn of the plain Celery task that is being executed: its message, task, caller and `turn.blocking`.
 
     Returns:
-        The turn, or None if the Celery task was not called by an A2A task.
+        The turn, or None if this thread does not execute a Celery task for the run of an A2A task.
     """
     running = CURRENT.get(None)
     return None if running is None else running.turn

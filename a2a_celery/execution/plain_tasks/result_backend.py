@@ -36,15 +36,15 @@ _store_result = _write_of("store_result")
 
 
 class RunResultBackend(Proxy):  # type: ignore[misc]
-    """Result backend of a task, which logs failed writes of a run's state instead of raising an error.
+    """Result backend of a task that logs failed writes of a run's state instead of raising an error.
 
     Otherwise, Celery would report the run as failed, or would not begin it. Failed writes for other calls of the task
     raise an error.
     """
 
     def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:
-        """Store a state. The state STARTED of a run shows that a worker with this package has the run, so watchers do
-        not report it."""
+        """Store a state. The result of a run in STARTED contains `RUN_HEADER`, which shows watchers that a worker with
+        this package has the run, so that they do not report the run."""
         if state == states.STARTED and is_request_of_run(task_id, kwargs.get("request")):
             result = {**result, RUN_HEADER: True}
         return _store_result(self, task_id, result, state, *args, **kwargs)

@@ -47,7 +47,7 @@ class ThreadedCall(Adapter, Protocol):
         ...
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
-        """Make the call in this thread, and return when `run` has ended."""
+        """Call the task in this thread when its run has been claimed. Return the outcome of `run` when it has ended."""
         ...
 
     def options(self, stored: bytes) -> RunOptions:
@@ -70,13 +70,13 @@ def time_of(retry: Retry, app: Celery) -> datetime | None:
 
 
 def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
-    """Return the publishing options for `retry`, which is retry number `retries` of the run. `stored` are the options
-    of this attempt."""
+    """Return the publishing options for `retry`, the retry number `retries` of the run. `stored` are the options of the
+    current attempt."""
     options = RunOptions.from_json(stored)
-    call, again = options.call, retry.sig
-    if call is not None and again is not None and not again.args:
-        with suppress(TypeError, ValueError):  # not JSON, so only Celery's message contains them
-            kwargs = kombu_json.dumps(dict(again.kwargs))  # type: ignore[no-untyped-call]
+    call, signature = options.call, retry.sig
+    if call is not None and signature is not None and not signature.args:
+        with suppress(TypeError, ValueError):  # the arguments are not JSON, so only Celery's message contains them
+            kwargs = kombu_json.dumps(dict(signature.kwargs))  # type: ignore[no-untyped-call]
             call = Call(call.task, json.loads(kwargs))
     return replace(options, call=call, retries=retries, not_before=time_of(retry, app))
 
@@ -88,8 +88,8 @@ def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) ->
     """
     options = call.options(claim.options)
     wait = timedelta(seconds=settings.redispatch_after) if call.retry_is_published else timedelta(0)
-    again = options.next_check_in(SYSTEM_CLOCK.now(), wait)
-    return released_for_retry(keys, claim, options, again // MICROSECOND)
+    check_in = options.next_check_in(SYSTEM_CLOCK.now(), wait)
+    return released_for_retry(keys, claim, options, check_in // MICROSECOND)
 
 
 def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: int) -> ReleaseOperation[Released]:

@@ -40,7 +40,7 @@ from ...telemetry.names import Action
 
 T = TypeVar("T")
 
-POLL_INTERVAL = 0.5
+OVERSIGHT_INTERVAL = 0.5
 """Seconds between two checks of a run, and the time within which its event loop must respond."""
 
 abandoned: set[str] = set()
@@ -51,7 +51,7 @@ COUNT_EVERY = 0.25
 
 
 class Stop(Enum):
-    """Reason why a run is stopped from outside."""
+    """Reason why a worker stops a run before the agent has ended."""
 
     CANCEL = "a client canceled it"
     LOST = "another worker has its lease"
@@ -71,8 +71,8 @@ def connect(app: Celery) -> None:
 class CountsChildren(bootsteps.StartStopStep):  # type: ignore[misc]
     """Boot step that counts the children of a prefork pool four times a second.
 
-    Celery counts the children when the pipe of a child closes, which is shortly before the system reports the exit
-    code. That count usually misses the child, and Celery's next count follows up to five seconds later.
+    Celery counts the children as soon as the pipe of a child closes. The system reports the exit code shortly
+    afterwards, so that count usually misses the child. Celery's next count follows up to five seconds later.
     """
 
     requires = ("celery.worker.components:Pool",)
@@ -83,33 +83,33 @@ class CountsChildren(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 def in_pool_child() -> bool:
-    """Return True in a prefork child. Billiard marks only these processes as daemons."""
+    """Return True in a prefork child. Billiard marks only prefork children as daemons."""
     return bool(current_process().daemon)
 
 
 def end_process() -> None:
     """Exit immediately, from any thread.
 
-    The exit code is that of a child that has reached `worker_max_tasks_per_child`, so that the pool counts no restart
-    and reports the run as lost.
+    The exit code is the one for `worker_max_tasks_per_child`, so that the pool counts no restart and reports the run as
+    lost.
     """
     os._exit(EX_RECYCLE)
 
 
 def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Callable[[], None]) -> T:
-    """Return the result of `under_way`, which is executed on `loop`.
+    """Wait for `under_way`, which is executed on `loop`, and return its result.
 
-    While the loop does not respond, call `blocked` in this thread every `POLL_INTERVAL` seconds.
+    While the loop does not respond, call `blocked` in this thread every `OVERSIGHT_INTERVAL` seconds.
     """
     while True:
         try:
-            return under_way.result(POLL_INTERVAL)
+            return under_way.result(OVERSIGHT_INTERVAL)
         except TimeoutError:
             if under_way.done():
                 return under_way.result()
         answered = Event()
         loop.call_soon_threadsafe(answered.set)
-        while not answered.wait(POLL_INTERVAL):
+        while not answered.wait(OVERSIGHT_INTERVAL):
             blocked()
 
 
@@ -122,8 +122,7 @@ class GracePeriod:
         self._until: float | None = None
 
     def is_over(self, reason: object | None) -> bool:
-        """Return True if there has been a `reason` for the whole period. If `reason` is None, the period starts
-        again."""
+        """Return True if every check in the period had a `reason`. A check without a reason restarts the period."""
         if reason is None:
             self._until = None
         elif self._until is None:
@@ -141,19 +140,19 @@ def runner_prefix(pid: int) -> str:
 
 @cache
 def _machine() -> str:
-    """Return an id that distinguishes machines, or containers on one machine, that have the same name.
+    """Return an id that distinguishes this machine or container from others with the same host name.
 
-    Source: proc_sys_kernel(5), namespaces(7). Systems other than Linux have only names.
+    Source: proc_sys_kernel(5), namespaces(7). On systems other than Linux, the id is constant.
     """
-    found = ""
+    identity = ""
     with suppress(OSError):
-        found = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
-    return sha256(found.encode()).hexdigest()[:8]
+        identity = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
+    return sha256(identity.encode()).hexdigest()[:8]
 
 
 class RunEnder:
-    """Writer of the final events of runs. Its store client is created at the first use in a process, and therefore
-    never before a fork."""
+    """Writer of the final events of runs. Each process creates its store client on first use, and therefore never
+    before a fork."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -177,8 +176,8 @@ class RunEnder:
 
         Args:
             lost: True if the worker was lost. In this case, the next attempt begins, if the agent has one left.
-            retries: Number of retries in the message. A message that was published before the last retry does not end
-                the run. None for a message that always ends the run.
+            retries: Number of retries in the message, or None if the message always ends the run. A message that was
+                published before the last retry does not end the run.
 
         Returns:
             The state of the task if the run is over, or None.
@@ -211,9 +210,9 @@ class RunEnder:
         event = run and final_event(retried, ref.task_id, run.context_id)
         if run is None or not event:
             return
-        again = options(run.options)
-        again_us = again.republish_in(SYSTEM_CLOCK.now(), self._settings())
-        stored = again.to_json()
+        retry_options = options(run.options)
+        again_us = retry_options.republish_in(SYSTEM_CLOCK.now(), self._settings())
+        stored = retry_options.to_json()
         writing = retry_run(keys, ref, runner=runner, event=event, options=stored, retries=retries, again_us=again_us)
         reply = self._store().run(writing)
         extra = about(Action.RUN_RETRIED, ref.name, attempt=retried.attempt)
@@ -225,7 +224,7 @@ class RunEnder:
         As in `end`, errors are never raised. After an error, a watcher stops the run.
 
         Returns:
-            False after an error.
+            True, or False after an error.
         """
         try:
             self._terminate(celery_id, command)
@@ -245,10 +244,10 @@ class RunEnder:
 
     def _final_event(self, ref: RunRef, outcome: Outcome) -> TaskStatusUpdateEvent | None:
         keys = Keys(self._settings().key_prefix)
-        found = self._store().run(
+        stored = self._store().run(
             read_task(keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         )
-        return final_event(outcome, ref.task_id, found[0].context_id) if found is not None else None
+        return final_event(outcome, ref.task_id, stored[0].context_id) if stored is not None else None
 
     def _end(
         self, celery_id: str, outcome: Outcome, worker_pid: int | None, lost: bool, retries: int | None

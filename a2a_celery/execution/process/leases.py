@@ -1,7 +1,8 @@
-"""Renewal of the leases of all runs of a worker process, in a single call to the store.
+"""Lease renewal for all runs of a worker process, in a single call to the store.
 
-The reply names the runs whose lease was lost, the runs to cancel or to interrupt, and those with waiting messages. A
-pub/sub channel of the process delivers all but the first faster; the renewal covers lost notifications.
+The reply names the runs whose lease was lost, the runs to cancel or to interrupt, and the runs with waiting messages.
+Except for lost leases, a pub/sub channel of the process delivers the same information faster. The renewal covers lost
+notifications.
 """
 
 from __future__ import annotations
@@ -68,9 +69,20 @@ class LeaseKeeper:
         """The duration of a lease in microseconds."""
         return int(self._lease_ttl * 1_000_000)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no run of the process holds a lease."""
+        return not self._leased
+
     def start(self) -> None:
         """Start renewing leases on the running event loop."""
         self._loop_task = asyncio.create_task(self._renew_forever(), name="a2a-leases")
+
+    async def stop(self) -> None:
+        """Stop renewing leases."""
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            await asyncio.wait({self._loop_task})
 
     def renewing(self, run: LeasedRun) -> AbstractContextManager[None]:
         """Return a context manager that renews the lease of `run`, which was just claimed."""
@@ -87,7 +99,7 @@ class LeaseKeeper:
             del self._leased[name], self._until[name]
 
     def notified(self, notification: bytes) -> None:
-        """Handle a notification on the channel of the process: the name of a run to cancel, or the name of a run and
+        """Handle a notification on the channel of the process. The notification names a run to cancel, or a run and
         the effect of a message."""
         name, _, effect = notification.decode().partition(" ")
         run = self._leased.get(name)
@@ -156,7 +168,8 @@ class LeaseKeeper:
 
 
 class _Renewing:
-    """Context manager in which `keeper` renews the lease of `run`. A generator would take four times the memory."""
+    """Context manager in which `keeper` renews the lease of `run`. A generator-based context manager would take four
+    times the memory."""
 
     __slots__ = ("_keeper", "_run")
 

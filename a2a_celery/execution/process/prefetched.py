@@ -1,8 +1,8 @@
-"""Reports of prefetched runs to the store, so that these runs need not wait for a dead worker.
+"""Reports of prefetched runs to the store, so that runs of a dead worker are published again early.
 
-A broker redelivers prefetched messages late (Redis: after its visibility timeout of an hour), and a watcher cannot
-distinguish them from runs in a long queue. A thread of the worker's main process reports them in one call. No message
-waits for the report, and a run that begins within `REPORT_INTERVAL` is never reported.
+A broker redelivers prefetched messages late (Redis: after the visibility timeout of an hour), and a watcher cannot
+distinguish prefetched runs from runs in a long queue. A thread of the worker's main process reports all prefetched
+runs together. No message waits for the report, and a run that begins before the next report is never reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 REPORT_INTERVAL = 0.5
 """Seconds between two reports. A watcher recovers the runs of a worker that dies before its first report."""
 
-BATCH = 500
+REPORT_BATCH = 500
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
@@ -59,7 +59,7 @@ class PrefetchReporter:
         self._reported_at = float("-inf")
 
     def report(self, fetched: frozenset[str]) -> None:
-        """Report the prefetched runs `fetched` if some of them are new or the last report is old.
+        """Report the prefetched runs `fetched` if any run is new or the last report is old.
 
         Raises:
             StoreUnavailable: If the store cannot be reached.
@@ -69,8 +69,8 @@ class PrefetchReporter:
             return
         refs = [ref for ref in map(RunRef.of, fetched) if ref is not None]
         asked_at = self._clock.monotonic()
-        for first in range(0, len(refs), BATCH):
-            batch = refs[first : first + BATCH]
+        for first in range(0, len(refs), REPORT_BATCH):
+            batch = refs[first : first + REPORT_BATCH]
             self._store.run(report_prefetched(self._keys, batch, silent_us=self._silent_us, again_us=self._again_us))
         self._reported, self._reported_at = fetched, asked_at
 

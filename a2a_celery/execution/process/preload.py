@@ -1,4 +1,5 @@
-"""Import of agents that are registered by name, when a worker process starts and before its first message.
+"""Import of agents that are registered by name. Worker processes begin the import when they start, and do not wait
+for the first message.
 
 A prefork child imports after the fork, because an event loop, a thread or a connection that an import creates would not
 survive the fork. The import runs in a separate thread, because Celery kills a child that is not ready within
@@ -52,8 +53,8 @@ def preload(app: Celery) -> Thread | None:
     if installed is None or not installed.settings().preload_agents:
         return None
     consumed = set(app.amqp.queues.consume_from)
-    named = {agent.name: agent.code for agent in installed.agents.values() if queue_of(app, agent) in consumed}
-    codes = {name: code for name, code in named.items() if isinstance(code, str)}
+    names = {agent.name: agent.code for agent in installed.agents.values() if queue_of(app, agent) in consumed}
+    codes = {name: code for name, code in names.items() if isinstance(code, str)}
     if not codes:
         return None
     thread = Thread(target=_import, args=(codes,), name="a2a-preload", daemon=True)

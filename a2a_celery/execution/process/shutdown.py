@@ -1,8 +1,8 @@
 """Graceful shutdown of a worker: waiting runs are requeued at once, and agents that hang do not block the exit.
 
-Celery sends its shutdown signal only after a cold shutdown has waited for the pool. The handlers here therefore precede
-Celery's handlers of SIGTERM, SIGINT and SIGQUIT, and then call them. There is one difference: Celery treats a second
-SIGTERM like the first, whereas here a second SIGTERM begins the cold shutdown of SIGQUIT.
+Celery sends its shutdown signal only after a cold shutdown has waited for the pool. The handlers of this module
+therefore precede Celery's handlers of SIGTERM, SIGINT and SIGQUIT, and then call them. There is one difference: Celery
+treats a second SIGTERM like the first, whereas these handlers then begin the cold shutdown of SIGQUIT.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from .shutdown_requeuer import LAST_WAIT, ShutdownRequeuer
 logger = logging.getLogger(__name__)
 
 UNWINDING = 3.0
-"""Seconds, in addition to `cancel_grace`, after which the process of a cold shutdown is ended by force."""
+"""Seconds, in addition to Celery's soft shutdown timeout and the longest `cancel_grace`, after which the process of a
+cold shutdown is ended by force."""
 
 DEADLINE_CHECK_INTERVAL = 1.0
 """Seconds between two checks during a warm shutdown."""
 
 EXIT_CODE = 1
-"""Celery's handlers for a cold shutdown."""
+"""Exit code of a process that is ended by force, as after Celery's cold shutdown."""
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -69,11 +70,11 @@ class GracefulWorkerShutdown:
         if current_thread() is not main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-            theirs = signal.getsignal(number)
-            if callable(theirs) and getattr(theirs, "__name__", "").startswith("worker_"):
-                signal.signal(number, partial(self._signalled, theirs))
+            handler = signal.getsignal(number)
+            if callable(handler) and getattr(handler, "__name__", "").startswith("worker_"):
+                signal.signal(number, partial(self._signalled, handler))
 
-    def _signalled(self, theirs: Handler, number: int, frame: FrameType | None) -> None:
+    def _signalled(self, handler: Handler, number: int, frame: FrameType | None) -> None:
         if self._interrupted:
             self._interrupted = False
             raise WorkerShutdown(0)
@@ -83,7 +84,7 @@ class GracefulWorkerShutdown:
                 start_daemon_thread(self._keep_deadline, number, name="a2a-shutdown-deadline")
                 requeue_waiting()
                 task_received.connect(received_late, weak=False, dispatch_uid="a2a_celery.received_late")
-            if is_cold(theirs):
+            if is_cold(handler):
                 self._go_cold()
         except Exception:  # the worker must stop after any error
             logger.exception("this worker shuts down without requeuing its runs")
@@ -92,10 +93,10 @@ class GracefulWorkerShutdown:
             cold(signal.SIGQUIT, frame)
             return
         self._terminated = self._terminated or number == signal.SIGTERM
-        theirs(number, frame)
+        handler(number, frame)
 
     def _keep_deadline(self, number: int) -> None:
-        """Limit the duration of the warm shutdown that signal `number` began."""
+        """Limit the duration of the warm shutdown that the signal `number` has begun."""
         deadline = ShutdownDeadline(self._consumer, self._settings().lease_ttl)
         start_daemon_thread(self._ping_store, deadline, name="a2a-shutdown-store")
         while True:
@@ -115,7 +116,7 @@ class GracefulWorkerShutdown:
                     self._end_now()
 
     def _cut(self) -> None:
-        """Make all calls to an AMQP broker fail at once. Calls to Redis have timeouts of their own."""
+        """Make all calls to an AMQP broker fail at once. Calls to Redis have timeouts."""
         with suppress(Exception):
             self._consumer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
 
@@ -136,7 +137,7 @@ class GracefulWorkerShutdown:
         start_daemon_thread(self._end_by_force, within, name="a2a-last-resort")
 
     def _end_by_force(self, within: float) -> None:
-        """End the process after `within` seconds if Celery has not ended it, because an agent may block its thread or
+        """End the process if Celery has not ended it within `within` seconds, because an agent may block its thread or
         the event loop.
 
         A worker that executes other Celery tasks is not ended by force.

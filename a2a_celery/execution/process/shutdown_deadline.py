@@ -21,7 +21,7 @@ NOTICE = 10.0
 """Maximum seconds until Celery's main loop begins the shutdown, and again until it has closed its consumer."""
 
 UNWINDING = 10.0
-"""Maximum seconds until a worker without runs ends."""
+"""Maximum seconds until a worker without active Celery tasks ends."""
 
 
 class ShutdownAction(Enum):
@@ -47,7 +47,7 @@ class ShutdownDeadline:
         self._done: set[ShutdownAction] = set()
 
     def store_has_answered(self) -> None:
-        """Record that the store replies, so that leases can be renewed and ends written."""
+        """Record that the store replies. Leases can therefore be renewed, and ends of runs can be written."""
         self._answered_at = self._clock.monotonic()
 
     def next_action(self) -> ShutdownAction | None:
@@ -80,7 +80,7 @@ class ShutdownDeadline:
         return self._consumer.blueprint.state == RUN and self._clock.monotonic() - self._began >= NOTICE
 
     def _close_is_stuck(self) -> bool:
-        """Return True if Celery waits for the broker while it closes its consumer. During this time, a prefork worker
+        """Return True if Celery waits for the broker while closing the consumer. During this time, a prefork worker
         does not notice the end of runs."""
         blueprint = self._consumer.blueprint
         if blueprint.state == RUN or blueprint.shutdown_complete.is_set():

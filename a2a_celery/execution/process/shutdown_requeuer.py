@@ -1,4 +1,5 @@
-"""Requeuing of runs when a worker shuts down: the store fences off the runs, and their next runs are published at once.
+"""Requeuing of runs when a worker shuts down. The store refuses further writes of the runs, and their next runs are
+published at once.
 
 Celery calls this code in signal handlers, which may interrupt any code. A separate thread with its own event loop and
 connections therefore does the work, for all runs concurrently.
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 LOOKS = 10
 """Maximum number of tries to begin the next attempt of a task that changes concurrently. After that, a watcher begins
-it."""
+the attempt."""
 
 LAST_WAIT = 5.0
 """Seconds that an exiting process waits for requeues in progress. Watchers recover the remaining runs."""
@@ -112,24 +113,24 @@ class ShutdownRequeuer:
             logger.exception("run %s was not requeued; a watcher recovers it", ref.name)
 
     async def _return(self, message: Any, then: Callable[[], None]) -> None:
-        theirs, queue = fleet_of(message.headers), message.delivery_info.get("routing_key")
-        if theirs not in self._foreign:
-            self._foreign.add(theirs)
+        fleet, queue = fleet_of(message.headers), message.delivery_info.get("routing_key")
+        if fleet not in self._foreign:
+            self._foreign.add(fleet)
             text = "runs of the fleet %r reach this worker of %r through the queue %r: give each fleet separate queues"
-            logger.warning(text, theirs, self.fleet, queue)
+            logger.warning(text, fleet, self.fleet, queue)
         try:
             await asyncio.to_thread(self._connected_publisher().queues.put_back, message)
         except Exception as e:
-            logger.warning("a run of the fleet %r was not put back, its watcher publishes it again: %s", theirs, e)
+            logger.warning("a run of the fleet %r was not put back, its watcher publishes it again: %s", fleet, e)
         then()
 
     async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:
         settings = self._settings()
         store, keys = self._connected(settings), Keys(settings.key_prefix)
-        found = await run_with_retry(
+        reply = await run_with_retry(
             store, read_task(keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         )
-        lost = found and final_event(Failure(WORKER_LOST), ref.task_id, found[0].context_id)
+        lost = reply and final_event(Failure(WORKER_LOST), ref.task_id, reply[0].context_id)
         if not lost:
             return
         runner = None if worker_pid is None else runner_prefix(worker_pid)

@@ -1,5 +1,5 @@
 """Per-process worker state: a background thread whose event loop owns the store connection, the lease keeper and the
-agents. The lifespans of an app open resources on the same loop.
+agents. The app's lifespans open their resources on the same loop.
 
 The state is created at the first run, and therefore after any fork. On all pools, the coroutine of every run is
 executed on this loop, because frameworks bind connections and locks to one loop, and because ``task.cancel()`` can
@@ -60,14 +60,14 @@ Receivers = tuple[tuple[Any, Callable[..., None]], ...]
 
 @dataclass(frozen=True)
 class Installed:
-    """Worker side of an app, as the receivers of signals use it."""
+    """Parts of an app's worker side that signal receivers use."""
 
     settings: Callable[[], Settings]
     agents: Mapping[str, Agent]
     ender: RunEnder
     requeuer: ShutdownRequeuer
     close: Callable[[], None]
-    """Closes the state of this process."""
+    """Function that closes the state of this process."""
     hooks: Hooks = field(default_factory=Hooks)
 
 
@@ -77,7 +77,7 @@ _installed: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()
 def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
     """Install the worker side on `app`, and connect the receivers, which all apps of the process share.
 
-    The receivers are connected strongly, because Celery does not call closures that are connected weakly.
+    The signals hold strong references to the receivers.
     """
     _installed[app] = installed
     for signal, receiver in (pair for pairs in receivers for pair in pairs):
@@ -92,6 +92,9 @@ def installed_on(app: Celery) -> Installed | None:
 logger = logging.getLogger(__name__)
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+
+DISCONNECT_TIMEOUT = 1.0
+"""Maximum seconds to close the connections of a process, for example while the store is unavailable."""
 
 
 class OpenLifespans:
@@ -186,6 +189,7 @@ class WorkerProcess:
         self._ender = RunEnder(lambda: settings)
         self._adapters: dict[str, asyncio.Future[Adapter]] = {}
         self._under_way: dict[Run, Future[Outcome | None]] = {}
+        self._is_closed = False
         self._loop = new_loop(uvloop=settings.uvloop)
         if not self._cleanup.is_empty:
             self._loop.set_default_executor(CleanupExecutor(self._cleanup))
@@ -204,7 +208,7 @@ class WorkerProcess:
         emitter: CeleryEventEmitter | None = None,
         retries: int = 0,
     ) -> Outcome | None:
-        """Execute run `run` of `task_id` with `agent`, and block the calling thread until the run has ended.
+        """Execute a run with `agent`, and block the calling thread until the run has ended.
 
         Args:
             agent: Agent to call.
@@ -251,7 +255,7 @@ class WorkerProcess:
     ) -> tuple[Run, Coroutine[Any, Any, Outcome | None]]:
         """Return a run and the coroutine that performs it on `loop`.
 
-        Unlike `run`, this method occupies no thread, and the caller must stop the run.
+        Unlike `run`, this method occupies no thread. The caller must stop the run if necessary.
         """
         limits = limits_of(agent, celery, agent.grace(self.settings))
         this = Run(self, agent, task_id, run, limits, emitter=emitter, retries=retries)
@@ -262,7 +266,7 @@ class WorkerProcess:
         return self._loop
 
     def stop(self, celery_id: str) -> None:
-        """Stop a run that was requeued. If its agent does not stop, the agent is abandoned so that its thread is free.
+        """Stop a requeued run. An agent that does not stop is abandoned, so that the run's thread becomes free.
 
         The call returns immediately and is safe in a signal handler.
         """
@@ -281,7 +285,7 @@ class WorkerProcess:
     def _awaited(self, under_way: Future[Outcome | None], run: Run) -> Outcome | None:
         """Return the outcome of the run.
 
-        If the agent blocks the event loop, this thread renews the lease and checks the limits.
+        If the agent of a prefork child blocks the event loop, this thread renews the lease and checks the limits.
         """
         if not in_pool_child():
             return under_way.result()
@@ -315,7 +319,8 @@ class WorkerProcess:
     def force(self, ref: RunRef, stop: Stop) -> None:
         """See `run.RunHost`.
 
-        The main process writes the end of a run that was canceled or lost. Only this process knows about a time limit.
+        If the run was cancelled or lost, the main process writes its end. The main process does not learn that the run
+        reached a time limit, so this process writes that end.
         """
         if not in_pool_child():
             return
@@ -327,7 +332,8 @@ class WorkerProcess:
         end_process()
 
     async def adapter(self, agent: Agent) -> Adapter:
-        """Return the agent's code, imported and built once per process. A failed import is repeated at the next run."""
+        """Return the adapter of `agent`, which is created once per process. A failed import is repeated at the next
+        run."""
         building = self._adapters.get(agent.name)
         if building is None:
             building = asyncio.ensure_future(self._build(agent))
@@ -339,11 +345,20 @@ class WorkerProcess:
             raise
 
     def close(self) -> None:
-        """Exit the lifespans within `cancel_grace`. Call this method when no run is left."""
+        """Exit the lifespans within `cancel_grace`, close the connections and end the thread.
+
+        If an abandoned run is still active, the connections stay open.
+        """
         try:
             asyncio.run_coroutine_threadsafe(self._lifespan.leave(), self._loop).result(self.settings.cancel_grace)
         except TimeoutError:
             logger.warning("the lifespans did not exit within %s s (a2a_cancel_grace)", self.settings.cancel_grace)
+        if self.leases.is_empty:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(DISCONNECT_TIMEOUT)
+            self._is_closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
     async def _build(self, agent: Agent) -> Adapter:
         try:
@@ -365,10 +380,18 @@ class WorkerProcess:
         await self.line.on_message(self.keys.runner(self.runner_id), self.leases.notified)
         self.leases.start()
 
+    async def _disconnect(self) -> None:
+        await self.leases.stop()
+        await self.line.stop()
+        await self.store.aclose()
+        self._sync_store.close()
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        while True:
+        while not self._is_closed:
             try:
                 self._loop.run_forever()
             except BaseException:  # an asyncio task of an agent called sys.exit(), but all runs share the loop
                 logger.exception("code on the event loop of all runs tried to end the process")
+        if not asyncio.all_tasks(self._loop):  # a task that an agent has left behind keeps its loop
+            self._loop.close()

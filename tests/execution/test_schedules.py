@@ -1,0 +1,228 @@
+"""`A2A.schedule` and the Celery task that schedulers send, without beat: entries, refusals, outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from a2a.types import Message, Part, Role
+from celery import Celery
+from celery.schedules import crontab
+
+from a2a_celery import A2A, ConfigError, Turn
+from a2a_celery.acceptance.errors import LimitExceededError
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.errors import StoreUnavailable
+from a2a_celery.lifecycle.outcomes import CANCELED_BY_SCHEDULE
+from a2a_celery.lifecycle.states import CANCELED, COMPLETED, SUBMITTED
+from a2a_celery.schedule_task import NAME, TICK_HEADER
+from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store.admin.schema import SCHEMA
+
+from .agents_here import AgentsHere, agents_here
+
+AT = 1_900_000_000_000_000
+
+
+@pytest.fixture
+async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
+    async with agents_here(store, keys, redis_server.store_url) as here:
+        add_agents(here.a2a)
+        await store.redis.hset(keys.installation, "schema", SCHEMA)
+        yield here
+        await asyncio.to_thread(here.a2a._submissions.close)
+
+
+@pytest.fixture
+def a2a() -> A2A:
+    app = Celery("schedules", broker="memory://", set_as_current=False)
+    a2a = A2A(app)
+    add_agents(a2a)
+    return a2a
+
+
+def add_agents(a2a: A2A) -> None:
+    @a2a.agent("reporter", queue="reports")
+    async def reporter(turn: Turn) -> str:
+        """Report."""
+        return f"{turn.caller.user}: {turn.text}"
+
+    @a2a.agent("remembers", session=True)
+    async def remembers(turn: Turn) -> str:
+        """Remember."""
+        return turn.text
+
+
+async def tick(here: AgentsHere, minutes: int = 0, **arguments: Any) -> Any:
+    """Execute the Celery task as a worker does."""
+    task = here.a2a.celery.tasks[NAME]
+    kwargs = {"schedule": "nightly", "agent": "reporter", "message": "report", "owner": "ops", "window": 0, **arguments}
+    options = {"headers": {TICK_HEADER: AT + minutes * 60_000_000}, "throw": True}
+    return (await asyncio.to_thread(task.apply, kwargs=kwargs, **options)).result
+
+
+def test_an_entry_for_beat(a2a: A2A) -> None:
+    nightly = crontab(hour=2, minute=0)
+    a2a.schedule("nightly", nightly, "reporter", "report", owner="ops", overlap="queue", priority=3)
+    a2a.celery.conf.beat_schedule  # noqa: B018  the configuration is loaded after the definition
+    a2a.schedule("often", 10.0, "remembers", {"a": [1, None]}, context_id="c", queue="other", metadata={"k": 1})
+
+    assert a2a.celery.conf.beat_schedule == {
+        "nightly": {
+            "task": "a2a.submit_scheduled",
+            "schedule": nightly,
+            "args": (),
+            "kwargs": {
+                "schedule": "nightly",
+                "agent": "reporter",
+                "message": "report",
+                "owner": "ops",
+                "overlap": "queue",
+                "window": 0.0,
+            },
+            "options": {"queue": "reports", "priority": 3},
+        },
+        "often": {
+            "task": "a2a.submit_scheduled",
+            "schedule": 10.0,
+            "args": (),
+            "kwargs": {
+                "schedule": "often",
+                "agent": "remembers",
+                "message": {"a": [1, None]},
+                "context_id": "c",
+                "metadata": {"k": 1},
+                "window": 9.0,
+            },
+            "options": {"queue": "other"},
+        },
+    }
+    for entry in a2a.celery.conf.beat_schedule.values():
+        assert json.loads(json.dumps(entry["kwargs"])) == entry["kwargs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"agent": "nobody"}, "no agent 'nobody' in this app; known: remembers, reporter. Define a schedule after"),
+        ({"overlap": "wait"}, "overlap='wait': pass one of"),
+        ({"message": object()}, "cannot carry this object"),
+        ({"message": {"a": float("nan")}}, "cannot carry"),
+        ({"message": None}, "there is nothing to send"),
+        ({"message": {"parts": [{"unknown": 1}]}}, "must be a valid message"),
+        ({"message": Message(task_id="t", parts=[Part(text="x")])}, "without a task id"),
+        ({"schedule": "daily"}, "pass a crontab, a timedelta or a number of seconds"),
+        ({"schedule": 0}, "longer than 0 s"),
+        ({"name": ""}, "a name has 1 to 200 characters"),
+        ({"name": "nightly\n2026-11-25 WARNING forged"}, "a name has 1 to 200 characters, and no control characters"),
+        ({"name": "taken"}, "there is a schedule 'taken' already"),
+        ({"owner": None}, "owner=None: pass a text"),
+        ({"metadata": {"a": object()}}, "schedule 'nightly'"),
+        ({"metadata": ["a"]}, "metadata=.*: pass a dict"),
+        ({"agent": "remembers", "overlap": "queue"}, "needs a context_id"),
+    ],
+)
+def test_a_wrong_definition_is_refused(a2a: A2A, arguments: dict[str, Any], text: str) -> None:
+    a2a.schedule("taken", 10, "reporter", "report")
+    valid = {"name": "nightly", "schedule": crontab(), "agent": "reporter", "message": "report"}
+
+    with pytest.raises(ConfigError, match=text):
+        a2a.schedule(**{**valid, **arguments})
+
+    assert list(a2a.celery.conf.beat_schedule) == ["taken"]
+
+
+def test_a_second_object_of_the_app_has_the_same_task(a2a: A2A) -> None:
+    second = A2A(a2a.celery)
+
+    assert [name for name in a2a.celery.tasks if name == NAME] == [NAME]
+    assert A2A.of(a2a.celery) is second
+
+
+async def test_a_tick_starts_a_task_of_its_owner(here: AgentsHere) -> None:
+    started = await tick(here)
+    repeated = await tick(here)
+    await here.perform("reporter", started["task_id"])
+
+    assert started == repeated == {"outcome": "started", "task_id": started["task_id"]}
+    task = await here.seeds.task(started["task_id"])
+    assert task.status.state == COMPLETED
+    assert task.artifacts[0].parts[0].text == "ops: report"
+    assert task.metadata["a2a_celery/schedule"] == "nightly"
+
+
+async def test_a_message_with_parts(here: AgentsHere) -> None:
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="one"), Part(raw=b"two")])
+    here.a2a.schedule("parts", 10, "reporter", message, context_id="c")
+    arguments = here.a2a.celery.conf.beat_schedule["parts"]["kwargs"]
+
+    started = await tick(here, **arguments)
+
+    task = await here.seeds.task(started["task_id"])
+    assert task.context_id == "c"
+    assert list(task.history[0].parts) == list(message.parts)
+
+
+async def test_a_skipped_tick_is_logged(here: AgentsHere, caplog: pytest.LogCaptureFixture) -> None:
+    await tick(here)
+
+    with caplog.at_level(logging.WARNING):
+        assert await tick(here, 1) == {"outcome": "skipped", "task_id": ""}
+
+    assert "schedule nightly: the tick at 2030-03-17T17:47:40+00:00 was skipped" in caplog.text
+    assert await tick(here, 1) == {"outcome": "repeated", "task_id": ""}
+
+
+async def test_cancel_ends_the_earlier_tasks(here: AgentsHere) -> None:
+    earlier = [(await tick(here, n, overlap="queue"))["task_id"] for n in range(2)]
+
+    started = await tick(here, 2, overlap="cancel")
+
+    tasks = [await here.seeds.task(task_id) for task_id in (*earlier, started["task_id"])]
+    assert [task.status.state for task in tasks] == [CANCELED, CANCELED, SUBMITTED]
+    assert {await here.seeds.status_text(task_id) for task_id in earlier} == {CANCELED_BY_SCHEDULE}
+    assert await here.store.redis.zrange(here.keys.dispatch, 0, -1) == [f"{started['task_id']}.1".encode()]
+
+
+async def test_a_refused_tick_can_be_submitted_again(here: AgentsHere) -> None:
+    here.a2a.celery.conf.a2a_owner_max_concurrent_tasks = 1
+    first = await tick(here, overlap="queue")
+    with pytest.raises(LimitExceededError):
+        await tick(here, 1, overlap="queue")
+    await here.perform("reporter", first["task_id"])
+
+    assert (await tick(here, 1, overlap="queue"))["outcome"] == "started"
+
+
+async def test_wrong_arguments_fail_the_celery_task(here: AgentsHere) -> None:
+    with pytest.raises(ConfigError, match="overlap='wait'"):
+        await tick(here, overlap="wait")
+    with pytest.raises(ConfigError, match="no agent 'nobody'"):
+        await tick(here, agent="nobody")
+    with pytest.raises(ConfigError, match="no control characters"):
+        await tick(here, schedule="nightly\n2026-11-25 WARNING forged")
+
+
+def test_the_task_retries_while_the_store_is_unavailable(a2a: A2A) -> None:
+    task = a2a.celery.tasks[NAME]
+
+    assert task.autoretry_for == (StoreUnavailable,)
+    assert (task.acks_late, task.reject_on_worker_lost, task.max_retries) == (True, True, 60)
+
+
+def test_the_message_carries_the_time_of_its_tick(a2a: A2A) -> None:
+    a2a.schedule("nightly", crontab(hour=2, minute=0), "reporter", "report", queue="ticks")
+    entry = a2a.celery.conf.beat_schedule["nightly"]
+    task = a2a.celery.tasks[NAME]
+    task.apply_async(entry["args"], entry["kwargs"], **entry["options"])
+    task.apply_async(entry["args"], entry["kwargs"], **entry["options"], headers={TICK_HEADER: 7, "x": 1})
+    with a2a.celery.connection() as connection:
+        queue = connection.SimpleQueue("ticks")
+        headers = [queue.get(timeout=5).headers for _ in range(2)]
+
+    assert headers[0][TICK_HEADER] % 86_400_000_000 == 2 * 3_600_000_000
+    assert (headers[1][TICK_HEADER], headers[1]["x"]) == (7, 1)
