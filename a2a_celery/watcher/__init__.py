@@ -1,5 +1,5 @@
-"""The watcher: a process that recovers lost runs, dispatches unclaimed runs, and delivers events to webhooks.
+"""Watcher process, which recovers lost runs, publishes unclaimed runs, and delivers events to webhooks.
 
-Any number of watchers may run. They share the work without a leader. Each module contains one role, or roles of one
-kind. ``role_loop`` runs a role periodically, and ``service`` starts and stops all roles.
+Any number of watchers may run, and they share the work without a leader. A role is a part of this work that a watcher
+performs periodically. ``role_loop`` contains the loop of a role, and ``service`` starts and stops all roles.
 """

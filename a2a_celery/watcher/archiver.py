@@ -1,4 +1,4 @@
-"""Roles that archive ended tasks, delete expired copies from the archive, and remove the blobs of deleted tasks.
+"""Watcher roles that archive ended tasks, delete expired copies from the archive, and remove deleted tasks' blobs.
 
 One watcher archives at a time, under a lease in the store. If two watchers archive concurrently, they write identical
 rows. A task is deleted from the store only after it was copied. While the database is unavailable, ended tasks stay in
@@ -39,11 +39,12 @@ PORTION_BYTES = 32 * 1024 * 1024
 """Maximum total size of the tasks, with their large parts, that are copied at once. A single task may be larger."""
 
 LEASE_MS = 60_000
-"""Lease of the archiving watcher in milliseconds. It is longer than the copy of a batch takes."""
+"""Lease of the archiving watcher in milliseconds. Copying a batch takes less time."""
 
 FIRST_RETRY_DELAY = 1.0
 MAX_RETRY_DELAY = 10.0
-"""Maximum delay, in seconds, between two attempts while the database is unavailable. The delay doubles up to this."""
+"""Maximum delay, in seconds, between two attempts while the database is unavailable. The delay doubles with each
+attempt."""
 
 REFUSED_RETRY_INTERVAL = 600.0
 """Seconds after which the tasks that the database refused are retried."""
@@ -54,7 +55,16 @@ DELETION_BATCH = 500
 
 
 class Archiver:
-    """Role that archives ended tasks. `retention` is the maximum age of an archived task in seconds, or None."""
+    """Watcher role that archives ended tasks.
+
+    Args:
+        store: Connection to the store.
+        keys: Names of the store's keys.
+        archive: Archive to which the tasks are copied.
+        retention: Seconds after its end for which a task stays in the archive, or None for no limit.
+        metrics: Metrics of the watcher, or None for metrics that are not exported.
+        clock: Clock for the delays between attempts.
+    """
 
     name = "archiver"
     every = 1.0
@@ -173,8 +183,7 @@ class Archiver:
         await self._store.run(remove_archived(self._keys, [archived.task.id for archived in tasks]))
 
     async def _put_individually(self, tasks: list[Archived]) -> list[Archived]:
-        """Archive the tasks one by one, and return the archived tasks. Tasks that the database refuses are set
-        aside."""
+        """Archive the tasks one by one, and return the archived tasks. Set aside tasks that the database refuses."""
         accepted: list[Archived] = []
         for archived in tasks:
             try:
@@ -200,7 +209,7 @@ REMOVAL_BATCH = 20
 
 
 class BlobRemover:
-    """Role that removes the folders of deleted tasks from the object store."""
+    """Watcher role that removes the folders of deleted tasks from the object store."""
 
     name = "blob remover"
     every = 5.0

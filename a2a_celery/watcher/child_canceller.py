@@ -1,8 +1,9 @@
-"""Cancellation of child tasks whose parent ended without a result, even if its worker died or it had no run.
+"""Cancellation of child tasks whose parent ended without a result. It also works if the parent's worker died or the
+parent had no run.
 
-The script that writes CANCELED, FAILED or REJECTED adds the parent to a list, unless the parent is a dead letter: the
-task that it is requeued as finds its children again. A parent is removed from the list when all children that are
-cancelled with their parent have ended.
+The script that writes CANCELED, FAILED or REJECTED adds the parent to a list, unless the parent is a dead letter. When
+a dead letter is requeued, the new task finds the children again. A parent is removed from the list when all children
+that are cancelled with their parent have ended.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ REPEAT_US = 10_000_000
 
 
 class ChildCanceller:
-    """Role that cancels the children of tasks without a result. Concurrent watchers cancel each child once."""
+    """Watcher role that cancels the children of tasks that ended without a result. Concurrent watchers cancel each
+    child only once."""
 
     name = "child canceller"
     every = 1.0
@@ -47,7 +49,7 @@ class ChildCanceller:
     async def _cancel(self, child: OrphanedChild) -> None:
         cancel = request_cancel(self._keys, child.scope, child.task_id, child.context_id, text=CANCELED_BY_PARENT)
         result = await self._store.run(cancel)
-        fields = about(Action.CANCEL_ASKED, agent=child.scope.agent, task=child.task_id)
+        fields = about(Action.CANCEL_REQUESTED, agent=child.scope.agent, task=child.task_id)
         text = "task %s: cancellation requested with its parent %s: %s"
         logger.info(text, child.task_id, child.parent_id, type(result).__name__, extra=fields)
         if isinstance(result, CanceledNow):

@@ -1,5 +1,4 @@
-"""Publication of suspended runs that continue, and of runs that no worker claimed, because the first publish failed
-or the message was lost.
+"""Publication of suspended runs that continue, and of runs whose first publish failed or whose message was lost.
 
 A run is due a few seconds after its creation, unless its publish succeeded. The delay grows with each further attempt.
 A run is not published while its queue may still contain its message. Otherwise, a long queue would fill with copies. A
@@ -48,14 +47,14 @@ MAX_CLAIMS = 200
 BROKER_RETRY_US = 2_000_000
 """Delay after a failed publish, in µs."""
 MAX_CLOCK_ERROR = timedelta(seconds=MAX_ERROR)
-"""Maximum lag of this machine's clock with which a watcher still rejects a run that has expired by the store's
-clock."""
+"""Tolerance for the lag of this machine's clock. A run that has expired by the store's clock is rejected only if it has
+also expired by this machine's clock plus this time."""
 RESULTS_TIMEOUT = 5.0
 """Seconds in which the result backend, and the worker that the backend names, must reply."""
 
 
 class Backlog:
-    """Knowledge about the messages that may still be in the broker's queues.
+    """Estimate of the messages that are still in the broker's queues.
 
     An empty queue contains no message that was published before the check. A queue is first in, first out. It therefore
     contains no message that was published `overtaken_after` seconds before the message of a claimed run.
@@ -73,11 +72,12 @@ class Backlog:
         self._acquired_us = 0
 
     def start_tick(self) -> None:
-        """Invalidate the claimed runs. They are read again when a run of this tick needs them."""
+        """Invalidate the claimed runs, which are read again when a run of this tick needs them."""
         self._claims_are_read = False
 
     async def may_hold(self, run: DueRun, options: RunOptions) -> bool:
-        """Return True if the queue of `run` may still contain the message. Each queue is queried once per batch.
+        """Return True if the queue of `run` may still contain the run's message. Each queue is queried at most once per
+        batch.
 
         Raises:
             BrokerUnavailable: The broker did not reply.
@@ -129,7 +129,7 @@ class Backlog:
 
 
 class Dispatcher:
-    """Role that publishes the due runs. Each run is published once, by one of the watchers."""
+    """Watcher role that publishes the due runs. Each run is published by only one of the watchers."""
 
     name = "dispatcher"
     every = 0.5
@@ -161,8 +161,8 @@ class Dispatcher:
     async def tick(self) -> None:
         """Resume the suspended runs whose time has come, publish the due runs, and reject the expired runs.
 
-        A run is postponed if the broker refuses it or still has its message. A run with a later start time is postponed
-        until shortly before that time.
+        A run is postponed if the broker refuses its message or the queue may still contain one. A run with a later
+        start time is postponed until shortly before that time.
         """
         await self._resume_suspended()
         self._backlog.start_tick()
@@ -170,7 +170,8 @@ class Dispatcher:
             pass  # due runs may follow many runs that wait in a long queue
 
     async def _resume_suspended(self) -> None:
-        """Queue the suspended runs whose time has come. They are due at once, and were not published before."""
+        """Queue the suspended runs whose time has come. These runs are due at once, because they were not published
+        before."""
         self._resumed.clear()
         latest_us = None if self._store_clock is None else self._store_clock.latest_us
         resume = resume_due_runs(self._keys, limit=RESUME_BATCH, latest_us=latest_us)
@@ -228,8 +229,8 @@ class Dispatcher:
     async def _is_on_plain_worker(self, ref: RunRef) -> bool:
         """Return True if a worker without this package has the run of a plain Celery task.
 
-        If that worker has ended the Celery task, the run is ended too. A result backend that does not reply is queried
-        only once per tick, so that other runs are published.
+        If the worker has ended the Celery task, the run is ended too. A result backend that does not reply is queried
+        only once per tick, so that other runs can be published.
         """
         if not self._results_reply:
             return False

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError
 from ..telemetry import names
-from ..telemetry.names import ours
+from ..telemetry.names import package_metrics
 
 POST_TIME_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 MAX_TICK_AGE = 60.0
@@ -87,7 +87,7 @@ class WatcherMetrics:
         Raises:
             ConfigError: The port is in use, or this machine does not have the address.
         """
-        metrics_app = make_wsgi_app(ours(self.registry))
+        metrics_app = make_wsgi_app(package_metrics(self.registry))
 
         def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             headers = [("Content-Type", "text/plain")]

@@ -1,11 +1,12 @@
 """Recovery of runs whose lease expired, and of tasks whose pause expired.
 
 A worker that dies stops renewing its leases. When a lease expires, the worker loses the run. By default, an agent runs
-at most once, so the task becomes FAILED. With `max_attempts`, the task gets another run on any worker. If the worker
-was only suspended, it learns that it lost the run. It can no longer write, and cancels its agent.
+at most once, so the task becomes FAILED. With `max_attempts`, the task gets another run on any worker. A worker that
+was only suspended learns that it lost the run. Such a worker can no longer write, and cancels its agent.
 
-A run that a worker returned at its shutdown but could not publish is recovered too. For all other lost runs, the
-watcher sends Celery's task events on behalf of the lost worker, so that monitors such as Flower see the end of the run.
+The watcher also recovers a run that a worker returned at its shutdown but could not publish. For all other lost runs,
+the watcher sends Celery's task events on behalf of the lost worker, so that monitors such as Flower show the end of the
+run.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ FIRST_DELAY_US = 500_000
 MAX_DELAY_US = 60_000_000
 
 MAX_LEASE_FACTOR = 4
-"""Maximum lease of a worker, as a multiple of the watcher's `lease_ttl`. The two may differ while the setting
-changes."""
+"""Maximum lease of a worker, as a multiple of the watcher's `lease_ttl`. While the setting is being changed, workers
+and watchers may have different values."""
 
 RETRY_AFTER = 30.0
 """Seconds before the recovery of a run is retried, if the store is available but the task cannot be read or written."""
 
 
 class Recoverer:
-    """Role that recovers runs whose lease expired. Each run is recovered once, by one of the watchers."""
+    """Watcher role that recovers runs whose lease expired. Each run is recovered by only one of the watchers."""
 
     name = "recoverer"
     every = 0.5
@@ -129,7 +130,8 @@ class Recoverer:
 
 
 class PauseExpirer:
-    """Role that fails tasks that waited too long for their clients. Each task fails once, by one of the watchers."""
+    """Watcher role that fails tasks whose clients have not answered in time. Each task is failed by only one of the
+    watchers."""
 
     name = "pause expirer"
     every = 1.0

@@ -10,12 +10,13 @@ from .role_loop import StoreClock
 
 logger = logging.getLogger(__name__)
 
-BATCH = 100
+REMINDER_BATCH = 100
 """Maximum number of reminders that one script call posts."""
 
 
 class ReminderPoster:
-    """Role that repeats questions whose reminders are due. Each reminder is posted once, by one of the watchers."""
+    """Watcher role that repeats questions whose reminders are due. Each reminder is posted by only one of the
+    watchers."""
 
     name = "reminder poster"
     every = 0.5
@@ -28,5 +29,5 @@ class ReminderPoster:
     async def tick(self) -> None:
         """Post all due reminders."""
         latest_us = None if self._store_clock is None else self._store_clock.latest_us
-        while posted := await self._store.run(post_reminders(self._keys, limit=BATCH, latest_us=latest_us)):
+        while posted := await self._store.run(post_reminders(self._keys, limit=REMINDER_BATCH, latest_us=latest_us)):
             logger.info("%d reminders of questions were posted", posted)

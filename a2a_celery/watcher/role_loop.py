@@ -1,4 +1,4 @@
-"""Loop that runs a role of a watcher, and two roles: the heartbeat, and the detection of jumps of the store's clock.
+"""Loop that runs a watcher role, and the roles for the heartbeat and for jumps of the store's clock.
 
 A failed tick is logged, and the next tick follows as usual.
 """
@@ -35,14 +35,14 @@ MIN_TICK_INTERVAL = 0.02
 
 
 class Role(Protocol):
-    """Periodic duty of a watcher."""
+    """Watcher role: work that a watcher performs periodically."""
 
     name: str
     every: float
     """Seconds between two ticks. A notification starts the next tick earlier."""
 
     async def tick(self) -> None:
-        """Do the work that is due."""
+        """Perform all work that is due."""
         ...
 
 
@@ -90,7 +90,7 @@ class RoleLoop:
 
 
 class Heartbeat:
-    """Role that writes a heartbeat to the store. After each successful write, `alive_file` is touched."""
+    """Watcher role that writes a heartbeat to the store. After each successful write, `alive_file` is touched."""
 
     name = "heartbeat"
     every = 5.0
@@ -125,7 +125,8 @@ MAX_ERROR = 1.0
 
 
 class StoreClock:
-    """Role that detects and corrects jumps of the store's clock. One of the watchers that notice a jump corrects it."""
+    """Watcher role that detects jumps of the store's clock and corrects the stored times. Each jump is corrected by
+    only one of the watchers."""
 
     name = "store clock"
     every = 0.5

@@ -1,4 +1,4 @@
-"""Watcher process, which starts the loops of its roles in order and stops them in reverse order."""
+"""Watcher process. The loops of its roles are started in order and stopped in reverse order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .webhooks.replayer import Replayer
 
 logger = logging.getLogger(__name__)
 
-POLL_INTERVAL = 1.0
+STORE_RETRY_INTERVAL = 1.0
 """Seconds between two attempts to reach a store that is unavailable when the watcher starts."""
 
 
@@ -126,7 +126,7 @@ class Watcher:
         while not await check_store(store, keys, self._settings, sealer, report=report):
             report = False
             with suppress(TimeoutError):
-                await asyncio.wait_for(until.wait(), POLL_INTERVAL)
+                await asyncio.wait_for(until.wait(), STORE_RETRY_INTERVAL)
                 return False
         return True
 

@@ -1,4 +1,4 @@
-"""Fixtures with due runs."""
+"""Fixtures for the tests of watchers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.dispatching import DUE_NOW_US, create_operation
 
 @pytest.fixture
 async def due(store: AsyncStore, keys: Keys) -> list[str]:
-    """Create three tasks with unpublished, due runs."""
+    """Ids of three tasks with unpublished, due runs."""
     task_ids = [f"t{n}" for n in range(3)]
     for task_id in task_ids:
         await store.run(create_operation(keys, task_id))

@@ -1,4 +1,4 @@
-"""Processes without an object store do not start on a store that has tasks with blobs."""
+"""Processes without an object store: they do not start on a store that has tasks with blobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from a2a_celery.watcher.service import Watcher
 
 @pytest.fixture
 async def without(store: AsyncStore, redis_server: EmbeddedRedis) -> A2A:
-    """Return an app without `blob_url` on a store with such a task."""
+    """App without `blob_url` on a store that has a task with blobs."""
     await require_schema(store, Keys())
     await store.run(register_blobs(Keys(), "t"))
     app = Celery("tests", broker="memory://", set_as_current=False)

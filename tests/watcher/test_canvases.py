@@ -26,7 +26,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 @pytest.fixture
 def celery() -> Celery:
-    """Return an app with a result backend."""
+    """App with a result backend."""
     return Celery(backend="cache+memory://", set_as_current=False)
 
 

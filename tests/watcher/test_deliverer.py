@@ -333,7 +333,7 @@ async def test_a_config_that_this_release_cannot_read_is_left_to_others(lines: L
 async def test_a_busy_deliverer_does_not_count_as_hanging(
     lines: Lines, dead: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its scan ends when fewer deliveries are due than it can take, which may be hours after an outage."""
+    """The scan ends when fewer deliveries are due than the deliverer can take, which may be hours after an outage."""
     monkeypatch.setattr(deliverer, "MAX_CURSORS", 1)
     for _ in range(2):
         await lines.with_due_events(dead.url())

@@ -1,4 +1,4 @@
-"""Dispatcher: it publishes all unclaimed runs, each once per interval, also after an outage of the broker."""
+"""Dispatcher: it publishes all unclaimed runs, each once per interval, even after an outage of the broker."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ async def plain_run(
 
 @pytest.fixture
 def celery() -> Celery:
-    """Return an app with a result backend."""
+    """App with a result backend."""
     return Celery(backend="cache+memory://", set_as_current=False)
 
 

@@ -1,4 +1,4 @@
-"""Probes on a watcher's port, which are answered despite other connections."""
+"""Probes on a watcher's port: the watcher responds despite other connections."""
 
 from __future__ import annotations
 

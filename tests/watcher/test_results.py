@@ -1,4 +1,4 @@
-"""Results of runs in workers without this package: their states become events once."""
+"""Results of runs in workers without this package: each state becomes one event."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ PLAIN = RunOptions(call=Call("tasks.resize", {}))
 
 @pytest.fixture
 def celery(redis_server: EmbeddedRedis) -> Celery:
-    """Return the app of a worker without this package, with a Redis result backend."""
+    """App of a worker without this package, with a Redis result backend."""
     return Celery(backend=redis_server.broker_url, set_as_current=False)
 
 
 @pytest.fixture
 async def results(store: AsyncStore, keys: Keys, celery: Celery) -> Results:
-    """Return the results of a watcher. The run `REF` waits for a worker."""
+    """`Results` of a watcher. The run `REF` waits for a worker."""
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     return Results(store, keys, celery)
 
@@ -109,7 +109,7 @@ async def test_retries_that_the_result_backend_counts_are_not_counted_again(
 async def test_a_state_older_than_the_written_one_is_dropped(
     store: AsyncStore, keys: Keys, celery: Celery, results: Results
 ) -> None:
-    """A watcher that has read the result backend may write later than another one that read it after it."""
+    """A watcher that reads the result backend first may write after a watcher that reads it later."""
     loop, stale = asyncio.get_running_loop(), {"status": "PROGRESS", "result": {"step": 1}}
 
     class Slow:

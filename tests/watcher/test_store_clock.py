@@ -32,7 +32,7 @@ LEASE_US = int(LEASE_TTL * 1_000_000)
 
 @pytest.fixture
 async def store(tmp_path: Path, moved: MovedClock) -> AsyncIterator[AsyncStore]:
-    """Connect to a store with the clock `moved`."""
+    """Client of a store with the clock `moved`."""
     with mortal_redis(tmp_path / "store", moved) as server:
         store = AsyncStore(server.store_url)
         yield store

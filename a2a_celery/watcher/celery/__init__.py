@@ -1,1 +1,1 @@
-"""Roles and listeners that read Celery's result backend and revokes."""
+"""Roles and listeners for Celery's result backend and revoke commands."""

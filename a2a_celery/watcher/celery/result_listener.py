@@ -1,9 +1,9 @@
 """Subscription to the result backend, for runs on workers without this package.
 
 Celery's Redis backend publishes each stored state on a channel with the name of its key. The pattern of the
-subscription excludes the results of Celery tasks that are not runs. A notification may be lost, and reaches all
-watchers. It therefore only triggers a read of the run's state (`Results.observe`). The dispatcher polls runs without a
-notification.
+subscription excludes the results of Celery tasks that are not runs. A notification may be lost, and otherwise reaches
+all watchers. It therefore only triggers a read of the run's state (`Results.observe`). The dispatcher polls runs
+without a notification.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ UNAVAILABLE = (StoreUnavailable, *get_redis_error_classes().connection_errors)  
 """Exceptions that are raised while the store or the result backend is unavailable."""
 
 MAX_RUNS = 10_000
-"""Maximum number of remembered runs that changed or have not ended. The dispatcher polls all other runs."""
+"""Maximum number of remembered runs with an unread change, and of remembered runs that have not ended. The dispatcher
+polls all other runs."""
 
 
 class ResultListener:
@@ -57,7 +58,7 @@ class ResultListener:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to listen, on the running event loop."""
+        """Start a thread that subscribes to the result backend, and an asyncio task that reads the changed runs."""
         loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._read_changed(), name="a2a-result-listener")
         Thread(target=self._stay_subscribed, args=(loop,), name="a2a-result-listener", daemon=True).start()

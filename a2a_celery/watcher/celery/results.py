@@ -48,7 +48,7 @@ CANVAS_POLL_INTERVAL_US = 1_000_000
 
 
 class Results:
-    """Reader of the result backend of `app`. A thread reads, so an unavailable backend does not block the event
+    """Reader of the result backend of `app`. It reads in a thread, so an unavailable backend does not block the event
     loop."""
 
     def __init__(self, store: AsyncStore, keys: Keys, app: Celery) -> None:
@@ -63,7 +63,7 @@ class Results:
         return ended is not None and await self._end(ref, ended)
 
     async def _look(self, canvas: Canvas) -> CanvasResult | None:
-        ended: CanvasResult | None = await self._thread.call(partial(canvas.look, self._app))
+        ended: CanvasResult | None = await self._thread.call(partial(canvas.poll, self._app))
         return ended
 
     async def _end(self, ref: RunRef, ended: CanvasResult) -> bool:
@@ -77,18 +77,18 @@ class Results:
         return isinstance(reply, Over)
 
     async def has(self, ref: RunRef) -> bool:
-        """Return True if a worker without this package has started the run `ref`, or has ended it.
+        """Return True if a worker without this package has started or ended the run `ref`.
 
-        If the worker has ended the Celery task, the run and its A2A task are ended. Such a worker has no lease. If it
-        has started the run and does not reply to a query, the run counts as lost and is ended.
+        If the worker has ended the Celery task, the run and its A2A task are ended. A worker without this package has
+        no lease, so a run counts as lost and is ended if the worker does not reply to a query.
         """
-        own, known = _result_of(ref), False
+        own, is_known = _result_of(ref), False
         ended = await self._look(own)
         if ended is None:
             await self._write_state(ref)
-            begun, known = await self._thread.call(partial(self._ask, ref.name))
-            if not begun or known:
-                return bool(known)
+            begun, is_known = await self._thread.call(partial(self._ask, ref.name))
+            if not begun or is_known:
+                return bool(is_known)
             ended = await self._look(own) or CanvasResult(
                 Failure(WORKER_LOST), error=WorkerLostError()
             )  # the run may have ended since the first read
@@ -98,7 +98,8 @@ class Results:
     async def observe(self, ref: RunRef) -> bool:
         """Read the state of the run `ref` from the result backend, and write it to the task or end the task.
 
-        Any number of watchers may call this concurrently. Each state is written once, and never after a newer state.
+        Any number of watchers may call this method concurrently. Each state is written once, and never after a newer
+        state.
 
         Returns:
             True if a worker without this package is executing the run.
@@ -114,9 +115,9 @@ class Results:
         return False
 
     async def _write_state(self, ref: RunRef) -> str | None:
-        """Write the event of the state that the result backend has for an unclaimed run.
+        """Read the state of an unclaimed run from the result backend, and write the event for this state.
 
-        A final state is only returned. The event of a state is written once.
+        The event of a state is written once. For a final state, no event is written.
 
         Returns:
             The state, or None if the run is no longer unclaimed, or no worker without this package has stored a
@@ -148,14 +149,19 @@ class Results:
         return meta
 
     def _ask(self, name: str) -> tuple[bool, bool]:
-        """Return two booleans: a worker has started the run `name`; the worker still has the run or will retry it."""
+        """Query the result backend, and the worker that the backend names, for the run `name`.
+
+        Returns:
+            True if a worker has started the run, and True if the worker still has the run or will retry it.
+        """
         meta = self._meta(name)
         if meta["status"] != states.STARTED:
             return meta["status"] == states.RETRY, meta["status"] == states.RETRY
         return True, self._still_has((meta["result"] or {}).get("hostname"), name)
 
     def _still_has(self, worker: str | None, name: str) -> bool:
-        """Return True if `worker` replies that it has `name`, or if the broker is unavailable."""
+        """Return True if `worker`, or any worker if `worker` is None, replies that it has the run `name`. Also return
+        True if the query fails, for example because the broker is unavailable."""
         try:
             with self._app.connection_for_write(connect_timeout=INSPECT_TIMEOUT) as connection:
                 connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=INSPECT_TIMEOUT)
@@ -191,7 +197,7 @@ class Results:
 
 
 class CanvasFinalizer:
-    """Role that ends the tasks of ended canvases. Each task is ended once, by one of the watchers."""
+    """Watcher role that ends the tasks whose canvas has ended. Each task is ended by only one of the watchers."""
 
     name = "canvas finalizer"
     every = 0.5
@@ -221,7 +227,7 @@ def _result_of(ref: RunRef) -> Canvas:
 def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the metadata for a state in the result backend.
 
-    The result is None if the state is final, or if a worker with this package stored it.
+    The metadata is None if the state is PENDING, RECEIVED or final, or if a worker with this package stored the state.
     """
     state, result = meta["status"], meta["result"]
     if state in (states.STARTED, states.RETRY):
@@ -252,6 +258,6 @@ def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str
     if digest == last:
         return before
     if meta["status"] == states.RETRY:
-        known = meta.get("retries")
-        retries = str((int(retries) if known is None else known) + 1)
+        retry_count = meta.get("retries")
+        retries = str((int(retries) if retry_count is None else retry_count) + 1)
     return f"{ref.run} {retries} {digest}"

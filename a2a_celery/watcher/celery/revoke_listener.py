@@ -46,7 +46,7 @@ RETRY_INTERVAL = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Revoke of Celery tasks by id. With `terminate`, running tasks are terminated too."""
+    """Command that revokes Celery tasks by id. With `terminate`, running tasks are terminated too."""
 
     celery_ids: tuple[str, ...]
     terminate: bool
@@ -67,7 +67,7 @@ class Revoke:
 
 
 class RevokeListener:
-    """Listener that cancels the runs that operators revoke. A running run is cancelled only if it is terminated."""
+    """Listener that cancels revoked runs. An active run is cancelled only if the command has `terminate`."""
 
     def __init__(self, store: AsyncStore, keys: Keys, app: Celery, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
@@ -78,7 +78,8 @@ class RevokeListener:
         self._revoking: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Start to listen, on the running event loop."""
+        """Start listening, unless Celery's ``worker_enable_remote_control`` is off. Runs are cancelled on the running
+        event loop."""
         if not self._app.conf.worker_enable_remote_control:
             return
         loop = asyncio.get_running_loop()
@@ -134,7 +135,7 @@ class RevokeListener:
 
 
 class BroadcastConsumer(ConsumerMixin):
-    """Consumer of the remote-control commands for the workers of `app`, which runs in a thread.
+    """Consumer, in a thread, of the remote-control commands for the workers of `app`.
 
     The thread calls `receive` with the body of each command whose content type the app accepts.
     """

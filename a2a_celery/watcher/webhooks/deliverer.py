@@ -1,4 +1,4 @@
-"""Delivery of events to webhooks: each event at least once, and the events of a config in order.
+"""At-least-once delivery of events to webhooks. The events of a config are delivered in order.
 
 Each config has a delivery cursor in the log of its task. A watcher leases a cursor, posts the events after the cursor
 one by one, and advances the cursor after each delivered event. Any number of watchers share the cursors. If a watcher
@@ -55,6 +55,7 @@ from ...store.webhooks.deliveries import (
     acquire_bytes,
     acquire_due_deliveries,
     postpone_delivery,
+    reason_of,
     record_delivery,
 )
 from ...telemetry.logs import about
@@ -74,8 +75,8 @@ LOG_PAGE_BYTES = 64 * 1024
 """Bytes after which a read of a log ends. A read returns at least one entry."""
 
 MAX_RESERVED_BYTES = 32 * 1024 * 1024
-"""Maximum memory, in bytes, of all deliveries with large entries. A delivery that exceeds the limit alone runs while no
-other delivery has a reservation."""
+"""Maximum memory, in bytes, that deliveries with large entries may reserve together. A single delivery above the limit
+runs only while no other delivery has a reservation."""
 
 NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol version of the subscriber"
 
@@ -83,20 +84,20 @@ UNREADABLE = Attempt("", "failed", reason="this service cannot read the event or
 """Attempt that fails before the post, in the form for the owner of the webhook. Operators see the cause."""
 
 RESERVATION_RETRY_INTERVAL = 1.0
-"""Seconds before a delivery is retried that got no reservation, or that ended early to free its reservation."""
+"""Seconds before the retry of a delivery that got no reservation, or that ended early to free its reservation."""
 
 
 def max_lease(lease_ttl: float) -> float:
     """Return the duration of a cursor's lease in seconds.
 
-    If a watcher is killed, another watcher repeats its posts after this time. The lease covers the wait for a permit
-    and the post itself, and is renewed with each event.
+    If a watcher is killed, another watcher repeats the watcher's posts after this time. The lease covers the wait for a
+    permit and the post itself, and is renewed with each event.
     """
     return PERMIT_TIMEOUT + POST_TIMEOUT + lease_ttl
 
 
 class Deliverer:
-    """Role that leases the due cursors, and delivers the events of each cursor in a separate asyncio task."""
+    """Watcher role that leases the due cursors, and delivers the events of each cursor in a separate asyncio task."""
 
     name = "deliverer"
     every = 0.2
@@ -131,7 +132,7 @@ class Deliverer:
         self._store_clock_offset = 0.0  # seconds from this process's monotonic clock to the store's clock
 
     async def tick(self) -> None:
-        """Start all due deliveries, up to the maximum number of cursors.
+        """Start all due deliveries. At most `MAX_CURSORS` deliveries are in progress at once.
 
         The cursors of a host that does not respond are deferred immediately, so a tick may lease any number of cursors.
         """
@@ -148,8 +149,8 @@ class Deliverer:
     async def _lease(self, limit: int) -> int:
         """Lease up to `limit` cursors and start their deliveries. Return the number of cursors.
 
-        The caller shields the call from cancellation. Otherwise, the cursors of a lost reply would not be due before
-        their leases end.
+        The caller shields the call from cancellation. Otherwise, the reply could be lost, and its cursors would not be
+        due before their leases end.
         """
         cursors = await self._store.run(acquire_due_deliveries(self._keys, limit=limit, lease_us=self._lease_us))
         if cursors:
@@ -211,7 +212,7 @@ class Deliverer:
     async def _deliver_entries(self, cursor: DeliveryCursor, subscription: Subscription, *, yields: bool) -> None:
         """Post the events after the cursor.
 
-        With `yields`, the delivery ends after a post if another delivery was refused a reservation.
+        With `yields`, the delivery ends after a post if memory for another delivery could not be reserved.
         """
         position, refused_before = EventId(cursor.delivered), self._refused_reservations
         while True:
@@ -226,7 +227,7 @@ class Deliverer:
                     report = await self.post_event(cursor, subscription, entry)
                 except ValueError:
                     failed = Attempt(str(entry.id), "failed", reason=NOT_EXPRESSIBLE)
-                    await self._give_up(cursor, NOT_EXPRESSIBLE, None, failed)
+                    await self._give_up(cursor, _failure_fields(NOT_EXPRESSIBLE, None), failed)
                     return
                 if report is not None and not isinstance(report.result, Delivered):
                     await self._handle_failure(cursor, report.result, report.attempt)
@@ -266,7 +267,8 @@ class Deliverer:
     async def post_event(
         self, cursor: DeliveryCursor, subscription: Subscription, entry: LogEntry
     ) -> PostReport | None:
-        """Post the event of `entry`. Return None if the subscription does not include the event.
+        """Post the event of `entry`. Return None if the subscription does not include the event, or if the subscriber
+        needs the whole task and the task no longer exists.
 
         Raises:
             ValueError: The event is not expressible in JSON or in the protocol version of the subscriber.
@@ -295,20 +297,20 @@ class Deliverer:
             case Deferred():
                 await self._defer(cursor, result)
             case Gone(response):
-                await self._give_up(cursor, "its receiver wants no more (410)", response, attempt)
+                await self._give_up(cursor, _failure_fields("its receiver wants no more (410)", response), attempt)
             case Retry():
                 await self._retry(cursor, result, attempt)
-            case PostRefused(reason):
-                await self._retry(cursor, Retry(reason), attempt)
+            case PostRefused(reason, address):
+                await self._retry(cursor, Retry(reason, address=address), attempt)
 
     async def _defer(self, cursor: DeliveryCursor, deferred: Deferred) -> None:
         """Release the cursor until the post may be retried.
 
-        The time that a cursor waits for an unavailable host counts as failing, because most cursors never probe the
-        host themselves. Their deliveries are therefore given up eventually.
+        The time for which a cursor waits for an unavailable host counts as failing, although most cursors never probe
+        the host themselves. All deliveries to the host are therefore given up eventually.
         """
         if deferred.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
-            await self._give_up(cursor, deferred.reason, None)
+            await self._give_up(cursor, _failure_fields(deferred.reason, None))
             return
         logger.debug("%s: deferred for %.1f s: %s", _label(cursor), deferred.retry_in, deferred.reason)
         is_shown = (deferred.is_host_unavailable or deferred.is_reported) and not cursor.failures
@@ -323,30 +325,28 @@ class Deliverer:
 
     async def _retry(self, cursor: DeliveryCursor, failure: Retry, attempt: Attempt | None = None) -> None:
         attempt = attempt or UNREADABLE
+        details = _failure_fields(failure.reason, failure.response, failure.address)
         failures = cursor.failures + 1
         delay = self._backoff.delay(failures, cursor.failing_for, failure.retry_after)
         if delay is None:
-            await self._give_up(cursor, failure.reason, failure.response, attempt)
+            await self._give_up(cursor, details, attempt)
             return
         logger.info(
             "%s: attempt %d failed: %s; retrying in %.1f s",
-            *(_label(cursor), failures, failure.reason, delay),
+            *(_label(cursor), failures, reason_of(details), delay),
             extra=_log_fields(Action.DELIVERY_FAILED, cursor, failures=failures),
         )
-        details = _failure_fields(failure.reason, failure.response)
         postponed = postpone_delivery(
             self._keys, cursor, after_us=_micros(delay), counts=True, failure=details, attempt=attempt
         )
         await self._store.run(postponed)
 
-    async def _give_up(
-        self, cursor: DeliveryCursor, reason: str, response: WebhookResponse | None, attempt: Attempt | None = None
-    ) -> None:
-        details = _failure_fields(reason, response)
+    async def _give_up(self, cursor: DeliveryCursor, details: FailureDetails, attempt: Attempt | None = None) -> None:
         if await self._store.run(abandon_delivery(self._keys, cursor, failure=details, attempt=attempt)):
             logger.warning(
                 "%s: given up after event %d: %s; a2a deliveries replay %s %s posts the missed events",
-                *(_label(cursor), cursor.delivered, reason, quote(cursor.task_id), quote(cursor.config_id)),
+                *(_label(cursor), cursor.delivered, reason_of(details)),
+                *(quote(cursor.task_id), quote(cursor.config_id)),
                 extra=_log_fields(Action.DELIVERY_GIVEN_UP, cursor),
             )
 
@@ -358,9 +358,12 @@ def _bytes_to_read(cursor: DeliveryCursor, subscription: Subscription) -> int:
     return page + task if page + task > LOG_PAGE_BYTES else 0
 
 
-def _failure_fields(reason: str, response: WebhookResponse | None) -> FailureDetails:
+def _failure_fields(reason: str, response: WebhookResponse | None, address: str = "") -> FailureDetails:
     """Return the details of a failure that are stored for operators."""
-    return {"reason": reason} | ({"status": response.status, "answer": response.text} if response is not None else {})
+    details: dict[str, str | int] = {"reason": reason}
+    if response is not None:
+        details |= {"status": response.status, "answer": response.text}
+    return details | ({"address": address} if address else {})
 
 
 def _log_fields(action: Action, cursor: DeliveryCursor, failures: int | None = None) -> dict[str, Any]:
@@ -379,11 +382,12 @@ MAX_EXHAUSTED_BUDGETS = 10_000
 """Maximum number of exhausted budgets that a watcher remembers. For all other budgets, it queries the store."""
 REASON = "the byte budget of its owner for this host is exhausted"
 MIN_DEFERRAL = 1.0
-"""Minimum number of seconds before a deferred delivery is retried. The maximum is twice the known wait."""
+"""Minimum number of seconds before a deferred delivery is retried. The delay is chosen at random between the known
+wait, or this minimum if it is longer, and twice that time."""
 
 
 class ByteBudget:
-    """Byte budget of each owner and host. A post that exceeds the budget is deferred and stays due."""
+    """Byte budget of each owner and host. A post is deferred and stays due while the budget is exhausted."""
 
     def __init__(
         self, store: AsyncStore, keys: Keys, per_hour: int, metrics: WatcherMetrics, clock: Clock = SYSTEM_CLOCK
@@ -401,7 +405,7 @@ class ByteBudget:
         return self._defer(wait) if wait > 0 else None
 
     async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
-        """Take the bytes of a post from the budget, or return a Deferred if the budget is exhausted.
+        """Charge the budget for a post, or return a Deferred if the budget is exhausted.
 
         A post may exceed the remaining budget. The next post then waits longer.
 

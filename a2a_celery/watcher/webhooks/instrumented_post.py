@@ -1,7 +1,7 @@
 """Posts to webhooks with metrics and, if tracing is enabled, a span in the trace of the task.
 
-The receiver gets the span as ``traceparent``, so its spans belong to the same trace. The header contains only random
-numbers. Baggage and the vendor-specific ``tracestate`` are not sent.
+The header ``traceparent`` passes the span to the receiver, whose spans therefore belong to the same trace. The header
+contains only random numbers. Baggage and the vendor-specific ``tracestate`` are not sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PostReport:
 
     @property
     def attempt(self) -> Attempt | None:
-        """Attempt in the form for the owner of the webhook, or None if the post was deferred.
+        """Attempt as the owner of the webhook sees it, or None if the post was deferred.
 
         A host name that does not exist and a host name with a forbidden address result in the same attempt. Otherwise,
         owners could find out which names exist in the network of this watcher.
@@ -79,7 +79,7 @@ async def make_instrumented_post(
         result, status = report.result, _status(report.result)
         if status:
             span.set_attribute(str(Attribute.STATUS), status)
-        spans.came_to(span, OUTCOMES[type(result)], fine=isinstance(result, Delivered))
+        spans.record_outcome(span, OUTCOMES[type(result)], fine=isinstance(result, Delivered))
     return report
 
 

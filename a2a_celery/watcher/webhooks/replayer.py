@@ -28,7 +28,8 @@ MAX_CURSORS = 16
 
 
 class Replayer:
-    """Role that leases cursors with requested posts, and sends the posts of each cursor in a separate asyncio task."""
+    """Watcher role that leases cursors with requested posts, and sends the posts of each cursor in a separate asyncio
+    task."""
 
     name = "replayer"
     every = 1.0
@@ -99,7 +100,8 @@ class Replayer:
         return None, result.retry_in
 
     async def _post(self, cursor: DeliveryCursor, subscription: Subscription, post_id: str) -> PostReport | None:
-        """Return the report of the post, or None if the log does not have the event."""
+        """Return the report of the post, or None if the log does not have the event or the subscription does not
+        include it."""
         if post_id.startswith(PING):
             return await self._deliverer.post_ping(cursor, subscription, post_id)
         event_id = EventId.parse(post_id)
