@@ -1,4 +1,5 @@
-"""ASGI application of the gateway: every agent under ``/agents/{name}/``, and the first agent at the root too.
+"""ASGI application of the gateway. Each agent is served under ``/agents/{name}/``. At the root, the tenant of a request
+of protocol 1.0 names the agent, and the first agent serves all other requests.
 
 `GatewayServices` owns the services of a process, and starts and stops them in order.
 """
@@ -67,14 +68,19 @@ from .shutdown import GatewayShutdown
 
 
 class GatewayServices:
-    """Services of a gateway that serves `agents`. The services connect on their first use.
+    """Services of a gateway. The services connect on first use.
 
     Args:
-        publisher: Publisher of runs, or None for one that publishes to the broker of `app`.
-        store: Store client, which the services close, or None for one that connects to the store in `settings`.
+        app: Celery app whose broker receives the runs.
+        agents: Agents that the gateway serves, by name.
+        settings: Settings of the deployment.
+        clock: Clock of the services.
+        publisher: Publisher of runs, or None for a publisher that uses the broker of `app`.
+        store: Store client, which the services close, or None for a client of the store in `settings`.
 
     Raises:
-        ConfigError: An extra is missing (gRPC, object store, archive), or the authentication settings admit no caller.
+        ConfigError: An extra is missing (gRPC, object store, archive), the authentication settings are incomplete or
+            contradictory, or a card does not match the settings.
     """
 
     def __init__(
@@ -117,7 +123,7 @@ class GatewayServices:
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Start the services when the application starts, and stop them when it stops.
+        """Start the services when the application starts, and stop the services when the application stops.
 
         Raises:
             ConfigError: The store has another schema version, or its configuration does not fit these settings.
@@ -160,15 +166,12 @@ def build_asgi(
     publisher: Publisher | None = None,
     store: AsyncStore | None = None,
 ) -> Starlette:
-    """Return the ASGI application. The application connects on its first use, and stays on the event loop of that use.
+    """Return the ASGI application. The application connects on first use, and must then stay on the same event loop.
 
-    Args:
-        publisher: See `GatewayServices`.
-        store: See `GatewayServices`.
+    See `GatewayServices` for the arguments.
 
     Raises:
-        ConfigError: There is no agent, an extra is missing (gRPC, object store, archive), or the authentication
-            settings admit no caller.
+        ConfigError: There is no agent. See `GatewayServices` for other reasons.
     """
     if not agents:
         raise ConfigError("no agent is registered: a2a.add_agent(…), @a2a.agent(…); see the README")
@@ -199,7 +202,7 @@ def build_asgi(
             *([Middleware(LargeResponseMiddleware)] if services.blobs is not None else []),
         ],
     )
-    # Tenant routes match any path of one word, so Starlette would redirect /word to /word/, which is not served either.
+    # An unknown path gets the error of `_unknown`, not a redirect to the path with or without a trailing slash.
     asgi.router.redirect_slashes = False
     asgi.state.shutdown = services.shutdown  # for the code that receives the stop signal first
     return asgi
@@ -231,7 +234,7 @@ def _authentication(
 def _agent_routes(
     handler: GatewayHandler, settings: Settings, path: str, shared: GatewayHandler | None = None
 ) -> list[BaseRoute]:
-    """Return the routes under `path` ("" for the root). At the root, `shared` serves the clients of protocol 1.0."""
+    """Return the routes under `path` ("" for the root). At the root, `shared` serves protocol 1.0."""
     context_builder, limit = HttpCallContextBuilder(path), settings.max_request_bytes
     serving = shared or handler
 

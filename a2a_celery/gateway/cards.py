@@ -1,10 +1,10 @@
-"""Agent cards with the interfaces of this gateway, and the public keys that verify its webhooks.
+"""Routes of the agent cards, and of the public keys with which receivers verify webhooks.
 
-A card that declares interfaces is served unchanged. A card without interfaces gets JSON-RPC and HTTP+JSON at
-`public_url`, or at the address of the request, with 1.0 before 0.3.
+A card that declares interfaces is served with these interfaces. A card without interfaces gets JSON-RPC and HTTP+JSON
+at `public_url` or at the address of the request. Protocol 1.0 precedes 0.3.
 
-gRPC is on a card only if `grpc_public_address` is set. No default address suits every client: gRPC libraries (Python,
-JavaScript, Go) accept ``host:port`` but no URL, and google-adk's client rejects a whole card if one interface has a
+A card names gRPC only if `grpc_public_address` is set, because no default address suits every client. gRPC libraries
+(Python, JavaScript, Go) accept ``host:port`` but no URL. google-adk's client rejects a card if any interface has a
 different origin from the card.
 """
 
@@ -35,27 +35,27 @@ from ..settings import Settings
 _base_url: ContextVar[str] = ContextVar("base_url")
 
 ADDRESS = "a2a_address"
-"""Key in a call context of a function that returns the base URL of the request and the path of the agent under that
+"""Key of a call context for a function that returns the base URL of the request and the path of the agent under that
 URL. The base URL is "" over gRPC, where it is unknown."""
 
 
 class MountPath:
     """ASGI middleware that records where this application is mounted, for the addresses on agent cards.
 
-    Starlette keeps the first ``app_root_path`` of nested applications, which belongs to the outermost application.
+    In nested applications, Starlette's ``app_root_path`` is the path of the outermost application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request."""
+        """Save the path at which this application is mounted in `scope`, and call the application."""
         scope["app_root_path"] = scope.get("root_path", "")
         await self._app(scope, receive, send)
 
 
 def card_routes(agent: Agent, settings: Settings, path: str) -> list[Route]:
-    """Return the route of the well-known card of `agent`, whose paths start with `path` ("" for the root)."""
+    """Return the route of the well-known card of `agent`. The agent's paths start with `path` ("" for the root)."""
 
     async def with_interfaces(card: AgentCard) -> AgentCard:
         return public_card(agent, settings, path, _base_url.get())
@@ -98,22 +98,21 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
 
 
 def cached_card(response: Response, request: Request) -> Response:
-    """Return `response`, an extended card, with its caching headers, or 304 if the client's copy is current.
+    """Return `response`, an extended card, with caching headers, or 304 if the client's copy is current.
 
     Source: A2A specification 8.6.1; RFC 9110, section 13.1.2.
     """
     tag = f'W/"{sha256(bytes(response.body)).hexdigest()}"'
     caching = {"Cache-Control": "private, max-age=60", "ETag": tag}
-    known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
-    if tag in known or "*" in known:
+    tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+    if tag in tags or "*" in tags:
         return Response(status_code=304, headers=caching)
     response.headers.update(caching)
     return response
 
 
 def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) -> AgentCard | None:
-    """Return the extended card of `agent` with the interfaces of its public card, or None if the agent has no extended
-    card.
+    """Return the agent's extended card with the interfaces of the public card, or None if there is no extended card.
 
     Source: A2A specification 3.1.11.
     """
@@ -127,11 +126,11 @@ def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) 
 
 
 def card_of(agent: Agent, settings: Settings) -> AgentCard:
-    """Return the card of `agent`. If the card does not say whether it supports push notifications, it declares what
-    this deployment supports.
+    """Return the card of `agent`. If the agent's card leaves `push_notifications` unset, the returned card declares
+    whether this deployment supports push notifications.
 
     Raises:
-        ConfigError: The card declares push notifications, but there is no key to encrypt their secrets.
+        ConfigError: The card declares push notifications, but `secret_key` is not set.
     """
     card = agent.card
     if card.capabilities.push_notifications and not settings.secret_key:
@@ -148,7 +147,8 @@ def card_of(agent: Agent, settings: Settings) -> AgentCard:
 
 
 def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
-    """Return the card for a client at `base_url`."""
+    """Return the public card of `agent`. A card without interfaces gets interfaces under `base_url`, the base URL that
+    the client uses, and `path`, the path of the agent."""
     return _with_interfaces(card_of(agent, settings), agent, settings, path, base_url)
 
 
@@ -185,7 +185,7 @@ MAX_AGE = 300
 
 
 def published_keys(settings: Settings) -> tuple[str, ...]:
-    """Return the public keys (``whpk_…``) without duplicates. Those of the private keys come first."""
+    """Return the public keys (``whpk_…``) without duplicates. Public keys of configured private keys come first."""
     own = (format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys)
     return tuple(dict.fromkeys((*own, *settings.webhook_public_keys)))
 
@@ -205,7 +205,7 @@ def key_routes(settings: Settings) -> list[Route]:
 
 
 def signatures_line(settings: Settings) -> str:
-    """Return a description of how webhooks are signed and which keys are published, or "" if webhooks are disabled."""
+    """Describe the signatures of webhooks and the published keys. Return "" if webhooks are disabled."""
     keys = published_keys(settings)
     if not settings.secret_key and not keys:
         return ""

@@ -1,4 +1,4 @@
-"""Request handler of one agent, which implements the operations of A2A with the store and the broker.
+"""Request handler that implements the A2A operations of one agent with the store and the broker.
 
 `operation` wraps each operation in metrics and a span, then the owner's limits, then the mapping to A2A errors.
 
@@ -97,7 +97,7 @@ class GatewayHandler(RequestHandler):
         self._task_reader = task_reader
         self._acceptor = MessageAcceptor(agent, settings, follower, publisher, push_configs, limits, task_reader)
         self._signals = Signals(agent, settings, self._store, self._keys, publisher, limits, task_reader)
-        # function agents never reply with a message instead of a task
+        # only executors may reply with a message instead of a task
         self._turns = TurnFollower(
             follower, settings.first_event_hold if agent.kind == "executor" else 0, limits.metrics, clock
         )
@@ -156,8 +156,8 @@ class GatewayHandler(RequestHandler):
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """Stream the task and its updates in pages, as `message_pages` does, until the task is terminal or interrupted.
 
-        With ``Last-Event-ID``, the stream starts after that event. If the store no longer has the event, the stream
-        starts with the task.
+        With ``Last-Event-ID``, the stream starts after that event. If the store has lost the event, the stream starts
+        with the task.
         """
         self._check(params, context)
         checks.require_streaming(self._card)
@@ -308,7 +308,7 @@ class GatewayHandler(RequestHandler):
     async def on_replay_webhook_deliveries(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> dict[str, Any]:
-        """Queue a further post of one event, or of all failed events. This operation is not part of A2A."""
+        """Queue another post of one event, or make all failed events due. This operation is not part of A2A."""
         configs, event = self._push(params, context), context.state.get(REPLAYED, "")
         return await configs.replay(self._scope(context), params.task_id, params.id, event)
 

@@ -1,9 +1,9 @@
 """Health checks: ``/health/live`` for the process, and ``/health/ready`` for the store, the broker and at least one
-worker that consumes.
+worker that consumes a queue.
 
-The start report logs store, broker, authentication and the source of each setting.
+`report_start` logs the store, the broker, the authentication and the source of each setting.
 
-Workers that Celery's remote control cannot reach announce themselves in the store.
+Workers without Celery's remote control are counted by their announcements in the store.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ WORKER_TIMEOUT = 1.0
 """Seconds that workers have to answer a query through the broker. The first answer ends the wait."""
 
 STORE_TIMEOUT = 2.0
-BROKER_TIMEOUT = 2.0
-"""Seconds to connect. `SingleCall` limits the time for a broker that accepts connections but never responds."""
+"""Seconds that the store has to reply to a command."""
 
-FRESH = 1.0
+BROKER_TIMEOUT = 2.0
+"""Seconds that the broker has to accept a connection. `SingleCall` limits the time for a broker that accepts
+connections but never responds."""
+
+RESULT_FRESH_FOR = 1.0
 """Seconds for which a result is reused, so that many probes cause a single check."""
 
 
@@ -61,9 +64,9 @@ class Health:
         return [Route("/health/live", self._live), Route("/health/ready", self._ready)]
 
     async def check(self) -> dict[str, str]:
-        """Return "ok" or the problem, for each of "store", "broker" and "workers"."""
+        """Return "ok" or a description of the problem for each of "store", "broker" and "workers"."""
         async with self._lock:
-            if self._clock.monotonic() - self._checked_at > FRESH:
+            if self._clock.monotonic() - self._checked_at > RESULT_FRESH_FOR:
                 store, broker = await asyncio.gather(_outcome_of(self._ping), _outcome_of(self._broker))
                 workers = await _outcome_of(self._workers) if broker == "ok" else "unknown: the broker can't be reached"
                 self._found = {"store": store, "broker": broker, "workers": workers}
@@ -112,7 +115,7 @@ class Health:
 
 
 class SingleCall:
-    """Blocking call in a thread. At most one call runs at a time. A call that hangs is not repeated."""
+    """Blocking call in a thread. Only one call runs at a time. While a call hangs, no further call begins."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -127,21 +130,21 @@ class SingleCall:
         if self._made is not None and not self._made.done():
             raise TimeoutError
         loop = asyncio.get_running_loop()
-        self._made = made = loop.create_future()
+        self._made = call = loop.create_future()
         # A daemon thread instead of to_thread: at exit, Python waits for the threads of to_thread, even if one hangs.
-        Thread(target=self._make, args=(loop, made), name="a2a-health", daemon=True).start()
-        done, _ = await asyncio.wait({made}, timeout=timeout)
+        Thread(target=self._make, args=(loop, call), name="a2a-health", daemon=True).start()
+        done, _ = await asyncio.wait({call}, timeout=timeout)
         if not done:
-            made.add_done_callback(lambda late: late.cancelled() or late.exception())
+            call.add_done_callback(lambda late: late.cancelled() or late.exception())
             raise TimeoutError
-        return made.result()
+        return call.result()
 
-    def _make(self, loop: asyncio.AbstractEventLoop, made: asyncio.Future[Any]) -> None:
+    def _make(self, loop: asyncio.AbstractEventLoop, call: asyncio.Future[Any]) -> None:
         settle: Callable[[Any], None]
         try:
-            settle, outcome = made.set_result, self._call()
+            settle, outcome = call.set_result, self._call()
         except Exception as e:
-            settle, outcome = made.set_exception, e
+            settle, outcome = call.set_exception, e
         with suppress(RuntimeError):  # the event loop is closed, so no caller waits for the result
             loop.call_soon_threadsafe(settle, outcome)
 
@@ -151,8 +154,8 @@ class _Missing(A2ACeleryError):
 
 
 async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
-    """Return "ok" or the problem: the text of an error of this package, or only the class of any other error, whose
-    text may contain an address."""
+    """Run `check` and return "ok" or a description of its error. The text of an error is returned only if the error is
+    one of this package, because the text of any other error may contain an address."""
     try:
         await check()
     except A2ACeleryError as e:
@@ -198,12 +201,12 @@ def report_start(app: Celery, loaded: LoadedSettings) -> None:
 
 
 def store_line(loaded: LoadedSettings) -> str:
-    """Return the address of the store and its source."""
+    """Return the store's address, and the source of the setting `store_url`."""
     return _with_source(url_address(loaded.settings.store_url), loaded, "store_url")
 
 
 def broker_line(app: Celery) -> str:
-    """Return the address of the broker, without its password, and its source."""
+    """Return the broker's URL without the password, and the source of the URL."""
     variable = next((name for name in BROKER_VARIABLES if os.environ.get(name)), "")
     key = "broker_write_url" if app.conf.get("broker_write_url") else "broker_url"
     source = f"{variable}{IN_ENVIRONMENT}" if variable else source_of(key, app.conf, app.namespace)
@@ -217,7 +220,8 @@ def authentication_line(loaded: LoadedSettings) -> str:
 
 
 def settings_line(loaded: LoadedSettings) -> str:
-    """Return all other settings that are set, with their sources. The values of secrets are omitted."""
+    """Return the configured settings, except `store_url` and those in `SCHEMES`, with their sources. Secrets are shown
+    without their values."""
     values = visible_settings(loaded.settings)
     return ", ".join(
         _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded, name)

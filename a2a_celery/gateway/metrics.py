@@ -32,7 +32,7 @@ from ..store.admin.metrics import FleetMetrics, read_metrics
 from ..store.log.pages import LogPage
 from ..store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
 from ..telemetry import names
-from ..telemetry.names import Metric, ours
+from ..telemetry.names import Metric, package_metrics
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable of prometheus_client that names the folder in which processes that share a port share their
@@ -45,7 +45,7 @@ LAG_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class Metrics:
-    """Metrics of a gateway and their endpoint. The series of every agent start at 0."""
+    """Metrics of a gateway and their endpoint. The store's counters start at 0 for each of `agents`."""
 
     def __init__(self, store: AsyncStore, keys: Keys, agents: Iterable[str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store
@@ -69,7 +69,8 @@ class Metrics:
         return [Route("/metrics", self._metrics)]
 
     async def start(self) -> None:
-        """Measure how far this process's clock is ahead of the store's, and drop the gauges of dead processes."""
+        """Measure the offset between this process's clock and the store's clock, and remove the gauges of dead
+        processes."""
         _drop_dead_processes()
         with suppress(StoreUnavailable):
             await self._read_store()
@@ -100,7 +101,7 @@ class Metrics:
     def lag_observer(self) -> Callable[[LogPage], None]:
         """Return a function that records the lag of a log page, measured from the oldest event of the page.
 
-        Events that were recorded before this call are ignored, because their reader had not connected yet.
+        Pages whose oldest event was recorded before this call are ignored, because the reader had not connected yet.
         """
         return partial(self._observe_page, self._store_time())
 
@@ -144,8 +145,8 @@ class Metrics:
 
     def _process_registry(self) -> CollectorRegistry:
         if FOLDER not in os.environ:
-            return ours(self._registry)
-        return ours(MultiProcessCollector(None))  # type: ignore[no-untyped-call]
+            return package_metrics(self._registry)
+        return package_metrics(MultiProcessCollector(None))  # type: ignore[no-untyped-call]
 
 
 def _drop_dead_processes() -> None:
@@ -175,7 +176,7 @@ TIMES = {"queue": names.RUN_QUEUE, "first": names.RUN_FIRST_EVENT, "run": names.
 
 
 class FleetCollector(Collector):
-    """Metrics of the whole deployment, from the store. The series of every agent start at 0.
+    """Metrics of the whole deployment, from the store. The counters start at 0 for each of `agents`.
 
     Each gateway exports the same values: scrape one gateway, or aggregate the values with ``max``.
     """
@@ -192,8 +193,8 @@ class FleetCollector(Collector):
         yield self._by_agent(names.RUNS_LOST, "lost", {outcome: outcome for outcome in LOST})
         retried = {agent: times for (agent, _), times in store_metrics.counted("retried").items()}
         yield self._counted(names.RUNS_RETRIED, retried)
-        for what, metric in TIMES.items():
-            yield self._times(what, metric)
+        for kind, metric in TIMES.items():
+            yield self._times(kind, metric)
         yield _gauge(names.RUNS, {(phase,): many for phase, many in store_metrics.runs.items()})
         ages = dict.fromkeys(self._agents, 0.0) | dict(store_metrics.oldest)
         yield _gauge(names.QUEUE_AGE, {(agent,): age for agent, age in ages.items()})
@@ -212,8 +213,8 @@ class FleetCollector(Collector):
         yield posts
         yield _gauge(names.WEBHOOKS, {(state,): getattr(self._posts, state) for state in ("waiting", "dead")})
 
-    def _by_agent(self, metric: Metric, what: str, labels: dict[str, str]) -> PrometheusMetric:
-        counted = self._store_metrics.counted(what)
+    def _by_agent(self, metric: Metric, kind: str, labels: dict[str, str]) -> PrometheusMetric:
+        counted = self._store_metrics.counted(kind)
         family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
         for agent in dict.fromkeys([*self._agents, *(agent for agent, _ in counted)]):
             for label, name in labels.items():
@@ -226,9 +227,9 @@ class FleetCollector(Collector):
             family.add_metric([agent], counted.get(agent, 0))
         return family
 
-    def _times(self, what: str, metric: Metric) -> PrometheusMetric:
+    def _times(self, kind: str, metric: Metric) -> PrometheusMetric:
         family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for agent, times in self._store_metrics.times(what).items():
+        for agent, times in self._store_metrics.times(kind).items():
             family.add_metric([agent], times.cumulated, times.sum)
         return family
 

@@ -8,6 +8,8 @@ Each file has its own route, so no path can leave the folder.
 
 from __future__ import annotations
 
+import gzip
+import re
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from importlib.resources import files
@@ -65,9 +67,13 @@ HEADERS = {
 }
 
 
+ACCEPTS_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
+"""Pattern of an Accept-Encoding header that allows gzip."""
+
+
 def list_route(agents: Iterable[str], role: OperatorRole) -> Route:
-    """Return the route of ``/ui/agents.json``, which lists the addresses of the cards of `agents`, relative to that
-    file, and names the caller, who may be an operator."""
+    """Return the route of ``/ui/agents.json``. The file lists the relative card addresses of `agents`, names the
+    caller, and states whether the caller is an operator."""
     cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
 
     async def listed(request: Request) -> Response:
@@ -79,7 +85,8 @@ def list_route(agents: Iterable[str], role: OperatorRole) -> Route:
 
 
 def root_route(*, has_page: bool) -> Route:
-    """Return the route of GET ``/``: a redirect to the page, or a text that says what a browser has reached."""
+    """Return the route of GET ``/``. The route redirects to the page or, without a page, returns a text that describes
+    the gateway."""
 
     async def redirect(_: Request) -> Response:
         return Response(status_code=307, headers={"Location": f"{PATH.lstrip('/')}/"})
@@ -112,12 +119,16 @@ def _contents() -> dict[str, bytes]:
 
 def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
     tag = f'"{sha256(content).hexdigest()[:32]}"'
+    compressed = gzip.compress(content, mtime=0)
 
     def serve(request: Request) -> Response:
-        headers = {**HEADERS, "ETag": tag}
-        known = [given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")]
-        if tag in known or "*" in known:
+        # weak, because the compressed file has the same tag
+        headers = {**HEADERS, "ETag": f"W/{tag}", "Vary": "Accept-Encoding"}
+        tags = [part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(",")]
+        if tag in tags or "*" in tags:
             return Response(status_code=304, headers=headers)
+        if ACCEPTS_GZIP.search(request.headers.get("accept-encoding", "")):
+            return Response(compressed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
         return Response(content, media_type=media_type, headers=headers)
 
     return serve

@@ -1,4 +1,4 @@
-"""Errors of the protocol that the SDK lacks, the mapping of every exception to a protocol error, and Retry-After.
+"""Protocol errors that the SDK lacks, the mapping of exceptions to protocol errors, and Retry-After.
 
 A request that exceeds a limit gets 429 with ``Retry-After`` over HTTP, and RESOURCE_EXHAUSTED with ``retry-after`` in
 the trailing metadata over gRPC, each with a ``google.rpc.RetryInfo``. The JSON-RPC code is -32603, because the
@@ -96,13 +96,17 @@ _RPC_STATUS = {code: EXTRA_MAPPINGS[error].http_code for error, code in EXTRA_RP
 
 
 def rpc_status(answer: Mapping[str, Any]) -> int:
-    """Return the HTTP status of a JSON-RPC response: 200 for most errors, but 401 and 403 for errors that proxies and
-    clients act on."""
+    """Return the HTTP status of a JSON-RPC response. The status is 200 for most errors, and 401 or 403 for errors to
+    which proxies and clients react."""
     return _RPC_STATUS.get(answer.get("error", {}).get("code"), 200)
 
 
 def to_a2a(error: Exception) -> A2AError:
-    """Return the A2A error for `error`. An unexpected exception becomes an internal error without details."""
+    """Return the A2A error for `error`.
+
+    An unavailable store or archive becomes a ServiceUnavailableError. Any other exception becomes an internal error
+    with a reference to the log entry that contains the exception.
+    """
     if isinstance(error, A2AError):
         if isinstance(error, InvalidParamsError) and type(error.data) is dict and "errors" in error.data:
             return invalid_fields(error.data["errors"])
@@ -135,7 +139,7 @@ MAX_DELAYED = 1_000
 
 
 class RefusalDelay:
-    """Delay of refusals, so that a caller that retries immediately takes little of the gateway's time."""
+    """Delay of refusals. A caller that retries immediately therefore uses little of the gateway's CPU time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -153,8 +157,7 @@ class RefusalDelay:
 
 
 def record_limit_error(seconds: list[int] | None, error: LimitExceededError) -> None:
-    """Add the retry delay of `error` to the request's list for `with_retry_after`, which has access only to the
-    response."""
+    """Add the retry delay of `error` to the request's list, from which `with_retry_after` reads it."""
     if seconds is not None:
         seconds.append(retry_seconds(error))
 

@@ -1,5 +1,5 @@
-"""Graceful shutdown: calls that wait for the end of a task return its current state, and streams end so that clients
-resume them at another gateway."""
+"""Graceful shutdown. Calls that wait for the end of a task return the task's current state. Streams end, so that
+clients resume them at another gateway."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import TracebackType
 from ..integrations.sse_starlette import wait_for_server_exit
 
 WAIT_TIMEOUT = 5.0
-"""Seconds that waiting calls have to return the end of their task."""
+"""Seconds from the start of the shutdown until calls that still wait for the end of a task are cancelled."""
 
 
 class CancelScope:
-    """Context manager whose block ends early and without an error when the scope is called. While entered, a scope is a
-    member of `among`."""
+    """Context manager that ends its block early and without an error when the scope is called. While the block runs,
+    the scope is a member of `among`."""
 
     def __init__(self, among: set[CancelScope]) -> None:
         self._among = among
@@ -43,7 +43,7 @@ class CancelScope:
 
 
 class GatewayShutdown:
-    """Shutdown of a gateway, which ends waiting calls and streams. A `GatewayShutdown` belongs to one event loop."""
+    """Shutdown of a gateway's waiting calls and streams, on one event loop."""
 
     def __init__(self) -> None:
         self._waiting: set[CancelScope] = set()
@@ -51,7 +51,7 @@ class GatewayShutdown:
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Cancel the waiting calls after `WAIT_TIMEOUT` seconds."""
+        """Cancel the waiting calls `WAIT_TIMEOUT` seconds from now."""
         asyncio.get_running_loop().call_later(WAIT_TIMEOUT, self.cancel_waiting)
 
     def cancel_waiting(self) -> None:
@@ -76,7 +76,7 @@ class GatewayShutdown:
 
 
 def _cancel_all(scopes: set[CancelScope]) -> None:
-    """Cancel the scopes. No scope is removed during the loop, because a scope is exited only when its asyncio task
+    """Cancel the scopes. The set does not change during the loop, because a scope is exited only when its asyncio task
     runs."""
     for scope in scopes:
         scope()

@@ -1,6 +1,6 @@
 """Tests of the operator's page in a real browser. A plain `pytest` leaves them out; `pytest tests/browser` runs them.
 
-They need the extra `browser`, and Debian's packages chromium and chromium-driver; without, they fail.
+They need the extra `browser`, and Debian's packages chromium and chromium-driver. Without these, they fail.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.fleet import Fleet, Gateway, running_fleet
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Start a Chromium for all tests."""
+    """Chromium for all tests."""
     if missing():
         pytest.fail(f"no {missing()} here: apt-get install chromium chromium-driver")
     with chromium(tmp_path_factory.mktemp("chromium")) as opened:
@@ -25,7 +25,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    """Run a fleet with the page, and yield its gateway."""
+    """Fleet with the page, and its gateway."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on") as fleet:
         fleet.worker(pool="threads", concurrency=8)
@@ -34,8 +34,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Ga
 
 @pytest.fixture
 def page(browser: webdriver.Chrome, served: tuple[Fleet, Gateway]) -> Iterator[Page]:
-    """Open the page, wide and light. At the end, require that it neither violated its policy nor had a failing
-    script."""
+    """Page in a wide window with the light colour scheme. After the test, require that the console has no violations of
+    the Content-Security-Policy and no script errors."""
     page = Page(browser, served[1].url)
     page.shape(WIDE)
     yield page

@@ -1,10 +1,11 @@
-"""Forms for questions with a schema, with keys, on a narrow screen, in both colour schemes."""
+"""Forms for questions with a schema: use with the keyboard, on a narrow screen, and in both colour schemes."""
 
 from __future__ import annotations
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.support.accessibility import violations
 from tests.support.browser import WIDE, Page
 
 from .test_page import CUT_OFF, SIDEWAYS
@@ -14,7 +15,7 @@ PHONE = (390, 800)
 
 @pytest.fixture
 def asked(page: Page) -> Page:
-    """The page with the question of the agent "table"."""
+    """Page with the question of the agent "table"."""
     page.open().agent("table")
     page.send("a table, please")
     page.shows("#task .asked", "Which table?")
@@ -107,3 +108,4 @@ def test_a_form_fits_the_screen(asked: Page, size: tuple[int, int], dark: bool) 
 
     assert asked.script(SIDEWAYS) == []
     assert asked.script(CUT_OFF) == []
+    assert violations(asked.browser) == []

@@ -1,4 +1,4 @@
-"""Cost of the first view with 10,000 tasks: requests and bytes, which do not depend on the number of tasks."""
+"""Cost of the first view with 10,000 tasks: the numbers of requests and bytes do not depend on the number of tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cards(page: Page) -> list[str]:
 
 
 async def seed(url: str) -> None:
-    """Create the tasks, which no worker begins."""
+    """Create tasks that no worker executes."""
     store = AsyncStore(url)
     seeds = Seeds(store, Keys())
     for _ in range(TASKS // BATCH):
@@ -44,7 +44,7 @@ async def seed(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    """Run a gateway with many tasks, without workers."""
+    """Fleet and gateway with many tasks, without workers."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on", A2A_OPERATORS="*") as fleet:
         gateway = fleet.gateway()
@@ -56,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Ga
     ("address", "css", "text"),
     [
         ("#view=overview", "#view .tiles", "10,000"),
-        ("#view=open&phase=queued", "#view tbody", "ask"),
+        ("#view=tasks&phase=queued", "#view tbody", "ask"),
         ("#card=/agents/ask/.well-known/agent-card.json", "#tasks .groups", "Submitted"),
     ],
     ids=["overview", "open tasks", "an agent"],

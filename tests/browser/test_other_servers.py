@@ -18,7 +18,8 @@ from tests.support.restricted_server import Card, RestrictedServer
 async def page_beside(
     browser: webdriver.Chrome, steps: Steps, lacking: RestrictedServer, *, streaming: bool = True
 ) -> AsyncIterator[Page]:
-    """Open the page, served by such a server. At the end, require that it did not violate its policy."""
+    """Open the page, served by a restricted server. At the end, require that the page did not violate its
+    Content-Security-Policy."""
     async with plain_server(steps, streaming=streaming, around=lacking) as url:
         page = Page(browser, url)
         page.shape(WIDE)

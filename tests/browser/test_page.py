@@ -10,6 +10,7 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.support.accessibility import violations
 from tests.support.browser import NARROW, WIDE, Page
 from tests.support.clients import message_json
 from tests.support.fleet import Fleet, Gateway
@@ -131,7 +132,7 @@ def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fl
         assert page.versions() == list(range(1, page.versions()[-1] + 1))
     finally:
         fleet.processes.remove(again)
-        served[1].popen = again.popen  # the fleet's gateway, for whoever comes next
+        served[1].popen = again.popen  # the fleet's gateway for the next tests
 
 
 def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
@@ -218,7 +219,34 @@ def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) 
 
     assert page.script("return document.documentElement.scrollWidth - innerWidth") <= 0
     assert page.script(CUT_OFF) == []
+    assert violations(page.browser) == []
     assert {state: ratio for state, ratio in page.script(CONTRASTS).items() if ratio < 4.5} == {}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_dialogs_forms_and_errors_are_accessible(page: Page, size: tuple[int, int], dark: bool) -> None:
+    page.shape(size, dark=dark)
+    page.open().agent("patient")
+    page.one("#tasks .about summary").click()
+    page.one("#credentials-button").click()
+    page.one("#credential-value")
+    page.one("#tasks > div > .more summary").click()
+    page.one("#task-id").send_keys("nothing-of-that-name\n")
+    page.shows("#notices", "There is no such task here")
+    assert violations(page.browser) == []
+
+    page.open("#card=/agents/patient/.well-known/agent-card.json")
+    page.send("wait")
+    page.shows("#task .badge", "Working")
+    page.one("#task .family summary").click()
+    page.shows("#task .family .hint", "None")
+    assert violations(page.browser) == []
+    page.one("#task .title .danger").click()
+    page.one("dialog .danger")
+    assert violations(page.browser) == []
+    page.one("dialog .danger").click()
+    page.shows("#task .badge", "Canceled")
 
 
 LONG = "Compare the offers of all carriers for the route and write down which of them holds its price " * 4 + "x" * 200
@@ -249,14 +277,14 @@ return [document.documentElement, ...document.querySelectorAll('.pane')]
   .filter(one => one.checkVisibility() && one.scrollWidth > one.clientWidth)
   .map(one => `${one.id || one.tagName}: ${one.scrollWidth} in ${one.clientWidth}`)
 """
-"""The panes that are wider inside than outside."""
+"""Script that returns the panes whose content is wider than the pane."""
 
 CUT_OFF = """
 return [...document.querySelectorAll('main button, main input, main textarea, main .badge')]
   .filter(one => one.checkVisibility()).map(one => [one, one.getBoundingClientRect()])
   .filter(([, box]) => box.right > innerWidth + 1 || box.left < -1).map(([one]) => one.outerHTML.slice(0, 200))
 """
-"""What lies outside of the window."""
+"""Script that returns the controls that are partly outside of the window."""
 
 CONTRASTS = """
 const states = 'SUBMITTED WORKING INPUT_REQUIRED AUTH_REQUIRED COMPLETED FAILED CANCELED REJECTED'.split(' ');
@@ -294,7 +322,7 @@ found.primary = ratio(getComputedStyle(document.documentElement).getPropertyValu
   getComputedStyle(document.documentElement).getPropertyValue('--accent'));
 return found;
 """
-"""WCAG's contrast of each state's word, and of each colour of text on each ground."""
+"""Script that returns the WCAG contrast ratio of each state's badge, and of each text colour on each background."""
 
 
 def test_all_of_it_is_done_with_keys(page: Page) -> None:

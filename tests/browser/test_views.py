@@ -1,10 +1,14 @@
-"""Views of the page beside agents and tasks: the inbox, and what operators see and do."""
+"""Views of the page other than agents and tasks: the inbox, and the operators' views and actions."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from time import time_ns
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -12,25 +16,42 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from a2a_celery.store import AsyncStore, Scope
+from a2a_celery.store import Keys as StoreKeys
+from a2a_celery.store.tasks.schedules import Tick
 from tests.support.accessibility import violations
 from tests.support.browser import NARROW, WIDE, Page
-from tests.support.clients import message_json
+from tests.support.clients import message_json, rpc
 from tests.support.credentials import api_key_entry
 from tests.support.fleet import Fleet, Gateway, running_fleet
+from tests.support.page_agents import MARK
 from tests.support.posts import DELIVERING
 from tests.support.receiver import Receiver, receiver
+from tests.support.seeds import Seeds
 from tests.support.waiting import eventually
 
 VIEWS = {
     "agents": "",
     "inbox": "#view=inbox",
     "overview": "#view=overview",
-    "open": "#view=open&phase=paused",
+    "tasks": "#view=tasks&phase=paused",
     "dead": "#view=dead",
     "webhooks": "#view=webhooks",
     "workers": "#view=workers",
+    "schedules": "#view=schedules",
 }
+ADDRESSES = {
+    **VIEWS,
+    "stored tasks": "#view=tasks&phase=any",
+    "no tasks": "#view=tasks&phase=any&owner=nobody",
+    "tasks of a schedule": "#view=tasks&phase=any&schedule=nightly+report",
+    "unknown task": "#view=task&id=nothing-of-that-name",
+}
+"""Addresses of the views, with their empty states and an error."""
 
+
+SHOWN = "#view article, #view tbody tr, #view .run, #view .empty, #view .ticks li, #view .problem"
+"""Selector of elements that a view shows when it has loaded its data, or failed to load it."""
 
 COMPLETED = """
 const row = [...document.querySelectorAll('#view tbody tr')].find(row => row.cells[0].innerText === arguments[0]);
@@ -43,6 +64,7 @@ class Scene:
 
     def __init__(self, fleet: Fleet, gateway: Gateway, hooks: Receiver) -> None:
         self.fleet, self.gateway, self.hooks = fleet, gateway, hooks
+        self.scheduled = ""
 
     def send(self, agent: str, text: str, hook: str = "", metadata: dict[str, str] | None = None) -> str:
         """Send a message, and return the id of its task."""
@@ -80,15 +102,26 @@ class Scene:
         return tasks
 
 
+async def tick(store_url: str) -> str:
+    """Start a task of the schedule and skip its next tick, as a worker does for Celery beat. Return the task."""
+    seeds = Seeds(AsyncStore(store_url), StoreKeys())
+    first = Tick("nightly report", time_ns() // 1000)
+    await seeds.ticked(first, Scope(agent="patient"))
+    await seeds.ticked(replace(first, at_us=first.at_us + 60_000_000), Scope(agent="patient"))
+    await seeds.store.aclose()
+    return first.task_id(seeds.keys)
+
+
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Run a fleet whose callers are all operators, with one lost worker and one running worker."""
+    """Scene of a fleet in which all callers are operators, with one lost worker and one running worker."""
     folder = tmp_path_factory.mktemp("fleet")
     env = {"A2A_UI": "on", "A2A_OPERATORS": "*", "A2A_TRACE_URL": "https://traces.example/{trace_id}", **DELIVERING}
     with receiver() as hooks, running_fleet(folder, app="tests.support.page_agents", **env) as fleet:
         fleet.watcher()
         scene = Scene(fleet, fleet.gateway(), hooks)
         scene.lose("first", "second", "third")
+        scene.scheduled = asyncio.run(tick(fleet.redis.store_url))
         fleet.worker(pool="threads", concurrency=8)
         yield scene
 
@@ -176,30 +209,65 @@ def test_the_overview_counts_and_draws_what_ends(page: Page, scene: Scene) -> No
 def test_open_tasks_are_listed_by_phase_searched_and_opened(page: Page, scene: Scene) -> None:
     task, other = scene.send("patient", "work"), scene.send("ask", "begin")
     scene.wait_for("ask", other, "TASK_STATE_INPUT_REQUIRED")
-    page.open("#view=open")
+    page.open("#view=tasks")
     page.until(lambda: any(task in row and "Working" in row for row in rows(page)), "the running task")
     assert not any(other in row for row in rows(page))
 
-    page.one("#open-search").send_keys("no such thing")
+    page.one("#fleet-search").send_keys("no such thing")
     page.until(lambda: rows(page) == [], "the search")
-    page.one("#open-search").clear()
-    page.one("#open-search").send_keys("patient")
+    page.one("#fleet-search").clear()
+    page.one("#fleet-search").send_keys("patient")
     page.until(lambda: any(task in row for row in rows(page)), "the search finds it")
 
     [paused] = [tab for tab in page.all("#view .tabs a") if tab.text == "Need a person"]
     paused.click()
-    page.one("#open-search").clear()
-    page.one("#open-search").send_keys("ask")
+    page.one("#fleet-search").clear()
+    page.one("#fleet-search").send_keys("ask")
     page.until(lambda: any(other in row and "Needs an answer" in row for row in rows(page)), "the paused task")
-    page.one("#open-search").clear()
-    page.one("#open-search").send_keys(task, Keys.ENTER)
+    page.one("#fleet-search").clear()
+    page.one("#fleet-search").send_keys(task, Keys.ENTER)
     page.shows("#view .facts-list", task)
     for agent, one in (("patient", task), ("ask", other)):
         scene.cancel(agent, one)
 
 
+def test_tasks_of_an_owner_are_filtered_with_ended_ones(page: Page, scene: Scene) -> None:
+    ended, other = scene.send("count", "5"), scene.send("ask", "begin")
+    scene.wait_for("count", ended, "TASK_STATE_COMPLETED")
+    page.open("#view=tasks")
+    [tab] = [tab for tab in page.all("#view .tabs a") if tab.text == "By owner or schedule"]
+    tab.click()
+    page.until(lambda: {ended, other} <= {row.split()[0] for row in rows(page)}, "open and ended tasks")
+
+    page.one("#filter-agent").send_keys("count")
+    page.one("#filter-state").send_keys("Completed")
+    page.one("#filter-agent").submit()
+
+    page.until(lambda: rows(page) and all("count" in row and "Completed" in row for row in rows(page)), "the filters")
+    assert "agent=count&state=TASK_STATE_COMPLETED" in page.browser.current_url
+    page.one("#filter-owner").send_keys("nobody", Keys.ENTER)
+    page.until(lambda: rows(page) == [], "an owner without tasks")
+    page.one("#filter-schedule").send_keys("nightly report", Keys.ENTER)
+    page.shows("#view .problem", "Leave it out, or leave out the schedule")
+    scene.cancel("ask", other)
+
+
+def test_a_schedule_is_shown_with_its_tasks_and_skipped_ticks(page: Page, scene: Scene) -> None:
+    page.open("#view=schedules")
+    page.until(lambda: rows(page), "the schedule")
+    [row] = rows(page)
+    assert row.startswith("nightly report 0 2 * * * patient – Skips ticks while a task runs")
+
+    page.one("#view tbody a").click()
+
+    page.until(lambda: [row.split()[0] for row in rows(page)] == [scene.scheduled], "the task of the schedule")
+    page.shows("#view section.card", "Skipped ticks")
+    assert len(page.all("#view .ticks li")) == 1
+    assert page.one("#filter-schedule").get_attribute("value") == "nightly report"
+
+
 def test_a_list_of_open_tasks_follows_the_fleet(page: Page, scene: Scene) -> None:
-    page.open("#view=open&phase=paused")
+    page.open("#view=tasks&phase=paused")
     page.shows("#view", "shown.")
     task = scene.send("ask", "begin")
     page.until(lambda: any(task in row for row in rows(page)), "a new task")
@@ -243,7 +311,7 @@ def test_a_webhook_that_was_given_up_is_replayed(page: Page, scene: Scene) -> No
 def test_workers_watchers_and_queues_are_listed(page: Page) -> None:
     page.open("#view=workers")
     page.until(lambda: any("threads" in row and "Replies" in row for row in rows(page)), "the worker")
-    assert any(row.startswith("echo ") and row.endswith("1 worker") for row in rows(page))
+    assert any(row.startswith("echo ") and "1 worker" in row for row in rows(page))
     assert "None:" not in page.text("#view")
 
 
@@ -279,6 +347,28 @@ def test_a_timeline_links_to_parent_and_children(page: Page, scene: Scene) -> No
 def test_a_timeline_of_an_unknown_task_says_so(page: Page) -> None:
     page.open("#view=task&id=nothing-of-that-name")
     page.shows("#view [role=status]", "There is no such task here")
+
+
+def test_names_that_clients_choose_are_shown_as_text(page: Page, scene: Scene) -> None:
+    scene.hooks.plan("/marked", [410])
+    params = message_json("begin") | {
+        "tenant": MARK,
+        "configuration": {
+            "returnImmediately": True,
+            "taskPushNotificationConfig": {"id": MARK, "url": scene.hooks.url("/marked")},
+        },
+    }
+    params["message"]["contextId"] = MARK
+    task = rpc(scene.gateway, "SendMessage", params, agent="ask")["result"]["task"]["id"]
+
+    for address in ("#view=tasks&phase=paused", "#view=webhooks", f"#view=task&id={task}"):
+        page.open(address)
+        page.until(lambda: MARK in page.content("#view"), f"the names in {address}")
+        assert page.script("return document.querySelectorAll('#view script, #view img').length") == 0
+        assert "taken" not in page.browser.title
+    page.open(f"#{urlencode({'view': 'tasks', 'phase': 'any', 'owner': MARK})}")
+    page.shows("#view .empty", "No stored task matches")
+    assert page.one("#filter-owner").get_attribute("value") == MARK
 
 
 def test_tasks_of_an_agent_are_filtered_by_state_and_text(page: Page, scene: Scene) -> None:
@@ -327,9 +417,9 @@ def test_views_are_accessible_and_fit_the_window(page: Page, scene: Scene, size:
     scene.wait_for("ask", scene.send("ask", "begin"), "TASK_STATE_INPUT_REQUIRED")
     page.shape(size, dark=dark)
     problems = {}
-    for name, address in {**VIEWS, "task": f"#view=task&id={task}"}.items():
+    for name, address in {**ADDRESSES, "task": f"#view=task&id={task}"}.items():
         page.open(address)
-        shown = "#agents .list a" if name == "agents" else "#view article, #view tbody tr, #view .run, #view .empty"
+        shown = "#agents .list a" if name == "agents" else SHOWN
         page.until(lambda shown=shown: page.all(shown), f"the view {name}")
         if folder := os.environ.get("SCREENSHOTS"):
             page.browser.save_screenshot(str(Path(folder) / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
+from tests.support.accessibility import violations
 from tests.support.browser import Page
 from tests.support.clients import message_json, rpc
 from tests.support.fleet import Fleet, Gateway, running_fleet
@@ -22,7 +23,7 @@ LONG_URL = "/" + "a-path-of-one-long-word" * 12
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    """A fleet with the page and a watcher, and its gateway."""
+    """Fleet with the page and a watcher, and its gateway."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on", **DELIVERING) as fleet:
         fleet.worker(pool="threads", concurrency=8)
@@ -45,7 +46,8 @@ def page(browser: webdriver.Chrome, served: tuple[Fleet, Gateway]) -> Iterator[P
 
 
 def opened(page: Page, gateway: Gateway, *urls: str) -> dict[str, Any]:
-    """A task with a webhook at each URL, shown in the page with its list of webhooks open."""
+    """Create a task with a webhook at each URL, and show it in the page with the list of webhooks open. Return the
+    task."""
     params = with_config(message_json("begin"), urls[0], id="hook-0")
     task: dict[str, Any] = rpc(gateway, "SendMessage", params, agent="ask")["result"]["task"]
     for number, url in enumerate(urls[1:], start=1):
@@ -57,13 +59,13 @@ def opened(page: Page, gateway: Gateway, *urls: str) -> dict[str, Any]:
 
 
 def rows(page: Page) -> list[str]:
-    """The deliveries of the first webhook, the newest first."""
+    """Return the rows of the first webhook's deliveries, newest first."""
     found = page.script("return [...document.querySelector('.deliveries').children].map(row => row.innerText)")
     return [" ".join(text.split()) for text in found]
 
 
 def photographed(page: Page, name: str) -> None:
-    """Keep a picture where SCREENSHOTS says, for a person to look at."""
+    """Save a screenshot in the folder SCREENSHOTS if that variable is set, for visual inspection."""
     if folder := os.environ.get("SCREENSHOTS"):
         page.browser.save_screenshot(str(Path(folder) / f"{name}.png"))
 
@@ -121,6 +123,7 @@ def test_nothing_is_wider_than_the_window(
     page.script("document.querySelector('.webhooks').scrollIntoView()")
     photographed(page, f"webhooks-{size[0]}")
 
+    assert violations(page.browser) == []
     for scrolled in ("html", "#task", ".webhook", ".deliveries"):
         overflow = "const one = document.querySelector(arguments[0]); return one.scrollWidth - one.clientWidth"
         assert page.script(overflow, scrolled) <= 0, scrolled

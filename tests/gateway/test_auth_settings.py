@@ -1,4 +1,4 @@
-"""Settings of authentication: invalid ones are refused at the start with a hint, and cards declare the valid ones."""
+"""Authentication settings: a starting gateway refuses invalid settings with a hint, and cards declare schemes."""
 
 from __future__ import annotations
 

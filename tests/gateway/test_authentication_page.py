@@ -30,7 +30,7 @@ def block(name: str) -> str:
 
 
 def exported(*names: str) -> dict[str, str]:
-    """Return the shell's environment after these blocks."""
+    """Run documented shell blocks, and return the environment after them."""
     script = "\n".join(block(name) for name in names) + "\nenv"
     result = subprocess.run(["sh", "-euc", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
     lines = [line.partition("=") for line in result.stdout.decode().splitlines()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +22,18 @@ from starlette.routing import Route
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway.bindings.endpoints import guard_rpc
-from a2a_celery.gateway.bindings.grpc import has_more_fields
+from a2a_celery.gateway.bindings.grpc import count_fields
 from a2a_celery.gateway.middleware import bodies
 from a2a_celery.gateway.operations.limits import BYTES_PER_TOKEN, VALUES_PER_TOKEN
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clients import GRPC_V1, message_json
 from tests.support.limited import limited
+from tests.support.waiting import LIMIT, eventually_async
 
 ANN = f"ann:sha256:{sha256(b'key').hexdigest()}"
 AS_ANN = {"A2A-Version": "1.0", "X-API-Key": "key"}
+BOB = f"bob:sha256:{sha256(b'other key').hexdigest()}"
+AS_BOB = {"A2A-Version": "1.0", "X-API-Key": "other key"}
 
 
 async def rpc(request: Request) -> Response:
@@ -101,12 +106,12 @@ def fields_of(message: Proto) -> int:
 def test_fields_are_counted_as_protobuf_has_them(request_: SendMessageRequest) -> None:
     body, fields = request_.SerializeToString(), fields_of(request_)
 
-    assert not has_more_fields(body, SendMessageRequest.DESCRIPTOR, fields)
-    assert has_more_fields(body, SendMessageRequest.DESCRIPTOR, fields - 1)
+    assert count_fields(body, SendMessageRequest.DESCRIPTOR, fields) == fields
+    assert count_fields(body, SendMessageRequest.DESCRIPTOR, fields - 2) == fields - 1
 
 
 MANY = b"\x0a\x00" * 1000
-"""Empty messages in a request."""
+"""Encoded field with many empty messages."""
 
 NOT_WELL_FORMED = {
     "ends within a length": b"\x0a",
@@ -121,8 +126,8 @@ NOT_WELL_FORMED = {
 
 @pytest.mark.parametrize("end", NOT_WELL_FORMED.values(), ids=list(NOT_WELL_FORMED))
 def test_nothing_in_front_of_an_error_is_parsed(end: bytes) -> None:
-    assert has_more_fields(MANY + end, SendMessageRequest.DESCRIPTOR, 10_000)
-    assert not has_more_fields(MANY, SendMessageRequest.DESCRIPTOR, 10_000)
+    assert count_fields(MANY + end, SendMessageRequest.DESCRIPTOR, 10_000) == 10_001
+    assert count_fields(MANY, SendMessageRequest.DESCRIPTOR, 10_000) == 1000
 
 
 def values(tokens: int) -> list[int]:
@@ -215,3 +220,65 @@ async def test_over_grpc_too_what_is_refused_before_it_is_parsed_takes_a_token(
             codes.append(raised.value.code().name)
 
     assert codes == ["INVALID_ARGUMENT"] * taken + ["RESOURCE_EXHAUSTED"] * (3 - taken), "bytes take tokens, too"
+
+
+async def test_over_grpc_a_rejected_caller_is_rejected_before_its_next_request_is_read(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    most = {"owner_requests_per_second": 0.01, "owner_request_burst": 1, "auth_api_keys": (ANN,)}
+    metadata, never = (*GRPC_V1, ("x-api-key", "key")), asyncio.Event()
+
+    async def no_request() -> AsyncGenerator[bytes, None]:
+        await never.wait()
+        yield b""
+
+    async with (
+        limited(store, redis_server.store_url, keys, **most) as gateway,
+        grpc.aio.insecure_channel(gateway.grpc) as channel,
+    ):
+        send: Any = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await send(b"\x0a\xff", metadata=metadata, timeout=LIMIT)
+        open_call: Any = channel.stream_unary("/lf.a2a.v1.A2AService/SendMessage")
+        call = open_call(no_request(), metadata=metadata, timeout=LIMIT)
+
+        assert await call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("path", ["/", "/message:send"])
+async def test_bodies_of_one_owner_that_arrive_at_once_are_bounded(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_OWNER_BODY_BYTES", 2_500_000)
+    params = message_json() | {"configuration": {"returnImmediately": True, "historyLength": 0}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params} if path == "/" else params
+    content, may_end, begun = json.dumps(body).encode(), asyncio.Event(), list[int]()
+
+    async def slow() -> AsyncGenerator[bytes, None]:
+        yield b" " * 1_000_000
+        begun.append(1)
+        await may_end.wait()
+        yield content
+
+    async with limited(store, redis_server.store_url, keys, auth_api_keys=(ANN, BOB)) as gateway:
+
+        def post(body: bytes | AsyncGenerator[bytes, None], headers: dict[str, str]) -> asyncio.Task[httpx.Response]:
+            sent = gateway.http.post(path, content=body, headers=headers | {"Content-Type": "application/json"})
+            return asyncio.create_task(sent)
+
+        async def have_begun() -> bool:
+            return len(begun) == 2
+
+        arriving = [post(slow(), AS_ANN) for _ in range(2)]
+        await eventually_async(have_begun, what="two bodies have begun")
+        refused = await post(b" " * 1_000_000 + content, AS_ANN)
+        small, of_bob = await post(content, AS_ANN), await post(b" " * 2_600_000 + content, AS_BOB)
+        may_end.set()
+        ended = await asyncio.gather(*arriving)
+        again = await post(b" " * 2_600_000 + content, AS_ANN)
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+    details = refused.json()["error"]["data" if path == "/" else "details"]
+    assert details[0]["metadata"] == {"limit": "bodies", "retryAfter": "5"}
+    assert [response.status_code for response in (small, of_bob, *ended, again)] == [200] * 5

@@ -19,7 +19,7 @@ from tests.support.agents import card
 from tests.support.credentials import api_key_entry
 
 NOT_JSON = b"{"
-"""A body that the gateway refuses after its checks of the caller, without using the store."""
+"""Body that the gateway refuses after it has checked the caller, without using the store."""
 
 ADDRESS = "http://localhost:8000"
 CARD = "/.well-known/agent-card.json"
@@ -108,7 +108,7 @@ async def test_a_link_on_another_page_leads_to_the_gateway() -> None:
 @pytest.mark.parametrize("body", [b"{}", b"x"])
 @pytest.mark.parametrize("path", ["/", "/message:send"])
 async def test_a_body_names_its_media_type(path: str, body: bytes) -> None:
-    """A page may send a body without a media type to any address, without a preflight request."""
+    """A web page may send a body without a media type to any address, without a preflight request."""
     async with client(gateway()) as http:
         request = http.build_request("POST", path, content=body)
         assert "content-type" not in request.headers

@@ -1,4 +1,4 @@
-"""Internal errors: clients of every binding only get a reference, and the log has the rest."""
+"""Internal errors: clients of every binding only receive a reference, and the log contains the details."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ V1, V03 = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
 
 
 class Served:
-    """The gateway, in this process."""
+    """Gateway in the test process."""
 
     http: httpx.AsyncClient
     grpc: str
@@ -56,7 +56,7 @@ async def served(redis_server: EmbeddedRedis) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every read of a task, and every stream after its first event, raise an unexpected error."""
+    """Make every read of a task, and every stream after its first event, raise an unexpected error."""
 
     async def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError(SECRET)
@@ -70,7 +70,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only_a_reference(error: Any, log: pytest.LogCaptureFixture) -> None:
-    """Fail unless `error` is an internal error with a reference that the log explains."""
+    """Require that `error` is an internal error with a reference, and that the log contains the reference."""
     assert error.reason == "INTERNAL_ERROR"
     assert error.message == "Internal error"
     assert list(error.metadata) in (["reference"], [])
@@ -165,7 +165,7 @@ async def test_an_error_in_a_response_to_03_is_not_blamed_on_the_request(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(*_: Any, **__: Any) -> object:
-        return object()  # nothing that could be said in 0.3
+        return object()  # cannot be converted to protocol 0.3
 
     monkeypatch.setattr(handler.GatewayHandler, "_read", answer)
 

@@ -1,4 +1,4 @@
-"""Errors of authentication over gRPC, whose cause is only in the log."""
+"""Authentication errors over gRPC. Their cause is only in the log."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.support.waiting import LIMIT
 
 
 class Broken(Authenticator):
-    """Raises the given error."""
+    """Authenticator that raises the given error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__([])
         self._error = error
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
-        """Fails."""
+        """Raise the error."""
         raise self._error
 
 
 class Known(Authenticator):
-    """Knows every caller."""
+    """Authenticator that identifies every caller as the same user."""
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
         """Return the same identity for every caller."""
@@ -39,7 +39,7 @@ class Known(Authenticator):
 
 
 async def refused_by(error: Exception) -> Fault:
-    """Return the client's error if authentication raises `error`."""
+    """Return the error that a client receives if authentication raises `error`."""
     port = free_port()
     server = GrpcServer({}, "127.0.0.1", port, 1024, Broken(error))
     await server.start()

@@ -1,4 +1,4 @@
-"""Errors over gRPC: their data is in the metadata of their ErrorInfo, as in the other bindings."""
+"""Errors over gRPC: the metadata of the ErrorInfo contains their data, as in the other bindings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.fleet import free_port
 
 
 class Refuses(Authenticator):
-    """Refuses every call with one error."""
+    """Authenticator that refuses every call with the given error."""
 
     def __init__(self, error: A2AError) -> None:
         super().__init__([])
@@ -28,7 +28,7 @@ class Refuses(Authenticator):
 
 
 async def refused_with(error: A2AError, *, streams: bool = False) -> Fault:
-    """Return `error` as a client of gRPC receives it."""
+    """Return `error` as a gRPC client receives it."""
     port = free_port()
     server = GrpcServer({}, "127.0.0.1", port, 1024, Refuses(error))
     await server.start()

@@ -13,7 +13,7 @@ from a2a_celery.gateway.health import SingleCall
 
 @pytest.fixture
 def release() -> Iterator[Event]:
-    """Set to let the call go on; set at the end, so that no thread stays behind."""
+    """Event that lets the hanging call return. It is set after the test, so that no thread is left."""
     release = Event()
     yield release
     release.set()

@@ -23,14 +23,14 @@ from a2a_celery.gateway.middleware.bodies import read_bounded
 from tests.support.waiting import LIMIT, eventually_async
 
 TOO_MUCH = 1 << 23
-"""Bytes that no server takes as a part of one head or trailer; kernels' buffers are in it."""
+"""Number of bytes that a server must not accept in one head or trailer. The number allows for the kernel's buffers."""
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
 
 
 async def echo(request: Request) -> Response:
-    """Return the size of the body and the names of the headers, when the body is whole."""
+    """Read the whole body. Return its size and the names of the headers."""
     body = await read_bounded(request, TOO_MUCH)
     return JSONResponse({"size": len(body), "headers": sorted(request.headers)})
 
@@ -45,7 +45,7 @@ PROTOCOLS = {"h11": H11} | ({"httptools": HTTPTOOLS} if find_spec("httptools") e
 
 @pytest.fixture(params=PROTOCOLS.values(), ids=list(PROTOCOLS))
 async def address(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, int]]:
-    """The address of a server with one of the gateway's protocol classes."""
+    """Address of a server with each of the gateway's protocol classes."""
     routes = [Route("/", echo, methods=["POST"]), Route("/rpc", guard_rpc(rpc, TOO_MUCH), methods=["POST"])]
     config = uvicorn.Config(Starlette(routes=routes), http=request.param, log_config=None, lifespan="off")
     listening = socket.create_server(("127.0.0.1", 0))
@@ -62,7 +62,7 @@ async def address(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, in
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
-    """Return what the server sends until it closes the connection."""
+    """Return the bytes that the server sends until it closes the connection."""
     async with asyncio.timeout(LIMIT):
         with suppress(ConnectionError):
             return await reader.read()

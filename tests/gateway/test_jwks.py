@@ -12,7 +12,7 @@ import httpx
 import pytest
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
-from a2a_celery.crypto.jwk_sets import MAX_BYTES
+from a2a_celery.crypto.jwk_sets import MAX_JWKS_BYTES
 from a2a_celery.gateway.auth.keys import ASK_AGAIN_AFTER, REFRESH_EVERY, RETRY_AFTER, FetchedKeys, read_set
 from a2a_celery.gateway.auth.schemes import KeysUnavailable
 from tests.support.clocks import ManualClock
@@ -103,7 +103,7 @@ FAILURES: dict[str, Any] = {
     "no set": httpx.Response(200, json=[1]),
     "empty": httpx.Response(200, json={"keys": []}),
     "secrets": httpx.Response(200, json={"keys": [{"kty": "oct", "k": "c2VjcmV0LXNlY3JldA", "kid": "first"}]}),
-    "too much": httpx.Response(200, text=json.dumps({"keys": "x" * MAX_BYTES})),
+    "too much": httpx.Response(200, text=json.dumps({"keys": "x" * MAX_JWKS_BYTES})),
     "nested": httpx.Response(200, text="[" * 100_000),
 }
 

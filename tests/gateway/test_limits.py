@@ -14,6 +14,7 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import StoreUnavailable
+from a2a_celery.gateway import protocol_errors
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys, Operation, Scope
 from tests.support.clients import GRPC_V1, message_json
@@ -37,9 +38,15 @@ SECONDS = {
     "owner_bytes": 60,
     "store_bytes": 60,
 }
-"""When to come again; for tasks a second, where no run has ended yet."""
+"""Seconds of Retry-After by limit. Limits of tasks have one second as long as no run has ended."""
 
 ANONYMOUS = Scope("echo")
+
+
+@pytest.fixture(autouse=True)
+def no_refusal_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse requests without a delay. test_refusal_delay.py tests the delay."""
+    monkeypatch.setattr(protocol_errors, "MAX_DELAYED", 0)
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ async def first_sent(gateway: Limited, **message: Any) -> dict[str, Any]:
 
 
 def require_refusal(found: Refusal, limit: str, way: tuple[str, str, str]) -> None:
-    """Require that the client gets the limit and the time of a retry."""
+    """Require that the refusal contains the limit and the delay before a retry."""
     binding = way[0]
     assert found.status == ("RESOURCE_EXHAUSTED" if binding == "GRPC" else 429)
     assert max(1, SECONDS.get(limit, 1) - 40) <= int(found.retry_after) <= SECONDS.get(limit, 1)
@@ -236,7 +243,7 @@ async def test_of_two_gateways_one_gets_the_last_slot(
 
 
 async def read(gateway: Limited, tenant: str = "", of: str = "none") -> tuple[int, str]:
-    """A read that costs nothing but its token: its status, and when to come again."""
+    """Read a task at the cost of only the request's token. Return the status and the Retry-After of the response."""
     path = f"/agents/echo/{tenant}/tasks/{of}" if tenant else f"/tasks/{of}"
     answer = await gateway.http.get(path, headers={"A2A-Version": "1.0"})
     return answer.status_code, answer.headers.get("retry-after", "")
@@ -405,7 +412,7 @@ STREAM_WAYS = [way for way in WAYS if way[2] == "SendStreamingMessage"]
 
 
 def has_free_place(gateway: Limited) -> Callable[[], Awaitable[bool]]:
-    """Return a condition: the one place for a stream is free again."""
+    """Return a function that returns whether the only slot for a stream is free again."""
 
     async def is_free() -> bool:
         async with grpc.aio.insecure_channel(gateway.grpc) as channel:
@@ -421,7 +428,7 @@ def has_free_place(gateway: Limited) -> Callable[[], Awaitable[bool]]:
 
 
 def streamed(channel: grpc.aio.Channel) -> Any:
-    """Return the stream of a message that no worker takes."""
+    """Return the stream of a message whose run no worker executes."""
     request = ParseDict(message_json(), SendMessageRequest())
     return a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(request, metadata=GRPC_V1, timeout=60)
 

@@ -1,4 +1,4 @@
-"""Processes that share a port count in one folder: gauges of dead processes are removed, counters are not."""
+"""Metrics of processes that share a port and a folder: gauges of dead processes are removed, counters are kept."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LOOK = """
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.exposition import generate_latest
-from a2a_celery.telemetry.names import ours
-print(generate_latest(ours(MultiProcessCollector(None))).decode())
+from a2a_celery.telemetry.names import package_metrics
+print(generate_latest(package_metrics(MultiProcessCollector(None))).decode())
 """
 
 

@@ -62,7 +62,7 @@ def served(asgi: ASGIApp, root_path: str = "") -> httpx.AsyncClient:
     [
         (mounted, "", "/a2a"),
         (twice_mounted, "", "/api/a2a"),
-        (mounted, "/behind", "/behind/a2a"),  # as servers say it, whose paths begin with it
+        (mounted, "/behind", "/behind/a2a"),  # for servers whose paths include the root path
         (gateway, "/behind", "/behind"),
         (gateway, "", ""),
     ],
@@ -83,7 +83,7 @@ async def test_cards_lead_to_where_the_gateway_is_mounted(
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package whose module `tasks` has an agent."""
+    """Name of a package whose module `tasks` has an agent."""
     name = f"acme_{uuid4().hex[:8]}"
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").touch()

@@ -1,21 +1,31 @@
-"""Operator's API: who may use it, what it shows of the tasks of others, and what it changes."""
+"""Operator API: its permissions, the data of other owners' tasks that it shows, and the changes that it makes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
+from celery import Celery
+from celery.schedules import crontab
 
+from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.errors import ConfigError
 from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
 from a2a_celery.gateway.operator.api import PATH
-from a2a_celery.lifecycle.states import COMPLETED, WORKING
+from a2a_celery.gateway.operator.schedules import schedules
+from a2a_celery.gateway.operator.stored_tasks import MAX_FAILURES
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
+from a2a_celery.schedule_task import NAME
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Scope
+from a2a_celery.store.tasks.results import Created, TickSkipped
+from a2a_celery.store.tasks.schedules import Tick
 from a2a_celery.store.webhooks.deliveries import abandon_delivery
 from tests.support.clients import message_json
 from tests.support.credentials import api_key_entry
@@ -43,7 +53,7 @@ class Site:
         return await self.http.post(PATH + path, headers={"X-API-Key": key})
 
     async def sent(self) -> str:
-        """Let Bob send a message with a webhook, and return the id of its task."""
+        """Send a message with a webhook as Bob. Return the task's id."""
         hook = {"id": "a/hook", "url": "http://127.0.0.1:9/secret-address", "token": "secret-token"}
         configuration = {"returnImmediately": True, "taskPushNotificationConfig": hook}
         headers = {"A2A-Version": "1.0", "X-API-Key": "bob-key"}
@@ -72,7 +82,16 @@ async def site(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> As
         yield site
 
 
-READS = ("/overview", "/tasks", "/tasks/x", "/dead-letters", "/webhooks", "/workers")
+READS = (
+    "/overview",
+    "/tasks",
+    "/tasks/x",
+    "/dead-letters",
+    "/webhooks",
+    "/workers",
+    "/schedules",
+    "/tasks?phase=any&owner=bob",
+)
 WRITES = ("/dead-letters/x:requeue", "/webhooks/x/c:replay")
 
 
@@ -94,8 +113,8 @@ async def test_a_refused_requeue_changes_nothing(site: Site) -> None:
     answer = await site.post(f"/dead-letters/{task_id}:requeue", "bob-key")
 
     assert answer.status_code == 403
-    [letter] = (await site.get("/dead-letters")).json()["tasks"]
-    assert letter["id"] == task_id
+    [dead_letter] = (await site.get("/dead-letters")).json()["tasks"]
+    assert dead_letter["id"] == task_id
 
 
 @pytest.mark.parametrize(("operators", "expected"), [([], 403), (["ops"], 403), (["*"], 200)])
@@ -190,8 +209,8 @@ async def test_every_page_is_bounded_and_all_pages_have_all_tasks(site: Site) ->
 
 async def test_a_dead_letter_is_requeued_once_for_its_owner(site: Site) -> None:
     task_id = await site.dead_letter()
-    [letter] = (await site.get("/dead-letters")).json()["tasks"]
-    assert (letter["id"], letter["owner"], letter["state"]) == (task_id, "bob", "TASK_STATE_FAILED")
+    [dead_letter] = (await site.get("/dead-letters")).json()["tasks"]
+    assert (dead_letter["id"], dead_letter["owner"], dead_letter["state"]) == (task_id, "bob", "TASK_STATE_FAILED")
 
     first = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
     again = (await site.post(f"/dead-letters/{task_id}:requeue")).json()
@@ -217,14 +236,15 @@ async def test_what_is_no_dead_letter_is_not_requeued(site: Site, state: str) ->
 async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hidden(site: Site) -> None:
     task_id = await site.sent()
     cursor = await Webhooks(site.store, site.keys).one()
-    failure = {"reason": "answered 410", "status": 410, "answer": "the body of the receiver"}
+    failure: dict[str, str | int] = {"reason": "answered 410", "status": 410, "answer": "the body of the receiver"}
+    failure["address"] = "hooks.internal is 10.1.2.3"
     await site.store.run(abandon_delivery(site.keys, cursor, failure=failure))
 
     given_up = await site.get("/webhooks?state=dead")
     [webhook] = given_up.json()["webhooks"]
     assert (webhook["task"], webhook["id"], webhook["state"]) == (task_id, "a/hook", "dead")
     assert (webhook["reason"], webhook["status"]) == ("answered 410", 410)
-    for secret in ("secret-address", "secret-token", "the body"):
+    for secret in ("secret-address", "secret-token", "the body", "hooks.internal"):
         assert secret not in given_up.text
 
     replayed = await site.post(f"/webhooks/{task_id}/a%2Fhook:replay")
@@ -291,3 +311,109 @@ async def test_a_tenant_named_operator_keeps_its_tasks(
 
     assert answer.status_code == 200
     assert answer.json()["tasks"] == []
+
+
+NIGHTLY = Tick("nightly", round(datetime(2026, 11, 25, 2, tzinfo=UTC).timestamp() * 1_000_000))
+NEXT = replace(NIGHTLY, at_us=NIGHTLY.at_us + 86_400_000_000)
+
+
+async def pages(site: Site, query: str) -> list[list[str]]:
+    """Return the ids of the tasks on each page."""
+    found: list[list[str]] = []
+    cursor = 0
+    while cursor is not None:
+        page = (await site.get(f"/tasks?phase=any&{query}&cursor={cursor}")).json()
+        found.append([task["id"] for task in page["tasks"]])
+        cursor = page["next"]
+    return found
+
+
+async def test_open_and_ended_tasks_of_an_owner_are_listed_newest_first(site: Site) -> None:
+    ended = await site.seeds.ended(COMPLETED, scope=BOB)
+    waiting = await site.sent()
+    other = await site.seeds.created(Scope(agent="other", owner="bob"))
+    for scope in (Scope(agent="echo", owner="ann"), Scope(agent="echo", tenant="acme", owner="bob")):
+        await site.seeds.created(scope)
+
+    assert await pages(site, "owner=bob") == [[other, waiting, ended]]
+    assert await pages(site, "owner=bob&agent=echo") == [[waiting, ended]]
+    assert await pages(site, "owner=bob&state=TASK_STATE_COMPLETED") == [[ended]]
+    assert len((await pages(site, "owner=bob&tenant=acme"))[0]) == 1
+    assert await pages(site, "owner=nobody") == [[]]
+
+
+async def test_the_newest_failed_tasks_of_all_owners_are_listed(site: Site) -> None:
+    failed = [await site.seeds.ended(FAILED, scope=Scope(agent="echo", owner=str(i % 3))) for i in range(MAX_FAILURES)]
+    await site.seeds.ended(COMPLETED, scope=BOB)
+    lost = await site.dead_letter()
+
+    page = (await site.get("/tasks?phase=failed")).json()
+
+    assert [task["id"] for task in page["tasks"]] == [lost, *failed[:0:-1]], "the oldest one makes room"
+    assert page["next"] is None
+
+
+async def test_pages_have_each_task_of_an_owner(site: Site) -> None:
+    ids = [await site.seeds.created(BOB) for _ in range(120)]
+
+    found = await pages(site, "owner=bob")
+
+    assert [len(page) for page in found] == [50, 50, 20]
+    assert [task for page in found for task in page] == ids[::-1]
+
+
+async def test_tasks_of_a_schedule_are_listed_with_its_skipped_ticks(site: Site) -> None:
+    started = await site.seeds.ticked(NIGHTLY, BOB)
+    assert isinstance(started, Created)
+    assert isinstance(await site.seeds.ticked(NEXT, BOB), TickSkipped)
+
+    answer = (await site.get("/tasks?phase=any&schedule=nightly")).json()
+
+    assert [(task["id"], task["owner"]) for task in answer["tasks"]] == [(started.task.id, "bob")]
+    assert answer["skippedTicks"] == ["2026-11-26T02:00:00.000Z"]
+    assert (await site.get("/tasks?phase=any&schedule=other")).json() == {"tasks": [], "next": None, "skippedTicks": []}
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [("state=ended", "state"), ("schedule=x&owner=bob", "owner"), ("schedule=x&agent=echo", "agent")],
+)
+async def test_a_wrong_filter_is_named(site: Site, query: str, named: str) -> None:
+    answer = await site.get(f"/tasks?phase=any&{query}")
+
+    assert answer.status_code == 400
+    assert named in answer.json()["error"]["message"]
+
+
+async def reporter(turn: Turn) -> str:
+    return turn.text
+
+
+async def test_the_schedules_of_the_app_are_reported_with_what_became_of_their_ticks(
+    store: AsyncStore, keys: Keys
+) -> None:
+    app = Celery("scheduled", broker="memory://", set_as_current=False)
+    app.conf.beat_schedule = {
+        "clean": {"task": "clean", "schedule": 60},
+        "wrong": {"task": NAME, "schedule": 60, "kwargs": {"schedule": ["x"], "agent": "reporter"}},
+    }
+    a2a = A2A(app)
+    a2a.agent("reporter")(reporter)
+    a2a.schedule("nightly", crontab(hour=2, minute=0), "reporter", "make the report", owner="bob")
+    a2a.schedule("poll", 30, "reporter", "look", overlap="queue")
+    seeds = Seeds(store, keys)
+    started = await seeds.ticked(NIGHTLY, BOB)
+    await seeds.ticked(NEXT, BOB)
+    assert isinstance(started, Created)
+
+    nightly, poll = (await schedules(app, store, keys))["schedules"]
+
+    assert nightly["lastTask"]["id"] == started.task.id
+    assert nightly | {"lastTask": None} == {
+        "name": "nightly", "agent": "reporter", "owner": "bob", "tenant": "", "overlap": "skip", "when": "0 2 * * *",
+        "lastTask": None, "skippedTicks": 1, "lastSkippedTick": "2026-11-26T02:00:00.000Z",
+    }  # fmt: skip
+    assert poll == {
+        "name": "poll", "agent": "reporter", "owner": "", "tenant": "", "overlap": "queue", "when": "every 30 s",
+        "lastTask": None, "skippedTicks": 0, "lastSkippedTick": None,
+    }  # fmt: skip

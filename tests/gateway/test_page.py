@@ -22,7 +22,7 @@ UI = ROOT / "a2a_celery" / "gateway" / "ui"
 
 
 def client_of(redis_server: EmbeddedRedis, *, ui: bool, **settings: Any) -> httpx.AsyncClient:
-    """A client of a gateway with one agent, in this process."""
+    """Return a client of a gateway with one agent in the test process."""
     app = Celery("page", broker=redis_server.broker_url)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_ui=ui, **settings)
     a2a = A2A(app)
@@ -75,10 +75,33 @@ async def test_every_file_of_the_page_is_served_with_its_type_and_the_policy(cli
         assert {name: answer.headers[name] for name in HEADERS} == HEADERS
 
 
+@pytest.mark.parametrize(
+    ("accepted", "encoding"), [("br, gzip", "gzip"), ("gzip;q=0.5", "gzip"), ("br, gzip;q=0, *", None), ("", None)]
+)
+async def test_a_file_is_compressed_for_a_client_that_accepts_it(
+    client: httpx.AsyncClient, accepted: str, encoding: str | None
+) -> None:
+    answer = await client.get("/ui/style.css", headers={"Accept-Encoding": accepted})
+    same = await client.get(
+        "/ui/style.css", headers={"Accept-Encoding": accepted, "If-None-Match": answer.headers["etag"]}
+    )
+
+    assert answer.headers.get("content-encoding") == encoding
+    assert answer.content == (UI / "style.css").read_bytes()
+    assert answer.headers["vary"] == "Accept-Encoding"
+    assert same.status_code == 304
+
+
+def test_the_page_preloads_all_of_its_scripts() -> None:
+    preloaded = re.findall(r'rel="modulepreload" href="(.*?)"', (UI / "index.html").read_text())
+
+    assert preloaded == sorted(path.name for path in UI.glob("*.js") if path.name != "main.js")
+
+
 async def test_a_file_that_the_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
     first = await client.get("/ui/main.js")
     tag = first.headers["etag"]
-    again = await client.get("/ui/main.js", headers={"If-None-Match": f'"other", W/{tag}'})
+    again = await client.get("/ui/main.js", headers={"If-None-Match": f'"other", {tag}'})
     newer = await client.get("/ui/main.js", headers={"If-None-Match": '"of the last release"'})
 
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)

@@ -26,7 +26,7 @@ async def read(gateway: Limited, tenant: str = "") -> int:
 
 
 async def until_delayed(clock: ManualClock) -> None:
-    """Return when a response is delayed."""
+    """Wait until a response is delayed."""
 
     async def is_delayed() -> bool:
         return any(REFUSAL_DELAY / 2 <= seconds <= REFUSAL_DELAY for seconds in clock.waits)

@@ -43,7 +43,7 @@ REQUEST_TYPES = {
 
 @pytest.fixture
 async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
-    """A gateway with two agents and no worker."""
+    """Gateway with two agents, without a worker."""
     async with limited(store, redis_server.store_url, keys) as gateway:
         yield gateway
 
@@ -317,7 +317,7 @@ async def test_base64_of_any_kind_is_read(gateway: Limited, raw: str) -> None:
 
 
 NO_BASE64_OF_03 = ["no base64!", "AAAAA", "AA", "AA=A", "A===", "\u00e9AAA", "-_-_"]
-"""The last is URL-safe base64: the SDK's decoder of 0.3 drops its characters without a word."""
+"""Texts that are not base64. The last is URL-safe base64, whose characters the SDK's decoder for 0.3 silently drops."""
 
 
 @pytest.mark.parametrize("content", NO_BASE64_OF_03)

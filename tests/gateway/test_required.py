@@ -1,4 +1,4 @@
-"""Requests without a required field: the gateway refuses the same ones as the SDK, and names the missing fields."""
+"""Requests without a required field: the gateway refuses the same requests as the SDK, and names the missing fields."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEPTH = 4
 
 
 def filled(draw: Any, message: Proto, depth: int = 0) -> Any:
-    """`message`, with any of its fields filled or left out, maps and lists too."""
+    """Return `message` with a random subset of its fields filled, including maps and lists."""
     for field in message.DESCRIPTOR.fields:
         if depth > DEPTH or draw(st.integers(0, 3)) == 0:
             continue

@@ -54,7 +54,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 @pytest.fixture
 async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
-    """A gateway with a rate limit and no worker."""
+    """Gateway with a rate limit, without a worker."""
     async with limited(store, redis_server.store_url, keys, **SLOW) as gateway:
         yield gateway
 
@@ -196,7 +196,7 @@ async def test_a_task_at_the_start_of_a_stream_takes_tokens_and_its_new_events_t
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
 [RATE] = (float(found) for found in re.findall(r"A2A_OWNER_REQUESTS_PER_SECOND=(\d+)", PAGE))
-"""Rate that the documentation gives as an example. There is no limit by default."""
+"""Rate in the documentation's example. There is no limit by default."""
 
 
 async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: Limited, seeds: Seeds) -> None:

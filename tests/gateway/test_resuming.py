@@ -1,4 +1,4 @@
-"""Clients that resume a stream: they get what follows their last event, or the task if the store lost that event."""
+"""Resumed streams: clients receive the events after their last event, or the task if the store has lost that event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BINDINGS = ["HTTP+JSON", "JSONRPC", "JSONRPC 0.3", "GRPC"]
 
 @pytest.fixture
 async def gateway(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Limited]:
-    """A gateway with two agents and no worker."""
+    """Gateway with two agents, without a worker."""
     async with limited(store, redis_server.store_url, keys) as gateway:
         yield gateway
 

@@ -76,7 +76,7 @@ async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **
 
 @pytest.fixture
 async def site(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> AsyncIterator[Site]:
-    """A gateway without limits."""
+    """Gateway without limits."""
     async with serving(store, redis_server, keys) as site:
         yield site
 
@@ -219,3 +219,19 @@ async def test_a_signal_counts_as_a_request_and_its_bytes_are_limited(
     async with serving(store, redis_server, keys, owner_max_stored_bytes=5_000) as site:
         task_id = await site.ann.task()
         assert (await site.ann.signal(task_id, {"name": "go", "payload": "x" * 5_000})).status_code == 429
+
+
+async def test_above_the_watermark_a_signal_is_refused(
+    store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys
+) -> None:
+    async with serving(store, redis_server, keys, store_watermark=None) as site:
+        task_id = await site.ann.task()
+    await store.redis.config_set("maxmemory", "1gb")
+    try:
+        async with serving(store, redis_server, keys, store_watermark=1e-5) as site:
+            reply = await site.ann.signal(task_id, {"name": "go"})
+    finally:
+        await store.redis.config_set("maxmemory", "0")
+
+    assert (reply.status_code, reply.json()["error"]["details"][0]["metadata"]["limit"]) == (429, "memory")
+    assert not await store.redis.exists(keys.task(task_id).signals)

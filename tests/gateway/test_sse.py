@@ -65,7 +65,7 @@ async def stream_pages(*pages: list[StreamEvent], error: Exception | None = None
 
 
 class Endless:
-    """Pages without an end, which record whether they were closed."""
+    """Endless pages that record whether they were closed."""
 
     def __init__(self) -> None:
         self.closed = False

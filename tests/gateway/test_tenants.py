@@ -1,4 +1,4 @@
-"""Tenant of a message, wherever its request names it."""
+"""Tenant of a message, in each place where a request may name it."""
 
 from __future__ import annotations
 

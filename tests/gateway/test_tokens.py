@@ -1,4 +1,4 @@
-"""Bearer tokens: valid ones are accepted, all others are refused however they are made."""
+"""Bearer tokens: valid tokens are accepted, and all others are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tokens(keys: StaticKeys | None = None, *algorithms: str, **options: Any) -> 
 
 
 async def identified(scheme: BearerTokens, given: str) -> Identity | None:
-    """Return the identity that `scheme` gives to an Authorization header."""
+    """Return the identity that `scheme` derives from an Authorization header."""
     return await scheme.identify(PresentedCredentials(lambda name: [given] if name == "authorization" else [], None))
 
 
@@ -121,19 +121,19 @@ def encoded(part: Any) -> str:
 
 
 def altered(change: Callable[[list[str]], list[str]]) -> str:
-    """Return a good token with changed parts."""
+    """Return a valid token whose parts are modified by `change`."""
     return ".".join(change(token(KEY, "RS256").split(".")))
 
 
 def hmac_by_public_key() -> str:
-    """Return a token that is signed with the public key as the secret of an HMAC, a known attack."""
+    """Return a token that is signed with the public key as an HMAC secret, which is a known attack."""
 
     text = f"{encoded({'alg': 'HS256', 'kid': 'first'})}.{encoded(claims())}"
     return f"{text}.{encoded(hmac.new(PEM, text.encode(), hashlib.sha256).digest())}"
 
 
 def signed(header: dict[str, Any]) -> str:
-    """Return good claims with any header and a good signature."""
+    """Return a token with `header`, valid claims and a valid signature."""
     text = f"{encoded(header)}.{encoded(claims())}"
     assert isinstance(KEY.private_key, RSAPrivateKey)
     return f"{text}.{encoded(KEY.private_key.sign(text.encode(), PKCS1v15(), SHA256()))}"

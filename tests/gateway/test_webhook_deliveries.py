@@ -1,4 +1,4 @@
-"""Deliveries, replays and pings, which the owner of a webhook reads and requests over HTTP. No watcher posts here."""
+"""Deliveries, replays and pings that the owner of a webhook reads and requests over HTTP. No watcher runs."""
 
 from __future__ import annotations
 

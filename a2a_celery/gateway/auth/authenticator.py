@@ -18,12 +18,12 @@ from .tokens import BearerTokens
 REALM = "a2a"
 
 FAILURES_PER_SECOND = 50
-"""Number of failed authentications per second in a process whose errors are sent at once. Further errors are
+"""Number of failed authentications per second for which a gateway process sends the error at once. Further errors are
 delayed."""
 
 
 class Authenticator:
-    """Authenticator of callers. The first of `schemes` that finds credentials of its kind decides.
+    """Authenticator of callers. The first scheme in `schemes` that finds its kind of credentials decides.
 
     Bearer tokens and API keys are checked before a proxy's header, because a service mesh sets its header on every
     request, even on a request with a user's token.
@@ -58,14 +58,14 @@ class Authenticator:
             if isinstance(scheme, ProxyIdentity):
                 scheme.require_trusted_proxy(presented)
         for scheme in self.schemes:
-            found = await scheme.identify(presented)
-            if found is not None:
-                return found
+            identity = await scheme.identify(presented)
+            if identity is not None:
+                return identity
         raise CredentialsRefused(RefusalReason.MISSING)
 
     @property
     def accepts_client_credentials(self) -> bool:
-        """Return True if clients can send credentials themselves, rather than only through a proxy."""
+        """Return True if a scheme accepts credentials that clients send themselves instead of through a proxy."""
         return any(not isinstance(scheme, ProxyIdentity) for scheme in self.schemes)
 
     def challenges(self, *, bad_token: bool = False) -> str:

@@ -5,7 +5,8 @@ sites:
 
 * **Cross-origin requests.** A request that may change something is refused if a page of another origin sent it.
 * **DNS rebinding.** A request is refused if its ``Host`` is a name that an attacker can register and point at the
-  gateway. IP addresses, names without a dot and names under a private suffix are accepted.
+  gateway. IP addresses, names without a dot, names under a private suffix and configured names are accepted, and any
+  ``Host`` if a surrounding application has authenticated the caller.
 
 Clients other than browsers send neither ``Sec-Fetch-Site`` nor ``Origin``, and pass the first check.
 
@@ -68,7 +69,7 @@ class CrossOriginProtection:
         self._rpc = rpc
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, or refuse it."""
+        """Call the application, or refuse a request that a page of another site may have caused."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

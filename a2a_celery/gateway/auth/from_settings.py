@@ -68,7 +68,8 @@ def _require_unset(settings: Settings, names: tuple[str, ...], reason: str) -> N
 
 
 def require_grpc_authentication(settings: Settings) -> None:
-    """Raise ConfigError for an open gRPC port next to an application that may authenticate its HTTP callers."""
+    """Raise ConfigError for a gRPC port without authentication if the surrounding application may authenticate HTTP
+    callers."""
     if (
         settings.grpc_port is None
         or settings.grpc_without_authentication
@@ -154,7 +155,7 @@ TOKENS = ("http_auth_security_scheme", "oauth2_security_scheme", "open_id_connec
 
 
 def secured(agent: Agent, authenticator: Authenticator | None) -> Agent:
-    """Return `agent` with the security schemes of the settings on its cards. A card that declares schemes keeps them.
+    """Return `agent` with the configured security schemes on the agent's cards. A card keeps schemes that it declares.
 
     Raises:
         ConfigError: The declared schemes do not match the settings.
@@ -203,16 +204,16 @@ def _require_agreement(card: AgentCard, authenticator: Authenticator, agent: str
             )
 
 
-def _agree(declared: SecurityScheme, ours: SecurityScheme) -> bool:
-    """Return True if the scheme `ours` accepts credentials for the scheme `declared`."""
+def _agree(declared: SecurityScheme, configured: SecurityScheme) -> bool:
+    """Return True if the scheme `configured` accepts credentials for the scheme `declared`."""
     kind = declared.WhichOneof("scheme")
-    if ours.HasField("http_auth_security_scheme"):
+    if configured.HasField("http_auth_security_scheme"):
         http = declared.http_auth_security_scheme
         return kind in TOKENS and (kind != TOKENS[0] or http.scheme.lower() == BearerTokens.challenge.lower())
-    if ours.HasField("api_key_security_scheme"):
-        theirs, here = declared.api_key_security_scheme, ours.api_key_security_scheme
+    if configured.HasField("api_key_security_scheme"):
+        theirs, here = declared.api_key_security_scheme, configured.api_key_security_scheme
         return bool(theirs.location.lower() == here.location and theirs.name.lower() == here.name.lower())
-    return bool(kind == ours.WhichOneof("scheme"))
+    return bool(kind == configured.WhichOneof("scheme"))
 
 
 def _names(authenticator: Authenticator) -> str:

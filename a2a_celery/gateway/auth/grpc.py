@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
@@ -22,14 +22,17 @@ caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Interceptor that refuses unauthenticated callers before their request is read from the connection.
+    """Interceptor that refuses a caller before its request is read from the connection: an unauthenticated caller, and
+    one that `admit` refuses.
 
     gRPC reads the request of a unary handler before it calls the handler. Each method is therefore served by a handler
-    for a stream of requests, which reads the single request of the call. The wire format is the same.
+    for a stream of requests. This handler reads the single request of the call. The wire format is the same.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
+        """Create the interceptor. `admit` is called with the owner of each call, and may raise LimitExceededError."""
         self._authenticator = authenticator
+        self._admit = admit
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
         """Return the method's handler with authentication, or None for a method that is not served."""
@@ -51,7 +54,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         return grpc.stream_unary_rpc_method_handler(unary, None, method.response_serializer)
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Authenticate the caller, then return the request."""
+        """Authenticate and admit the caller, then return the request."""
         await self._authenticate(context)
         body: Any = await context.read()
         if not isinstance(body, bytes):
@@ -61,7 +64,10 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
-            caller.set(await self._authenticator.identify(presented(context)))
+            identity = await self._authenticator.identify(presented(context))
+            caller.set(identity)
+            if identity is not None and self._admit is not None:
+                await self._admit(identity.owner)
         except AuthenticationError as e:
             await abort(protocol_error(e), context)
         except Exception as e:  # gRPC would send the exception's text

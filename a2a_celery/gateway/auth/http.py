@@ -73,7 +73,7 @@ def error_response(connection: HTTPConnection, error: A2AError, rpc: Set[str]) -
 
 
 def _path(connection: HTTPConnection) -> str:
-    """Return the path within this application, which may be mounted in another."""
+    """Return the path within this application, which may be mounted in another application."""
     path: str = connection.scope["path"]
     return path.removeprefix(connection.scope.get("root_path", ""))
 
@@ -85,6 +85,6 @@ class PeerAddressMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request."""
+        """Save the address of the connection in `scope`, and call the application."""
         scope[PEER] = scope.get("client")
         await self._app(scope, receive, send)

@@ -1,4 +1,5 @@
-"""Keys that verify bearer tokens: from the settings, or from an issuer's JWKS endpoint and refreshed in the background.
+"""Keys that verify bearer tokens, from the settings or from the issuer's JWKS endpoint. Keys of an endpoint are
+refreshed in the background.
 
 Source: RFC 7517, section 5.
 """
@@ -35,7 +36,7 @@ KEY_TYPES = {
 CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 MIN_RSA_BITS = 2048
-"""Source: RFC 7518, section 3.3."""
+"""Minimum length of an RSA key, in bits. Source: RFC 7518, section 3.3."""
 
 MAX_KEYS = 100
 
@@ -69,8 +70,8 @@ class KeySet:
         return len(self._keys)
 
     def named(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key with the id `kid` if that key fits `algorithm`, or None. For a token without a key id, return
-        the only key that fits."""
+        """Return the key with the id `kid` if it fits `algorithm`, or None. For a token without a key id, return the
+        only fitting key."""
         fit = [key for key in self._keys if fits(key, algorithm)]
         if kid is None:
             return fit[0] if len(fit) == 1 else None
@@ -78,7 +79,7 @@ class KeySet:
 
 
 class StaticKeys:
-    """Keys from the settings. If `nameless`, the single key verifies every token, whatever key id the token names."""
+    """Keys from the settings. If `nameless`, the single key verifies every token regardless of the token's key id."""
 
     def __init__(self, keys: KeySet, *, nameless: bool = False) -> None:
         self._keys = keys
@@ -196,7 +197,7 @@ REFRESH_EVERY = 300.0
 """Seconds between two refreshes. A withdrawn key is accepted until the next refresh."""
 
 RETRY_AFTER = 5.0
-"""Seconds between two fetches until a fetch succeeds."""
+"""Seconds between two fetches until the first fetch succeeds."""
 
 ASK_AGAIN_AFTER = 30.0
 """Minimum seconds between two fetches for unknown keys. The limit is needed because a caller can invent key ids."""
@@ -233,7 +234,11 @@ class FetchedKeys:
                     await task
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key of a token, or None if the issuer has no such key."""
+        """Return the key with the id `kid` for `algorithm`, or None if the issuer has no such key.
+
+        Raises:
+            KeysUnavailable: No fetch has succeeded yet.
+        """
         if self._is_late():
             await self._fetch()
         key = self._named(kid, algorithm)
@@ -280,7 +285,7 @@ class FetchedKeys:
             self._keys = read_set(await fetch_jwk_set(self._url, self._transport, self._clock))
         except Exception as e:  # after any error, the known keys stay valid and the next fetch tries again
             log_fields = about(Action.KEYS_NOT_FETCHED)
-            known = "the known keys stay valid" if self._keys is not None else "no bearer token can be verified"
+            effect = "the known keys stay valid" if self._keys is not None else "no bearer token can be verified"
             logger.warning(
-                "the keys at %s were not fetched (%s); %s", self._url, fetch_failure(e), known, extra=log_fields
+                "the keys at %s were not fetched (%s); %s", self._url, fetch_failure(e), effect, extra=log_fields
             )

@@ -1,4 +1,5 @@
-"""Authentication schemes: their interface, API keys, mutual TLS terminated at a proxy, and the identity of a caller."""
+"""Interface of authentication schemes, two implementations (API keys, mutual TLS terminated at a proxy), and caller
+identities."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ MAX_OWNER_LENGTH = 256
 
 @dataclass(frozen=True, slots=True)
 class Identity(BaseUser, User):
-    """Authenticated caller, usable as a user of Starlette and of the SDK.
+    """Authenticated caller. Starlette and the SDK accept the object as a user.
 
-    The same `owner` is the same caller in every scheme. `tenants` are the allowed tenants ("" for requests without a
-    tenant), or None for all.
+    An `owner` is the same caller in every scheme. `tenants` are the allowed tenants ("" for requests without a tenant),
+    or None for all tenants.
     """
 
     owner: str
@@ -104,7 +105,7 @@ class PresentedCredentials:
     values: Callable[[str], Sequence[str]]
     peer: str | None
 
-    def only(self, name: str) -> str | None:
+    def single(self, name: str) -> str | None:
         """Return the value of the header `name`, or None if it is missing or empty.
 
         Raises:
@@ -170,11 +171,11 @@ class ApiKeys:
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
         """Return the owner of the key, or None if the request has no key. Checking an unknown key takes as long as
         checking a known key."""
-        key = presented.only(self._header)
+        key = presented.single(self._header)
         if key is None:
             return None
         hashed = sha256(key.encode()).digest()
-        identities = [identity for known, identity in self._known.items() if compare_digest(known, hashed)]
+        identities = [identity for digest, identity in self._known.items() if compare_digest(digest, hashed)]
         if not identities:
             raise CredentialsRefused(RefusalReason.API_KEY)
         return identities[0]
@@ -193,7 +194,7 @@ OWN_SITE = ("same-origin", "none")
 
 
 class ProxyIdentity:
-    """Authentication by the identity in `header`, which only the proxies in `networks` may send.
+    """Authentication by the identity in `header`. Only the proxies in `networks` may send this header.
 
     If any other address sends the header, the request is refused, because a proxy is missing or forwards the headers of
     clients.
@@ -216,10 +217,10 @@ class ProxyIdentity:
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
         """Return the subject of the certificate, or None if the header is missing."""
         self.require_trusted_proxy(presented)
-        subject = presented.only(self._header)
+        subject = presented.single(self._header)
         if subject is None:
             return None
-        if presented.values("sec-fetch-site") and presented.only("sec-fetch-site") not in OWN_SITE:
+        if presented.values("sec-fetch-site") and presented.single("sec-fetch-site") not in OWN_SITE:
             raise CredentialsRefused(RefusalReason.OTHER_SITE)
         if not is_owner(subject):
             raise CredentialsRefused(RefusalReason.OWNER)

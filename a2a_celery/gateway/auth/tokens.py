@@ -65,14 +65,14 @@ class BearerTokens:
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
         """Return the owner that the token names, or None if the request has no bearer token."""
-        scheme, _, token = (presented.only("authorization") or "").partition(" ")
+        scheme, _, token = (presented.single("authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         return self._identity(await self._verified(token.strip()))
 
     async def _verified(self, token: str) -> Mapping[str, Any]:
-        """Return the claims of `token`. Errors are raised without their cause (`from None`), because the text of the
-        cause may contain the token."""
+        """Return the claims of `token`. Errors are raised without a cause (`from None`), because the cause's text may
+        contain the token."""
         kid, algorithm = self._header(token)
         key = await self.keys.find(kid, algorithm)
         if key is None:
@@ -108,7 +108,7 @@ class BearerTokens:
     def _signed(self, token: str, key: Key, algorithm: str) -> dict[str, Any]:
         try:
             return jwt.decode(token, key, algorithms=[algorithm], registry=self._registry).claims
-        except Exception:  # see above
+        except Exception:  # the token is untrusted and may have any form
             raise _bad(RefusalReason.SIGNATURE) from None
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
@@ -121,7 +121,7 @@ class BearerTokens:
 
 
 def _tenants(claim: object) -> frozenset[str]:
-    """Return the tenants of a claim, which is a list or a single tenant; "" stands for no tenant. Values that are not
+    """Return the tenants in a claim with a list or a single tenant. "" stands for no tenant. Values that are not
     strings are ignored."""
     values = claim if isinstance(claim, list) else [claim]
     return frozenset(value for value in values if isinstance(value, str))

@@ -1,4 +1,4 @@
-"""HTTP endpoints of all bindings: call contexts, error responses, body checks, disconnects, limits and Retry-After.
+"""Common code of the HTTP bindings: call contexts, error responses, body checks, disconnects, limits and Retry-After.
 
 The SDK alone would read a body of any size and media type, would not count a request that it cannot parse, and would
 send limit errors with the status of their error class.
@@ -29,7 +29,7 @@ from ...integrations.starlette import drop_body
 from ..auth.schemes import Identity
 from ..cards import ADDRESS
 from ..handler import GatewayHandler
-from ..middleware.bodies import CHARGE, read_bounded, require_json
+from ..middleware.bodies import BODIES, CHARGE, ArrivingBodies, read_bounded, require_json
 from ..middleware.disconnect import CLIENT_CLOSED_REQUEST, cancel_on_disconnect
 from ..middleware.extensions import CARDS, Endpoint
 from ..operations.limits import METER, ResponseMeter
@@ -40,37 +40,41 @@ from .json_results import one_line
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
 
 
-def asked_version(request: HTTPConnection) -> str:
-    """Return the protocol version in the header or the query of `request`, or "" if it names none."""
+def requested_version(request: HTTPConnection) -> str:
+    """Return the protocol version in the header or the query of `request`, or "" if `request` names no version."""
     return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER, "")
 
 
-def require_version(asked: str, served: str) -> None:
-    """Raise VersionNotSupportedError unless protocol version `served` can serve a request for the version `asked`.
+def require_version(requested: str, served: str) -> None:
+    """Raise VersionNotSupportedError unless protocol version `served` can serve a request for the version `requested`.
 
     Only the major and minor numbers count. A request without a version is a request for 0.3.
     """
-    if served_as(asked) == served:
+    if served_as(requested) == served:
         return
-    problem = f"A2A version {asked[:MAX_ID_LENGTH]!r} is not served here" if asked else "No A2A version means 0.3"
-    raise VersionNotSupportedError(f"{problem}: send A2A-Version: {served}", data={"version": asked[:MAX_ID_LENGTH]})
+    problem = (
+        f"A2A version {requested[:MAX_ID_LENGTH]!r} is not served here" if requested else "No A2A version means 0.3"
+    )
+    raise VersionNotSupportedError(
+        f"{problem}: send A2A-Version: {served}", data={"version": requested[:MAX_ID_LENGTH]}
+    )
 
 
-def served_as(asked: str) -> str:
-    """Return the major and minor number of the version `asked`, or "" if `asked` is not a version."""
-    numbers = _VERSION.fullmatch(asked or PROTOCOL_VERSION_0_3)
+def served_as(requested: str) -> str:
+    """Return the major and minor number of the version `requested`, or "" if `requested` is not a version."""
+    numbers = _VERSION.fullmatch(requested or PROTOCOL_VERSION_0_3)
     return f"{int(numbers[1])}.{int(numbers[2])}" if numbers else ""
 
 
 class HttpCallContextBuilder(DefaultServerCallContextBuilder):
-    """Call context builder that adds the address of the agent and the lists that a binding and a handler share."""
+    """Call context builder that adds the agent's address, and lists that the binding shares with the handler."""
 
     def __init__(self, path: str, version: str = PROTOCOL_VERSION_1_0) -> None:
         self._path = path
         self._version = version
 
     def build_user(self, request: Request) -> User:
-        """Return the caller that this gateway, or the application around it, has authenticated."""
+        """Return the caller that this gateway or the surrounding application has authenticated."""
         user = request.scope.get("user")
         return user if isinstance(user, Identity) else super().build_user(request)
 
@@ -80,11 +84,11 @@ class HttpCallContextBuilder(DefaultServerCallContextBuilder):
         Raises:
             VersionNotSupportedError: The request names another version.
         """
-        asked = asked_version(request)
-        require_version(asked, self._version)
+        version = requested_version(request)
+        require_version(version, self._version)
         context = super().build(request)
         # the SDK checks the version too, but not its minor number
-        context.state["headers"][VERSION_HEADER.lower()] = asked or self._version
+        context.state["headers"][VERSION_HEADER.lower()] = version or self._version
         context.state[CARDS] = request.scope.setdefault(CARDS, [])
         context.state[ADDRESS] = lambda: (str(request.base_url), self._path)
         context.state[EVENT_IDS] = request.scope.setdefault(EVENT_IDS, [])
@@ -128,6 +132,9 @@ def rpc_error_info(reason: str) -> dict[str, Any]:
     return {"@type": ERROR_INFO_TYPE, "reason": reason, "domain": A2A_DOMAIN, "metadata": {}}
 
 
+ARRIVING = ArrivingBodies()
+"""Bodies that this process receives, over all agents and bindings."""
+
 SMALL_BODY = 1 << 12
 """Maximum bytes of a body that is read without checking first that the caller has a token."""
 
@@ -137,7 +144,10 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
 
     async def guarded(request: Request) -> Response:
         try:
-            await require_json(request, max_bytes)
+            with ARRIVING.one_of(CALLERS.build_user(request).user_name) as count:
+                await require_json(request, max_bytes, count=count)
+        except LimitExceededError as e:
+            return _refused_arrival(request, e, rpc_error)
         except RequestTooLargeError as e:
             return rpc_envelope_error(
                 JSONRPCError(code=-32600, message=str(e), data=[rpc_error_info("REQUEST_TOO_LARGE")])
@@ -162,10 +172,13 @@ def guard_rest(
     def guard(endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
             try:
-                if request.method in ("POST", "PUT", "PATCH"):
-                    await require_json(request, max_bytes, may_be_empty=True)
-                else:  # the body is unused, but the SDK reads it before it streams
-                    await read_bounded(request, max_bytes)
+                with ARRIVING.one_of(CALLERS.build_user(request).user_name) as count:
+                    if request.method in ("POST", "PUT", "PATCH"):
+                        await require_json(request, max_bytes, may_be_empty=True, count=count)
+                    else:  # the body is unused, but the SDK reads it before it streams
+                        await read_bounded(request, max_bytes, count)
+            except LimitExceededError as e:
+                return _refused_arrival(request, e, rest_error)
             except (RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError) as e:
                 return rest_error(e)
             except ClientDisconnect:
@@ -187,10 +200,11 @@ def guard_rest(
 def count_unparsed(
     endpoint: Endpoint, handler: GatewayHandler, format_error: Callable[[A2AError], JSONResponse]
 ) -> Endpoint:
-    """Return an endpoint that also takes tokens for large bodies and results, and for requests that fail before they
-    reach an operation of `handler`.
+    """Return an endpoint that also charges the caller's rate limit for large bodies and results, and for requests that
+    fail before they reach an operation of `handler`.
 
-    A caller without a token gets an error before a large body is read. `format_error` formats the error.
+    A caller without a token gets an error before a large body is read. `format_error` formats the error. Without a rate
+    limit, return `endpoint` unchanged.
     """
     limits, agent = handler.limits, handler.agent.name
     if not limits.counts_requests:
@@ -219,6 +233,16 @@ def count_unparsed(
 def _may_be_large(request: Request) -> bool:
     declared = request.headers.get("content-length", "0" if request.method == "GET" else "")
     return not declared.isdigit() or int(declared) > SMALL_BODY
+
+
+def _refused_arrival(
+    request: Request, error: LimitExceededError, format_error: Callable[[A2AError], JSONResponse]
+) -> Response:
+    """Return the response for a body that `ARRIVING` refused. `count_unparsed` handles the owner's rate limit."""
+    if (error.data or {}).get("limit") != BODIES:
+        raise error
+    record_limit_error(request.scope.setdefault(RETRY_SECONDS, []), error)
+    return with_retry_after(format_error(error), request)
 
 
 async def _answered(endpoint: Endpoint, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""gRPC binding of the protocols 1.0 and 0.3, on one port for all agents: the request's tenant names the agent.
+"""gRPC binding of the protocols 1.0 and 0.3, on one port for all agents. The request's tenant names the agent.
 
 Needs the extra ``grpc``. The fields of a large request are counted before the request is parsed.
 """
@@ -9,6 +9,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
+from functools import cache, partial
 from typing import Any
 
 import grpc.aio
@@ -29,6 +30,7 @@ from ...acceptance.validation import MAX_JSON_VALUES, check_values
 from ..auth.authenticator import Authenticator
 from ..auth.grpc import AuthenticationInterceptor, caller
 from ..handler import GatewayHandler
+from ..middleware.bodies import parse_soon, run_in_thread
 from ..middleware.extensions import active_extensions
 from ..operations.limits import METER, ResponseMeter
 from ..protocol_errors import REACHED
@@ -40,11 +42,11 @@ from .shared_address import choose_agent
 MAX_VARINT_BYTES = 10
 
 
-def has_more_fields(body: bytes, message: Descriptor, limit: int) -> bool:
-    """Return True if `body`, a serialized `message`, has more than `limit` fields, including those of nested messages.
+def count_fields(body: bytes, message: Descriptor, limit: int) -> int:
+    """Return the number of fields of `body`, a serialized `message`, including the fields of nested messages.
 
-    The result is also True for a body that is malformed or has groups, which A2A does not use, because the parser could
-    create many objects before it refuses such a body.
+    The result is ``limit + 1`` if there are more than `limit` fields, if the body is malformed, and if it has groups,
+    which A2A does not use. The parser could create many objects before it refuses such a body.
     """
     count = 0
     pending = [(0, len(body), message)]
@@ -54,7 +56,7 @@ def has_more_fields(body: bytes, message: Descriptor, limit: int) -> bool:
             while position < end:
                 count += 1
                 if count > limit:
-                    return True
+                    return limit + 1
                 tag, position = _read_varint(body, position)
                 match tag & 7:
                     case 0:  # a varint
@@ -70,12 +72,12 @@ def has_more_fields(body: bytes, message: Descriptor, limit: int) -> bool:
                     case 5:  # 32 bits
                         position += 4
                     case _:
-                        return True
+                        return limit + 1
                 if position > end:
-                    return True
+                    return limit + 1
     except (IndexError, ValueError):
-        return True
-    return False
+        return limit + 1
+    return count
 
 
 def _read_varint(body: bytes, position: int) -> tuple[int, int]:
@@ -99,7 +101,7 @@ MAX_CONCURRENT_CALLS = 10_000
 """Maximum concurrent calls of a gateway process, streams included. Further calls fail with RESOURCE_EXHAUSTED."""
 
 MAX_FIELDS = 5 * MAX_JSON_VALUES
-"""Maximum protobuf fields of a request. A value in a Struct takes four or five."""
+"""Maximum number of protobuf fields of a request. A JSON value in a Struct takes four or five fields."""
 
 MAX_SMALL_BODY = 1 << 16
 """Maximum bytes of a request whose fields are not counted, because a request of this size cannot exceed
@@ -125,8 +127,8 @@ _call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
 
 
 class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
-    """Call context builder that adds the metadata as headers, and checks the version (A2A specification 3.6) as the SDK
-    does not."""
+    """Call context builder that adds the metadata as headers and, unlike the SDK's, checks the version (A2A
+    specification 3.6)."""
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -148,7 +150,7 @@ class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
 
 
 class GrpcBinding(grpc_handler.GrpcHandler):
-    """Servicer of protocol 1.0 whose errors carry all of their details; see `grpc_errors`."""
+    """Servicer of protocol 1.0 that sends errors with all details; see `grpc_errors`."""
 
     async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """End the call with `error`."""
@@ -156,8 +158,8 @@ class GrpcBinding(grpc_handler.GrpcHandler):
 
 
 class LegacyGrpcBinding(CompatGrpcHandler):
-    """Servicer of protocol 0.3, whose errors have no typed details. The trailing metadata of a limit error contains the
-    retry delay."""
+    """Servicer of protocol 0.3 that sends errors without typed details. The trailing metadata of a limit error contains
+    the retry delay."""
 
     def __init__(self, request_handler: RequestHandler, context_builder: GrpcCallContextBuilder) -> None:
         super().__init__(request_handler, context_builder)
@@ -174,8 +176,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. gRPC would send the
     exception's text.
 
-    A call that fails before it reaches an operation also takes a token of its caller. Large requests and results take
-    more. `handler` may be any of the served handlers.
+    A call that fails before it reaches an operation also counts against the caller's rate limit. Large requests and
+    results cost more. `handler` may be any of the served handlers. Without a handler, neither failed calls nor large
+    requests are charged.
     """
 
     def __init__(self, handler: GatewayHandler | None = None) -> None:
@@ -186,12 +189,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         method = await continuation(details)
         if method is None:
             return None
-        parse = _bounded(method.request_deserializer, details.method)
+        parse, request = method.request_deserializer, _request_of(details.method)
 
         async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
-                await self._charge(body)
-                return await method.unary_unary(parse(body), context)
+                await self._charge(body, request)
+                return await method.unary_unary(await parse_soon(len(body), parse, body), context)
             except grpc.aio.AbortError as e:
                 await self._count(e)
                 raise
@@ -202,8 +205,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         async def stream(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
             try:
-                await self._charge(body)
-                async with aclosing(method.unary_stream(parse(body), context)) as events:
+                await self._charge(body, request)
+                parsed = await parse_soon(len(body), parse, body)
+                async with aclosing(method.unary_stream(parsed, context)) as events:
                     async for event in events:
                         await _pay()
                         yield event
@@ -219,13 +223,20 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return grpc.unary_stream_rpc_method_handler(stream, None, method.response_serializer)
         return grpc.unary_unary_rpc_method_handler(unary, None, method.response_serializer)
 
-    async def _charge(self, body: bytes) -> None:
-        """Take the tokens for `body`. Raise LimitExceededError if its caller has too few."""
+    async def _charge(self, body: bytes, request: Descriptor) -> None:
+        """Charge the caller's rate limit for `body`, a serialized `request`.
+
+        Raises:
+            LimitExceededError: The caller has too few tokens.
+            InvalidParamsError: The body has too many fields, or is malformed.
+        """
         if self._handler is not None:
-            limits, agent = self._handler.limits, self._handler.agent.name
-            if len(body) > MAX_SMALL_BODY:
-                await limits.require_token(agent, _owner())
-            await limits.charge_body(agent, _owner(), len(body))
+            await self._handler.limits.charge_body(self._handler.agent.name, _owner(), len(body))
+        is_large = len(body) > MAX_SMALL_BODY
+        if is_large and await run_in_thread(count_fields, body, request, MAX_FIELDS) > MAX_FIELDS:
+            raise InvalidParamsError(
+                f"The request has more than {MAX_FIELDS} fields, or is not well-formed: send large data as a file part"
+            )
 
     async def _count(self, error: Exception) -> Exception:
         """Return `error`, or a limit error if the call reached no operation and its caller has no token left."""
@@ -241,7 +252,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 async def _pay() -> None:
-    """Take the tokens for the result of the current call."""
+    """Charge the caller's rate limit for the result of the current call."""
     call = _call.get()
     if call is not None:
         await call.state[METER].pay()
@@ -253,19 +264,11 @@ def _owner() -> str:
     return "" if identity is None else identity.owner
 
 
-def _bounded(parse: Callable[[bytes], Any], path: str) -> Callable[[bytes], Any]:
-    """Return `parse`, the request parser of the method at `path`, with a limit on the number of fields."""
+@cache
+def _request_of(path: str) -> Descriptor:
+    """Return the type of the request of the method at `path`."""
     service, _, name = path.removeprefix("/").rpartition("/")
-    request = POOL.FindServiceByName(service).methods_by_name[name].input_type
-
-    def parse_bounded(body: bytes) -> Any:
-        if len(body) > MAX_SMALL_BODY and has_more_fields(body, request, MAX_FIELDS):
-            raise InvalidParamsError(
-                f"The request has more than {MAX_FIELDS} fields, or is not well-formed: send large data as a file part"
-            )
-        return parse(body)
-
-    return parse_bounded
+    return POOL.FindServiceByName(service).methods_by_name[name].input_type
 
 
 async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) -> None:
@@ -276,7 +279,7 @@ async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) 
 
 
 def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
-    """Return a handler that passes each request to the agent that the request's tenant names; see `choose_agent`."""
+    """Return a handler that routes each request to the agent named by the request's tenant; see `choose_agent`."""
     methods = {
         name: _routed(name, handlers)
         for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
@@ -310,15 +313,20 @@ def _routed(name: str, handlers: Mapping[str, GatewayHandler]) -> Callable[..., 
 
 
 def _chosen(handlers: Mapping[str, GatewayHandler], params: Any, context: ServerCallContext) -> GatewayHandler:
-    """Return the handler that serves a request. Raises A2AError for an unknown agent and for invalid values."""
+    """Return the handler that serves a request.
+
+    Raises:
+        InvalidParamsError: The tenant names no agent, or a message has too many values or a number that JSON cannot
+            represent.
+    """
     if isinstance(params, SendMessageRequest):
         check_values(params)
     return choose_agent(handlers, context)
 
 
 class GrpcServer:
-    """gRPC server on `port` of `host` for `handlers`, which are keyed by agent name. Without an `authenticator`, every
-    caller is served."""
+    """gRPC server on `host` and `port`. `handlers` are keyed by agent name. Without an `authenticator`, every caller is
+    served."""
 
     def __init__(
         self,
@@ -328,9 +336,11 @@ class GrpcServer:
         max_bytes: int,
         authenticator: Authenticator | None = None,
     ) -> None:
+        handler = next(iter(handlers.values()), None)
+        admit = None if handler is None else partial(handler.limits.require_token, handler.agent.name)
         self._guards = [
-            *([] if authenticator is None else [AuthenticationInterceptor(authenticator)]),
-            ErrorInterceptor(next(iter(handlers.values()), None)),
+            *([] if authenticator is None else [AuthenticationInterceptor(authenticator, admit)]),
+            ErrorInterceptor(handler),
         ]
         self._handler = route_by_tenant(handlers)
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -357,6 +367,6 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace: float = 1.0) -> None:
-        """Stop the server. Streams end after `grace` seconds."""
+        """Stop the server. Calls that have not ended after `grace` seconds are cancelled."""
         if self._server is not None:
             await self._server.stop(grace)

@@ -26,8 +26,8 @@ from ..protocol_errors import HEADER, retry_seconds
 async def abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     """End the call with `error`. The trailing metadata of a limit error contains the retry delay."""
     rich = status_to_grpc(error_status(error))
-    again = retry_after(error) if isinstance(error, LimitExceededError) else ()
-    context.set_trailing_metadata((*(context.trailing_metadata() or ()), *again, *rich.trailing_metadata))
+    metadata = retry_after(error) if isinstance(error, LimitExceededError) else ()
+    context.set_trailing_metadata((*(context.trailing_metadata() or ()), *metadata, *rich.trailing_metadata))
     await context.abort(rich.code, rich.details)
 
 
@@ -46,9 +46,9 @@ def error_status(error: A2AError) -> status_pb2.Status:
     if isinstance(error, InvalidParamsError) and error.data and error.data.get("errors"):
         status.details.add().Pack(validation_errors_to_bad_request(error.data["errors"]))
     if isinstance(error, LimitExceededError):
-        again = error_details_pb2.RetryInfo()
-        again.retry_delay.FromSeconds(retry_seconds(error))
-        status.details.add().Pack(again)
+        retry_info = error_details_pb2.RetryInfo()
+        retry_info.retry_delay.FromSeconds(retry_seconds(error))
+        status.details.add().Pack(retry_info)
     return status
 
 

@@ -1,7 +1,8 @@
 """JSON encoding of results and events, in the format of the SDK's dispatchers.
 
 `JsonWriter` returns the same JSON as protobuf's ``MessageToDict`` in a fraction of the time: protobuf inspects the
-fields of every message, the writer inspects each message type once. Tests compare the two for messages of all kinds.
+fields of every message, whereas the writer inspects each message type once. Tests compare the two for messages of all
+kinds.
 
 Source: ProtoJSON, https://protobuf.dev/programming-guides/json
 """
@@ -32,11 +33,11 @@ from ..operations.limits import ResponseMeter, is_large
 EPOCH = datetime(1970, 1, 1)
 
 PIECE = 50
-"""Number of values of a Struct that are written as one piece."""
+"""Maximum number of values of a Struct that are written as one piece."""
 
 PAUSE = 4 * 1024
-"""Number of characters that are written without a pause. With numbers of one digit, they contain fewer than 1,000
-values, and writing them takes about a millisecond."""
+"""Number of characters that are written without a pause. Even if all values are numbers of one digit, the characters
+contain fewer than 1,000 values, so writing them takes about a millisecond."""
 
 SENT_AT_ONCE = 64 * 1024
 """Maximum bytes of a body that are sent without a pause."""
@@ -55,12 +56,13 @@ class _Field(NamedTuple):
     name: str
     prefix: str
     """Field name in JSON, with the text before the value."""
-    how: Written
+    write: Written
     has_presence: bool
     empty: str | None
     """Text of an empty field without presence, or None to omit the field."""
     pieces: Callable[[Any], Pieces] | None
-    """Writer in pieces of a field that may be long: an A2A message or a list of them, a Struct or a Value."""
+    """Function that writes a field of unbounded length in pieces (an A2A message, a list of A2A messages, a Struct or a
+    Value), or None for any other field."""
 
 
 class JsonWriter:
@@ -78,18 +80,18 @@ class JsonWriter:
             ValueError: The message has a number that JSON cannot represent.
         """
         members = []
-        for name, prefix, how, has_presence, empty, *_ in self._fields(message):
+        for name, prefix, write, has_presence, empty, *_ in self._fields(message):
             if has_presence:
                 if message.HasField(name):
-                    members.append(prefix + how(getattr(message, name)))
+                    members.append(prefix + write(getattr(message, name)))
             elif value := getattr(message, name):
-                members.append(prefix + how(value))
+                members.append(prefix + write(value))
             elif empty is not None:
                 members.append(empty)
         return "{" + ", ".join(members) + "}"
 
     def pieces(self, message: Proto) -> Pieces:
-        """Yield the result of `write` in pieces, each with at most `PIECE` elements of a list.
+        """Yield the result of `write` in pieces, each with at most `PIECE` values of a Struct.
 
         Raises:
             ValueError: The message has a number that JSON cannot represent.
@@ -100,7 +102,7 @@ class JsonWriter:
             if value or (field.has_presence and value is not None):
                 values += 1
                 if field.pieces is None:
-                    yield before + field.prefix + field.how(value)
+                    yield before + field.prefix + field.write(value)
                 else:
                     yield before + field.prefix
                     values += yield from field.pieces(value)
@@ -112,7 +114,8 @@ class JsonWriter:
         return values
 
     async def write_in_pieces(self, message: Proto, meter: ResponseMeter) -> list[bytes]:
-        """Return `write(message)` as bytes. The event loop runs other tasks between two pieces."""
+        """Return `write(message)` as bytes, and add the number of its values to `meter`. The event loop runs other
+        tasks after about every `PAUSE` characters."""
         encoded: list[bytes] = []
         pieces: list[str] = []
         size = 0
@@ -141,22 +144,22 @@ class JsonWriter:
     def _fields(self, message: Proto) -> list[_Field]:
         return self._fields_by_type.get(type(message)) or self._inspect(message)
 
-    def how(self, field: FieldDescriptor) -> Written:
+    def writer_of(self, field: FieldDescriptor) -> Written:
         """Return the writer of the values of `field`.
 
         Raises:
             TypeError: No message of A2A has such a field.
         """
-        element = self._how_one(field)
+        element = self._element_writer(field)
         return (lambda values: "[" + ", ".join(map(element, values)) + "]") if field.is_repeated else element
 
     def _inspect(self, message: Proto) -> list[_Field]:
         fields = []
         for field in cast(Descriptor, message.DESCRIPTOR).fields:
-            prefix, how, empty = f'"{field.json_name}": ', self.how(field), None
+            prefix, write, empty = f'"{field.json_name}": ', self.writer_of(field), None
             if not field.has_presence and self._writes_empty(field):
-                empty = prefix + how([] if field.is_repeated else field.default_value)
-            fields.append(_Field(field.name, prefix, how, field.has_presence, empty, self._pieces_of(field)))
+                empty = prefix + write([] if field.is_repeated else field.default_value)
+            fields.append(_Field(field.name, prefix, write, field.has_presence, empty, self._pieces_of(field)))
         self._fields_by_type[type(message)] = fields
         return fields
 
@@ -165,7 +168,7 @@ class JsonWriter:
             return self._elements if field.is_repeated else self.pieces
         return _structured if field.message_type in STRUCTURED and not field.is_repeated else None
 
-    def _how_one(self, field: FieldDescriptor) -> Written:
+    def _element_writer(self, field: FieldDescriptor) -> Written:
         enum, message = field.enum_type, field.message_type
         match field.type:
             case FieldDescriptor.TYPE_STRING:
@@ -253,7 +256,7 @@ def _timestamp(value: Timestamp) -> str:
 
 @lru_cache(maxsize=1024)
 def _until_the_second(seconds: int) -> str:
-    """Return the time without its fraction. The cache helps because most events of a page or a stream share a
+    """Return the time without its fraction. Results are cached, because most events on a page or in a stream share a
     second."""
     return (EPOCH + timedelta(seconds=seconds)).isoformat()
 
@@ -321,7 +324,7 @@ _page_writer_without_artifacts = _writer_without(_HISTORY, _ARTIFACTS)
 
 
 class PiecewiseResponse(Response):
-    """Response whose body is sent in pieces, because joining a large body delays the event loop."""
+    """Response that sends the body in pieces, because joining a large body would delay the event loop."""
 
     def __init__(self, pieces: Sequence[bytes], size: int, media_type: str) -> None:
         super().__init__(headers={"Content-Length": str(size)}, media_type=media_type)
@@ -341,8 +344,8 @@ class PiecewiseResponse(Response):
 
 
 async def page_json(page: ListTasksResponse, artifacts: bool, meter: ResponseMeter) -> list[bytes]:
-    """Return `page` with its empty fields, but without empty histories. Empty `artifacts` are included only if
-    requested.
+    """Return `page` as JSON. Empty fields are included, except for empty histories. Empty `artifacts` are included only
+    if requested.
 
     Source: A2A specification 3.1.4 and 3.2.4.
     """

@@ -1,4 +1,4 @@
-"""JSON-RPC binding of protocol 1.0, with strict envelopes and typed error details, which the SDK's dispatcher lacks.
+"""JSON-RPC binding of protocol 1.0. Unlike the SDK's dispatcher, it has strict envelopes and typed error details.
 
 * Envelopes must conform to JSON-RPC 2.0, and a notification gets no response.
 * Errors of JSON-RPC itself also carry typed details (A2A specification 9.5).
@@ -30,7 +30,7 @@ from ..handler import GatewayHandler
 from ..middleware.bodies import parse_soon
 from ..operations.limits import meter_of
 from ..protocol_errors import rpc_status, to_a2a
-from .endpoints import HttpCallContextBuilder, asked_version, require_version, rpc_error_info, served_as
+from .endpoints import HttpCallContextBuilder, requested_version, require_version, rpc_error_info, served_as
 from .json_results import event_json_in_pieces, event_line, message_json, one_line, page_json, rpc_response, task_json
 from .legacy import LegacyRpc
 from .request_parser import parse_json
@@ -56,7 +56,7 @@ _REASONS = {
 class RpcDispatcher:
     """JSON-RPC 2.0 dispatcher. Its errors carry typed details and never contain the text of an exception.
 
-    Requests of protocol 0.3 go to `legacy`, the handler that serves clients that name no agent.
+    Requests of protocol 0.3 go to `legacy`, because they cannot name an agent by a tenant.
     """
 
     def __init__(self, handler: GatewayHandler, path: str, legacy: GatewayHandler) -> None:
@@ -85,12 +85,12 @@ class RpcDispatcher:
         return Response(status_code=204)
 
     async def _dispatch(self, request: Request, body: dict[str, Any], request_id: Any) -> Response:
-        method, asked = body["method"], asked_version(request)
+        method, version = body["method"], requested_version(request)
         is_legacy = self._legacy.supports_method(method)
-        if is_legacy and served_as(asked) == PROTOCOL_VERSION_0_3:
+        if is_legacy and served_as(version) == PROTOCOL_VERSION_0_3:
             return await self._legacy.handle_request(request_id, method, body, request)
         if is_legacy:
-            require_version(asked, PROTOCOL_VERSION_1_0)
+            require_version(version, PROTOCOL_VERSION_1_0)
         kind = JsonRpcDispatcher.METHOD_TO_MODEL.get(method)
         if kind is None:
             return _error_response(request_id, MethodNotFoundError())

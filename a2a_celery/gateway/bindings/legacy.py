@@ -69,7 +69,7 @@ from ..operations.push_configs import PROTOCOL
 from ..operations.turns import EVENT_IDS
 from ..protocol_errors import REACHED, RETRY_SECONDS, rpc_status, to_a2a
 from ..shutdown import GatewayShutdown
-from .endpoints import asked_version, rest_error, rest_fault, served_as
+from .endpoints import requested_version, rest_error, rest_fault, served_as
 from .json_results import one_line
 from .request_parser import is_padded_base64
 from .sse import EventStream, frame
@@ -96,7 +96,8 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
     async def handle_request(  # type: ignore[override]  # streams are not sse-starlette's
         self, request_id: Any, method: str, body: dict[str, Any], request: Request
     ) -> Response:
-        """Return the SDK's response. A rejected stream becomes a JSON response."""
+        """Return the SDK's response, with a stream as an `EventStream`. The error of a stream that exceeds a limit is a
+        JSON response."""
         response = await super().handle_request(request_id, method, body, request)
         if not isinstance(response, EventSourceResponse):
             return response
@@ -113,7 +114,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
             status = rpc_status(build_error_response(None, error))
             error = _in_legacy_terms(error)
         elif isinstance(error, JSONRPCError) and isinstance(error.data, str):
-            # The SDK has put the text of a pydantic error here, which describes the SDK's models.
+            # The SDK has set the data to the text of a pydantic error, which describes the SDK's models.
             wrong = _wrong_fields(sys.exception())
             message = {} if wrong is None else {"message": fields_text(wrong["errors"])}
             error = error.model_copy(update={"data": wrong, **message})
@@ -121,8 +122,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
 
 
 def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:
-    """Return the invalid fields of a request as error data for protocol 0.3, or None if `error` does not name
-    fields."""
+    """Return the invalid fields in `error` as error data for protocol 0.3, or None if `error` names no fields."""
     if not isinstance(error, ValidationError):
         return None
     details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FIELDS]
@@ -175,8 +175,8 @@ class LegacyRoute(Route):
     """Route of protocol 0.3 under ``/v1``. If a request names another version, ``v1`` is a tenant."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return Starlette's match of `scope`."""
-        if scope["type"] != "http" or served_as(asked_version(HTTPConnection(scope))) != PROTOCOL_VERSION_0_3:
+        """Return Starlette's match of `scope`, or no match if the request is not one of protocol 0.3."""
+        if scope["type"] != "http" or served_as(requested_version(HTTPConnection(scope))) != PROTOCOL_VERSION_0_3:
             return Match.NONE, {}
         return super().matches(scope)
 
@@ -202,14 +202,20 @@ async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerat
 class StrictLegacyHandler(RequestHandler03):
     """Handler of protocol 0.3 with strict base64. The SDK skips characters that are not base64.
 
-    Large results are converted in a thread, and their values count for the rate of their owner.
+    Large results are converted in a thread, and their values count against the owner's rate limit.
     """
 
     async def on_message_send(self, request: SendMessageRequest, context: ServerCallContext) -> Task | Message:
-        """Send a message. Raises InvalidParamsError if a file is not base64."""
+        """Send a message.
+
+        Raises:
+            InvalidParamsError: A file is not base64.
+        """
         _require_base64(request.params.message)
-        sent = await self.request_handler.on_message_send(conversions.to_core_send_message_request(request), context)
-        result: Task | Message = (await _converted(sent, "", meter_of(context))).result
+        response = await self.request_handler.on_message_send(
+            conversions.to_core_send_message_request(request), context
+        )
+        result: Task | Message = (await _converted(response, "", meter_of(context))).result
         return result
 
     async def on_get_task(self, request: GetTaskRequest, context: ServerCallContext) -> Task:
@@ -227,7 +233,11 @@ class StrictLegacyHandler(RequestHandler03):
     async def on_message_send_stream(
         self, request: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[SendStreamingMessageSuccessResponse, None]:
-        """Send a message and stream its turn. Raises InvalidParamsError if a file is not base64."""
+        """Send a message and stream its turn.
+
+        Raises:
+            InvalidParamsError: A file is not base64.
+        """
         _require_base64(request.params.message)
         meter, request_id = meter_of(context), request.id
         params = conversions.to_core_send_message_request(request)
@@ -255,30 +265,30 @@ class LegacyRestHandler(REST03Handler):
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_message_send(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
         """Send a message."""
-        return await _json_of(await self._handler.on_message_send(await _sent_by(request), context), context)
+        return await _json_of(await self._handler.on_message_send(await _message_request(request), context), context)
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_message_send_stream(
         self, request: Request, context: ServerCallContext
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Send a message and stream its turn."""
-        async for event in self._handler.on_message_send_stream(await _sent_by(request), context):
+        async for event in self._handler.on_message_send_stream(await _message_request(request), context):
             yield await _json_of(event, context)
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_get_task(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
         """Return the current task."""
         length = request.query_params.get("historyLength")
-        asked = TaskQueryParams(id=request.path_params["id"], history_length=int(length) if length else None)
-        params = conversions.to_core_get_task_request(GetTaskRequest(id="", params=asked))
+        query = TaskQueryParams(id=request.path_params["id"], history_length=int(length) if length else None)
+        params = conversions.to_core_get_task_request(GetTaskRequest(id="", params=query))
         task: dict[str, Any] = (await _json_of(await self._handler.on_get_task(params, context), context))["task"]
         return task
 
     @validate_version(PROTOCOL_VERSION_0_3)
     async def on_cancel_task(self, request: Request, context: ServerCallContext) -> dict[str, Any]:
         """Cancel a task."""
-        asked = CancelTaskRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
-        params = conversions.to_core_cancel_task_request(asked)
+        cancel_request = CancelTaskRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
+        params = conversions.to_core_cancel_task_request(cancel_request)
         task: dict[str, Any] = (await _json_of(await self._handler.on_cancel_task(params, context), context))["task"]
         return task
 
@@ -287,18 +297,23 @@ class LegacyRestHandler(REST03Handler):
         self, request: Request, context: ServerCallContext
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Stream a task and its updates."""
-        asked = TaskResubscriptionRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
+        resubscription = TaskResubscriptionRequest(id="", params=TaskIdParams(id=request.path_params["id"]))
         async for event in self._handler.on_subscribe_to_task(
-            conversions.to_core_subscribe_to_task_request(asked), context
+            conversions.to_core_subscribe_to_task_request(resubscription), context
         ):
             yield await _json_of(event, context)
 
 
-async def _sent_by(request: Request) -> Any:
-    """Return the message request in the body of `request`. Raises InvalidParamsError if a file is not base64."""
-    sent = a2a_v0_3_pb2.SendMessageRequest()
-    Parse(await request.body(), sent, ignore_unknown_fields=True)
-    params = legacy_proto.FromProto.message_send_params(sent)
+async def _message_request(request: Request) -> Any:
+    """Return the message request in the body of `request`.
+
+    Raises:
+        ParseError: The body is not a message request.
+        InvalidParamsError: A file is not base64.
+    """
+    message_request = a2a_v0_3_pb2.SendMessageRequest()
+    Parse(await request.body(), message_request, ignore_unknown_fields=True)
+    params = legacy_proto.FromProto.message_send_params(message_request)
     _require_base64(params.message)
     return conversions.to_core_send_message_request(SendMessageRequest(id="", params=params))
 
@@ -316,8 +331,9 @@ def _write(response: Any) -> dict[str, Any]:
 async def _converted(
     event: Event | None, request_id: Any, meter: ResponseMeter, write: Callable[[Any], Any] = lambda response: response
 ) -> Any:
-    """Return `event` as a response of protocol 0.3, in the form of `write`."""
-    assert event is not None  # the handler raises TaskNotFoundError
+    """Convert `event` to a response of protocol 0.3, and return the result of `write` for the response. A large event
+    is converted in a thread, and its values are added to `meter`."""
+    assert event is not None  # for a missing task, the handler raises TaskNotFoundError
     if not is_large(event):
         return write(conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id))
     response, values = await run_in_thread(_convert, event, request_id, write)

@@ -79,7 +79,7 @@ def _endpoint(operation: RestOperation, handler: GatewayHandler, context_builder
 
 
 async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Any:
-    """Return the request, and store its tenant in `context`."""
+    """Return the request message of the operation, and store its tenant, and the event of a replay, in `context`."""
     params: Any
     if request.method == "POST":
         body = await request.body()

@@ -1,7 +1,7 @@
 """HTTP streams of server-sent events. All events that are ready are sent in one write.
 
 The SDK's response, from sse-starlette, runs four asyncio tasks for each stream and writes each event separately.
-Clients receive the same bytes either way.
+Clients receive the same events either way.
 
 Source: HTML standard, section 9.2 (server-sent events).
 """
@@ -21,20 +21,20 @@ from ..operations.turns import StreamEvent
 from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0
-"""Seconds without a write after which a comment is sent, because proxies close silent connections. The source of a
-stream checks for events more often than every `PING_AFTER` seconds."""
+"""Seconds without a write after which an empty frame is sent as a comment, because proxies close silent connections. A
+silent stream yields an empty frame every `store.log.pubsub.POLL_INTERVAL` seconds."""
 
 PING = ": ping\n\n"
 
 WRITE = 64 * 1024
-"""Number of characters after which a write ends. This bounds the server's buffer of a slow client."""
+"""Number of characters after which a write ends. The limit bounds the server's output buffer for a slow client."""
 
 
 def frame(data: str, event_id: EventId | None = None, event: str | None = None) -> str:
     """Return a server-sent event. `data` must be a single line. A client resumes the stream with `event_id`."""
     numbered = "" if event_id is None else f"id: {event_id}\n"
-    named = "" if event is None else f"event: {event}\n"
-    return f"{numbered}{named}data: {data}\n\n"
+    event_field = "" if event is None else f"event: {event}\n"
+    return f"{numbered}{event_field}data: {data}\n\n"
 
 
 async def frames_of(
@@ -42,9 +42,11 @@ async def frames_of(
     encode: Callable[[Event], Awaitable[str]],
     encode_error: Callable[[Exception], str],
 ) -> AsyncGenerator[str, None]:
-    """Yield the writes of an `EventStream` for `pages`. An error after the first page becomes the last frame.
+    """Yield the frames of `pages` for an `EventStream`. Frames of one write are joined. An error after the first page
+    becomes the last frame.
 
     Args:
+        pages: Pages of events. They are closed at the end.
         encode: Function that formats an event.
         encode_error: Function that formats an error.
     """
@@ -54,15 +56,15 @@ async def frames_of(
             return
         writes = _writes(first, encode)
         del first
-        async for some in writes:
-            yield some
-            del some
+        async for write in writes:
+            yield write
+            del write
         del writes
         try:
             async for page in pages:
-                async for some in _writes(page, encode):
-                    yield some
-                    del some
+                async for write in _writes(page, encode):
+                    yield write
+                    del write
                 del page
         except Exception as e:
             yield frame(encode_error(e), event="error")
@@ -71,8 +73,8 @@ async def frames_of(
 async def _writes(page: list[StreamEvent], encode: Callable[[Event], Awaitable[str]]) -> AsyncGenerator[str, None]:
     ready: list[str] = []
     size = 0
-    for one in page:
-        ready.append(frame(await encode(one.event), one.id))
+    for stream_event in page:
+        ready.append(frame(await encode(stream_event.event), stream_event.id))
         size += len(ready[-1])
         if size >= WRITE:
             yield "".join(ready)
@@ -108,8 +110,8 @@ class EventStream(Response):
     async def start(
         cls, frames: AsyncGenerator[str, None], shutdown: GatewayShutdown, clock: Clock = SYSTEM_CLOCK
     ) -> EventStream:
-        """Read the first of `frames` and return the response. The caller maps errors that are raised before the first
-        frame."""
+        """Read the first frame and return the response. Errors before the first frame are raised, so that the caller
+        can map them."""
         return cls(await anext(frames, None), frames, shutdown, clock)
 
     async def discard(self) -> None:
@@ -133,11 +135,11 @@ class EventStream(Response):
         if self._first:
             await send({"type": "http.response.body", "body": self._first.encode(), "more_body": True})
         self._first, written_at = "", self._clock.monotonic()
-        async for some in self._frames:
-            if some or self._clock.monotonic() - written_at > PING_AFTER:
-                await send({"type": "http.response.body", "body": (some or PING).encode(), "more_body": True})
+        async for write in self._frames:
+            if write or self._clock.monotonic() - written_at > PING_AFTER:
+                await send({"type": "http.response.body", "body": (write or PING).encode(), "more_body": True})
                 written_at = self._clock.monotonic()
-            del some
+            del write
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

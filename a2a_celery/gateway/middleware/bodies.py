@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from math import isinf
 from typing import Any, NoReturn, TypeVar
@@ -20,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 from a2a.utils.errors import ContentTypeNotSupportedError, InvalidRequestError
 from starlette.requests import Request
 
+from ...acceptance.limits import error_of_limit
 from ...acceptance.validation import MAX_JSON_VALUES
 from ...integrations.starlette import set_body, set_json
 from ..protocol_errors import RequestTooLargeError
@@ -35,8 +38,8 @@ MAX_JSON_DEPTH = 100
 """Maximum nesting depth, the same as in protobuf's own JSON parser."""
 
 CHARGE = "a2a_charge"
-"""Key in an ASGI scope of a coroutine function that takes tokens for a body, by its bytes and its values, from the
-caller, or rejects the body."""
+"""Key of an ASGI scope for a coroutine function that receives the number of bytes and of JSON values of a body. The
+function charges the caller's rate limit for the body, or rejects the body."""
 
 LARGE_BODY = 1 << 12
 """Bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
@@ -66,14 +69,72 @@ MIN_BODY_RATE = 1 << 14
 """Received bytes that extend `BODY_TIMEOUT` by one second."""
 
 
-async def require_json(request: Request, max_bytes: int, *, may_be_empty: bool = False) -> None:
+BODIES = "bodies"
+"""Name of the limit of arriving bodies."""
+
+MAX_OWNER_BODY_BYTES = 1 << 26
+"""Bytes of bodies that an owner may send at the same time to a gateway process. A single body may be larger."""
+
+FREE_BODY_BYTES = 1 << 16
+"""Bytes of each body that do not count, so that small requests are never refused because of large ones."""
+
+BODY_WAIT = 5
+"""Retry-After of a body that is refused because other bodies of its owner are arriving, in seconds."""
+
+
+class ArrivingBodies:
+    """Counter of the body bytes that a gateway process has received but not parsed yet, by owner."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[str] = Counter()
+
+    @contextmanager
+    def one_of(self, owner: str) -> Iterator[Callable[[int], None]]:
+        """Return a context manager for a body of `owner` ("" for all unauthenticated callers). It yields a function
+        that takes the number of bytes received so far. The function raises LimitExceededError if the owner's bodies
+        together exceed `MAX_OWNER_BODY_BYTES`.
+        """
+        counted = 0
+
+        def count(size: int) -> None:
+            nonlocal counted
+            more = size - FREE_BODY_BYTES - counted
+            if more <= 0:
+                return
+            if self._bytes[owner] > counted and self._bytes[owner] + more > MAX_OWNER_BODY_BYTES:
+                limit = f"The limit of {MAX_OWNER_BODY_BYTES} bytes of requests that arrive at the same time is reached"
+                raise error_of_limit(BODIES, limit, BODY_WAIT)
+            counted += more
+            self._bytes[owner] += more
+
+        try:
+            yield count
+        finally:
+            self._bytes[owner] -= counted
+            if not self._bytes[owner]:
+                del self._bytes[owner]
+
+
+def no_limit(size: int) -> None:
+    """Accept any number of bytes."""
+
+
+async def require_json(
+    request: Request, max_bytes: int, *, may_be_empty: bool = False, count: Callable[[int], None] = no_limit
+) -> None:
     """Read and check the JSON body, and store it in the request for the endpoint.
+
+    Args:
+        request: Request with the body.
+        max_bytes: Maximum size of the body.
+        may_be_empty: True to accept an empty body, and to reject any JSON value other than an object.
+        count: See `read_bounded`.
 
     Raises:
         RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError: The body is invalid.
-        LimitExceededError: The body costs more tokens than the caller has.
+        LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
     """
-    body = await read_bounded(request, max_bytes)
+    body = await read_bounded(request, max_bytes, count)
     if not body and may_be_empty:
         return
     _require_media_type(request)
@@ -123,8 +184,13 @@ def _require_media_type(request: Request) -> None:
         raise ContentTypeNotSupportedError(f"Send JSON, with {' or '.join(MEDIA_TYPES)} in Content-Type")
 
 
-async def read_bounded(request: Request, max_bytes: int) -> bytes:
+async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], None] = no_limit) -> bytes:
     """Return the body, and store it in the request for later readers.
+
+    Args:
+        request: Request with the body.
+        max_bytes: Maximum size of the body.
+        count: Function that is called with the number of bytes received so far, and may refuse the body.
 
     Raises:
         RequestTooLargeError: The body is too large. The rest of it is not read.
@@ -141,6 +207,7 @@ async def read_bounded(request: Request, max_bytes: int) -> bytes:
                 size += len(chunk)
                 if size > max_bytes:
                     raise _too_large(max_bytes)
+                count(size)
                 chunks.append(chunk)
                 limit.reschedule(began + BODY_TIMEOUT + size / MIN_BODY_RATE)
     except TimeoutError:
@@ -157,7 +224,7 @@ def _too_large(max_bytes: int) -> RequestTooLargeError:
 
 
 def _reason(error: ValueError | RecursionError) -> str:
-    """Return the reason why the body is not JSON. Texts of exceptions that describe Python instead of the body are
+    """Return the reason why the body is not JSON. An exception text that describes Python instead of the body is
     replaced."""
     match error:
         case json.JSONDecodeError():

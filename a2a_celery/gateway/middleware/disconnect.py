@@ -13,7 +13,7 @@ DISCONNECT_POLL_INTERVAL = 2.0
 """Seconds between two checks of the client's connection during a long call."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""HTTP status that proxies log for such a request. No client receives it."""
+"""HTTP status that proxies log for a request whose client has disconnected. No client receives it."""
 
 
 async def cancel_on_disconnect(endpoint: Endpoint, request: Request) -> Response:

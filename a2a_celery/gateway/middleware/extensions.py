@@ -1,8 +1,6 @@
-"""Negotiation of extensions: those that the client requests and the card declares are active, and the response names
-them.
-
-The response names them in the same service parameter as the request, because the specification defines none for
-responses.
+"""Negotiation of extensions. An extension is active if the client requests it and the card declares it. The response
+names the active extensions in the same service parameter as the request, because the specification defines no parameter
+for responses.
 
 Source: A2A specification 3.2.6 and 4.6; unknown extensions are ignored (4.6.3).
 """
@@ -19,26 +17,26 @@ from starlette.responses import Response
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 CARDS = "a2a_cards"
-"""Key of a request's scope and its call context for the card of the agent that the tenant names."""
+"""Key of a request's scope and its call context for a list with the card of the agent that the tenant names."""
 
 
-def active_extensions(card: AgentCard, asked: set[str]) -> str:
+def active_extensions(card: AgentCard, requested: set[str]) -> str:
     """Return the requested extensions of `card` in the format of the header, or "" if there are none."""
-    return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & asked))
+    return ",".join(sorted({extension.uri for extension in card.capabilities.extensions} & requested))
 
 
 def echo_extensions(endpoint: Endpoint, card: AgentCard, *, shared: bool = False) -> Endpoint:
     """Return `endpoint` with the active extensions in the ``A2A-Extensions`` header of its responses.
 
-    The extensions are those of `card` or, at a `shared` address, those of the agent that the tenant names.
+    The extensions are declared by `card` or, at a `shared` address, by the card of the agent that the tenant names.
     """
     if not card.capabilities.extensions and not shared:
         return endpoint
 
     async def echoing(request: Request) -> Response:
         response = await endpoint(request)
-        asked = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
-        active = active_extensions((request.scope.get(CARDS) or [card])[-1], asked)
+        requested = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
+        active = active_extensions((request.scope.get(CARDS) or [card])[-1], requested)
         if active:
             response.headers[HTTP_EXTENSION_HEADER] = active
         return response

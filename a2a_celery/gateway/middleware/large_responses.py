@@ -15,15 +15,15 @@ PIECE = 256 * 1024
 class LargeResponseMiddleware:
     """ASGI middleware that sends large bodies in pieces, so that the server does not buffer a second copy.
 
-    The memory of large parts stays reserved until the last piece is sent. In a stream, it stays reserved until the next
-    frame is sent.
+    Memory for large parts stays reserved until the last piece is sent. In a stream, the memory stays reserved until the
+    next frame is sent.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request."""
+        """Call the application, and send its response bodies in pieces."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Decorator of the handler's operations: metrics and spans, limits of the owner, and error mapping.
+"""Decorator that adds metrics, spans, the owner's limits and error mapping to the handler's operations.
 
 `operation` defines the order in which a request passes through the wrappers.
 """
@@ -106,7 +106,7 @@ class _RequestSpan:
         self._span: Span | None = None
         if self._spans is not None:
             headers = {name: value for name, value in context.state.get("headers", {}).items() if name in CARRIED}
-            self._span, self._trace_context = self._spans.requested(operation, handler.agent.name, headers)
+            self._span, self._trace_context = self._spans.start_request(operation, handler.agent.name, headers)
 
     async def run(self, work: Any) -> Any:
         """Await `work` inside the span. The span is current only while `work` runs, not while the caller runs."""
@@ -132,7 +132,7 @@ class _RequestSpan:
         """Count the request and end its span."""
         self._handler.metrics.count_request(self._handler.agent.name, self._operation, self._outcome)
         if self._span is not None and self._spans is not None:
-            self._spans.ended(self._span, self._outcome, fine=self._outcome in (OK, DISCONNECTED))
+            self._spans.end(self._span, self._outcome, fine=self._outcome in (OK, DISCONNECTED))
 
 
 def _ids(result: Any) -> tuple[str, str]:
@@ -149,12 +149,12 @@ def _ids(result: Any) -> tuple[str, str]:
 
 def log_cancel_request(agent: str, task_id: str, result: object) -> None:
     """Log a client's request to cancel a task and the store's `result`."""
-    fields = about(Action.CANCEL_ASKED, agent=agent, task=task_id)
+    fields = about(Action.CANCEL_REQUESTED, agent=agent, task=task_id)
     logger.info("task %s: cancellation requested by its client: %s", task_id, type(result).__name__, extra=fields)
 
 
 class TraceContext:
-    """ASGI middleware that makes the client's trace current, so that the SDK's spans join it too.
+    """ASGI middleware that makes the client's trace current, so that the SDK's spans join the trace.
 
     A span that the server's instrumentation has started stays current.
     """
@@ -163,13 +163,13 @@ class TraceContext:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request."""
+        """Call the application, in the client's trace if OpenTelemetry is in use."""
         spans = tracing() if scope["type"] == "http" else None
         if spans is None:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        with spans.within(spans.arriving(headers)):
+        with spans.within(spans.parent_of(headers)):
             await self._app(scope, receive, send)
 
 
@@ -178,12 +178,14 @@ def operation(name: str, *, counted: bool = True, in_turn: bool = False, bounded
 
     Args:
         name: Name of the operation in metrics and spans.
-        counted: False for an operation that needs no store. The operation takes no token, so it works while the store
-            is unavailable.
+        counted: False for an operation that needs no store. The operation does not count against rate limits, so it
+            works while the store is unavailable.
         in_turn: True for an operation that reads many tasks. An owner's calls are executed one after another, because
             many large reads at once delay the reads of other owners.
-        bounded: True for an operation that reads one task. An owner may call it `UNPAID_READS` times concurrently. A
-            stream counts until its first page is paid for.
+        bounded: True for an operation that reads one task. An owner may have `UNPAID_READS` concurrent calls. A stream
+            counts until its first page is charged to the rate limit.
+
+    Without a rate limit, `in_turn` and `bounded` have no effect.
     """
 
     def wrap(method: F) -> F:
@@ -195,7 +197,7 @@ def operation(name: str, *, counted: bool = True, in_turn: bool = False, bounded
 
 
 def maps_errors(method: F) -> F:
-    """Return `method` with all exceptions mapped to A2A errors."""
+    """Return `method` with a mapping of all exceptions to A2A errors."""
     if inspect.isasyncgenfunction(method):
 
         @functools.wraps(method)
@@ -231,7 +233,7 @@ class LimitedHandler(Protocol):
 
 
 def limited(counted: bool, in_turn: bool, bounded: bool) -> Callable[[F], F]:
-    """Return a decorator that starts an operation only if the limits of its owner allow the operation. See `operation`
+    """Return a decorator that starts an operation only if the limits of the caller allow the operation. See `operation`
     for the arguments."""
 
     def wrap(method: F) -> F:
@@ -298,14 +300,15 @@ MEASURED = 1 << 18
 
 
 async def _size(result: Any) -> int:
-    """Return the bytes of the result of an operation, or of a page of a stream without its new events."""
+    """Return the size of the result of an operation, in bytes. If the result is a page of a stream, only stored events
+    count."""
     match result:
         case Proto():
             messages = [result]
         case list():
             messages = [event.event for event in result if event.is_stored]
         case _:
-            return len(str(result))  # a dict, whose JSON is as long
+            return len(str(result))  # a dict, whose JSON is about as long
     size = before_pause = 0
     for part in chain.from_iterable(map(sizes_of, messages)):
         size += part

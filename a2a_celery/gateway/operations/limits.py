@@ -1,7 +1,7 @@
 """Limits per owner: requests per second, tasks, and open streams.
 
-An owner is an authenticated user, in all tenants and agents. The unauthenticated callers of a tenant are one owner,
-because they see each other's tasks. IP addresses do not identify callers whose requests pass through a proxy.
+An authenticated user is one owner across all tenants and agents. The unauthenticated callers of a tenant are one owner,
+because they see each other's tasks. An IP address does not identify a caller whose requests pass through a proxy.
 
 Source: A2A specification 13.4 (rate limits on all operations); RFC 6585, section 4 (429); RFC 9110, section 10.2.3
     (Retry-After).
@@ -47,14 +47,14 @@ BYTES_PER_TOKEN = 1 << 15
 VALUES_PER_TOKEN = 500
 """Bytes and JSON values of a body or a response that cost the gateway as much time as a small request."""
 
-
 UNPAID_READS = 4
 """Maximum number of tasks that a gateway process reads at a time for an owner's GetTask and SubscribeToTask requests.
-A large task counts until its response is paid for."""
+A large task counts until its response is charged to the rate limit."""
 
 
 def tokens_of(size: int, values: int) -> int:
-    """Return the tokens of a body or a response of `size` bytes, in addition to the token of its request."""
+    """Return the number of tokens that a body or a response of `size` bytes and `values` JSON values costs, in addition
+    to the request's token."""
     return size // BYTES_PER_TOKEN + values // VALUES_PER_TOKEN
 
 
@@ -96,10 +96,10 @@ class OwnerLimits:
         return self._nearly_full if await self._watermark.is_reached() else self._task_limits
 
     async def count_request(self, agent: str, context: ServerCallContext) -> None:
-        """Take a token from the caller's request rate.
+        """Count a request against the caller's rate limit.
 
-        The call takes one round trip to the store, or none if there is no rate limit or the caller's next token is not
-        due yet.
+        The call takes one round trip to the store. No round trip is needed without a rate limit, or while this process
+        knows that the caller has no token.
 
         Raises:
             LimitExceededError: The caller has no token left.
@@ -108,7 +108,7 @@ class OwnerLimits:
         await self._count(agent, scope_of(context))
 
     async def count_unparsed_request(self, agent: str, owner: str) -> None:
-        """Take a token for a request that failed before it reached an operation. `owner` is "" for an unknown caller.
+        """Count a request that failed before it reached an operation. `owner` is "" for an unknown caller.
 
         Raises:
             LimitExceededError: The caller has no token left.
@@ -117,10 +117,11 @@ class OwnerLimits:
             await self._count(agent, Scope(owner=owner))
 
     async def charge_body(self, agent: str, owner: str, size: int, values: int = 0) -> None:
-        """Take tokens from `owner` for a body of `size` bytes, before a request is built from the body.
+        """Charge the rate limit of `owner` for a body of `size` bytes and `values` JSON values, before a request is
+        built from the body.
 
-        The tokens are taken only if one token is left for the operation itself. A body never costs more than a full
-        bucket.
+        The body is refused unless one token remains for the operation itself. A body costs at most a full bucket less
+        this token.
 
         Raises:
             LimitExceededError: The owner has too few tokens.
@@ -131,9 +132,10 @@ class OwnerLimits:
                 await self._count(agent, Scope(owner=owner), cost, spare=1)
 
     async def charge_response(self, scope: Scope, size: int, values: int) -> None:
-        """Take tokens from the owner of `scope` for a response of `size` bytes, also if the owner has too few.
+        """Charge the owner of `scope` for a response of `size` bytes and `values` JSON values, even if the owner has
+        too few tokens.
 
-        The response is not rejected. The owner's next requests are rejected until the debt is paid.
+        The response is sent in any case. Until enough tokens are refilled, the owner's further requests are rejected.
         """
         cost = tokens_of(size, values)
         if cost > 0 and self._per_second is not None:
@@ -153,11 +155,10 @@ class OwnerLimits:
                     _remember(times, scope.account, wait, self._clock.monotonic())
 
     async def response_turn(self, agent: str, scope: Scope) -> asyncio.Lock:
-        """Return the lock under which the gateway writes a large response for the owner of `scope`. The lock is
-        acquired.
+        """Acquire and return the lock under which the gateway writes large responses for the owner of `scope`.
 
         Raises:
-            LimitExceededError: After the request was counted, another response has taken the owner's last token.
+            LimitExceededError: After the request was counted, another response has used the owner's last token.
         """
         turn = self._turns.setdefault(scope.account, asyncio.Lock())
         await turn.acquire()
@@ -165,10 +166,10 @@ class OwnerLimits:
         return turn
 
     async def read_permits(self, agent: str, scope: Scope) -> asyncio.Semaphore:
-        """Return the semaphore that bounds the reads of the owner of `scope`. One permit is acquired.
+        """Acquire a permit of the semaphore that bounds the reads of the owner of `scope`, and return the semaphore.
 
         Raises:
-            LimitExceededError: After the request was counted, a response has taken the owner's last token.
+            LimitExceededError: After the request was counted, a response has used the owner's last token.
         """
         permits = self._reads.setdefault(scope.account, asyncio.Semaphore(UNPAID_READS))
         await permits.acquire()
@@ -176,14 +177,15 @@ class OwnerLimits:
         return permits
 
     async def _require_no_debt(self, acquired: asyncio.Lock | asyncio.Semaphore, agent: str, scope: Scope) -> None:
-        """Release `acquired` and raise LimitExceededError if the owner of `scope` is in debt."""
+        """Release `acquired` and raise LimitExceededError if the owner of `scope` has overdrawn the rate limit."""
         wait = self._in_debt_until.get(scope.account, 0.0) - self._clock.monotonic()
         if wait > 0:
             acquired.release()
             await self._refuse(agent, scope.account, wait)
 
     async def require_token(self, agent: str, owner: str) -> None:
-        """Raise LimitExceededError if this process has rejected `owner` and the Retry-After time has not passed."""
+        """Raise LimitExceededError if this process has rejected `owner`, and the time in Retry-After has not passed
+        yet. Unauthenticated callers (`owner` is "") always pass."""
         account = Scope(owner=owner).account
         wait = self._retry_at.get(account, 0.0) - self._clock.monotonic()
         if owner and wait > 0:
@@ -209,8 +211,7 @@ class OwnerLimits:
             await self._refuse(agent, scope.account, wait)
 
     async def _refuse(self, agent: str, account: str, wait: float) -> NoReturn:
-        """Raise LimitExceededError. The error is delayed if the caller did not wait for the Retry-After of an earlier
-        error."""
+        """Raise LimitExceededError. The error is delayed if the caller did not respect an earlier Retry-After."""
         now = self._clock.monotonic()
         if now >= self._retry_at.get(account, 0.0):
             _remember(self._retry_at, account, ceil(wait), now)
@@ -237,7 +238,7 @@ class OwnerLimits:
                 del self._streams[account]
 
     def limit_error(self, agent: str, limited: Limited) -> LimitExceededError:
-        """Return the error for a message that exceeds a limit."""
+        """Count a message that exceeds a limit, and return its error."""
         self.metrics.count_limit_error(agent, limited.limit)
         return limit_error(limited)
 
@@ -247,7 +248,7 @@ class OwnerLimits:
 
 
 def _remember(times: dict[str, float], account: str, wait: float, now: float) -> None:
-    """Remember the time until which an account has to wait. If the table is full, expired times are dropped."""
+    """Store the time until which an account has to wait. If the table is full, drop expired times."""
     times.pop(account, None)
     if len(times) >= MAX_REMEMBERED_OWNERS:
         for other in [other for other, until in times.items() if until <= now]:
@@ -257,7 +258,7 @@ def _remember(times: dict[str, float], account: str, wait: float, now: float) ->
 
 
 def scope_of(context: ServerCallContext) -> Scope:
-    """Return the scope of the caller without an agent."""
+    """Return the caller's tenant and owner as a scope without an agent."""
     return Scope(tenant=context.tenant, owner=context.user.user_name)
 
 
@@ -265,11 +266,12 @@ METER = "a2a_response_meter"
 """Key of a request's scope and its call context for the `ResponseMeter` of the request."""
 
 LARGE_RESULT = 1 << 12
-"""Bytes above which a result is written in pieces, and counts for the rate of its owner."""
+"""Bytes above which a result is written in pieces, and counts against the rate limit of its owner."""
 
 
 def sizes_of(message: Proto) -> Iterator[int]:
-    """Yield the bytes of the parts of `message`, because measuring a large message at once delays the event loop."""
+    """Yield the sizes of the components of `message` in bytes. Measuring a large message at once would delay the event
+    loop."""
     match message:
         case ListTasksResponse():
             for task in message.tasks:
@@ -283,43 +285,46 @@ def sizes_of(message: Proto) -> Iterator[int]:
 
 
 def is_large(message: Proto) -> bool:
-    """Return True if writing `message` takes long enough to delay the event loop."""
+    """Return True if `message` has more than `LARGE_RESULT` bytes, so that writing it at once would delay the event
+    loop."""
     return any(size > LARGE_RESULT for size in accumulate(sizes_of(message)))
 
 
 class ResponseMeter:
-    """Bytes and JSON values of the results of one request, for which the owner pays after they are written.
+    """Meter of the bytes and JSON values in the large results of one request. The owner's rate limit is charged after
+    the results are written.
 
-    The large results of an owner are written one after another in each gateway process. Several results that are
-    written at once would delay other owners, and each would be written before the first one is paid for.
+    The large results of an owner are written one after another in each gateway process. Concurrent writes would delay
+    other owners, and all results would be written before the first is charged.
     """
 
     def __init__(self) -> None:
-        self._size = self._values = 0  # not paid for
+        self._size = self._values = 0  # not charged yet
         self._has_begun = self._is_large = False
         self._charge: Callable[[int, int], Awaitable[None]] | None = None
         self._turn: asyncio.Lock | None = None
         self._read: asyncio.Semaphore | None = None
 
     async def acquire_read(self, limits: OwnerLimits, agent: str, scope: Scope) -> None:
-        """Wait until fewer than `UNPAID_READS` reads of the owner are unpaid.
+        """Wait until fewer than `UNPAID_READS` of the owner's reads still have to be charged.
 
         Raises:
-            LimitExceededError: After the request was counted, a result has taken the owner's last token.
+            LimitExceededError: After the request was counted, another result has used the owner's last token.
         """
         self._read = await limits.read_permits(agent, scope)
 
     async def take_turn(self, limits: OwnerLimits, agent: str, scope: Scope) -> None:
-        """Wait until no other large result of the owner is written.
+        """Wait until no other large result of the owner is being written.
 
         Raises:
-            LimitExceededError: After the request was counted, another result has taken the owner's last token.
+            LimitExceededError: After the request was counted, another result has used the owner's last token.
         """
         if self._turn is None:
             self._turn = await limits.response_turn(agent, scope)
 
     async def begin(self, limits: OwnerLimits, agent: str, scope: Scope, size: int) -> None:
-        """Count the bytes of the result that is written next. Wait for the owner's turn if it is the first one.
+        """Count the bytes of the next result if the result is large. If the request's first result is large, first wait
+        as in `take_turn`.
 
         Raises:
             LimitExceededError: See `take_turn`.
@@ -340,7 +345,8 @@ class ResponseMeter:
             self._values += values
 
     async def pay(self) -> None:
-        """Take the tokens for the results that are written, and let the next large result of the owner be written."""
+        """Charge the owner's rate limit for the written results, and allow the owner's next large result to be
+        written."""
         size, values = self._size, self._values
         self._size, self._values = size % BYTES_PER_TOKEN, values % VALUES_PER_TOKEN
         try:
@@ -359,6 +365,6 @@ class ResponseMeter:
 
 
 def meter_of(context: ServerCallContext) -> ResponseMeter:
-    """Return the meter of a request. The endpoint of the request pays when the first result is written."""
+    """Return the meter of a request. The request's endpoint calls `ResponseMeter.pay` after it has written a result."""
     meter: ResponseMeter = context.state.setdefault(METER, ResponseMeter())
     return meter

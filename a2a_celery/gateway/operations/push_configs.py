@@ -55,10 +55,10 @@ CONSENT_TIMEOUT = 5.0
 """Seconds that a receiver has to consent."""
 
 REPLAYED = "a2a_replayed_event"
-"""Key in a call context of the id of the event to deliver again, or "" for all failed events."""
+"""Key of a call context for the id of the event to deliver again, or "" for all failed events."""
 
 PROTOCOL = "a2a_protocol"
-"""Key in a call context of the protocol version of a client that uses 0.3."""
+"""Key of a call context for the protocol version. It is set only for clients that use 0.3."""
 
 QUEUE_FULL_WAIT = 5
 """Seconds after which the client of a rejected replay or ping may retry."""
@@ -95,7 +95,7 @@ class PushConfigs:
         self, params: SendMessageRequest, context: ServerCallContext, task_id: str
     ) -> NewPushConfig | None:
         """Return the config in a message to `task_id` for the script that stores the message, or None if the message
-        has none.
+        has no config.
 
         Raises:
             InvalidParamsError: The config is invalid.
@@ -111,7 +111,17 @@ class PushConfigs:
     async def create(
         self, scope: Scope, config: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Store a config and replace any config with the same id. A config without an id gets one."""
+        """Store a config and replace any config with the same id. A config without an id gets a new id.
+
+        Returns:
+            The stored config without its secrets.
+
+        Raises:
+            InvalidParamsError: The config is invalid, or its receiver does not consent.
+            TaskNotFoundError: `scope` has no such task.
+            UnsupportedOperationError: The task is archived, or has the maximum number of configs.
+            LimitExceededError: The owner has the maximum number of configs.
+        """
         subscription = await self._checked(config, context, config.task_id, "")
         new = self._sealed(subscription, context)
         match await self._store.run(save_push_config(self._keys, scope, config.task_id, new)):
@@ -135,7 +145,8 @@ class PushConfigs:
     async def list(
         self, scope: Scope, params: ListTaskPushNotificationConfigsRequest
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Return a page of the configs of a task, ordered by id. Without a page size, all configs are returned."""
+        """Return a page of the configs of a task, ordered by id. Without a page size, the page has all remaining
+        configs."""
         if params.page_size < 0:
             raise invalid("page_size", "Send a number of configs, or leave it out.")
         pairs = await self._store.run(list_push_configs(self._keys, scope, params.task_id))
@@ -149,7 +160,11 @@ class PushConfigs:
         )
 
     async def delete(self, scope: Scope, task_id: str, config_id: str) -> None:
-        """Delete a config if it exists."""
+        """Delete a config if it exists.
+
+        Raises:
+            TaskNotFoundError: `scope` has no such task.
+        """
         _require_visible(task_id, config_id)
         if not await self._store.run(delete_push_config(self._keys, scope, task_id, config_id)):
             await self._task_reader.read(scope, task_id, history_length=0, artifacts=False)
@@ -157,16 +172,22 @@ class PushConfigs:
     async def deliveries(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
         """Return the newest and the pending deliveries of a config."""
         _require_visible(task_id, config_id)
-        found = await self._store.run(read_delivery(self._keys, task_id, config_id, scope))
-        if found is None:
+        delivery = await self._store.run(read_delivery(self._keys, task_id, config_id, scope))
+        if delivery is None:
             raise _no_config(task_id, config_id)
-        return _deliveries_json(found)
+        return _deliveries_json(delivery)
 
     async def replay(self, scope: Scope, task_id: str, config_id: str, event: str) -> dict[str, Any]:
-        """Queue a further post of the event with the id `event`, or make all failed events due if `event` is "".
+        """Queue another post of the event with the id `event`, or make all failed events due if `event` is "".
 
         Returns:
             The deliveries of the config.
+
+        Raises:
+            TaskNotFoundError: There is no such config.
+            InvalidParamsError: `event` is not an event id.
+            UnsupportedOperationError: The log does not contain the event, or the config does not subscribe to it.
+            LimitExceededError: Too many replays and pings of the config are queued.
         """
         _require_visible(task_id, config_id)
         if event:
@@ -176,7 +197,15 @@ class PushConfigs:
         return await self.deliveries(scope, task_id, config_id)
 
     async def ping(self, scope: Scope, task_id: str, config_id: str) -> dict[str, Any]:
-        """Queue a test ping, which a watcher posts, and return the ping's id and the deliveries."""
+        """Queue a test ping, which a watcher posts.
+
+        Returns:
+            The id of the ping, and the deliveries of the config.
+
+        Raises:
+            TaskNotFoundError: There is no such config.
+            LimitExceededError: Too many replays and pings of the config are queued.
+        """
         _require_visible(task_id, config_id)
         ping = f"{PING}{uuid4().hex}"
         await self._request(scope, task_id, config_id, ping)
@@ -195,22 +224,22 @@ class PushConfigs:
                 raise LimitExceededError(text, data={"limit": "webhook_posts", "retryAfter": str(QUEUE_FULL_WAIT)})
 
     async def _event_id(self, scope: Scope, task_id: str, config_id: str, text: str) -> EventId:
-        """Return the id of an event in the log that the config subscribes to.
+        """Return the complete id of the event that `text` names.
 
         Raises:
             A2AError: The config or the event does not exist, or the config does not subscribe to the event.
         """
         try:
-            asked = EventId.parse(text)
+            event_id = EventId.parse(text)
         except ValueError:
             raise invalid("event", "Send the id of an event, such as 7-1767225600000000.") from None
         sealed = await self._store.run(read_push_config(self._keys, scope, task_id, config_id))
         if sealed is None:
             raise _no_config(task_id, config_id)
         subscription = Subscription.from_bytes(self._sealer.open(sealed, task_id, config_id))
-        read = read_log(self._keys, task_id, max(asked.version - 1, 0), limit=1, resolve_blobs=False)
+        read = read_log(self._keys, task_id, max(event_id.version - 1, 0), limit=1, resolve_blobs=False)
         entries = (await self._store.run(read)).entries
-        if not entries or entries[0].id.differs_from(asked):
+        if not entries or entries[0].id.differs_from(event_id):
             raise _no_event(task_id, text)
         event = client_event(entries[0], task_id, "")
         if event is None or not subscription.includes(event):
@@ -221,10 +250,14 @@ class PushConfigs:
     async def _checked(
         self, requested: TaskPushNotificationConfig, context: ServerCallContext, task_id: str, field: str
     ) -> Subscription:
-        """Validate a config without resolving its host, because the result would reveal which names exist in the
-        gateway's network.
+        """Return the subscription for a valid config.
 
-        Each delivery checks the addresses to which the host resolves.
+        The validation does not resolve the host, because its result would reveal names in the gateway's network. Each
+        delivery and each request for consent checks the addresses to which the host resolves.
+
+        Raises:
+            InvalidParamsError: The config is invalid, or its receiver does not consent. The names of invalid fields are
+                prefixed by `field`.
         """
         if len(requested.id) > MAX_ID_LENGTH or not requested.id.isprintable():
             raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} printable characters.")
@@ -273,7 +306,7 @@ def _account(context: ServerCallContext) -> str:
 
 
 def _require_visible(task_id: str, config_id: str) -> None:
-    """Raise TaskNotFoundError for the config of an agent, whose URL clients must not see."""
+    """Raise TaskNotFoundError for a config that an agent has set, because clients must not see its URL."""
     if config_id == ESCALATION:
         raise _no_config(task_id, config_id)
 
@@ -287,20 +320,20 @@ def _no_event(task_id: str, event: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(text, data={"taskId": task_id, "event": event})
 
 
-def _deliveries_json(found: Delivery) -> dict[str, Any]:
-    """Return the deliveries of a config as its owner receives them, newest first. Times of 0 are omitted."""
-    waits = found.state in ("failing", "waiting")
-    times = {"nextTry": found.due_us if waits and not found.is_leased else 0, "givenUpAt": found.died_us}
+def _deliveries_json(delivery: Delivery) -> dict[str, Any]:
+    """Return the deliveries of a config in the format for the config's owner, newest first. Times of 0 are omitted."""
+    waits = delivery.state in ("failing", "waiting")
+    times = {"nextTry": delivery.due_us if waits and not delivery.is_leased else 0, "givenUpAt": delivery.died_us}
     return {
-        "taskId": found.task_id,
-        "id": found.config_id,
-        "state": found.state,
-        "delivered": found.delivered,
-        "lastEvent": found.version,
-        "failures": found.failures,
+        "taskId": delivery.task_id,
+        "id": delivery.config_id,
+        "state": delivery.state,
+        "delivered": delivery.delivered,
+        "lastEvent": delivery.version,
+        "failures": delivery.failures,
         **_times(times),
-        "requested": list(found.requested),
-        "deliveries": [_attempt_json(attempt) for attempt in found.attempts],
+        "requested": list(delivery.requested),
+        "deliveries": [_attempt_json(attempt) for attempt in delivery.attempts],
     }
 
 

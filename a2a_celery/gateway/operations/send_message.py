@@ -1,9 +1,9 @@
 """Acceptance of messages: validate the message, route it, write it to the store, then publish the run. An accepted
 message is never lost.
 
-If broker and store are one Redis server, the script that writes the message also pushes the run to its queue.
-Otherwise, the run is published in the background, and this fact is recorded in batches, so that no request waits for
-it.
+If broker and store are one Redis server and `BrokerMessages` is enabled, the script that writes the message also pushes
+the run to its queue. Otherwise, the run is published in the background, so that no request waits. Published runs are
+recorded in batches.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from .task_reader import StoredTask, TaskReader, closed_task_error
 logger = logging.getLogger(__name__)
 
 RECORD_INTERVAL = 0.25
-"""Seconds between two writes of such records. The interval is much shorter than `FIRST_PUBLISH_GRACE_US`, after which a
-watcher publishes an unrecorded run."""
+"""Seconds between two writes that record published runs. The interval is much shorter than `FIRST_PUBLISH_GRACE_US`,
+after which a watcher publishes an unrecorded run."""
 
 
 class BackgroundPublisher:
-    """Background publisher of runs, which records them as published.
+    """Background publisher that also records the published runs.
 
     If recording fails or this process ends first, a watcher publishes the run again, and the worker drops the
     duplicate.
@@ -86,7 +86,7 @@ class BackgroundPublisher:
         self.publisher.publish_soon(agent, ref.task_id, ref.run, options.to_json(), on_published)
 
     async def aclose(self) -> None:
-        """Record the remaining runs."""
+        """Record the remaining published runs."""
         if self._recorder is not None:
             self._recorder.cancel()
             await asyncio.wait({self._recorder})
@@ -114,12 +114,12 @@ class BackgroundPublisher:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedMessage:
-    """Accepted message and its task, up to the event `newest`.
+    """Accepted message with its task as of the event `newest`.
 
     Attributes:
-        since: Event after which the message's turn is in the log.
+        since: Event after which the log contains the message's turn.
         preceding_turns: Number of turns that start after `since` and before the message's own turn; see `TurnWatch`.
-        new: True if the log ends at `newest`.
+        new: True if the message began a run, so that the log ended at `newest` when the message was stored.
         is_resolved: False if `task` has unresolved blob references. Clients must not receive such a task; see
             `with_full_task`.
     """
@@ -197,13 +197,13 @@ class MessageAcceptor:
         task_id: str = "",
         reply_channel: tasks.ReplyChannel | None = None,
     ) -> AcceptedMessage:
-        """Store the message and publish its run. A message without a task id creates a task, whose id is `task_id`
-        unless that is empty.
+        """Store the message and publish its run. A message without a task id creates a task, whose id is `task_id`, or
+        a new id if `task_id` is "".
 
         If the message was already accepted within the agent's `idempotency_window`, the existing task is returned.
 
         Raises:
-            A2AError: The task of the message cannot accept it.
+            A2AError: The message is invalid or exceeds a limit, or the task cannot accept the message.
         """
         if params.message.task_id:
             return await self._continue(params, context, scope)
@@ -230,6 +230,8 @@ class MessageAcceptor:
                 raise self._limits.limit_error(self._agent.name, answer)
             case answers.Conflict() | answers.TooDeep():
                 raise self._new_tasks.refusal(answer)
+            case answers.TickSkipped() | answers.TickRepeated():
+                raise AssertionError("a client's message is no tick of a schedule")
 
     async def _accepted_before(self, known: answers.Known, scope: Scope) -> AcceptedMessage:
         stored = await self._task_reader.read(scope, known.task_id)
@@ -287,7 +289,7 @@ class MessageAcceptor:
                 if not is_blocked and not is_published:
                     self._publish(RunRef(task_id, run), options, was_prepared=message is not None and run == next_run)
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=0, new=True, is_resolved=is_resolved)
-            case answers.Delivered(task, newest, is_resolved):
+            case answers.DeliveredToRun(task, newest, is_resolved):
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=0, is_resolved=is_resolved)
             case answers.Waiting(place, task, newest, is_resolved):
                 return AcceptedMessage(task, newest, since=newest, preceding_turns=place, is_resolved=is_resolved)
@@ -300,14 +302,14 @@ class MessageAcceptor:
 
     async def _read(self, scope: Scope, task_id: str) -> StoredTask:
         is_call = self._new_tasks.is_call
-        length = None if is_call else 0  # a call takes all messages of the client
+        length = None if is_call else 0  # a plain Celery task is called with all messages of the client
         return await self._task_reader.read(
             scope, task_id, history_length=length, artifacts=False, resolve_blobs=is_call
         )
 
     def _publish(self, ref: RunRef, options: RunOptions, *, was_prepared: bool) -> None:
-        """Publish a run that the store has not pushed to its queue. `was_prepared` if the store received its
-        message."""
+        """Publish a run that the store has not pushed to a queue. `was_prepared` is True if the store received the
+        run's Celery message."""
         if was_prepared:
             self._publisher.messages.record_refusal()
         self._publisher.publish(self._agent.name, ref, options)
@@ -315,7 +317,7 @@ class MessageAcceptor:
     async def _add_message(
         self, request: SendMessageRequest, operation: Callable[..., Operation[answers.Continued]]
     ) -> answers.Answered:
-        """Store the message of `request`. If it answers a question with a schema, validate it before.
+        """Store the message of `request`. An answer to a question with a schema is validated first.
 
         Raises:
             InvalidParamsError: The message does not fit the open question. Nothing is stored.
@@ -333,7 +335,8 @@ class MessageAcceptor:
         )
 
     def _next_call(self, task: Task, message: Message) -> Call | None:
-        """Return the call of a plain Celery task with the messages of `task` and a further one, or None."""
+        """Return the call of the plain Celery task with the messages of `task` and the new message, or None for a
+        terminal task or another agent."""
         if is_terminal(task.status.state):
             return None
         return self._new_tasks.call_of(messages_with_arguments(task, message))
@@ -344,6 +347,7 @@ async def with_full_task(follower: LogFollower, accepted: AcceptedMessage) -> Ac
 
     Raises:
         StoreUnavailable: The task cannot be read.
+        TaskNotFoundError: The task no longer exists.
     """
     if accepted.is_resolved:
         return accepted

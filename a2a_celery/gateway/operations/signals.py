@@ -25,7 +25,7 @@ SIGNAL = "a2a_signal"
 """Key of a call context for the body of the request."""
 
 FIELDS = {"name", "payload", "signalId", "tenant"}
-"""Fields of the body. The binding reads `tenant`."""
+"""Allowed fields in the body of a signal request. The binding reads `tenant`, and `Signals` ignores it."""
 
 
 class Signals:
@@ -60,12 +60,12 @@ class Signals:
             TaskNotFoundError: `scope` has no such task.
             UnsupportedOperationError: The agent cannot wait for signals, the task has ended, or it stores too many
                 signals.
-            LimitExceededError: A limit of stored bytes is reached.
+            LimitExceededError: A limit of stored bytes is reached, or the store's memory is nearly full.
         """
         name, payload, signal_id = _signal(body)
         if self._agent.kind != "function":
             raise UnsupportedOperationError("This agent cannot wait for signals: only function agents can.")
-        sent = await self._store.run(
+        reply = await self._store.run(
             send_signal(
                 self._keys,
                 scope,
@@ -77,7 +77,7 @@ class Signals:
                 max_bytes=self._max_bytes,
             )
         )
-        match sent:
+        match reply:
             case Missing():
                 raise await self._task_reader.closed_task_error(scope, task_id)
             case Ended(state):
@@ -92,10 +92,10 @@ class Signals:
                     f"This signal would make the task larger than {self._max_bytes} bytes", data={"taskId": task_id}
                 )
             case Limited():
-                raise self._limits.limit_error(self._agent.name, sent)
+                raise self._limits.limit_error(self._agent.name, reply)
             case SignalResumed(ref, agent, options, is_blocked) if not is_blocked:
                 self._publisher.publish(agent, ref, RunOptions.from_json(options))
-        return {"taskId": task_id, "resumed": isinstance(sent, SignalResumed)}
+        return {"taskId": task_id, "resumed": isinstance(reply, SignalResumed)}
 
 
 def _signal(body: Mapping[str, Any]) -> tuple[str, bytes, str]:

@@ -1,4 +1,5 @@
-"""Answers to questions that carry a JSON Schema: validated before anything is stored."""
+"""Answers to questions that carry a JSON Schema. An answer is validated before it is stored, and carries no arguments
+of a plain Celery task."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ...lifecycle.questions import schema_in
 
 
 async def require_fitting_answer(schema: bytes, message: Message) -> None:
-    """Require that `message` answers a question whose answers fit `schema`.
+    """Require that `message` contains an answer that fits `schema`, the JSON Schema of a question.
 
     The validation runs in a thread, because it may take a second for a large answer.
 
@@ -23,21 +24,21 @@ async def require_fitting_answer(schema: bytes, message: Message) -> None:
     try:
         await asyncio.to_thread(fitting_answer, json.loads(schema), message)
     except AnswerRefused as e:
-        violations = [{"field": e.field + one.path, "message": one.text} for one in e.violations]
+        violations = [{"field": e.field + violation.path, "message": violation.text} for violation in e.violations]
         raise invalid_fields(violations) from None
 
 
 def messages_with_arguments(task: Task, message: Message) -> list[Message]:
-    """Return the client's messages of a task, with the new `message`, that may carry arguments of a plain Celery task.
+    """Return the client messages, including the new `message`, that may carry arguments of a plain Celery task.
 
-    An answer to a question with a schema carries none: `Turn.ask` returns it.
+    An answer to a question with a schema carries no arguments, because `Turn.ask` returns it.
     """
-    found, is_answer = [], False
-    for one in [*task.history, *([task.status.message] if task.status.HasField("message") else []), message]:
-        if one.role == Role.ROLE_AGENT:
-            is_answer = schema_in(one.parts) is not None
+    messages, is_answer = [], False
+    for candidate in [*task.history, *([task.status.message] if task.status.HasField("message") else []), message]:
+        if candidate.role == Role.ROLE_AGENT:
+            is_answer = schema_in(candidate.parts) is not None
         elif not is_answer:
-            found.append(one)
+            messages.append(candidate)
         else:
             is_answer = False
-    return found
+    return messages

@@ -17,7 +17,7 @@ from ...lifecycle import EventId, is_terminal
 from ...store import AsyncStore, Keys, Scope
 from ...store.keys import quoted
 from ...store.tasks.commands import list_tasks, read_task
-from ...store.tasks.listing import ListQuery, asked, response
+from ...store.tasks.listing import ListQuery, list_query, response
 from ...store.tasks.results import Page
 from .limits import is_large
 
@@ -55,7 +55,10 @@ class TaskReader:
         """Return the current task.
 
         Args:
+            scope: Scope that must contain the task.
+            task_id: Id of the task.
             history_length: Number of history messages to return, or None for all.
+            artifacts: False to omit the artifacts.
             resolve_blobs: False to leave blob references unresolved, which saves a read from the object store.
 
         Raises:
@@ -91,7 +94,7 @@ class TaskReader:
             InvalidParamsError: The page token is invalid.
             ArchiveUnavailable: The page or the total needs the archive, and the archive is unavailable.
         """
-        query = asked(params)
+        query = list_query(params)
         page = await self._store.run(
             list_tasks(
                 self._keys, scope, retention=self._retention, archived=self._archive is not None, **query.of_store()
@@ -112,7 +115,7 @@ class TaskReader:
         return already_ended_error(task_id, stored.task.status.state)
 
     async def closed_task_error(self, scope: Scope, task_id: str) -> UnsupportedOperationError:
-        """Return the error for a message or a webhook for a task that is not in the store.
+        """Return the error for a message or a signal to a task that is not in the store.
 
         Raises:
             TaskNotFoundError: The task is not in the archive either.
@@ -140,8 +143,8 @@ class TaskReader:
 
 
 async def response_with_tasks(query: ListQuery, page: Page) -> ListTasksResponse:
-    """Return the response for a page. The event loop runs other tasks between two large tasks, because protobuf copies
-    them."""
+    """Return the response for a page. Because protobuf copies the tasks, the event loop runs other work between two
+    large tasks."""
     listed = response(query, page)
     for task in page.tasks:
         listed.tasks.append(task)
@@ -155,7 +158,7 @@ def joined(page: Page, archived: ArchivedPage, size: int) -> Page:
     tasks = {task.id: task for task in (*archived.tasks, *page.tasks)}
     newest_first = sorted(tasks.values(), key=_place, reverse=True)
     for half in (page, archived):
-        if half.more and half.tasks:  # this page may be truncated by size, so later tasks belong to the next page
+        if half.more and half.tasks:  # half continues on its next page, so tasks after its last task belong there too
             newest_first = [task for task in newest_first if _place(task) >= _place(half.tasks[-1])]
     more = page.more or archived.more or len(newest_first) > size
     return Page(newest_first[:size], page.total + archived.total, more)
@@ -166,8 +169,8 @@ def _place(task: Task) -> tuple[int, str]:
 
 
 def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Task:
-    """Trim `task` in place to the newest messages of its history, remove its artifacts unless `artifacts`, and return
-    it."""
+    """Trim `task` in place and return it. The history is cut to the newest `history_length` messages, or not at all if
+    that is None. Without `artifacts`, the artifacts are removed."""
     if history_length is not None and history_length < len(task.history):
         del task.history[: len(task.history) - history_length]
     if not artifacts:
@@ -181,7 +184,7 @@ def already_ended_error(task_id: str, state: TaskState) -> TaskNotCancelableErro
 
 
 def closed_task_error(task_id: str, state: TaskState) -> UnsupportedOperationError:
-    """Return the error for a message to a terminal task."""
+    """Return the error for a message or a signal to a terminal task."""
     return UnsupportedOperationError(
         f"The task has ended ({TaskState.Name(state)}) and accepts no more messages: send this one without a task id, "
         "with this task in referenceTaskIds",

@@ -36,7 +36,8 @@ resumes a stream with one of these ids (``Last-Event-ID``)."""
 class StreamEvent:
     """Event for a client. `id` is the event's id in the log, or None if the event is not in the log.
 
-    `is_stored` is True for a task, and for an event that was in the store before the stream began.
+    `is_stored` is True for the task with which a stream begins, and for an event that was in the log before a
+    subscription began.
     """
 
     id: EventId | None
@@ -45,7 +46,7 @@ class StreamEvent:
 
 
 def status_after(entry: LogEntry) -> TaskState | None:
-    """Return the state that `entry` moves its task to, or None if it does not change the state."""
+    """Return the state to which `entry` moves its task, or None if the entry does not change the state."""
     if isinstance(entry.event, TaskStatusUpdateEvent):
         return entry.event.status.state
     return COMPLETED if kind_of(entry.event) is EventKind.ANSWER else None
@@ -58,7 +59,8 @@ def stream_event(entry: LogEntry, task_id: str, context_id: str, *, is_stored: b
 
 
 class TurnWatch:
-    """Detector of the end of a client's turn: a terminal state, or an interrupted state in the client's own turn.
+    """Detector for the end of a client's turn. A turn ends with a terminal state, or with an interrupted state in that
+    turn.
 
     Args:
         preceding_turns: Number of client messages whose turns start before this one: 0 for a turn that has started,
@@ -96,7 +98,7 @@ class TurnWatch:
             event = stream_event(entry, task.id, task.context_id, is_stored=entry.version <= until)
             if event is not None and entry.version > after_version:
                 shown_events.append(event)
-                after_version = entry.version  # a task that is shown as a whole includes its status
+                after_version = entry.version  # in a restored page, the task includes the next entry, its status
             if self.ends_with(entry) and entry.version >= until:
                 return shown_events, True
         return shown_events, False
@@ -125,8 +127,11 @@ class TurnFollower:
     """Follower of the turns of one agent's tasks.
 
     Args:
+        follower: Follower of the logs of all tasks.
         hold: Seconds to hold back a new task while its agent may still give a direct answer, or 0 if the agent gives no
             direct answers.
+        metrics: Metrics that record the lag of events.
+        clock: Clock of the process.
     """
 
     def __init__(self, follower: LogFollower, hold: float, metrics: Metrics, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -141,8 +146,11 @@ class TurnFollower:
         """Wait for the end of the turn.
 
         Returns:
-            The agent's direct answer, or the task in its final state for this turn. If the task has moved on or cannot
+            The agent's direct answer, or the task at the end of the turn. If the task has changed since then or cannot
             be read, the status that ended the turn. None if the end is unknown.
+
+        Raises:
+            UnsupportedOperationError: The task ended before the turn of a queued message started.
         """
         if is_terminal(accepted.task.status.state) and not accepted.preceding_turns:  # a repeated message
             return await self._repeated_answer(accepted)
@@ -203,6 +211,9 @@ class TurnFollower:
 
         An agent's direct answer is the only event of its stream. An empty page is yielded when nothing has happened for
         a while.
+
+        Raises:
+            UnsupportedOperationError: The task ended before the turn of a queued message started.
         """
         new = accepted.new
         if accepted.is_first and self._hold:
@@ -240,7 +251,7 @@ class TurnFollower:
             await self._follower.store.run(unlist_task(self._follower.keys, task_id))
 
     async def wait_until_final(self, task_id: str, signal: LogSignal, version: int, within: float) -> None:
-        """Wait until an event after `version` ends or interrupts the task, but at most `within` seconds."""
+        """Wait for up to `within` seconds until an event after `version` ends or interrupts the task."""
         with suppress(TimeoutError):
             entries = self.entries(task_id, signal, EventId(version), resolve_blobs=False)
             async with self._clock.timeout(within), aclosing(entries):
@@ -284,7 +295,8 @@ class TurnFollower:
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:
-    """Return True if the agent replied with a message instead of a task: entry 2, directly after the task."""
+    """Return True if `entry` is the message with which the agent replied instead of a task. It is always entry 2,
+    directly after the task."""
     return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
 
 

@@ -20,7 +20,8 @@ from ..auth.schemes import Identity
 from ..protocol_errors import LAST_EVENT_ID, PermissionDeniedError
 
 BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": 1024}
-"""Maximum length of each identifier field. Most identifiers become part of a Redis key."""
+"""Maximum length of the identifiers and page tokens in a request, by field. Most identifiers become part of a Redis
+key."""
 
 
 def require_tenant(context: ServerCallContext) -> None:
@@ -53,10 +54,10 @@ def require_push(card: AgentCard) -> None:
 
 
 def check_send(params: SendMessageRequest, card: AgentCard, context: ServerCallContext) -> None:
-    """Validate a message as far as that is possible without its task.
+    """Check a SendMessage request, except for rules that depend on the state of its task.
 
     Raises:
-        A2AError: The first failure.
+        A2AError: The request is invalid. The error describes the first problem.
     """
     require_extensions(card, context.requested_extensions)
     configuration = params.configuration
@@ -99,7 +100,7 @@ def last_event_id(context: ServerCallContext) -> EventId | None:
 
 
 def check_list(params: ListTasksRequest) -> None:
-    """Raise InvalidParamsError for an unknown status, or a page size or history length out of range."""
+    """Raise InvalidParamsError for an unknown status, or for a page size, history length or time out of range."""
     check_history_length(params)
     if params.status not in TaskState.values():
         raise invalid("status", f"One of {', '.join(TaskState.keys())}.")

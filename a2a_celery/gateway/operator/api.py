@@ -1,4 +1,5 @@
-"""Routes of the operator's API. Every request is authenticated, counted for its owner's rate limit, and needs the role.
+"""Routes of the operator's API. Every request is authenticated, counts against the rate limit of its owner, and
+requires the operator's role.
 
 The API uses the store operations of the ``celery a2a`` operator commands. Every response is one bounded page.
 """
@@ -38,11 +39,17 @@ from ..operations.limits import OwnerLimits
 from ..operations.send_message import BackgroundPublisher
 from ..protocol_errors import RETRY_SECONDS, ServiceUnavailableError, record_limit_error, to_a2a
 from .reports import announced_json, delivery_json, overview_json, task_json, worker_json
-from .requeue import Requeuer
+from .requeue import OperatorRequeuer
 from .role import OperatorRole
+from .schedules import schedules
+from .stored_tasks import newest_failures, stored_tasks
 from .timeline import timeline
 
 logger = logging.getLogger(__name__)
+
+FAILED_PHASE = "failed"
+ANY_PHASE = "any"
+"""Phase of open and ended tasks."""
 
 PATH = "/operator/v1"
 """Path prefix. The second segment keeps the paths apart from those of a tenant named ``operator``."""
@@ -56,13 +63,13 @@ REPLY_TIMEOUT = 1.0
 BROKER_TIMEOUT = 5.0
 """Seconds after which the broker counts as unreachable."""
 
-FRESH = 2.0
-"""Seconds for which the workers' reports are reused, so that several pages do not each ask all workers."""
+REPORTS_FRESH_FOR = 2.0
+"""Seconds for which the workers' reports are reused, so that several open pages do not each ask all workers."""
 
 NO_STORE = {"Cache-Control": "no-store"}
 
 Report = Callable[[Request, str], Awaitable[dict[str, Any]]]
-"""Function that returns the response of an operation to a request of the named operator."""
+"""Handler of an operation. It receives the request and the operator's name, and returns the body of the response."""
 
 
 class OperatorApi:
@@ -88,7 +95,7 @@ class OperatorApi:
         self._keys = keys
         self._limits = limits
         self._metrics: Metrics = limits.metrics
-        self._requeuer = Requeuer(agents, settings, store, keys, publisher)
+        self._requeuer = OperatorRequeuer(agents, settings, store, keys, publisher)
         self._ask_workers = SingleCall(lambda: worker_reports(app, REPLY_TIMEOUT))
         self._reports: dict[str, Mapping[str, Any]] = {}
         self._reported_at = float("-inf")
@@ -103,7 +110,7 @@ class OperatorApi:
         }
 
     def routes(self) -> list[Route]:
-        """Return the routes. A path with a verb comes before the path that also matches it."""
+        """Return the routes. A path with a verb precedes the more general path that would also match."""
         operations: list[tuple[str, str, str, Report]] = [
             ("GET", "/overview", "OperatorOverview", self.overview),
             ("GET", "/tasks", "OperatorListTasks", self.tasks),
@@ -113,6 +120,7 @@ class OperatorApi:
             ("GET", "/webhooks", "OperatorListWebhooks", self.webhooks),
             ("POST", "/webhooks/{id}/{config:path}:replay", "OperatorReplay", self.replay),
             ("GET", "/workers", "OperatorListWorkers", self.workers),
+            ("GET", "/schedules", "OperatorListSchedules", self.schedules),
         ]
         return [
             Route(PATH + path, self._endpoint(name, report), methods=[verb]) for verb, path, name, report in operations
@@ -146,10 +154,15 @@ class OperatorApi:
         return overview_json(counted, posts, await self._store.run(read_memory()), self._agents)
 
     async def tasks(self, request: Request, _operator: str) -> dict[str, Any]:
-        """Return a page of the open tasks of all owners in one phase."""
+        """Return a page of the open tasks of all owners in one phase, their failed tasks, or all tasks of one owner or
+        schedule."""
         phase = request.query_params.get("phase", "running")
+        if phase == ANY_PHASE:
+            return await stored_tasks(self._store, self._keys, self._agents, request.query_params, _cursor(request))
+        if phase == FAILED_PHASE:
+            return await newest_failures(self._store, self._keys)
         if phase not in self._lists:
-            raise invalid("phase", f"Send one of {', '.join(self._lists)}.")
+            raise invalid("phase", f"Send one of {', '.join([*self._lists, FAILED_PHASE, ANY_PHASE])}.")
         return await self._page(self._lists[phase], request)
 
     async def task(self, request: Request, _operator: str) -> dict[str, Any]:
@@ -174,13 +187,13 @@ class OperatorApi:
         """Make the failed events of a webhook due."""
         task_id, config_id = request.path_params["id"], unquote(request.path_params["config"])
         outcome = await self._store.run(replay_delivery(self._keys, task_id, config_id))
-        found = await self._store.run(read_delivery(self._keys, task_id, config_id))
-        if outcome == "missing" or found is None:
+        delivery = await self._store.run(read_delivery(self._keys, task_id, config_id))
+        if outcome == "missing" or delivery is None:
             raise not_found(task_id)
         if outcome == "replayed":
             fields = about(Action.DELIVERY_REPLAYED, task=task_id, webhook=config_id)
             logger.info("task %s: webhook replayed by the operator %r", task_id, operator, extra=fields)
-        return delivery_json(found) | {"replayed": outcome == "replayed"}
+        return delivery_json(delivery) | {"replayed": outcome == "replayed"}
 
     async def workers(self, _request: Request, _operator: str) -> dict[str, Any]:
         """Return workers, watchers, and the queue of each agent."""
@@ -194,14 +207,18 @@ class OperatorApi:
             "queues": {name: queue_of(self._app, agent) for name, agent in self._agents.items()},
         }
 
+    async def schedules(self, _request: Request, _operator: str) -> dict[str, Any]:
+        """Return the schedules of the app."""
+        return await schedules(self._app, self._store, self._keys)
+
     async def _worker_reports(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the workers' reports, up to `FRESH` seconds old. Concurrent requests share one broadcast.
+        """Return the workers' reports, up to `REPORTS_FRESH_FOR` seconds old. Concurrent requests share one broadcast.
 
         Raises:
             ServiceUnavailableError: The broker is unreachable.
         """
         async with self._lock:
-            if self._clock.monotonic() - self._reported_at > FRESH:
+            if self._clock.monotonic() - self._reported_at > REPORTS_FRESH_FOR:
                 try:
                     self._reports = await self._ask_workers.result(REPLY_TIMEOUT + BROKER_TIMEOUT)
                 except Exception as e:  # each transport has its own errors, whose texts may contain an address
@@ -216,7 +233,11 @@ class OperatorApi:
 
 
 def _cursor(request: Request) -> int:
-    """Return the cursor of a page, which the previous page has named as `next`."""
+    """Return the cursor that `request` names, which is `next` of the previous page, or 0 for the first page.
+
+    Raises:
+        InvalidParamsError: The cursor is not a number.
+    """
     text = request.query_params.get("cursor", "0")
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
         raise invalid("cursor", "Send the value of `next` of the previous page.")

@@ -1,4 +1,4 @@
-"""JSON of the operator's API: ids, owners, states, times and counts, and no text of a client or an agent."""
+"""JSON of the operator's API. It contains ids, owners, states, times and counts, but no text from clients or agents."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def overview_json(
     counted: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None, agents: Iterable[str]
 ) -> dict[str, Any]:
     """Return the counts of the fleet. Counts of ended tasks, posts and times are totals since the store was created."""
-    known = dict.fromkeys([*agents, *(agent for _, agent, _ in counted.counts)])
+    names = dict.fromkeys([*agents, *(agent for _, agent, _ in counted.counts)])
     return {
         "at": iso(counted.now_us),
-        "agents": {name: _agent_json(counted, name) for name in known},
+        "agents": {name: _agent_json(counted, name) for name in names},
         "bounds": list(BOUNDS),
         "times": {kind: _times_json(counted, kind) for kind in ("queue", "run")},
         "runs": dict(counted.runs),
@@ -57,7 +57,7 @@ def _agent_json(counted: FleetMetrics, agent: str) -> dict[str, Any]:
 
 
 def _times_json(counted: FleetMetrics, kind: str) -> list[int]:
-    """Return the histogram of all agents: a count for each bound, and for longer durations."""
+    """Return the histogram of all agents, with a count for each bound and a count for longer durations."""
     buckets = [times.buckets for times in counted.times(kind).values()]
     return [sum(counts) for counts in zip(*buckets, strict=True)] if buckets else [0] * (len(BOUNDS) + 1)
 
@@ -80,7 +80,7 @@ def task_json(task: TaskSummary) -> dict[str, Any]:
 
 
 def delivery_json(delivery: Delivery) -> dict[str, Any]:
-    """Return a webhook with its deliveries. The address of the webhook and the receiver's response are left out."""
+    """Return the state of the deliveries to a webhook, without the webhook's address and the receiver's response."""
     failure = {name: delivery.failure[name] for name in ("reason", "status") if name in delivery.failure}
     times = {
         "failingSince": delivery.first_failed_us,
@@ -113,7 +113,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def step_json(duration: StepDuration) -> dict[str, Any]:
-    """Return an execution step. `seconds` is None for a final step, and if the next step was not recorded."""
+    """Return an execution step. `seconds` is None for a final step, and if the duration is unknown."""
     step, moved = duration.step, duration.step.transition
     return {
         "run": step.run,
@@ -147,7 +147,8 @@ def steps_json(task_id: str, steps: Steps, trace_url: str | None) -> dict[str, A
 
 
 def events_json(entries: Iterable[LogEntry]) -> list[dict[str, Any]]:
-    """Return the kinds and states of events. Consecutive artifact events are one item with their number."""
+    """Return the kinds and states of events. Consecutive artifact events are one item, with the versions of the first
+    and the last event."""
     items: list[dict[str, Any]] = []
     for entry in entries:
         state = getattr(getattr(entry.event, "status", None), "state", None)
@@ -176,4 +177,9 @@ def worker_json(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
 
 def iso(at_us: int) -> str:
     """Return a time in µs since 1970 as text with milliseconds."""
-    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso_time(datetime.fromtimestamp(at_us / 1_000_000, UTC))
+
+
+def iso_time(at: datetime) -> str:
+    """Return a time in UTC as text with milliseconds."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

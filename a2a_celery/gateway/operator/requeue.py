@@ -24,8 +24,8 @@ from ..operations.send_message import BackgroundPublisher
 logger = logging.getLogger(__name__)
 
 
-class Requeuer:
-    """Requeuer of dead letters of the named `agents`."""
+class OperatorRequeuer:
+    """Requeuer of dead letters of the named `agents`, for the operator's API."""
 
     def __init__(
         self,
@@ -47,6 +47,9 @@ class Requeuer:
         Args:
             task_id: Id of the dead letter.
             operator: Name of the caller, for the log.
+
+        Returns:
+            The ids of the new task and of the dead letter, and whether an earlier call has created the task.
 
         Raises:
             TaskNotFoundError: There is no such task.
@@ -75,10 +78,10 @@ class Requeuer:
             raise _refusal(dead, f"belongs to the agent {dead_letter.agent!r}, which this gateway does not have")
         options = RunOptions.from_json(dead_letter.options).resubmitted()
         operation = requeue_task(self._keys, dead_letter, new, retention=self._retention, options=options.to_json())
-        made = await self._store.run(operation)
-        if made == "gone":
+        reply = await self._store.run(operation)
+        if reply == "gone":
             return None
-        if made == "requeued":
+        if reply == "requeued":
             self._publisher.publish(dead_letter.agent, RunRef(new, 1), options)
         fields = about(Action.TASK_REQUEUED, agent=dead_letter.agent, task=new)
         logger.info("task %s: requeued as %s by the operator %r", dead, new, operator, extra=fields)

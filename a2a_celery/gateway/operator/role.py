@@ -11,7 +11,7 @@ ANY_CALLER = "*"
 
 
 class OperatorRole:
-    """Role of the owners in `operators`. The unnamed owner of unauthenticated callers has it only by `ANY_CALLER`."""
+    """Role of the owners in `operators`. Unauthenticated callers have the role only with `ANY_CALLER`."""
 
     def __init__(self, operators: Sequence[str]) -> None:
         self._owners = frozenset(operators)

@@ -36,7 +36,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, trace_url: str |
         store.run(list_push_configs(keys, None, task_id)),
         _ends_of_log(store, keys, task_id),
     )
-    found = await asyncio.gather(*(store.run(read_delivery(keys, task_id, config)) for config, _ in configs or ()))
+    deliveries = await asyncio.gather(*(store.run(read_delivery(keys, task_id, config)) for config, _ in configs or ()))
     children = [] if family is None else [child.to_dict() for child in family.children[-MAX_CHILDREN:]]
     return {
         "task": steps_json(task_id, steps, trace_url),
@@ -44,7 +44,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, trace_url: str |
         "events": events_json(entries),
         "webhooks": [
             delivery_json(delivery) | {"attempts": [attempt_json(attempt) for attempt in delivery.attempts]}
-            for delivery in found
+            for delivery in deliveries
             if delivery is not None
         ],
         "parent": None if family is None or family.parent is None else family.parent.to_dict(),
@@ -53,7 +53,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, trace_url: str |
 
 
 async def _ends_of_log(store: AsyncStore, keys: Keys, task_id: str) -> list[LogEntry]:
-    """Return the first and the last events of a task. A long log has a gap between them."""
+    """Return the first and the last events of a task. Events in the middle of a long log are left out."""
     first = await store.run(read_log(keys, task_id, 0, limit=MAX_EVENTS, resolve_blobs=False))
     entries = list(first.entries)
     if entries and entries[-1].version < first.version:

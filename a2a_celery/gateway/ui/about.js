@@ -1,4 +1,4 @@
-/** What an agent's card says, and what of this page it has no use for. */
+/** Header of an agent: the contents of its card, and features of this page that the agent does not support. */
 
 import { el, link } from "./dom.js";
 
@@ -51,7 +51,7 @@ export class About {
       button.addEventListener("click", () => this.composer().fill(text));
       return button;
     });
-    return el("section", { class: "skill" }, el("h4", { dir: "auto" }, skill.name ?? skill.id ?? ""), el("p", { dir: "auto" }, skill.description ?? ""), ...examples);
+    return el("section", { class: "skill" }, el("h3", { dir: "auto" }, skill.name ?? skill.id ?? ""), el("p", { dir: "auto" }, skill.description ?? ""), ...examples);
   }
 }
 

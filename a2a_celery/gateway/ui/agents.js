@@ -1,10 +1,10 @@
-/** The list of agents, and how many live tasks each has. */
+/** List of agents with the number of live tasks of each. */
 
 import { el, keyed, mark, say } from "./dom.js";
 import { LIVE, PAUSED, explain, wordFor } from "./words.js";
 
+/** Milliseconds between two counts of live tasks. Each count requests the tasks of one agent that is not selected. */
 const ROUND = 2500;
-/** Milliseconds between two looks at agents that are not shown: one agent at a time. */
 
 export class AgentsPane {
   #next = 0;
@@ -53,12 +53,12 @@ export class AgentsPane {
     const others = [...this.app.agents.values()].filter(({ agent }) => agent?.lists);
     if (!others.length) return;
     const entry = others[this.#next++ % others.length];
-    if (entry === this.selected) return; // its list counts
+    if (entry === this.selected) return; // TasksPane counts the tasks of the selected agent
     try {
       const pages = await Promise.all(LIVE.map((status) => entry.agent.list({ status, pageSize: 1, historyLength: 0 })));
       entry.counts = Object.fromEntries(pages.map((page, i) => [LIVE[i], page.totalSize ?? page.tasks?.length ?? 0]));
     } catch {
-      entry.counts = null; // it is said when somebody looks at it
+      entry.counts = null; // the error is shown when the user selects the agent
     }
     this.show(this.selected);
   }

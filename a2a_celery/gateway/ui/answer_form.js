@@ -1,4 +1,4 @@
-/** A form for the answer to a question with a JSON Schema: one field per property, or one field for another type. */
+/** Form for the answer to a question with a JSON Schema, with a field for each property of an object, or one field. */
 
 import { el } from "./dom.js";
 
@@ -10,17 +10,17 @@ const FORMATS = { date: "date", email: "email" };
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** Whether `part` carries the schema of the answer. */
+/** Returns true if `part` contains the schema of the answer. */
 export const isSchemaPart = (part) =>
   isObject(part) && "data" in part && (part.metadata?.[KEY] === true || part.mediaType === MEDIA_TYPE);
 
-/** The schema that a question carries, or null. */
+/** Returns the schema that the question `message` contains, or null. */
 export function schemaOf(message) {
   const part = (message?.parts ?? []).find(isSchemaPart);
   return isObject(part?.data) ? part.data : null;
 }
 
-/** The schema that a reference such as "#/$defs/Colour" names, or null. */
+/** Returns the schema that a reference such as "#/$defs/Colour" names, or null. */
 function referenced(reference, root) {
   if (!reference.startsWith("#")) return null;
   return reference
@@ -39,7 +39,7 @@ function decoded(step) {
   }
 }
 
-/** The schema with its reference followed and without the alternative null; {} if several types remain. */
+/** Returns the schema with references resolved and without the alternative null, or {} if several types remain. */
 function simplified(schema, root) {
   for (let left = MAX_REFERENCES; left > 0 && isObject(schema); left--) {
     if (typeof schema.$ref === "string") {
@@ -58,7 +58,7 @@ function simplified(schema, root) {
   return {};
 }
 
-/** The fields of a form for `schema`, in the order that the agent gave them. */
+/** Returns the fields of a form for `schema`, in the order that the agent specifies with `propertyOrder`. */
 function fieldsOf(schema) {
   const outer = simplified(schema, schema);
   if (!isObject(outer.properties) || Object.keys(outer.properties).length === 0) return [fieldOf(null, outer, outer, true)];
@@ -76,7 +76,7 @@ function fieldOf(name, given, inner, required) {
   return { name, kind, label: text("title") || name || "Answer", description: text("description"), required, default: given.default, schema: inner };
 }
 
-/** The element in which the value of a field is entered; `control.read()` returns the value, undefined for none. */
+/** Returns the control of a field. `control.read()` returns the entered value, or undefined if the control is empty. */
 function controlOf(field, id) {
   const about = { id, name: field.name, required: field.required, "aria-describedby": `${id}-about` };
   if (field.kind === "boolean" && (field.required || typeof field.default === "boolean")) return checkbox(field, id);
@@ -137,7 +137,7 @@ export class AnswerForm {
   #shown = "";
   #rows = [];
 
-  /** `send(parts)` is awaited; the values stay when it fails. */
+  /** `send(parts)` is awaited. If it fails, the entered values stay in the form. */
   constructor(send) {
     this.send = send;
     this.id = `answer-${++forms}`;
@@ -151,7 +151,7 @@ export class AnswerForm {
     });
   }
 
-  /** Shows the fields of `schema`, none for null. The values stay if the schema is the same: the agent asks again. */
+  /** Shows the fields of `schema`, or no fields for null. If the schema has not changed, the entered values stay. */
   show(schema) {
     const shown = schema === null ? "" : JSON.stringify(schema);
     this.element.hidden = schema === null;
@@ -181,7 +181,7 @@ export class AnswerForm {
     else control.removeAttribute("aria-invalid");
   }
 
-  /** The answer, or undefined after the first wrong field got the focus. */
+  /** Returns the answer. If a field is invalid, focuses the first invalid field and returns undefined. */
   #value() {
     const values = [];
     let wrong = null;
@@ -217,7 +217,7 @@ export class AnswerForm {
     }
   }
 
-  /** Puts each rule that the server says is broken beside its field; the others go below the form. */
+  /** Shows each violation in the server's error beside its field, and violations of no field below the form. */
   #refused(error) {
     const others = [];
     let first = null;

@@ -1,4 +1,4 @@
-/** Small charts of values over time, as SVG. A gap in the samples is a gap in the line. */
+/** Small SVG charts of values over time. A gap in the samples interrupts the line. */
 
 import { el, say } from "./dom.js";
 
@@ -6,11 +6,11 @@ const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 300;
 const HEIGHT = 72;
 const MINUTE = 60_000;
-const SHORTEST = 5 * MINUTE;
+/** Minimum and maximum time that a chart shows, in milliseconds. Between the two, a chart shows all samples. */
+const SHORTEST = 2 * MINUTE;
 const LONGEST = 30 * MINUTE;
-/** Milliseconds that a chart shows: all samples, within these bounds. */
-const GAP = 20_000;
 /** Milliseconds between two samples above which the line is interrupted. */
+const GAP = 20_000;
 
 function svg(tag, attributes) {
   const made = document.createElementNS(SVG, tag);
@@ -19,23 +19,23 @@ function svg(tag, attributes) {
 }
 
 export class Chart {
-  /** `series` are `{ name, kind }`, whose kind is a class of the style sheet; `format(value)` writes a value. */
+  /** `series` is a list of `{ name, kind }`; `kind` is a CSS class. `format(value)` returns the text of a value. */
   constructor(title, series, format) {
     this.series = series;
     this.format = format;
-    this.value = el("span", { class: "chart-value" });
+    this.values = series.map(() => el("dd", {}));
     this.scale = el("span", { class: "hint" });
     this.window = el("span", { class: "hint" });
     this.image = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", class: "chart" });
     this.areas = series.map(({ kind }) => svg("path", { class: `area ${kind}` }));
     this.lines = series.map(({ kind }) => svg("path", { class: `line ${kind}` }));
     this.image.append(svg("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }), ...this.areas, ...this.lines);
-    const legend = series.length > 1 && el("span", { class: "legend" }, ...series.map(({ name, kind }) => el("span", { class: `key ${kind}` }, name)));
+    const legend = el("dl", { class: "legend" }, ...series.map(({ name, kind }, i) => el("div", {}, el("dt", { class: `key ${kind}` }, name), this.values[i])));
     this.title = title;
-    this.element = el("figure", { class: "card" }, el("figcaption", {}, el("h3", {}, title), legend), this.value, this.image, el("div", { class: "head" }, this.window, this.scale));
+    this.element = el("figure", { class: "card" }, el("figcaption", {}, el("h3", {}, title)), legend, this.image, el("div", { class: "head" }, this.window, this.scale));
   }
 
-  /** Draws `samples`, `[time in ms, [a value or null for each series]]` pairs with the oldest first. */
+  /** Draws `samples`, a list of `[time in ms, [a value or null for each series]]` pairs, oldest first. */
   draw(samples, now = Date.now()) {
     const span = Math.min(LONGEST, Math.max(SHORTEST, now - (samples[0]?.[0] ?? now)));
     const shown = samples.filter(([at]) => at >= now - span);
@@ -44,7 +44,7 @@ export class Chart {
     const top = Math.max(...values, 0) || 1;
     const newest = shown.at(-1)?.[1] ?? this.series.map(() => null);
     const texts = newest.map((value) => (value === null ? "–" : this.format(value)));
-    say(this.value, texts.join(" / "));
+    texts.forEach((text, i) => say(this.values[i], text));
     say(this.scale, values.length ? `highest ${this.format(Math.max(...values))}` : "no values yet");
     this.image.setAttribute("aria-label", `${this.title}: ${this.series.map(({ name }, i) => `${name} ${texts[i]}`).join(", ")}; ${this.scale.textContent}`);
     this.series.forEach((_, i) => {
@@ -55,9 +55,10 @@ export class Chart {
   }
 }
 
-const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+/** Returns an SVG path through points. A single point becomes a dot. */
+const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("") + (points.length > 1 ? "" : "h0");
 
-/** The unbroken parts of a series, each a list of `[time, value]`. */
+/** Returns the uninterrupted segments of a series, each a list of `[time, value]`. */
 function segments(samples, series) {
   const found = [];
   let last = -Infinity;

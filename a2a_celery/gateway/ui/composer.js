@@ -1,11 +1,11 @@
-/** A box for a message: text, or data as JSON. */
+/** Input box for a message: text, or data as JSON. */
 
 import { el } from "./dom.js";
 
 let boxes = 0;
 
 export class Composer {
-  /** `send(parts)` is awaited; the text stays when it fails. */
+  /** `send(parts)` is awaited. If it fails, the text stays in the box. */
   constructor(label, verb, send) {
     const id = `message-${++boxes}`;
     this.verb = verb;
@@ -31,7 +31,7 @@ export class Composer {
     this.text.addEventListener("input", () => (this.hint.textContent = "Ctrl+Enter sends"));
   }
 
-  /** Puts `text` into the box, to be changed and sent. */
+  /** Puts `text` into the box, so that the user can edit and send it. */
   fill(text) {
     this.kind.value = "text";
     this.text.value = text;

@@ -1,6 +1,6 @@
 /**
- * Who the page says its requests are from: a token or a key, in memory, or for this tab alone in its sessionStorage.
- * No cookie, so no other site can send requests with it.
+ * Credentials of the page's requests: a bearer token or an API key, in memory or in the sessionStorage of this tab.
+ * They are never in a cookie, so pages of other sites cannot make the browser send them.
  */
 
 import { el } from "./dom.js";
@@ -16,7 +16,7 @@ export class Credentials {
       const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
       if (kept) [this.#header, this.#value] = kept;
     } catch {
-      // storage that is forbidden, or not ours
+      // sessionStorage is blocked, or its content is not from this page
     }
   }
 
@@ -24,7 +24,7 @@ export class Credentials {
     return this.#header !== null;
   }
 
-  /** The headers of a request. */
+  /** Returns the headers that authenticate a request. */
   headers() {
     return this.#header === null ? {} : { [this.#header]: this.#value };
   }
@@ -36,12 +36,13 @@ export class Credentials {
       if (value && keep) sessionStorage.setItem(KEPT, JSON.stringify([header, value]));
       else sessionStorage.removeItem(KEPT);
     } catch {
-      // then it is kept in memory only
+      // sessionStorage is blocked, so the credentials stay in memory only
     }
   }
 }
 
-/** The ways to say who asks that `card` names, as `{ header, prefix, label }`; a bearer token if it names none. */
+/** Returns the kinds of credentials that the form offers, as `{ header, prefix, label }`: a bearer token, and the API
+ * keys that `card` declares. */
 function ways(card) {
   const found = [{ header: "Authorization", prefix: "Bearer ", label: "Bearer token" }];
   for (const scheme of Object.values(card?.securitySchemes ?? {})) {
@@ -53,7 +54,7 @@ function ways(card) {
   return found;
 }
 
-/** Fills `sheet` with the form; `done()` is called when something has changed. */
+/** Fills `sheet` with the form. `done()` is called after the credentials have changed. */
 export function showForm(sheet, credentials, card, done) {
   const offered = ways(card);
   const kind = el("select", { id: "credential-kind" }, ...offered.map(({ label }, i) => el("option", { value: i }, label)));

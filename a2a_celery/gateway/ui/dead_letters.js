@@ -1,7 +1,7 @@
-/** Dead letters of all owners, each with a button that requeues it. */
+/** Dead letters of all owners, each with a button that requeues the dead letter. */
 
 import { el, say } from "./dom.js";
-import { ownerOf } from "./open_tasks.js";
+import { ownerOf } from "./fleet_tasks.js";
 import { Poll } from "./poll.js";
 import { Table, anchor, point } from "./table.js";
 import { showTime, time } from "./words.js";

@@ -1,4 +1,4 @@
-/** Webhooks of all owners that were given up or wait for a delivery, with a button that replays. */
+/** Webhooks of all owners that were given up or wait for a delivery, with a button that replays the failed events. */
 
 import { el, say } from "./dom.js";
 import { Poll } from "./poll.js";
@@ -39,7 +39,7 @@ class Deliveries {
     this.state = state;
     this.table = new Table(
       title,
-      [["Task", anchor], ["Webhook"], ["Agent"], ["State", () => el("span", { class: "badge" })], ["Events"], ["Tries"], ["Since", () => time("")], ["Reason"], ["", () => this.#button()]],
+      [["Task", anchor], ["Webhook"], ["Agent"], ["State", () => el("span", { class: "badge" })], ["Events", null, "number"], ["Tries", null, "number"], ["Since", () => time("")], ["Reason"], ["", () => this.#button()]],
       ({ task, id }) => `${task} ${id}`,
       ([link, name, agent, badge, events, tries, since, reason, button], found) => {
         point(link, view.views.addressOf(found.task), found.task);

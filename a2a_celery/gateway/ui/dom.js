@@ -1,9 +1,10 @@
 /**
- * Elements. Whatever comes from outside goes in as text: no part of this page makes markup of a string, and its
- * Content-Security-Policy (trusted types) would not let it.
+ * Functions that create and update elements. Untrusted strings are inserted as text, never as markup. The
+ * Content-Security-Policy of the page (trusted types) enforces this rule.
  */
 
-/** An element with attributes (`on…`: a listener; null, undefined and false: left out) and children (strings are text). */
+/** Returns a new element. An attribute `on…` adds a listener, and null, undefined and false omit an attribute or a
+ * child. Strings among the children become text. */
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -15,8 +16,9 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** Puts `items` into `parent` in their order; elements of items that stay are kept, with focus and selection. Of items with
- * the same key, which is whatever an agent or a client has made up, each has its own element. */
+/** Updates the children of `parent` to one element for each of `items`, in order. The element of an item that was
+ * already shown is reused, with focus and selection. Keys come from agents and clients, so several items may have the
+ * same key. Each of them has its own element. */
 export function keyed(parent, items, keyOf, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const times = new Map();
@@ -38,18 +40,18 @@ export function keyed(parent, items, keyOf, make, update) {
   for (const gone of old.values()) gone.remove();
 }
 
-/** Sets the text of `element`, if it is another one: a selection in it stays. */
+/** Sets the text of `element` only if it changes, so that a selection in an unchanged text stays. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Marks `element` as the current one of its list, or not. */
+/** Marks `element` as the current item of its list, or removes the mark. */
 export function mark(element, isCurrent) {
   if (isCurrent) element.setAttribute("aria-current", "true");
   else element.removeAttribute("aria-current");
 }
 
-/** Calls `draw` once in the next frame, however often it is asked for. */
+/** Returns a function that calls `draw` in the next frame. Several calls before this frame draw once. */
 export function oncePerFrame(draw) {
   let asked = false;
   return () => {
@@ -61,11 +63,11 @@ export function oncePerFrame(draw) {
       draw();
     };
     requestAnimationFrame(now);
-    setTimeout(now, 250); // a page that nobody sees has no frames
+    setTimeout(now, 250); // a hidden page has no frames
   };
 }
 
-/** A link to `url` if that is http or https, else its text: "javascript:" and the like lead nowhere. */
+/** Returns a link to `url` if its scheme is http or https. Any other URL, such as "javascript:…", becomes text. */
 export function link(url, text = url) {
   let parsed;
   try {
@@ -79,7 +81,7 @@ export function link(url, text = url) {
   return el("a", { href: parsed.href, target: "_blank", rel: "noopener noreferrer", title: parsed.href }, text);
 }
 
-/** A button that copies `text`. */
+/** Returns a button that copies `text`. */
 export function copier(text, label) {
   const button = el("button", { type: "button", class: "quiet small", "aria-label": label, title: label }, "Copy");
   button.addEventListener("click", async () => {
@@ -94,7 +96,7 @@ export function copier(text, label) {
   return button;
 }
 
-/** An id for a message; `crypto.randomUUID` is there on https and localhost only. */
+/** Returns a new message id. `crypto.randomUUID` is not used, because it is available only on https and localhost. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -1,7 +1,7 @@
-/** Errors of A2A, of HTTP and of the way there, as one kind, with what the server said in types. */
+/** One class for errors of A2A, of HTTP and of the connection, with the typed details that the server sent. */
 
 export class A2AError extends Error {
-  /** `status` is HTTP's, 0 for no answer; `details` as google.rpc has them. */
+  /** `status` is the HTTP status, or 0 without a response. `details` is a list of google.rpc error details. */
   constructor(message, { status = 0, code = null, details = [], retryAfter = null } = {}) {
     super(message);
     this.status = status;
@@ -12,7 +12,7 @@ export class A2AError extends Error {
     this.reason ??= REASON_OF_CODE[code] ?? null;
   }
 
-  /** Whether it says that the server has no such operation. */
+  /** True if the server does not have the operation. */
   get unsupported() {
     return (
       ["METHOD_NOT_FOUND", "UNSUPPORTED_OPERATION"].includes(this.reason) ||
@@ -20,7 +20,7 @@ export class A2AError extends Error {
     );
   }
 
-  /** Whether the same request may well succeed later. */
+  /** True if the error is temporary, so that the same request may succeed later. */
   get passing() {
     return this.status === 0 || this.status === 429 || this.status >= 500 && this.status !== 501;
   }
@@ -36,7 +36,7 @@ export class A2AError extends Error {
   }
 }
 
-/** For servers that send no details (A2A specification 5.4, 9.5). */
+/** Reasons by JSON-RPC error code, for servers that send no details (A2A specification 5.4, 9.5). */
 const REASON_OF_CODE = {
   [-32001]: "TASK_NOT_FOUND",
   [-32002]: "TASK_NOT_CANCELABLE",
@@ -50,14 +50,14 @@ const REASON_OF_CODE = {
   [-32603]: "INTERNAL_ERROR",
 };
 
-/** The error in an answer that is not one: of JSON-RPC, of HTTP+JSON, or whatever a proxy says. */
+/** Returns the A2AError for an HTTP error response from the server or from a proxy. */
 export async function errorOf(response) {
   const retryAfter = Number(response.headers.get("Retry-After")) || null;
   let body = null;
   try {
     body = await response.json();
   } catch {
-    // a proxy's page, or nothing: the status says it
+    // the body is empty or a proxy's page, so the error has only the HTTP status
   }
   return fromBody(body?.error, response.status, retryAfter) ?? new A2AError("", { status: response.status, retryAfter });
 }
@@ -73,6 +73,6 @@ export function fromBody(error, status, retryAfter = null) {
   });
 }
 
-/** `error` as an A2AError: what fetch throws says only that there was no answer. */
+/** Returns `error` as an A2AError. The text of a TypeError from fetch is dropped, because it names no cause. */
 export const asError = (error) =>
   error instanceof A2AError ? error : new A2AError(error instanceof TypeError ? "" : String(error?.message ?? error));

@@ -1,11 +1,11 @@
-/** The family of a task: links to its parent and to the tasks that its agent has started. */
+/** Family of a task: links to its parent task and its child tasks. */
 
 import { el, say } from "./dom.js";
 import { asError } from "./errors.js";
 import { badge, explain } from "./words.js";
 
-const INTERVAL = 3000;
 /** Milliseconds between two requests while the list is open. */
+const INTERVAL = 3000;
 
 export class Family {
   #agent = null;
@@ -14,7 +14,7 @@ export class Family {
   #timer = null;
   #shown = "";
 
-  /** `addressOf(agent, task)` returns the address of a task in this page. */
+  /** `addressOf(agent, task)` returns the link to a task on this page. */
   constructor(addressOf) {
     this.addressOf = addressOf;
     this.note = el("p", { class: "hint", role: "status" });

@@ -1,16 +1,18 @@
 /**
- * A task as its events say it is. Pure; a chunk costs what it carries, however long its artifact is.
+ * Functions that apply events to a task. Applying a chunk takes time proportional to the chunk, however long its
+ * artifact is.
  *
  * A StreamResponse holds one of task, message, statusUpdate, artifactUpdate (A2A specification 3.2.3).
  */
 
 import { isSchemaPart } from "./answer_form.js";
 
-/** The kind of a StreamResponse: "task", "message", "statusUpdate", "artifactUpdate", or "" for none of them. */
+/** Returns the kind of a StreamResponse: "task", "message", "statusUpdate" or "artifactUpdate", or "" if unknown. */
 export const kindOf = (event) =>
   ["task", "message", "statusUpdate", "artifactUpdate"].find((kind) => event?.[kind] !== undefined) ?? "";
 
-/** `task` after `event`: changed in place, unless the event is a whole task. A message alone changes nothing. */
+/** Returns `task` after `event`. The task is changed in place, unless the event is a complete task. An event of the
+ * kind "message" changes nothing. */
 export function apply(task, event) {
   switch (kindOf(event)) {
     case "task":
@@ -26,7 +28,7 @@ export function apply(task, event) {
   }
 }
 
-/** Adds a message to the history, unless it is there. */
+/** Adds a message to the history of `task`, unless the history contains it. */
 export function addMessage(task, message) {
   if (!task.history.some((known) => known.messageId && known.messageId === message.messageId)) {
     task.history.push(message);
@@ -50,7 +52,8 @@ function setArtifact(task, { artifact, append, lastChunk }) {
   } else task.artifacts[at] = { ...artifact, parts: [...parts], open: !lastChunk };
 }
 
-/** The text of a message or an artifact in one line, or what else it holds. */
+/** Returns the content of a message or an artifact on one line, truncated after `longest` characters. Data is shown as
+ * JSON, and a file by its name, its URL or its media type. */
 export function summary(holder, longest = 200) {
   let text = "";
   for (const part of holder?.parts ?? []) {

@@ -1,6 +1,7 @@
 /**
- * Follows one task: its stream, and when that breaks, the stream from where it broke (`Last-Event-ID`, where the server
- * gives ids); where there is none, looks every few seconds. Ends with the task, or when it is stopped.
+ * Follower of one task. It reads the task's stream, and resumes an interrupted stream after the last event that it has
+ * received (`Last-Event-ID`) if the server sends event ids. Without streaming, it polls the task. It ends when the task
+ * ends or `stop()` is called.
  */
 
 import { asError } from "./errors.js";
@@ -11,21 +12,21 @@ const FIRST_WAIT = 1000;
 const LONGEST_WAIT = 15_000;
 const LOOK = 2000;
 
-/** The version in an event's id, `<version>` or `<version>-<time>`; null in any other id. */
+/** Returns the version in an event id of the form `<version>` or `<version>-<time>`, or null for any other id. */
 function versionOf(id) {
   return /^\d+(-\d+)?$/.test(id ?? "") ? parseInt(id, 10) : null;
 }
 
 export class Follower {
   task = null;
-  /** The id of the newest event, where the server gives ids that begin with a version. */
+  /** Id of the newest event, or null if the server sends no ids that begin with a version. */
   lastId = null;
-  /** The newest answer of GetTask. */
+  /** Newest result of GetTask, or null. */
   seen = null;
-  /** The version of the first event that was seen: what came before can be asked for. */
+  /** Version of the first received event, or null. `earlier()` reads the events before it. */
   first = null;
 
-  /** `told.event({ id, event, at })`, `told.changed()`, `told.connection(kind, text)`, `told.failed(error)`. */
+  /** `told` has the callbacks `event({ id, event, at })`, `changed()`, `connection(kind, text)` and `failed(error)`. */
   constructor(agent, id, told) {
     this.agent = agent;
     this.id = id;
@@ -43,7 +44,8 @@ export class Follower {
     return this.stopped.signal.aborted;
   }
 
-  /** Runs to the end; `stream` is one that a message has begun, if there is one. Its failures are told. */
+  /** Follows the task until it ends. `stream` is the stream that the first message has opened, or null. Errors are
+   * passed to the callbacks. */
   async run(stream = null) {
     let wait = FIRST_WAIT;
     let doubt = true;
@@ -67,7 +69,7 @@ export class Follower {
         if (this.#isFinal(broke)) return;
       }
       stream = null;
-      if (isEnded(this.seen?.status?.state) && !this.#ended) this.#adopt(this.seen); // the stream did not say so
+      if (isEnded(this.seen?.status?.state) && !this.#ended) this.#adopt(this.seen); // the stream did not include the end
       if (this.gone || this.#ended) break;
       doubt = !progress || broke !== null;
       wait = progress ? FIRST_WAIT : Math.min(wait * 2, LONGEST_WAIT);
@@ -78,7 +80,7 @@ export class Follower {
     this.told.connection("ended", "Ended");
   }
 
-  /** An event of the stream; one that was seen before, by its id, is dropped. */
+  /** Applies an event of the stream. An event that was received before is ignored. */
   take({ id, event }) {
     const version = versionOf(id);
     if (version !== null) {
@@ -92,14 +94,14 @@ export class Follower {
     this.told.changed();
   }
 
-  /** A message that this page has sent: it is in no stream. */
+  /** Adds a message that this page has sent to the history, because streams do not contain messages of clients. */
   sent(message) {
     if (this.task) addMessage(this.task, message);
     this.told.changed();
     this.wake();
   }
 
-  /** The events before the first that was seen, where the server has kept them; null where it has not. */
+  /** Returns the events before the first received event, or null if the server no longer has them. */
   async earlier(signal) {
     if (this.first === 1) return [];
     const found = [];
@@ -107,7 +109,7 @@ export class Follower {
     try {
       for await (const { id, event } of this.agent.subscribe(this.id, "0", AbortSignal.any([signal, this.stopped.signal]))) {
         const version = versionOf(id);
-        if (version === null) return null; // it begins with now, whatever it is asked for
+        if (version === null) return null; // the server ignores Last-Event-ID, so the stream begins with the current task
         if (version >= until) break;
         found.push({ id: version, event, at: null });
         if (version === until - 1) break;
@@ -128,7 +130,7 @@ export class Follower {
   async #look() {
     this.seen = await this.agent.get(this.id);
     if (this.gone) return;
-    if (this.lastId === null) this.#adopt(this.seen); // else the stream goes on from where it was
+    if (this.lastId === null) this.#adopt(this.seen); // otherwise the stream is resumed after the last event
     if (this.agent.streams) this.told.connection("live", "Live");
     else this.told.connection("looking", "Looks every 2 s: this agent does not stream");
   }
@@ -141,7 +143,7 @@ export class Follower {
     this.told.changed();
   }
 
-  /** The history as the server has it: messages of other clients are in no stream. */
+  /** Reads the history from the server, because streams do not contain messages of other clients. */
   async #settle() {
     try {
       const task = await this.agent.get(this.id);
@@ -150,7 +152,7 @@ export class Follower {
       this.task.metadata = task.metadata;
       this.told.changed();
     } catch {
-      // what the stream said is enough
+      // the state from the stream is shown without the messages of other clients
     }
   }
 
@@ -160,7 +162,7 @@ export class Follower {
       this.told.failed(error);
       return true;
     }
-    if (error.violations?.length && this.lastId !== null) this.lastId = null; // it does not know that event
+    if (error.violations?.length && this.lastId !== null) this.lastId = null; // the server does not know this event
     return false;
   }
 

@@ -1,4 +1,4 @@
-/** Tasks of the caller that wait for a person, of all agents, each with its question and a form for the answer. */
+/** Interrupted tasks of the caller at all agents, each with its question and a form for the answer. */
 
 import { AnswerForm, isSchemaPart, schemaOf } from "./answer_form.js";
 import { Composer } from "./composer.js";
@@ -10,8 +10,8 @@ import { Poll } from "./poll.js";
 import { PAUSED, badge, explain, showState, showTime, time } from "./words.js";
 
 const INTERVAL = 4000;
+/** Maximum number of tasks that are shown for each agent and state. */
 const MOST = 20;
-/** Tasks that are shown for each agent and state. */
 
 export class InboxView {
   #answered = new Set();
@@ -26,6 +26,7 @@ export class InboxView {
   }
 
   enter() {
+    if (!this.list.hasChildNodes()) this.views.say("Reads the questions …");
     this.poll.start();
   }
 
@@ -34,8 +35,9 @@ export class InboxView {
   }
 
   async #load() {
+    await this.views.app.cards;
     const entries = [...this.views.app.agents.values()].filter(({ agent }) => agent?.lists);
-    const query = { pageSize: MOST, historyLength: 0 };
+    const query = { pageSize: MOST, historyLength: 1 };
     const found = await Promise.allSettled(
       entries.flatMap((entry) => PAUSED.map(async (status) => ({ entry, page: await entry.agent.list({ ...query, status }) }))),
     );
@@ -72,6 +74,7 @@ export class InboxView {
       "article",
       { class: "card", "aria-label": label },
       el("div", { class: "head" }, el("h3", {}, el("a", { dir: "auto", href: this.views.app.address(entry.cardUrl, task.id) }, entry.name)), el("span", { class: "line-up" }, showState(badge(""), state), when)),
+      asker(task),
       message ? partsOf(question) : el("p", { class: "hint" }, "The agent sent no question."),
       form.element,
       text.element,
@@ -93,4 +96,11 @@ export class InboxView {
     this.views.title.focus();
     this.poll.now();
   }
+}
+
+/** Returns a line with the client's last message, which distinguishes equal questions of an agent, or "". */
+function asker({ history }) {
+  const last = history?.at(-1);
+  const text = last?.role === "ROLE_USER" ? summary(last, 120) : "";
+  return text && el("p", { class: "hint line", dir: "auto" }, `After: ${text}`);
 }

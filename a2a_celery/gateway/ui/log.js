@@ -1,13 +1,13 @@
-/** A task's events as they come, each with its version; thousands of them stay usable, for only some are elements. */
+/** Log of a task's events with their versions. Only some events have elements, so that a long log stays responsive. */
 
 import { el } from "./dom.js";
 import { kindOf, summary } from "./fold.js";
 import { clock, wordFor } from "./words.js";
 
+/** Number of newest events that are shown, and of earlier events that each click of the button adds. */
 const ROWS = 200;
-/** How many rows a step shows; more are shown when asked for. */
+/** Maximum number of events in memory. The oldest events are dropped. */
 const KEPT = 20_000;
-/** How many events are kept; the oldest go. */
 
 const KINDS = { task: "Task", message: "Message", statusUpdate: "Status", artifactUpdate: "Artifact" };
 
@@ -16,7 +16,7 @@ export class Log {
   #drawnFrom = 0; // index of the first event that has a row
   #drawnTo = 0;
   #dropped = 0;
-  /** Whether earlier events are on their way. */
+  /** True while earlier events are being read. */
   reading = false;
 
   constructor() {
@@ -56,7 +56,7 @@ export class Log {
     }
   }
 
-  /** Events that were before all others. */
+  /** Adds events that precede all others. */
   addEarlier(events) {
     const kept = events.slice(-KEPT);
     this.#dropped += events.length - kept.length;
@@ -70,7 +70,7 @@ export class Log {
     this.note.textContent = text;
   }
 
-  /** Draws what has come since. */
+  /** Draws the events that were added since the last call. */
   draw() {
     const many = this.#events.length;
     const all = many + this.#dropped;

@@ -1,4 +1,4 @@
-/** The page as a whole: which agents there are, which one and which task is looked at (in the address), who asks. */
+/** The page: its agents, its credentials, and the agent, task or view that the URL's fragment names. */
 
 import { AgentsPane } from "./agents.js";
 import { Credentials, showForm } from "./credentials.js";
@@ -14,8 +14,12 @@ const at = (id) => document.getElementById(id);
 
 class App {
   credentials = new Credentials();
-  /** `{ name, cardUrl, agent, error, counts }` of each agent, by the URL of its card. */
+  /** Entries `{ name, cardUrl, agent, error, reading, counts }` of the agents, by the URL of the card. */
   agents = new Map();
+  /** Name of the caller, or "" for an unauthenticated caller. */
+  owner = "";
+  /** Promise that is settled when the cards of the listed agents have been read. */
+  cards = Promise.resolve();
 
   constructor() {
     this.agentsPane = new AgentsPane(at("agents"), this);
@@ -25,7 +29,7 @@ class App {
     at("where").textContent = location.host;
     at("credentials-button").addEventListener("click", () => this.askCredentials(at("credentials").hidden));
     window.addEventListener("hashchange", () => this.show());
-    // a page that was left may be kept, with its stream: six of them are all the connections that a browser makes
+    // the browser may cache a page that the user has left, and its stream would occupy one of six connections
     window.addEventListener("pagehide", () => this.taskPane.show(null, ""));
     window.addEventListener("pageshow", (event) => event.persisted && this.show());
     document.addEventListener("visibilitychange", () => document.hidden || this.tasksPane.refresh());
@@ -38,16 +42,23 @@ class App {
   async start() {
     this.#sayWhoAsks();
     const { agents, owner = "", operator = false } = await this.#listed();
+    this.owner = owner;
     for (const { name, card } of agents) this.know(card, name);
     this.views.allow(operator);
     if (owner) say(at("credentials-button"), `Signed in as ${owner}`);
+    this.cards = this.#readAll();
     this.show();
-    const unread = [...this.agents.values()].filter(({ agent }) => agent === null);
-    await Promise.all(unread.map((entry) => this.#read(entry)));
+    await this.cards;
     this.show();
   }
 
-  /** The agent whose card is at `url`, known from now on. Raises for another origin: the page may not talk to it. */
+  #readAll() {
+    const unread = [...this.agents.values()].filter(({ agent }) => agent === null);
+    return Promise.all(unread.map((entry) => this.#read(entry)));
+  }
+
+  /** Adds the agent whose card is at `url`, and returns its entry. Throws an Error for another origin, to which the
+   * page may not send requests. */
   know(url, name = "") {
     const cardUrl = new URL(url, document.baseURI);
     if (cardUrl.origin !== location.origin) {
@@ -59,7 +70,7 @@ class App {
     return this.agents.get(cardUrl.href);
   }
 
-  /** The address of an agent's task in this page; without a task, of the agent. */
+  /** Returns the link to an agent's task on this page or, without a task, to the agent. */
   address(cardUrl, task = "") {
     const url = new URL(cardUrl);
     const query = new URLSearchParams({ card: url.pathname + url.search });
@@ -67,7 +78,7 @@ class App {
     return `#${query}`;
   }
 
-  /** The address of a task of the agent with this name at this gateway. */
+  /** Returns the link to a task of the agent `name` of this gateway. */
   addressOf(name, task) {
     return this.address(new URL(`../agents/${encodeURIComponent(name)}/.well-known/agent-card.json`, document.baseURI), task);
   }
@@ -88,13 +99,13 @@ class App {
     entry ??= this.agents.values().next().value ?? null;
     const { hash } = location;
     if (entry && !entry.agent && !entry.error) await this.#read(entry);
-    if (location.hash !== hash) return; // somebody has gone on meanwhile
+    if (location.hash !== hash) return; // the user has navigated while the card was being read
     this.agentsPane.show(entry);
     this.tasksPane.show(entry, task);
     this.taskPane.show(entry, task);
   }
 
-  /** Says an error, or a text, where it is seen and heard. */
+  /** Shows an error or a text as a notice, which screen readers announce. */
   notify(what) {
     const error = typeof what === "string" ? null : asError(what);
     const told = error ? details(error) : [];
@@ -124,13 +135,13 @@ class App {
     else this.#showCredentialsForm(sheet);
   }
 
-  /** Offers the schemes of the shown agent's card, or of the card at the root of the gateway, which is public. */
+  /** Shows the form with the schemes of the shown agent's card, or of the public card at the root of the gateway. */
   async #showCredentialsForm(sheet) {
     let card = this.tasksPane.entry?.agent?.card;
     try {
       card ??= (await discover(new URL("../.well-known/agent-card.json", document.baseURI).href, () => ({}))).card;
     } catch {
-      // then a bearer token is offered
+      // without a card, the form offers only a bearer token
     }
     if (!sheet.hidden) showForm(sheet, this.credentials, card, () => this.#changed());
   }
@@ -140,7 +151,7 @@ class App {
     at("notices").replaceChildren();
     for (const entry of this.agents.values()) {
       entry.error = null;
-      entry.agent = null; // its card may say more to somebody who is known
+      entry.agent = null; // the card may depend on the caller, so it is read again
     }
     this.taskPane.show(null, "");
     this.start();
@@ -159,7 +170,7 @@ class App {
         return { agents: [] };
       }
     } catch {
-      // served elsewhere: then there is no such list
+      // another server serves this page, without the list of agents
     }
     return { agents: [{ name: "", card: "/.well-known/agent-card.json" }] };
   }

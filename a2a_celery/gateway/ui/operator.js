@@ -3,7 +3,7 @@
 import { requestJson } from "./wire.js";
 
 export class OperatorApi {
-  /** `headers()` returns the credentials of each request. */
+  /** `headers()` returns the headers that authenticate a request. */
   constructor(headers) {
     this.headers = headers;
     this.base = new URL("../operator/v1", document.baseURI).href;
@@ -13,9 +13,15 @@ export class OperatorApi {
     return this.#request("GET", "/overview");
   }
 
-  /** A page of the open tasks in a phase: `{ tasks, next }`. */
+  /** Returns `{ tasks, next }`, a page of the tasks in a phase. */
   tasks(phase, cursor = 0) {
     return this.#request("GET", `/tasks?phase=${phase}&cursor=${cursor}`);
+  }
+
+  /** Returns a page of the open and ended tasks that match `filters`: an owner, a tenant, an agent and a state, or a
+   * schedule and a state. */
+  storedTasks(filters, cursor = 0) {
+    return this.#request("GET", `/tasks?${new URLSearchParams({ ...filters, phase: "any", cursor })}`);
   }
 
   timeline(id) {
@@ -30,13 +36,17 @@ export class OperatorApi {
     return this.#request("POST", `/dead-letters/${encodeURIComponent(id)}:requeue`);
   }
 
-  /** A page of the webhooks that were given up (`state` "dead") or wait for a delivery: `{ webhooks, next }`. */
+  /** Returns `{ webhooks, next }`, a page of the webhooks that were given up (`state` "dead") or wait for a delivery. */
   webhooks(state, cursor = 0) {
     return this.#request("GET", `/webhooks?state=${state}&cursor=${cursor}`);
   }
 
   replay(task, id) {
     return this.#request("POST", `/webhooks/${encodeURIComponent(task)}/${encodeURIComponent(id)}:replay`);
+  }
+
+  schedules() {
+    return this.#request("GET", "/schedules");
   }
 
   workers() {

@@ -1,9 +1,14 @@
-/** The fleet at a glance: what waits, runs and ends, how long it takes, and the agents. */
+/** Overview of the fleet: the waiting, running and ended tasks, their times, and the agents. */
 
 import { Chart } from "./charts.js";
 import { el, keyed, say } from "./dom.js";
+import { Poll } from "./poll.js";
 import { Table } from "./table.js";
 import { bytes, seconds } from "./words.js";
+import { unserved } from "./workers.js";
+
+/** Milliseconds between two requests for the workers. The gateway sends a broadcast to all workers for each request. */
+const WORKERS_INTERVAL = 15_000;
 
 const ENDED = [
   ["Completed", "TASK_STATE_COMPLETED"],
@@ -12,10 +17,12 @@ const ENDED = [
   ["Rejected", "TASK_STATE_REJECTED"],
 ];
 
-const perMinute = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)}/min`;
+const perMinute = (value) => `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)}/min`;
 const whole = (value) => Math.round(value).toLocaleString();
 
 export class OverviewView {
+  #workers = null;
+
   constructor(views) {
     this.views = views;
     this.tiles = el("dl", { class: "tiles" });
@@ -23,17 +30,22 @@ export class OverviewView {
       [new Chart("Ended tasks", [{ name: "all", kind: "main" }, { name: "failed", kind: "bad" }], perMinute), (samples) => samples.throughput()],
       [new Chart("Run time", [{ name: "median", kind: "main" }, { name: "95 %", kind: "slow" }], seconds), (samples) => samples.latency("run")],
       [new Chart("Wait for a worker", [{ name: "median", kind: "main" }, { name: "95 %", kind: "slow" }], seconds), (samples) => samples.latency("queue")],
-      [new Chart("Open runs", [{ name: "waiting", kind: "slow" }, { name: "running", kind: "main" }], whole), (samples) => samples.open()],
+      [new Chart("Open runs", [{ name: "running", kind: "main" }, { name: "waiting", kind: "slow" }], whole), (samples) => samples.open()],
+      [new Chart("Posts to webhooks", [{ name: "delivered", kind: "main" }, { name: "failed", kind: "bad" }], perMinute), (samples) => samples.posts()],
+      [new Chart("Memory of the store", [{ name: "used", kind: "main" }, { name: "limit", kind: "soft" }], bytes), (samples) => samples.memory()],
     ];
     this.agents = new Table(
       "Agents",
-      [["Agent"], ["Oldest waiting"], ...ENDED.map(([title]) => [title]), ["Workers lost"]],
+      [["Agent"], ["Oldest waiting", null, "number"], ...ENDED.map(([title]) => [title, null, "number"]), ["Workers lost", null, "number"]],
       ([name]) => name,
       ([agent, oldest, ...cells], [name, counted]) => {
         say(agent, name);
         say(oldest, counted.oldestWaitingSeconds === null ? "–" : seconds(counted.oldestWaitingSeconds));
-        ENDED.forEach(([, state], i) => say(cells[i], counted.ended[state].toLocaleString()));
-        say(cells.at(-1), counted.lost.toLocaleString());
+        const counts = [...ENDED.map(([, state]) => counted.ended[state]), counted.lost];
+        counts.forEach((count, i) => {
+          say(cells[i], count.toLocaleString());
+          cells[i].className = count ? "" : "zero";
+        });
       },
     );
     this.element = el(
@@ -41,24 +53,37 @@ export class OverviewView {
       { class: "stack" },
       this.tiles,
       el("div", { class: "charts" }, ...this.charts.map(([chart]) => chart.element)),
-      el("section", {}, el("h3", {}, "Agents"), el("p", { class: "hint" }, "Ended tasks and lost workers since the store was created"), this.agents.element),
       el("p", { class: "hint" }, "The charts begin when this page is opened. They show the last minute at each point."),
+      el("section", { class: "stack" }, el("h3", {}, "Agents"), this.agents.element, el("p", { class: "hint" }, "Ended tasks and lost workers since the store was created.")),
     );
+    this.poll = new Poll(() => this.#readWorkers(), WORKERS_INTERVAL);
   }
 
   enter() {
     this.draw();
     this.views.feed.now();
+    this.poll.start();
   }
 
-  leave() {}
+  leave() {
+    this.poll.stop();
+  }
+
+  async #readWorkers() {
+    try {
+      this.#workers = await this.views.api.workers();
+    } catch {
+      this.#workers = null; // the tile shows that the workers are unknown
+    }
+    this.draw();
+  }
 
   draw() {
     const { overview, samples } = this.views;
     if (!this.element.isConnected) return;
     this.views.say(overview ? "" : "The fleet’s counts are not available right now.");
     if (!overview) return;
-    keyed(this.tiles, tilesOf(overview), ([title]) => title, tile, drawTile);
+    keyed(this.tiles, tilesOf(overview, this.#workers), ([title]) => title, tile, drawTile);
     for (const [chart, series] of this.charts) chart.draw(series(samples), Date.parse(overview.at));
     this.agents.draw(Object.entries(overview.agents));
   }
@@ -76,16 +101,22 @@ function drawTile(element, [, value, detail, kind]) {
   say(about, detail);
 }
 
-function tilesOf({ runs, paused, deadLetters, webhooks, store, agents }) {
+function tilesOf({ runs, paused, deadLetters, webhooks, agents }, fleet) {
   const waiting = runs.queued + runs.blocked;
   const oldest = Math.max(0, ...Object.values(agents).map(({ oldestWaitingSeconds }) => oldestWaitingSeconds ?? 0));
-  const memory = store.bytes === null ? ["–", "not readable"] : [bytes(store.bytes), store.maxBytes ? `of ${bytes(store.maxBytes)}` : "no limit"];
   return [
-    ["Running", whole(runs.running), runs.suspended ? `${whole(runs.suspended)} suspended` : "", "", "#view=open&phase=running"],
-    ["Waiting", whole(waiting), waiting ? `oldest ${seconds(oldest)}` : "", oldest > 60 ? "warn" : "", "#view=open&phase=queued"],
-    ["Need a person", whole(paused), "", "", "#view=open&phase=paused"],
+    ["Running", whole(runs.running), runs.suspended ? `${whole(runs.suspended)} suspended` : "", "", "#view=tasks&phase=running"],
+    ["Waiting", whole(waiting), waiting ? `oldest ${seconds(oldest)}` : "", oldest > 60 ? "warn" : "", "#view=tasks&phase=queued"],
+    ["Need a person", whole(paused), "", "", "#view=tasks&phase=paused"],
+    workersTile(fleet),
     ["Dead letters", whole(deadLetters), "", deadLetters ? "alarm" : "", "#view=dead"],
     ["Webhooks given up", whole(webhooks.dead), webhooks.waiting ? `${whole(webhooks.waiting)} waiting` : "", webhooks.dead ? "alarm" : "", "#view=webhooks"],
-    ["Store", memory[0], memory[1], "", ""],
   ];
+}
+
+function workersTile(fleet) {
+  if (!fleet) return ["Workers", "–", "", "", "#view=workers"];
+  const idle = unserved(fleet).length;
+  const detail = idle ? `${idle} ${idle === 1 ? "agent" : "agents"} without a worker` : fleet.watchers.length ? "" : "no watcher";
+  return ["Workers", whole(fleet.workers.length), detail, detail ? "alarm" : "", "#view=workers"];
 }

@@ -4,10 +4,19 @@ import { isSchemaPart } from "./answer_form.js";
 import { copier, el, link } from "./dom.js";
 import { bytes } from "./words.js";
 
+/** Number of characters of a long text that are shown until the user asks for all. The end is shown, because a text may
+ * grow. */
 const SHOWN = 20_000;
-/** Characters of one text that are shown before somebody asks for more: its end, for it may grow. */
 
-/** A text that may grow by many small pieces: each costs what it is long. */
+/** Makes texts with a scroll bar focusable, so that keys can scroll them. */
+const sizes = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.scrollHeight > target.clientHeight) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+
+/** Text that may grow by many small pieces. Appending a piece takes time proportional to the piece. */
 class TextBlock {
   #pieces = [];
   #length = 0;
@@ -17,6 +26,7 @@ class TextBlock {
   constructor() {
     this.node = document.createTextNode("");
     this.text = el("div", { class: "text", dir: "auto" }, this.node);
+    sizes.observe(this.text);
     this.more = el("button", { type: "button", class: "quiet small", hidden: true });
     this.more.addEventListener("click", () => this.#all());
     this.element = el("div", { class: "part" }, this.more, this.text);
@@ -46,7 +56,7 @@ class TextBlock {
 
 const isPlainText = (part) => typeof part.text === "string" && !part.filename;
 
-/** Shows the parts of one holder; `update(parts)` adds those that are new, `reset()` begins again. */
+/** Parts of one message or artifact. `update(parts)` adds the new parts, and `reset()` removes all. */
 export class Parts {
   #count = 0;
   #text = null;
@@ -93,7 +103,7 @@ export class Parts {
   #file(part, content) {
     const name = part.filename || "file";
     if (content === null) return el("p", { class: "part hint" }, `${name}: its content is no base64`);
-    // never the part's own type: a page that somebody else wrote must not open at this address
+    // not the media type of the part, because an HTML file of an agent must not open in the origin of this page
     const blob = new Blob([content], { type: "application/octet-stream" });
     const url = URL.createObjectURL(blob);
     this.#urls.push(url);
@@ -128,7 +138,7 @@ function decoded(base64) {
   }
 }
 
-/** The parts of something that does not grow. */
+/** Returns an element with the parts of a message or artifact that does not grow. */
 export function partsOf(holder) {
   const parts = new Parts();
   parts.update(holder?.parts ?? []);

@@ -1,11 +1,11 @@
-/** Repeated requests of a view: one at a time, none while the page is hidden. */
+/** Repeated requests of a view. Only one request runs at a time, and none starts while the page is hidden. */
 
 export class Poll {
   #timer = null;
   #round = 0;
   #busy = false;
 
-  /** `load()` is awaited and must not throw; `interval` is in milliseconds, from the end of a call to the next one. */
+  /** `load()` is awaited and must not throw. `interval` is the time from the end of a call to the next, in ms. */
   constructor(load, interval) {
     this.load = load;
     this.interval = interval;
@@ -22,7 +22,7 @@ export class Poll {
     this.#timer = null;
   }
 
-  /** Calls `load()` now, or right after the call that is in progress. */
+  /** Calls `load()` now, or soon after the call that is in progress. */
   async now() {
     const round = ++this.#round;
     clearTimeout(this.#timer);

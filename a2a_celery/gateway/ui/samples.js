@@ -1,9 +1,9 @@
-/** Samples of the fleet's counts, and the rates and percentiles between two of them. Pure. */
+/** Samples of the fleet's counts, and the rates and percentiles between two samples. */
 
+/** Maximum number of samples in memory: one hour with a sample every five seconds. */
 const MOST = 720;
-/** Samples that are kept: an hour at one in five seconds. */
-const SPAN = 60_000;
 /** Milliseconds over which a rate or a percentile is computed. */
+const SPAN = 60_000;
 
 export class Samples {
   #list = [];
@@ -13,19 +13,28 @@ export class Samples {
     const at = Date.parse(overview.at);
     const last = this.#list.at(-1);
     if (last && at <= last.at) return;
-    this.#list.push({ at, ended: endedOf(overview), queue: overview.times.queue, run: overview.times.run, bounds: overview.bounds, runs: overview.runs });
+    const { bounds, runs, times, webhooks, store } = overview;
+    this.#list.push({ at, ended: endedOf(overview), queue: times.queue, run: times.run, bounds, runs, webhooks, store });
     if (this.#list.length > MOST) this.#list.shift();
   }
 
-  /** `[time, [ended tasks per minute, of these failed]]` of each sample. */
+  /** Returns `[time, [ended tasks per minute, failed and rejected tasks per minute]]` of each sample. */
   throughput() {
-    return this.#each((now, before) => {
-      const minutes = (now.at - before.at) / 60_000;
-      return ["all", "failed"].map((kind) => Math.max(0, now.ended[kind] - before.ended[kind]) / minutes);
-    });
+    return this.#rates("ended", ["all", "failed"]);
   }
 
-  /** `[time, [median, 95th percentile]]`, in seconds, of `kind`: "queue" or "run". Null if nothing ended. */
+  /** Returns `[time, [delivered posts per minute, failed posts per minute]]` of each sample. */
+  posts() {
+    return this.#rates("webhooks", ["delivered", "failed"]);
+  }
+
+  /** Returns `[time, [bytes of the store, limit in bytes]]` of each sample. A value is null if unknown or unlimited. */
+  memory() {
+    return this.#list.map(({ at, store }) => [at, [store.bytes, store.maxBytes || null]]);
+  }
+
+  /** Returns `[time, [median, 95th percentile]]` of the times of `kind` ("queue" or "run"), in seconds, of each sample.
+   * A value is null if nothing was measured. */
   latency(kind) {
     return this.#each((now, before) => {
       const counts = now[kind].map((count, i) => count - (before[kind][i] ?? 0));
@@ -33,9 +42,16 @@ export class Samples {
     });
   }
 
-  /** `[time, [waiting runs, running runs]]` of each sample. */
+  /** Returns `[time, [running runs, waiting runs]]` of each sample. */
   open() {
-    return this.#list.map(({ at, runs }) => [at, [runs.queued + runs.blocked, runs.running]]);
+    return this.#list.map(({ at, runs }) => [at, [runs.running, runs.queued + runs.blocked]]);
+  }
+
+  #rates(counts, kinds) {
+    return this.#each((now, before) => {
+      const minutes = (now.at - before.at) / 60_000;
+      return kinds.map((kind) => Math.max(0, now[counts][kind] - before[counts][kind]) / minutes);
+    });
   }
 
   #each(compare) {
@@ -56,7 +72,8 @@ function endedOf({ agents }) {
   };
 }
 
-/** The value below which `share` of a histogram lies, linear within its bucket; null for an empty histogram. */
+/** Returns the value below which the fraction `share` of a histogram lies, interpolated linearly within its bucket, or
+ * null for an empty histogram. */
 export function percentile(counts, bounds, share) {
   const all = counts.reduce((sum, count) => sum + count, 0);
   if (all <= 0) return null;

@@ -1,8 +1,8 @@
-/** Server-sent events of a response to a POST, which the browser's own EventSource can't make. */
+/** Parser of server-sent events. The browser's EventSource can send neither a POST request nor headers. */
 
 const LONGEST = 64 * 1024 * 1024;
 
-/** Yields `{ id, event, data }` for each event of `body`; `id` is the last that was given, null before. */
+/** Yields `{ id, event, data }` for each event of `body`. `id` is the newest id, or null before the first id. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
@@ -12,7 +12,7 @@ export async function* events(body) {
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) return; // what no empty line has ended is not whole
+      if (done) return; // an event without an empty line after it is incomplete
       pending += value;
       if (pending.length > LONGEST) throw new Error("An event of the stream is too large for this page.");
       if (!/[\r\n]/.test(value)) continue;

@@ -1,9 +1,10 @@
-/** Tables whose rows keep their elements, and which a narrow window shows as cards. */
+/** Tables that reuse the elements of their rows. A narrow window shows the rows as cards. */
 
 import { el, keyed } from "./dom.js";
 
 export class Table {
-  /** `columns` are `[title, makeCell()]` pairs; `update(cells, item)` fills the cells of a row. */
+  /** `columns` is a list of `[title, makeCell(), class]`; the last two are optional. `update(cells, item)` fills the
+   * cells of a row. */
   constructor(caption, columns, keyOf, update) {
     this.columns = columns;
     this.keyOf = keyOf;
@@ -13,7 +14,7 @@ export class Table {
       "table",
       { hidden: true },
       el("caption", { class: "sr" }, caption),
-      el("thead", {}, el("tr", {}, ...columns.map(([title]) => el("th", { scope: "col" }, title || el("span", { class: "sr" }, "Action"))))),
+      el("thead", {}, el("tr", {}, ...columns.map(([title, , kind]) => el("th", { scope: "col", class: kind }, title || el("span", { class: "sr" }, "Action"))))),
       this.body,
     );
   }
@@ -25,13 +26,13 @@ export class Table {
 
   #row() {
     const cells = this.columns.map(([, make]) => make?.() ?? el("span", {}));
-    const row = el("tr", {}, ...cells.map((cell, i) => el("td", { "data-label": this.columns[i][0] || null }, cell)));
+    const row = el("tr", {}, ...cells.map((cell, i) => el("td", { "data-label": this.columns[i][0] || null, class: this.columns[i][2] }, cell)));
     row.cells_ = cells;
     return row;
   }
 }
 
-/** A link whose address and text `point` sets. */
+/** Returns a link whose address and text are set by `point`. */
 export const anchor = (attributes = {}) => el("a", { dir: "auto", ...attributes });
 
 export function point(link, href, text) {

@@ -1,4 +1,4 @@
-/** One task: its state, what it asks, what was said and made, its events as they come. */
+/** Pane of one task: its state, its question, its messages, its artifacts, and its events as they arrive. */
 
 import { AnswerForm } from "./answer_form.js";
 import { Composer } from "./composer.js";
@@ -34,7 +34,7 @@ export class TaskPane {
     element.append(this.back, this.empty, this.direct, this.view.element, this.dialog);
   }
 
-  /** Looks at a task; none for "". The one that is looked at already goes on. */
+  /** Shows a task, or no task for an `id` of "". A task that is already shown stays unchanged. */
   show(entry, id) {
     if (entry) this.back.setAttribute("href", this.app.address(entry.cardUrl));
     if (this.#follower && this.#follower.id === id && this.#follower.agent === entry?.agent) return;
@@ -57,7 +57,8 @@ export class TaskPane {
     }
   }
 
-  /** Sends a first message; gives the id of its task, null for an answer without one. Raises what it has shown. */
+  /** Sends the first message of a task. Returns the task's id, or null if the agent has answered without a task. Errors
+   * are shown and thrown. */
   async send(entry, message) {
     const { agent } = entry;
     this.direct.hidden = true;
@@ -140,7 +141,8 @@ export class TaskPane {
     if (kind === "live" || kind === "ended") this.#fetchEarlier();
   }
 
-  /** What was before, once it is known where the stream begins. */
+  /** Reads the events before the stream, once the version of the first received event is known or the task has
+   * ended. */
   async #fetchEarlier() {
     const { signal } = this.#looked;
     const follower = this.#follower;

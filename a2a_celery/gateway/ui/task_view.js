@@ -1,4 +1,4 @@
-/** What is shown of one task: its state, what it asks, what was made and said. Draws a task, and knows no server. */
+/** View of one task: its state, its question, its artifacts and its messages. The view sends no requests. */
 
 import { isSchemaPart, schemaOf } from "./answer_form.js";
 import { copier, el, keyed, say } from "./dom.js";
@@ -6,14 +6,14 @@ import { summary } from "./fold.js";
 import { Parts, partsOf } from "./parts.js";
 import { badge, isEnded, isPaused, showState, showTime, time } from "./words.js";
 
+/** Number of newest messages that are shown, and of earlier messages that each click of the button adds. */
 const MESSAGES = 50;
-/** How many messages are shown at once. */
 
 export class TaskView {
   #many = MESSAGES;
 
-  /** `answer` is the element to answer in; `asked(…)` is called by buttons, "cancel" and "redraw", and with "question" and
-   * the schema of the answer (null for none) when another question is shown. */
+  /** `answer` is the element with the form for an answer. Buttons call `asked("cancel")` and `asked("redraw")`. When
+   * the question changes, `asked("question", schema)` is called with the schema of the answer or null. */
   constructor(answer, asked) {
     this.asked = asked;
     this.state = badge("");
@@ -44,7 +44,7 @@ export class TaskView {
     );
   }
 
-  /** Nothing of the last task stays; `log` is the element of the next one's. */
+  /** Removes the contents of the last task. `log` is the element with the log of the next task. */
   reset(log) {
     this.#many = MESSAGES;
     this.log.replaceChildren(log);
@@ -56,7 +56,7 @@ export class TaskView {
     say(this.cancel, "Cancel …");
   }
 
-  /** How the page hears of the task: "live", "looking", "lost" or "ended", and in words. */
+  /** Shows the state of the connection. `kind` is "live", "looking" (polling), "lost" or "ended". */
   connected(kind, text) {
     this.link.dataset.kind = kind;
     say(this.link, text);
@@ -145,14 +145,16 @@ export class TaskView {
   }
 }
 
-/** The reference of a failure, which finds it in a worker's log, and a button that copies it. */
+/** Returns the reference of a failure, by which the failure can be found in the log of a worker, with a button that
+ * copies it. */
 function referenceOf({ role, metadata }) {
   const reference = role === "ROLE_USER" ? null : metadata?.reference;
   if (typeof reference !== "string" || !reference) return [];
   return [el("div", { class: "ids reference" }, el("span", {}, "Reference ", el("code", {}, reference), " ", copier(reference, "Copy the reference")))];
 }
 
-/** What tells messages apart: their ids, which clients use again, with which one of these it is in the whole history. */
+/** Returns a unique key for each message. Clients may reuse ids, so a key consists of the id and the number of messages
+ * with this id up to the message. */
 function keysOf(messages) {
   const times = new Map();
   const keys = new Map();

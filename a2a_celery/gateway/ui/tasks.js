@@ -1,4 +1,4 @@
-/** One agent: what it is, a message to it, and its tasks. */
+/** Pane of one agent: its description, an input box for a message, and its tasks. */
 
 import { About } from "./about.js";
 import { Composer } from "./composer.js";
@@ -72,7 +72,7 @@ export class TasksPane {
     if (another) this.refresh();
   }
 
-  /** Asks for the tasks now, and from then on every few seconds. */
+  /** Requests the tasks now, and then every few seconds. */
   refresh() {
     clearTimeout(this.#again);
     this.#again = null;
@@ -138,7 +138,7 @@ export class TasksPane {
     const fresh = page.tasks ?? [];
     const ids = new Set(fresh.map(({ id }) => id));
     const rest = old.filter(({ id }) => !ids.has(id));
-    // the first page is asked for again and again; what "more" has brought stays behind it
+    // the first page is requested repeatedly, and the tasks that "more" has added stay after it
     const tasks = token ? [...old.filter(({ id }) => !ids.has(id)), ...fresh] : old.length > PAGE ? [...fresh, ...rest] : fresh;
     if (token || old.length <= PAGE) this.#token = page.nextPageToken ?? "";
     this.#groups = [{ state: "", many: page.totalSize ?? tasks.length, tasks }];
@@ -152,7 +152,8 @@ export class TasksPane {
     say(this.note, "This agent does not list its tasks: these are the ones sent or opened from here.");
   }
 
-  /** A task that this page has seen; it is in the list also where the agent has none. */
+  /** Remembers a task that this page has received. If the agent does not support ListTasks, the list shows
+   * these tasks. */
   seen(agent, task) {
     const of = this.#sent.get(agent.cardUrl) ?? new Map();
     this.#sent.set(agent.cardUrl, of);
@@ -193,7 +194,7 @@ export class TasksPane {
         const [shown, text, when] = item.firstChild.children;
         item.firstChild.setAttribute("href", this.app.address(this.entry.cardUrl, task.id));
         mark(item.firstChild, task.id === this.task);
-        shown.hidden = state !== ""; // it is said above
+        shown.hidden = state !== ""; // the heading of the group shows the state
         showState(shown, task.status?.state);
         showTime(when, task.status?.timestamp);
         say(text, lineOf(task));
@@ -220,8 +221,8 @@ export class TasksPane {
   }
 }
 
-/** The line that stands for a task in the list. */
+/** Returns the text of a task in the list. */
 const lineOf = (task) => summary(task.status?.message) || summary(task.history?.at(-1)) || task.id;
 
-/** What a search looks at. */
+/** Returns the text of a task that the search examines. */
 const textOf = (task) => [task.id, task.contextId, lineOf(task), ...(task.history ?? []).map((message) => summary(message))].join(" ");

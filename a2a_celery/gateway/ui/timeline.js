@@ -1,7 +1,7 @@
-/** One task of any owner as operators see it: its runs, steps, events, deliveries and relatives in time. */
+/** Timeline of one task of any owner, for operators: its runs, steps, events, deliveries and relatives. */
 
 import { el, keyed, link, say } from "./dom.js";
-import { ownerOf } from "./open_tasks.js";
+import { ownerOf } from "./fleet_tasks.js";
 import { Poll } from "./poll.js";
 import { OUTCOMES, badge, clock, seconds, showState, wordFor } from "./words.js";
 
@@ -37,7 +37,7 @@ export class TimelineView {
       el("header", { class: "stack" }, el("div", { class: "line-up" }, this.state), this.facts, this.links),
       this.runs,
       this.family,
-      el("section", { class: "stack" }, el("h3", {}, "Steps, events and deliveries"), this.list),
+      el("section", { class: "card stack" }, el("h3", {}, "Steps, events and deliveries"), this.list),
     );
     this.poll = new Poll(() => views.attempt(() => this.#load()), INTERVAL);
   }
@@ -60,7 +60,7 @@ export class TimelineView {
     this.element.hidden = false;
     document.title = `Timeline · ${wordFor(found.task.state)}`;
     this.#drawHead(found.task);
-    this.#drawRuns(found.steps, Date.parse(found.task.now));
+    this.#drawRuns(found.steps, found.events, Date.parse(found.task.now));
     this.#drawFamily(found);
     const rows = itemsOf(found);
     keyed(this.list, rows, ({ key }) => key, row, (item, { text }) => say(item.lastChild, text));
@@ -73,14 +73,16 @@ export class TimelineView {
     if (this.facts.dataset.key === key) return;
     this.facts.dataset.key = key;
     this.facts.replaceChildren(...pairs.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
-    const own = el("a", { href: this.views.app.addressOf(task.agent, task.id) }, "Open with its contents, if it is yours");
-    this.links.replaceChildren(own, ...(task.traceUrl ? [link(task.traceUrl, "Open the trace")] : []));
+    const own = task.owner === this.views.app.owner && !task.tenant && el("a", { href: this.views.app.addressOf(task.agent, task.id) }, "Open with its contents");
+    this.links.replaceChildren(...[own, task.traceUrl && link(task.traceUrl, "Open the trace")].filter(Boolean));
   }
 
-  #drawRuns(steps, now) {
+  /** Draws a bar for each run. The time axis begins with the first event, so that it shows how long the first run
+   * waited. */
+  #drawRuns(steps, events, now) {
     this.runs.hidden = steps.length === 0;
     if (!steps.length) return;
-    const from = Date.parse(steps[0].at);
+    const from = Math.min(...[events[0], steps[0]].filter(Boolean).map(({ at }) => Date.parse(at)));
     const last = steps.at(-1);
     const until = Math.max(last.open ? now : Date.parse(last.at), from + 1);
     const runs = [...Map.groupBy(steps, ({ run, attempt, worker }) => JSON.stringify([run, attempt, worker])).entries()];
@@ -90,7 +92,7 @@ export class TimelineView {
       ([key]) => key,
       ([key]) => {
         const [run, attempt, worker] = JSON.parse(key);
-        return el("div", { role: "listitem", class: "run" }, el("span", { class: "run-name" }, `Run ${run}, attempt ${attempt}`), el("div", { class: "bar" }), el("span", { class: "hint line" }, worker));
+        return el("div", { role: "listitem", class: "run" }, el("span", { class: "run-name" }, `Run ${run}, attempt ${attempt}`), el("div", { class: "bar" }), el("span", { class: "hint line", title: worker }, worker));
       },
       (item, [, its]) => drawBar(item.children[1], its, from, until),
     );
@@ -130,7 +132,7 @@ function drawBar(bar, steps, from, until) {
   );
 }
 
-/** The rows of the list, in the order of their times: `{ key, at, kind, mark, text }`. */
+/** Returns the rows of the list in the order of their times, each as `{ key, at, kind, mark, text }`. */
 function itemsOf({ steps, events, webhooks }) {
   const ofSteps = steps.map((step) => {
     const [name, mark] = STEP_KINDS[step.state] ?? [step.state, "soft"];
@@ -147,20 +149,21 @@ function itemsOf({ steps, events, webhooks }) {
     grouped(attempts).map(({ at, first, last, outcome, status, latencyMs, reason }) => {
       const events = first === last ? first : `${first} to ${last}`;
       const text = [OUTCOMES[outcome] ?? outcome, events, status, latencyMs === null ? "" : `${latencyMs} ms`, reason].filter(Boolean).join(" · ");
-      return { key: `w ${id} ${at} ${first}`, at, kind: `Webhook ${id}`, mark: outcome === "delivered" ? "good" : "bad", text };
+      return { key: `w ${id} ${first} ${outcome} ${at}`, at, kind: `Webhook ${id}`, mark: outcome === "delivered" ? "good" : "bad", text };
     }),
   );
   return [...ofSteps, ...ofEvents, ...ofPosts].sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
 }
 
-/** Attempts of one webhook, oldest first. Successful posts of consecutive events are one item. */
+/** Returns the attempts of one webhook, oldest first. Consecutive successful posts of events are one item with the time
+ * of the last post. */
 function grouped(attempts) {
   const found = [];
   for (const attempt of attempts.toReversed()) {
     const event = /^\d/.test(attempt.event) ? `#${parseInt(attempt.event, 10)}` : attempt.event && "Ping";
     const before = found.at(-1);
     const follows = before?.outcome === "delivered" && attempt.outcome === "delivered" && before.status === attempt.status && event !== "Ping" && before.last !== "Ping";
-    if (follows) Object.assign(before, { last: event, latencyMs: null });
+    if (follows) Object.assign(before, { last: event, at: attempt.at, latencyMs: null });
     else found.push({ ...attempt, first: event, last: event });
   }
   return found;

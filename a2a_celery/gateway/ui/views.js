@@ -1,33 +1,35 @@
-/** The views beside agents and tasks: their links in the head of the page, and which of them is shown. */
+/** Views of the page other than agents and tasks: their links in the header of the page, and the view that is shown. */
 
 import { DeadLettersView } from "./dead_letters.js";
 import { DeliveriesView } from "./deliveries.js";
 import { el, mark, say } from "./dom.js";
 import { asError } from "./errors.js";
+import { FleetTasksView } from "./fleet_tasks.js";
 import { InboxView } from "./inbox.js";
-import { OpenTasksView } from "./open_tasks.js";
 import { OperatorApi } from "./operator.js";
 import { OverviewView } from "./overview.js";
 import { Poll } from "./poll.js";
 import { Samples } from "./samples.js";
+import { SchedulesView } from "./schedules.js";
 import { TimelineView } from "./timeline.js";
 import { explain } from "./words.js";
 import { WorkersView } from "./workers.js";
 
+/** Milliseconds between two requests for the overview, whose counts the links of the views show. */
 const INTERVAL = 5000;
-/** Milliseconds between two readings of the overview, which every view's head shows. */
 
 const OPERATORS_ONLY =
   "This view needs the operator’s role, and this gateway has not given it to you. Its setting a2a_operators names the operators.";
 
-/** Each view: the name in its address, its title, its class, and whether it needs the operator's role. */
+/** Views as `[name in the URL, title, class, true if the view requires the operator's role]`. */
 const VIEWS = [
   ["inbox", "Inbox", InboxView, false],
   ["overview", "Overview", OverviewView, true],
-  ["open", "Open tasks", OpenTasksView, true],
+  ["tasks", "Tasks", FleetTasksView, true],
   ["dead", "Dead letters", DeadLettersView, true],
   ["webhooks", "Webhooks", DeliveriesView, true],
   ["workers", "Workers", WorkersView, true],
+  ["schedules", "Schedules", SchedulesView, true],
 ];
 
 export class Views {
@@ -50,7 +52,7 @@ export class Views {
     element.append(this.title, this.note, this.body);
   }
 
-  /** Shows the links that the caller may use. The overview is read from then on if the caller is an operator. */
+  /** Shows the links that the caller may use. If the caller is an operator, the overview is requested repeatedly. */
   allow(operator) {
     this.operator = operator;
     for (const [name, , , restricted] of VIEWS) this.links.get(name).hidden = restricted && !operator;
@@ -58,10 +60,14 @@ export class Views {
     else this.feed.stop();
   }
 
-  /** Shows the view that the address names. Returns false if it names none. */
+  /** Shows the view that `query` names. Returns false if it names none. */
   show(query) {
     const name = query.get("view") ?? "";
-    for (const [key, item] of this.links) mark(item.firstChild, key === name);
+    for (const [key, item] of this.links) {
+      const isCurrent = key === (name === "task" ? "tasks" : name);
+      mark(item.firstChild, isCurrent);
+      if (isCurrent) item.scrollIntoView({ block: "nearest", inline: "nearest" });
+    }
     const key = `${name} ${query.get("id") ?? ""} ${this.operator}`;
     const found = name === "task" ? ["task", "Timeline", TimelineView, true] : VIEWS.find(([one]) => one === name);
     if (this.#shown?.key === key) return Boolean(found);
@@ -75,7 +81,7 @@ export class Views {
     document.title = title;
     this.body.replaceChildren();
     const allowed = this.operator || !restricted;
-    this.say(allowed ? "" : OPERATORS_ONLY);
+    this.say(allowed ? "" : OPERATORS_ONLY, !allowed);
     if (moved) this.title.focus();
     if (!allowed) return true;
     if (!this.#made.has(name)) this.#made.set(name, new View(this));
@@ -85,12 +91,13 @@ export class Views {
     return true;
   }
 
-  say(text) {
+  say(text, isProblem = false) {
     say(this.note, text);
     this.note.hidden = !text;
+    this.note.classList.toggle("problem", isProblem);
   }
 
-  /** Awaits `work()`; what it throws is said above the view. */
+  /** Awaits `work()`. An error that it throws is shown above the view. */
   async attempt(work) {
     const shown = this.#shown;
     try {
@@ -99,16 +106,16 @@ export class Views {
     } catch (raised) {
       const error = asError(raised);
       if (error.status === 401) this.app.notify(error);
-      if (shown === this.#shown) this.say(explain(error));
+      if (shown === this.#shown) this.say([explain(error), ...(error.violations ?? []).map(({ description }) => description)].join(" "), true);
     }
   }
 
-  /** The address of a task's timeline. */
+  /** Returns the link to a task's timeline. */
   addressOf(id) {
     return `#${new URLSearchParams({ view: "task", id })}`;
   }
 
-  /** Shows `number` at the link of a view, none for 0. */
+  /** Shows `number` at the link of a view, or no number for 0. `what` describes the number to screen readers. */
   count(name, number, what) {
     const badge = this.links.get(name).firstChild.lastChild;
     badge.hidden = !number;

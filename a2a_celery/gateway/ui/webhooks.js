@@ -1,13 +1,12 @@
-/** The webhooks of a task: what became of their last posts, with buttons that replay and that send a test ping. */
+/** Webhooks of a task: the outcomes of their newest posts, with buttons that replay events or send a test ping. */
 
 import { el, keyed, say } from "./dom.js";
 import { asError } from "./errors.js";
 import { DELIVERY_STATES, OUTCOMES, clock, explain, showTime, time } from "./words.js";
 
+/** Milliseconds between two requests for the deliveries while the list is open, without and with pending deliveries. */
 const EVERY = 6000;
 const WHILE_PENDING = 1500;
-/** Milliseconds between two looks at what is open. */
-
 
 export class Webhooks {
   #agent = null;
@@ -16,7 +15,7 @@ export class Webhooks {
   #again = null;
   #shown = [];
 
-  /** `failed(error)` is told of what a button could not do. */
+  /** `failed(error)` is called if the request of a button fails. */
   constructor(failed) {
     this.failed = failed;
     this.note = el("p", { class: "hint", role: "status" });
@@ -25,7 +24,7 @@ export class Webhooks {
     this.element.addEventListener("toggle", () => (this.element.open ? this.#load() : this.leave()));
   }
 
-  /** Those of another task; nothing is asked until somebody opens the list. */
+  /** Shows the webhooks of another task. They are requested when the user opens the list. */
   show(agent, task) {
     this.leave();
     this.#agent = agent;
@@ -55,7 +54,7 @@ export class Webhooks {
     }
   }
 
-  /** Asks for the deliveries of each webhook, now and from then on every few seconds. */
+  /** Requests the deliveries of each webhook now, and then every few seconds. */
   async #look(round) {
     let note = this.#shown.length ? "" : "None: nobody asked to be told of this task’s events.";
     await Promise.all(

@@ -1,4 +1,8 @@
-/** A2A 1.0 over JSON-RPC or HTTP+JSON, as the agent's card offers it. Source: A2A specification 8.3.2, 9, 11. */
+/**
+ * Client of A2A 1.0 over JSON-RPC or HTTP+JSON, depending on the interfaces in the agent's card.
+ *
+ * Source: A2A specification 8.3.2, 9, 11.
+ */
 
 import { newId } from "./dom.js";
 import { A2AError, asError, errorOf, fromBody } from "./errors.js";
@@ -7,7 +11,7 @@ import { events } from "./sse.js";
 const VERSION = "1.0";
 const PATIENCE = 60_000;
 
-/** The agent whose card is at `cardUrl`; `headers()` gives the credentials of each request. */
+/** Returns the agent whose card is at `cardUrl`. `headers()` returns the headers that authenticate a request. */
 export async function discover(cardUrl, headers) {
   const response = await ask(cardUrl, { headers: { Accept: "application/json", ...headers() }, cache: "no-cache" });
   let card;
@@ -29,15 +33,16 @@ export class Agent {
     this.headers = headers;
     this.streams = card.capabilities?.streaming === true;
     this.pushes = card.capabilities?.pushNotifications === true;
-    this.lists = true; // until it says that it does not
+    this.lists = true; // until the agent responds that it does not support ListTasks
     const chosen = chooseInterface(card.supportedInterfaces ?? []);
     if (!chosen) throw new A2AError(whyNone(card));
     this.binding = chosen.protocolBinding;
     this.tenant = chosen.tenant || "";
     const named = new URL(chosen.url, cardUrl);
-    // the page may talk to its own origin only; behind a proxy or a forwarded port a card may well name another address
+    // The page may send requests to its own origin only, but behind a proxy or a forwarded port, the card may name
+    // another origin. Requests therefore go to the path of the interface at this origin.
     const url = new URL(location.origin);
-    url.pathname = named.pathname; // not read as a part of an address: "//host/" would be another origin
+    url.pathname = named.pathname; // not resolved as a relative URL, because "//host/" would be another origin
     url.search = named.search;
     this.url = url.href;
     this.elsewhere = named.origin === location.origin ? "" : named.origin;
@@ -69,18 +74,19 @@ export class Agent {
     return this.#call("CancelTask", { id }, "POST", `/tasks/${encodeURIComponent(id)}:cancel`, {});
   }
 
-  /** The push notification configs of a task. */
+  /** Returns the push notification configs of a task. */
   async webhooks(taskId) {
     const path = `/tasks/${encodeURIComponent(taskId)}/pushNotificationConfigs`;
     return (await this.#call("ListTaskPushNotificationConfigs", { taskId }, "GET", path, {})).configs ?? [];
   }
 
-  /** The deliveries of a webhook; a POST has some made again. These are paths of this gateway, which A2A does not know. */
+  /** Returns the deliveries of a webhook, or sends a POST that queues a replay or a ping. These operations of the
+   * gateway are not part of A2A. */
   async deliveries(taskId, id, verb = "GET", path = "/deliveries") {
     return this.#own(`/webhooks/${encodeURIComponent(taskId)}/${encodeURIComponent(id)}${path}`, verb);
   }
 
-  /** The parent and the children of a task, another path of this gateway. */
+  /** Returns the parent and the children of a task. This operation of the gateway is not part of A2A. */
   family(taskId) {
     return this.#own(`/families/${encodeURIComponent(taskId)}`, "GET");
   }
@@ -96,12 +102,13 @@ export class Agent {
     return requestJson(url.href, { method: verb, headers, ...body });
   }
 
-  /** Yields `{ id, event }` of a message's stream: `id` is the event's id where the server gives one, else null. */
+  /** Sends a message and yields `{ id, event }` for each event of the stream. `id` is null if the server sends none. */
   sendStreaming(params, signal) {
     return this.#stream("SendStreamingMessage", params, "POST", "/message:stream", {}, signal);
   }
 
-  /** The same of a task. `after`, an id, asks for all behind that event; servers that give no ids ignore it. */
+  /** Yields the events of a task as `sendStreaming` does. `after` is the id of the event after which the stream begins,
+   * or null. Servers that send no ids ignore `after`. */
   subscribe(id, after, signal) {
     const headers = after === null ? {} : { "Last-Event-ID": after };
     return this.#stream("SubscribeToTask", { id }, "GET", `/tasks/${encodeURIComponent(id)}:subscribe`, headers, signal);
@@ -155,7 +162,7 @@ export class Agent {
   }
 }
 
-/** The first interface of the card that this page can speak. */
+/** Returns the first interface that this page supports, preferably at this origin, or undefined. */
 function chooseInterface(interfaces) {
   const spoken = interfaces.filter(
     ({ protocolBinding, protocolVersion, url }) =>
@@ -175,7 +182,7 @@ function whyNone(card) {
   return `${offers}; this page speaks A2A 1.0 over JSON-RPC or HTTP+JSON.`;
 }
 
-/** The JSON of a response. Throws an A2AError for an error response, and after a minute. */
+/** Returns the JSON of a response. Throws an A2AError for an error response, or after a minute without a response. */
 export async function requestJson(url, init) {
   return json(await ask(url, { signal: AbortSignal.timeout(PATIENCE), ...init }));
 }

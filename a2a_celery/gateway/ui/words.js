@@ -1,4 +1,4 @@
-/** What the page says of states, times, kinds of events and errors. */
+/** Texts of the page for states, times, sizes and errors. */
 
 import { el } from "./dom.js";
 
@@ -21,16 +21,16 @@ const STATES = {
   TASK_STATE_REJECTED: ["Rejected", "the agent will not do it"],
 };
 
-/** Every state. */
+/** All task states. */
 export const ALL = Object.keys(STATES);
 
 export const isPaused = (state) => PAUSED.includes(state);
 export const isEnded = (state) => state in STATES && !LIVE.includes(state);
 
-/** The word for a state; one that this page does not know is shown as it is. */
+/** Returns the word for a state. An unknown state is returned unchanged. */
 export const wordFor = (state) => STATES[state]?.[0] ?? String(state ?? "Unknown");
 
-/** A state as a badge: word and colour. `showState` changes it. */
+/** Returns a badge with the word and the colour of a state. `showState` changes the state of a badge. */
 export function badge(state) {
   return showState(el("span", { class: "badge" }), state);
 }
@@ -56,7 +56,7 @@ const STEPS = [
   [Infinity, 86400, "d"],
 ];
 
-/** "5 s ago", in the clock of this browser; a time to come, or a clock that is behind, is "now". */
+/** Returns a time relative to the browser's clock, such as "5 s ago". A time in the future is "now". */
 export function ago(when, now = Date.now()) {
   const seconds = Math.max(0, Math.floor((now - when) / 1000));
   if (seconds < 2) return "now";
@@ -64,7 +64,7 @@ export function ago(when, now = Date.now()) {
   return `${Math.floor(seconds / unit)} ${name} ago`;
 }
 
-/** A time, relative, with the exact one in its title; `showTimes` keeps all of them current. */
+/** Returns an element with a relative time. Its title is the exact time. `showTimes` updates all such elements. */
 export function time(timestamp) {
   return showTime(el("time"), timestamp);
 }
@@ -90,7 +90,7 @@ export function showTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) showTime(element, element.getAttribute("datetime"));
 }
 
-/** The clock time of an event, to the millisecond, for a log. */
+/** Returns the local time of an event with milliseconds, for a log. */
 export function clock(timestamp) {
   const when = new Date(timestamp);
   if (Number.isNaN(when.getTime())) return "";
@@ -98,7 +98,7 @@ export function clock(timestamp) {
   return `${two(when.getHours())}:${two(when.getMinutes())}:${two(when.getSeconds())}.${two(when.getMilliseconds(), 3)}`;
 }
 
-/** A duration with one unit. */
+/** Returns a duration in seconds as text with a single unit. */
 export function seconds(value) {
   if (value < 1) return `${Math.round(value * 1000)} ms`;
   if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
@@ -139,14 +139,14 @@ const STATUSES = {
   504: "The server took too long to answer.",
 };
 
-/** One sentence for an error; `details` has what the server said beyond it. */
+/** Returns one sentence for an error. `details` returns the other information that the server sent. */
 export function explain(error) {
   const said = REASONS[error.reason] ?? STATUSES[error.status];
   if (said) return said;
   return error.violations?.length ? "The server did not accept that." : error.message || "It did not work.";
 }
 
-/** What an error carries, as pairs of a name and a text. */
+/** Returns the information in an error as pairs of a name and a text. */
 export function details(error) {
   const found = [];
   if (error.message && error.message !== explain(error)) found.push(["It says", error.message]);

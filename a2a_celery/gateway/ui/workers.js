@@ -3,6 +3,7 @@
 import { el, say } from "./dom.js";
 import { Poll } from "./poll.js";
 import { Table } from "./table.js";
+import { seconds } from "./words.js";
 
 const INTERVAL = 10_000;
 
@@ -27,20 +28,22 @@ export class WorkersView {
     );
     this.queues = new Table(
       "Queues",
-      [["Agent"], ["Queue"], ["Workers", () => el("span", { class: "badge" })]],
+      [["Agent"], ["Queue"], ["Workers", () => el("span", { class: "badge" })], ["Oldest waiting", null, "number"]],
       ({ agent }) => agent,
-      ([agent, queue, badge], found) => {
+      ([agent, queue, badge, oldest], found) => {
         say(agent, found.agent);
         say(queue, found.queue ?? "chosen by an exchange");
         badge.dataset.worker = found.workers || found.queue === null ? "good" : "bad";
         say(badge, found.queue === null ? "unknown" : found.workers === 1 ? "1 worker" : found.workers ? `${found.workers} workers` : "No worker");
+        const waits = views.overview?.agents[found.agent]?.oldestWaitingSeconds;
+        say(oldest, waits === null || waits === undefined ? "–" : seconds(waits));
       },
     );
     this.watchers = el("p", {});
     this.element = el(
       "div",
       { class: "stack" },
-      el("section", { class: "stack" }, el("h3", {}, "Workers"), this.workers.element, this.none),
+      el("section", { class: "stack" }, el("h3", {}, "Celery workers"), this.workers.element, this.none),
       el("section", { class: "stack" }, el("h3", {}, "Queues of the agents"), this.queues.element),
       el("section", { class: "stack" }, el("h3", {}, "Watchers"), this.watchers),
     );
@@ -72,6 +75,12 @@ export class WorkersView {
 const listed = (names) => (names?.length ? names.join(", ") : "–");
 
 const serves = ({ queues, agents }, agent, queue) => (queues ?? []).includes(queue) && (agents ?? [agent]).includes(agent);
+
+/** Returns the agents whose queue no worker serves. Unknown queues count as served. */
+export const unserved = ({ workers, queues }) =>
+  Object.entries(queues)
+    .filter(([agent, queue]) => queue !== null && !workers.some((worker) => serves(worker, agent, queue)))
+    .map(([agent]) => agent);
 
 function stateOf({ error, drained, abandoned, remoteControl }) {
   if (error) return ["bad", error];

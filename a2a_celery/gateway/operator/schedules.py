@@ -1,0 +1,37 @@
+"""Schedules of the app, each with its newest task and its skipped ticks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from celery import Celery
+
+from ...schedule_task import ScheduleEntry, schedule_entries
+from ...store import AsyncStore, Keys
+from ...store.admin.scan import newest_tasks
+from ...store.tasks.schedules import schedule_indexes, skipped_ticks
+from .reports import iso_time, task_json
+
+
+async def schedules(app: Celery, store: AsyncStore, keys: Keys) -> dict[str, Any]:
+    """Return the schedules in the app's ``beat_schedule``. Entries that other schedulers store are not included."""
+    reports = [_schedule(store, keys, entry) for entry in schedule_entries(app)]
+    return {"schedules": await asyncio.gather(*reports)}
+
+
+async def _schedule(store: AsyncStore, keys: Keys, entry: ScheduleEntry) -> dict[str, Any]:
+    indexes = schedule_indexes(keys, entry.schedule)
+    newest = newest_tasks(keys, indexes, limit=1, not_before_us=None, not_after_us=None)
+    page, skipped = await asyncio.gather(store.run(newest), store.run(skipped_ticks(keys, entry.schedule)))
+    return {
+        "name": entry.schedule,
+        "agent": entry.agent,
+        "owner": entry.owner,
+        "tenant": entry.tenant,
+        "overlap": entry.overlap,
+        "when": entry.when,
+        "lastTask": task_json(page.tasks[0]) if page.tasks else None,
+        "skippedTicks": len(skipped),
+        "lastSkippedTick": iso_time(skipped[0]) if skipped else None,
+    }

@@ -1,0 +1,84 @@
+"""Lists of stored tasks for operators, newest status first: open and ended tasks of one owner or one schedule, and
+failed tasks of all owners."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from a2a.types import TaskState
+
+from ...acceptance.errors import invalid
+from ...store import AsyncStore, Keys, Scope
+from ...store.admin.scan import TaskSummary, newest_tasks
+from ...store.tasks.schedules import skipped_ticks
+from .reports import iso_time, task_json
+
+PAGE = 50
+INDEXES = 40
+"""Maximum number of indexes that one script reads, so that the page of an owner with many agents delays no other
+command."""
+
+MAX_FAILURES = 200
+"""Maximum number of failed tasks that are returned, which is the maximum length of `Keys.failures`."""
+
+MAX_SKIPPED = 100
+"""Maximum number of skipped ticks on a page."""
+
+STATES = TaskState.keys()[1:]
+
+
+async def stored_tasks(
+    store: AsyncStore, keys: Keys, agents: Collection[str], query: Mapping[str, str], cursor: int
+) -> dict[str, Any]:
+    """Return a page of the tasks that match `query`. If `query` has a schedule but no state, skipped ticks are
+    included.
+
+    Args:
+        agents: Agents whose tasks are returned if `query` names no agent.
+        query: Filters: either ``schedule``, or ``owner``, ``tenant`` and ``agent``. Both can be combined with
+            ``state``. "" selects tasks without an owner or a tenant.
+        cursor: Time of the first status of the page, in µs. 0 for the first page.
+
+    Raises:
+        InvalidParamsError: `query` has an unknown state, or a schedule together with an owner, a tenant or an agent.
+    """
+    prefixes = _prefixes(keys, agents, query)
+    state = query.get("state", "")
+    if state and state not in STATES:
+        raise invalid("state", f"Send one of {', '.join(STATES)}.")
+    states = [TaskState.Value(name) for name in ([state] if state else STATES)]
+    page = await _page(store, keys, [f"{prefix}{number}" for prefix in prefixes for number in states], cursor)
+    if (schedule := query.get("schedule")) and not state:
+        ticks = await store.run(skipped_ticks(keys, schedule))
+        page["skippedTicks"] = [iso_time(tick) for tick in ticks[:MAX_SKIPPED]]
+    return page
+
+
+async def newest_failures(store: AsyncStore, keys: Keys) -> dict[str, Any]:
+    """Return the newest failed tasks of all owners as the only page."""
+    operation = newest_tasks(keys, [keys.failures], limit=MAX_FAILURES, not_before_us=None, not_after_us=None)
+    return {"tasks": [task_json(task) for task in (await store.run(operation)).tasks], "next": None}
+
+
+def _prefixes(keys: Keys, agents: Collection[str], query: Mapping[str, str]) -> list[str]:
+    """Return the key prefixes of the indexes to read. Each prefix has one index for each state."""
+    if schedule := query.get("schedule"):
+        for name in ("owner", "tenant", "agent"):
+            if query.get(name):
+                raise invalid(name, "Leave it out, or leave out the schedule, whose tasks have one owner and agent.")
+        return [keys.schedule_index(schedule)]
+    named = [query["agent"]] if query.get("agent") else agents
+    scopes = [Scope(agent, query.get("tenant", ""), query.get("owner", "")) for agent in named]
+    return [keys.scope_index(scope) for scope in scopes]
+
+
+async def _page(store: AsyncStore, keys: Keys, names: Sequence[str], cursor: int) -> dict[str, Any]:
+    tasks: list[TaskSummary] = []
+    for first in range(0, len(names), INDEXES):
+        some = names[first : first + INDEXES]
+        operation = newest_tasks(keys, some, limit=PAGE + 1, not_before_us=None, not_after_us=cursor or None)
+        tasks += (await store.run(operation)).tasks
+    tasks.sort(key=lambda task: (task.score, task.ref.task_id), reverse=True)
+    following = int(tasks[PAGE].score) if len(tasks) > PAGE else None
+    return {"tasks": [task_json(task) for task in tasks[:PAGE]], "next": following}
