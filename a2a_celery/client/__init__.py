@@ -1,4 +1,4 @@
-"""Client of A2A agents, which calls agents, follows their tasks and answers their questions. See docs/client.md.
+"""Client that calls A2A agents, follows their tasks and answers their questions. See docs/client.md.
 
 The receiver of webhooks is ``a2a_celery.client.receiver``.
 """

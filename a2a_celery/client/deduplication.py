@@ -1,9 +1,9 @@
-"""Deduplication of notifications: duplicates are dropped, and one consumer at a time handles a subscription's events.
+"""Deduplication of notifications. Duplicates are dropped, and one consumer at a time handles a subscription's events.
 
 A subscription is one webhook of one task. Its sender posts the events in order, each after the previous event was
-acknowledged with 2xx. An event whose version is not higher than the last handled version is therefore a duplicate,
-unless it was recorded later: then the sender's store has lost events and assigned their versions again. Only the id of
-the last handled event is stored for each subscription.
+acknowledged with 2xx. An event whose version is not higher than the last handled version is therefore a duplicate. The
+exception is an event with a later time, because the sender's store has lost events and assigned their versions again.
+Only the id of the last handled event is stored for each subscription.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any, Protocol
 from ..lifecycle import EventId
 
 MAX_SUBSCRIPTIONS = 100_000
-"""Number of subscriptions that `MemoryDeduplicator` remembers, which takes about 25 MB."""
+"""Maximum number of subscriptions that `MemoryDeduplicator` remembers. They take about 25 MB."""
 
 REMEMBER_SECONDS = 14 * 24 * 3600.0
-"""Seconds for which Redis remembers a subscription. By default, this is twice as long as the sender keeps a task."""
+"""Seconds for which `RedisDeduplicator` remembers a subscription by default, twice the default `retention` of the
+sender's store."""
 
 
 NONE = EventId(0)
@@ -31,7 +32,7 @@ class ClaimStatus(IntEnum):
 
     NEW = 0  # the caller must handle the event and settle the claim
     DUPLICATE = 1  # the event, or a later event of its subscription, was handled
-    IN_PROGRESS = 2  # another event of its subscription is being handled
+    IN_PROGRESS = 2  # an event of its subscription is being handled
 
 
 class Deduplicator(Protocol):
@@ -70,8 +71,8 @@ class MemoryDeduplicator:
     """`Deduplicator` for a receiver with a single process and event loop.
 
     Args:
-        max_subscriptions: Number of subscriptions to remember. The least recently used subscription is evicted. An
-            event of an evicted subscription, or from before a restart, is handled again if it is delivered again.
+        max_subscriptions: Maximum number of subscriptions to remember. The least recently used subscription is evicted.
+            An event of an evicted subscription, or from before a restart, is handled again if it is delivered again.
     """
 
     def __init__(self, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> None:
@@ -109,7 +110,7 @@ class LuaClient(Protocol):
 
 
 IS_DUPLICATE = """
--- KEYS [1] the id of the last event handled [2] the holder    ARGV [1] version [2] recorded_us    see is_duplicate
+-- KEYS [1] the id of the last handled event [2] the holder    ARGV [1] version [2] recorded_us    see is_duplicate
 local version, recorded_us = string.match(redis.call('GET', KEYS[1]) or '0', '^(%d+)%-?(%d*)$')
 recorded_us = tonumber(recorded_us) or 0
 local is_later = recorded_us > 0 and tonumber(ARGV[2]) > recorded_us
@@ -119,7 +120,7 @@ local is_duplicate = tonumber(ARGV[1]) <= tonumber(version) and not is_later
 CLAIM = (
     IS_DUPLICATE
     + """
--- ARGV [3] holder [4] hold, ms    gives a ClaimStatus
+-- ARGV [3] holder [4] hold, ms    returns a ClaimStatus
 if is_duplicate then return 1 end
 if redis.call('SET', KEYS[2], ARGV[3], 'NX', 'PX', ARGV[4]) then return 0 end
 return 2
@@ -129,7 +130,7 @@ return 2
 SETTLE = (
     IS_DUPLICATE
     + """
--- ARGV [3] holder [4] "1" if handled [5] the event's id [6] keep, ms    gives nothing
+-- ARGV [3] holder [4] "1" if handled [5] the event's id [6] keep, ms    returns nil
 if redis.call('GET', KEYS[2]) == ARGV[3] then redis.call('DEL', KEYS[2]) end
 if ARGV[4] == '1' and not is_duplicate then redis.call('SET', KEYS[1], ARGV[5], 'PX', ARGV[6]) end
 """

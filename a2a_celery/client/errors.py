@@ -1,4 +1,4 @@
-"""Errors of calls to remote agents, and the classification of those that may succeed on a retry.
+"""Errors of calls to remote agents, and their classification by whether a retry may succeed.
 
 An error that the protocol defines is raised as the SDK's own class (``a2a.utils.errors``: TaskNotFoundError,
 InvalidParamsError …). `translate_errors` converts all other errors of the SDK's client to a class of this module.
@@ -43,8 +43,8 @@ LEGACY_STATUS: dict[int, type[A2AError]] = {404: TaskNotFoundError, 409: TaskNot
 TRANSIENT_GRPC = ("UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED")
 
 TOO_LARGE = "message larger than max"
-"""Part of the text of a RESOURCE_EXHAUSTED error in gRPC for a message that is too large, which a retry cannot
-resolve."""
+"""Part of the text of gRPC's RESOURCE_EXHAUSTED error for a message that is too large. A retry cannot resolve this
+error."""
 
 
 class RemoteError(A2ACeleryError):
@@ -52,8 +52,8 @@ class RemoteError(A2ACeleryError):
 
 
 class AgentUnreachable(RemoteError):
-    """The agent sent no response or an incomplete response. A retry may succeed. The agent may have received the
-    request.
+    """The agent sent no response or an incomplete response, or its server responded with a transient error such as 503.
+    A retry may succeed. The agent may have received the request.
 
     Attributes:
         retry_after: Seconds until the server accepts a retry (Retry-After), or None if the server sent no such value.
@@ -65,23 +65,25 @@ class AgentUnreachable(RemoteError):
 
 
 class TooManyRequests(AgentUnreachable):
-    """The server rejected the request because of a rate limit (429); the agent has not received it."""
+    """The server rejected the request because of a rate limit, with HTTP 429 or with gRPC RESOURCE_EXHAUSTED and a
+    retry delay. The agent has not received the request."""
 
 
 class NotConnected(AgentUnreachable):
-    """No connection was established; the agent has not received the request."""
+    """No connection was established, so the agent has not received the request."""
 
 
 class ResponseLost(AgentUnreachable):
-    """The response to a message was lost, so the agent may have received the message. If the message is sent again, it
-    may be executed twice."""
+    """The response to a message was lost, so the agent may have received the message. A repeated message may be
+    executed twice."""
 
 
 class CallRefused(RemoteError):
-    """The server refused the call for a reason outside the A2A protocol, usually wrong credentials or a wrong address.
+    """The server refused the call for a reason outside the A2A protocol, usually because the credentials or the address
+    are wrong.
 
     Attributes:
-        status: The HTTP status, or None if the transport has none.
+        status: HTTP status of the response, or None if there is none.
     """
 
     def __init__(self, text: str, status: int | None = None) -> None:
@@ -98,10 +100,10 @@ class NoTransport(RemoteError):
 
 
 class DeadlineExceeded(RemoteError, TimeoutError):
-    """The turn took longer than its deadline; the task continues.
+    """The turn took longer than its deadline. The task continues unless `cancel_on_exit` was set.
 
     Attributes:
-        result: The state of the task at the deadline.
+        result: Result of the turn at the deadline. It is empty if the agent had not responded.
     """
 
     def __init__(self, text: str, result: Result) -> None:
@@ -111,7 +113,11 @@ class DeadlineExceeded(RemoteError, TimeoutError):
 
 @contextmanager
 def translate_errors(url: str) -> Iterator[None]:
-    """Raise every error of the block as an error of this module or of the protocol. The message names `url`."""
+    """Convert the errors that the SDK's client, httpx and the parsers raise in the block.
+
+    Errors that the protocol defines are raised as the SDK's own classes, and others as errors of this module that name
+    `url`.
+    """
     try:
         yield
     except RemoteError:
@@ -135,7 +141,7 @@ def translate_errors(url: str) -> Iterator[None]:
 
 
 def _of_legacy_http(error: A2AError | A2AClientError) -> A2AError | None:
-    """Return the protocol error in a response of protocol 0.3 over HTTP+JSON, which the SDK does not parse.
+    """Return the protocol error in a response of protocol 0.3 over HTTP+JSON. The SDK does not parse such responses.
 
     Servers of a2a-js 0.3 send the error code and a message. Servers of SDK 0.3 send a message and an HTTP status.
 
@@ -167,12 +173,12 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
     # an error of grpc, which is an optional dependency
     if (code := getattr(cause, "code", None)) is not None and callable(code):
         name = code().name
-        asked = _asked_over_grpc(cause)
-        if name == "RESOURCE_EXHAUSTED" and asked is not None:
-            return TooManyRequests(f"{url} rejected the request, rate limit exceeded: {_line(error)}", asked)
+        retry_after = _grpc_retry_after(cause)
+        if name == "RESOURCE_EXHAUSTED" and retry_after is not None:
+            return TooManyRequests(f"{url} rejected the request, rate limit exceeded: {_line(error)}", retry_after)
         if name in TRANSIENT_GRPC and TOO_LARGE not in str(error):
             kind = NotConnected if "failed to connect" in str(error) else AgentUnreachable
-            return kind(f"{url} is unreachable: {_line(error)}", asked)
+            return kind(f"{url} is unreachable: {_line(error)}", retry_after)
         return CallRefused(f"{url} refused the call: {_line(error)}")
     if isinstance(cause, json.JSONDecodeError | ParseError) or error.message.startswith("Invalid "):
         return InvalidResponse(f"{url} sent an invalid A2A response: {_line(error)}")
@@ -181,11 +187,11 @@ def _of_client(error: A2AClientError, url: str) -> RemoteError:
 
 def _of_status(response: httpx.Response, url: str) -> RemoteError:
     status = response.status_code
-    asked = parse_retry_after(response.headers.get("retry-after", ""), SYSTEM_CLOCK.time())
+    retry_after = parse_retry_after(response.headers.get("retry-after", ""), SYSTEM_CLOCK.time())
     if status == TOO_MANY:
-        return TooManyRequests(f"{url} responded 429: rate limit exceeded", asked)
+        return TooManyRequests(f"{url} responded 429: rate limit exceeded", retry_after)
     if status in TRANSIENT_STATUS:
-        return AgentUnreachable(f"{url} responded {status}: it may be starting, or overloaded", asked)
+        return AgentUnreachable(f"{url} responded {status}: it may be starting, or overloaded", retry_after)
     advice = {
         401: ": check the credentials",
         403: ": the credentials lack permission",
@@ -194,18 +200,18 @@ def _of_status(response: httpx.Response, url: str) -> RemoteError:
     return CallRefused(f"{url} responded {status}{advice.get(status, '')}", status)
 
 
-def _asked_over_grpc(error: Any) -> float | None:
+def _grpc_retry_after(error: Any) -> float | None:
     """Return the seconds in the ``retry-after`` metadata or in a google.rpc.RetryInfo, or None."""
     metadata = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
-    asked = parse_retry_after(str(metadata.get("retry-after", "")), SYSTEM_CLOCK.time())
+    seconds = parse_retry_after(str(metadata.get("retry-after", "")), SYSTEM_CLOCK.time())
     status = status_pb2.Status()
     with suppress(DecodeError):
         status.ParseFromString(metadata.get("grpc-status-details-bin", b""))
-    for detail in status.details if asked is None else ():
-        again = error_details_pb2.RetryInfo()
-        if detail.Is(again.DESCRIPTOR) and detail.Unpack(again):
-            return max(0.0, float(again.retry_delay.ToTimedelta().total_seconds()))
-    return asked
+    for detail in status.details if seconds is None else ():
+        retry_info = error_details_pb2.RetryInfo()
+        if detail.Is(retry_info.DESCRIPTOR) and detail.Unpack(retry_info):
+            return max(0.0, float(retry_info.retry_delay.ToTimedelta().total_seconds()))
+    return seconds
 
 
 def _unreachable(error: Exception, url: str) -> AgentUnreachable:

@@ -1,4 +1,4 @@
-"""Lenient parser of responses, which converts objects or JSON of A2A 1.0 and 0.3 to the SDK's event types."""
+"""Lenient parser that converts responses of A2A 1.0 and 0.3, as objects or JSON, to the SDK's event types."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _LEGACY_DEFAULTS: dict[str, dict[str, Any]] = {
     "status-update": {"taskId": "", "contextId": "", "final": False},
     "artifact-update": {"taskId": "", "contextId": ""},
 }
-"""Required fields of protocol 0.3 by "kind", for servers that omit the fields."""
+"""Defaults by "kind" for the required fields of protocol 0.3, which some servers omit."""
 
 
 def parse_event(answer: object) -> Event | None:
-    """Return the Task, Message, TaskStatusUpdateEvent or TaskArtifactUpdateEvent in a response.
+    """Parse the Task, Message, TaskStatusUpdateEvent or TaskArtifactUpdateEvent in a response.
 
     A null is treated as a missing field, except in data and metadata. A field with a value of the wrong type is
     dropped.
@@ -112,10 +112,10 @@ def text_with_zones(text: str) -> str:
 
 
 def _status_with_zone(status: Any) -> Any:
-    given = with_zones(status)
-    if isinstance(given, dict) and isinstance(at := given.get("timestamp"), str) and NAIVE_TIME.fullmatch(at):
-        return {**given, "timestamp": f"{at}Z"}
-    return given
+    zoned = with_zones(status)
+    if isinstance(zoned, dict) and isinstance(at := zoned.get("timestamp"), str) and NAIVE_TIME.fullmatch(at):
+        return {**zoned, "timestamp": f"{at}Z"}
+    return zoned
 
 
 def _make_finite(message: Proto) -> None:
@@ -157,19 +157,19 @@ def _of_json(data: dict[str, Any]) -> Event | None:
 
 
 def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
-    given = _LEGACY_DEFAULTS[kind] | _with_legacy_defaults(data)
+    fields = _LEGACY_DEFAULTS[kind] | _with_legacy_defaults(data)
     try:
         match kind:
             case "task":
-                return conversions.to_core_task(v03.Task.model_validate({"status": {"state": "unknown"}} | given))
+                return conversions.to_core_task(v03.Task.model_validate({"status": {"state": "unknown"}} | fields))
             case "message":
-                return conversions.to_core_message(v03.Message.model_validate({"parts": []} | given))
+                return conversions.to_core_message(v03.Message.model_validate({"parts": []} | fields))
             case "status-update":
-                update = v03.TaskStatusUpdateEvent.model_validate({"status": {"state": "unknown"}} | given)
+                update = v03.TaskStatusUpdateEvent.model_validate({"status": {"state": "unknown"}} | fields)
                 return conversions.to_core_task_status_update_event(update)
             case _:
                 return conversions.to_core_task_artifact_update_event(
-                    v03.TaskArtifactUpdateEvent.model_validate({"artifact": {"artifactId": "", "parts": []}} | given)
+                    v03.TaskArtifactUpdateEvent.model_validate({"artifact": {"artifactId": "", "parts": []}} | fields)
                 )
     except UNREADABLE:
         return None
@@ -190,7 +190,7 @@ def _with_legacy_defaults(value: Any, name: str = "") -> Any:
 
 
 def parse_leniently(data: Mapping[str, Any], kind: type[_P]) -> _P:
-    """Return the message in the ProtoJSON `data`, without fields that are unknown or unreadable."""
+    """Parse the ProtoJSON `data` as a message of the class `kind`. Unknown and unreadable fields are dropped."""
     try:
         return ParseDict(dict(data), kind(), ignore_unknown_fields=True)
     except UNREADABLE:

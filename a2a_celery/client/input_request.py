@@ -1,7 +1,6 @@
-"""Questions of an agent as a client shows and answers them: text, JSON Schema of the answer, and the fields of a form.
+"""Question of an agent: its text, the JSON Schema of the answer, and the fields of a form for the answer.
 
-A schema comes from a peer and may be anything. A schema that is not a valid JSON Schema, or that refers to another
-document, is shown and not enforced.
+The agent's schema is untrusted. A schema that is invalid or refers to another document is shown but not enforced.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .result import Result, input_requests
 FieldKind = Literal["string", "integer", "number", "boolean", "choice", "json"]
 
 MAX_REFERENCES = 8
-"""Maximum number of references that are followed from one schema."""
+"""Maximum number of references and alternatives that are resolved for one schema."""
 
 YES, NO = ("y", "yes", "true", "1"), ("n", "no", "false", "0")
 
@@ -45,11 +44,11 @@ class AnswerField:
     Attributes:
         name: Key of the value in the answer, or "" if the value is the whole answer.
         kind: Kind of input. "json" stands for any other value, entered as JSON.
-        label: Name for a reader.
-        description: Explanation for a reader, or "".
+        label: Name for the user.
+        description: Explanation for the user, or "".
         required: True if the answer must have the value.
-        default: Value that the agent assumes if there is none, or None.
-        choices: The values of a "choice".
+        default: Value that the agent assumes if the answer has none, or None.
+        choices: Permitted values if `kind` is "choice", otherwise empty.
     """
 
     name: str
@@ -61,10 +60,10 @@ class AnswerField:
     choices: tuple[Any, ...] = ()
 
     def parse(self, text: str) -> Any:
-        """Return the value that a reader has entered as `text`.
+        """Parse the value that a user has entered as `text`.
 
         Raises:
-            ValueError: `text` is not a value of this kind. The error says what to enter.
+            ValueError: `text` is not a value of this kind. The text of the error is an instruction to the user.
         """
         entered = text.strip()
         match self.kind:
@@ -77,10 +76,10 @@ class AnswerField:
             case "boolean":
                 raise ValueError("enter yes or no")
             case "choice":
-                found = [one for one in self.choices if entered == choice_text(one)]
-                if not found:
+                matches = [choice for choice in self.choices if entered == choice_text(choice)]
+                if not matches:
                     raise ValueError(f"enter one of: {', '.join(map(choice_text, self.choices))}")
-                return found[0]
+                return matches[0]
             case "json":
                 try:
                     return json.loads(entered)
@@ -96,7 +95,7 @@ def _number(text: str, kind: str) -> int | float:
 
 
 def choice_text(value: Any) -> str:
-    """Return a choice as a reader enters it."""
+    """Return the text that a user enters for a choice."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -107,9 +106,9 @@ class InputRequest:
     Attributes:
         parts: Parts of the question, without its schema.
         schema: JSON Schema of the answer, or None if any message answers the question.
-        fields: Fields of a form for the answer, in their order; empty without a schema.
+        fields: Fields of a form for the answer, in order. Empty without a schema.
         task_id: Id of the task that waits.
-        context_id: Id of its context.
+        context_id: Id of the task's context.
     """
 
     parts: list[Part]
@@ -123,7 +122,7 @@ class InputRequest:
         """Return the question in a response, or None if the agent asks nothing.
 
         Args:
-            answer: A response as `Result.of` takes it; a single status update is enough.
+            answer: A response in any form that `Result.of` accepts. A single status update is sufficient.
         """
         event = answer.raw if isinstance(answer, Result) else parse_event(answer)
         parts = input_requests(event)
@@ -140,7 +139,7 @@ class InputRequest:
 
     @property
     def text(self) -> str:
-        """Text of the question; texts of several parts are joined by newlines."""
+        """Text of the question. Texts of several parts are joined by newlines."""
         return "\n".join(part.text for part in self.parts if part.HasField("text"))
 
     def answer(self, data: Any) -> Message:
@@ -150,8 +149,8 @@ class InputRequest:
             data: JSON data, a Pydantic model, a dataclass, or text. Text is sent as text if the question has no schema.
 
         Raises:
-            AnswerRefused: The answer does not fit the schema. It is a ValueError whose text says why.
-            TypeError: `data` has no form in JSON.
+            AnswerRefused: The answer does not fit the schema. The text of the error, a ValueError, is the reason.
+            TypeError: JSON cannot represent `data`.
         """
         try:
             value = to_jsonable_python(data, by_alias=True)
@@ -177,8 +176,8 @@ def _carries_schema(part: Part) -> bool:
 def _schema_of(parts: Sequence[Part]) -> dict[str, Any] | None:
     schema = schema_in(parts)
     if schema is None:
-        found = [whole_numbers(MessageToDict(part.data)) for part in parts if _carries_schema(part)]
-        schema = next((one for one in found if isinstance(one, dict)), None)
+        values = [whole_numbers(MessageToDict(part.data)) for part in parts if _carries_schema(part)]
+        schema = next((value for value in values if isinstance(value, dict)), None)
     return schema
 
 
@@ -191,7 +190,8 @@ def _is_enforceable(schema: Mapping[str, Any]) -> bool:
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[AnswerField]:
-    """Return the fields of a form for answers to `schema`: one per property, or a single one for another type."""
+    """Return the form fields for answers to `schema`. An object with properties has a field for each property, and any
+    other schema has a single field."""
     outer = _simplified(schema, schema)
     properties = outer.get("properties")
     if not isinstance(properties, Mapping) or not properties:
@@ -199,8 +199,8 @@ def fields_of(schema: Mapping[str, Any]) -> list[AnswerField]:
     required = outer.get("required")
     names = required if isinstance(required, list) else []
     return [
-        _field(str(name), one, _simplified(one, schema), required=name in names)
-        for name, one in sorted(properties.items(), key=_place)
+        _field(str(name), schema_of_property, _simplified(schema_of_property, schema), required=name in names)
+        for name, schema_of_property in sorted(properties.items(), key=_place)
     ]
 
 
@@ -209,8 +209,8 @@ def _place(item: tuple[str, Any]) -> tuple[float, str]:
     return (place if isinstance(place, int | float) else float("inf")), str(item[0])
 
 
-def _field(name: str, given: Any, inner: Mapping[str, Any], *, required: bool) -> AnswerField:
-    given = given if isinstance(given, Mapping) else {}
+def _field(name: str, declared: Any, inner: Mapping[str, Any], *, required: bool) -> AnswerField:
+    declared = declared if isinstance(declared, Mapping) else {}
     choices = inner.get("enum")
     kind: Any = inner.get("type")
     if isinstance(choices, list) and choices and not any(isinstance(one, dict | list) for one in choices):
@@ -219,7 +219,7 @@ def _field(name: str, given: Any, inner: Mapping[str, Any], *, required: bool) -
         kind = "json"
 
     def text(key: str) -> str:
-        return next((one[key] for one in (given, inner) if isinstance(one.get(key), str)), "")
+        return next((one[key] for one in (declared, inner) if isinstance(one.get(key), str)), "")
 
     return AnswerField(
         name,
@@ -227,13 +227,14 @@ def _field(name: str, given: Any, inner: Mapping[str, Any], *, required: bool) -
         text("title") or name or "Answer",
         text("description"),
         required,
-        given.get("default"),
+        declared.get("default"),
         tuple(choices) if kind == "choice" and isinstance(choices, list) else (),
     )
 
 
 def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `schema` with its reference followed and without the alternative null, or {} if several types remain."""
+    """Resolve the reference in `schema` and remove the alternative null. If several types remain, the returned schema
+    has no type."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping):
             break
@@ -242,23 +243,23 @@ def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
             continue
         types = schema.get("type")
         if isinstance(types, list):
-            named = [one for one in types if one != "null"]
-            return {**schema, "type": named[0] if len(named) == 1 else None}
+            single = [one for one in types if one != "null"]
+            return {**schema, "type": single[0] if len(single) == 1 else None}
         options = next((schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)), None)
         if options is None:
             return schema
-        others = [one for one in options if not (isinstance(one, Mapping) and one.get("type") == "null")]
-        schema = others[0] if len(others) == 1 else None
+        alternatives = [one for one in options if not (isinstance(one, Mapping) and one.get("type") == "null")]
+        schema = alternatives[0] if len(alternatives) == 1 else None
     return {}
 
 
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
     """Return the schema that a reference such as ``#/$defs/Colour`` names, or None."""
-    found: Any = root
+    schema: Any = root
     for step in reference.removeprefix("#").split("/")[1:]:
         key = unquote(step).replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if reference.startswith("#") else None
+        schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return schema if reference.startswith("#") else None
 
 
 __all__ = ["AnswerField", "AnswerRefused", "InputRequest", "choice_text", "fields_of"]

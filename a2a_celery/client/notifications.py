@@ -37,7 +37,7 @@ PUBLIC_SCHEME = "v1a,"
 """Prefix of Ed25519 signatures."""
 
 TOLERANCE = 300.0
-"""Maximum difference between the sender's clock and the local clock, in seconds. Each attempt is signed anew."""
+"""Maximum difference between a signature's time and the local clock, in seconds. Each attempt is signed anew."""
 
 MAX_BYTES = 10 * 1024 * 1024
 """Maximum size of a notification's body in bytes, the same as the default limit of a gateway for requests."""
@@ -48,8 +48,8 @@ _TIMESTAMP_FORM = re.compile(r"[0-9]{1,12}")
 
 
 class NotificationRefused(A2ACeleryError):
-    """The request is not a notification for this receiver. The error's text contains no secret, signature or token, so
-    it may be sent to the client.
+    """The request is not a notification that this receiver can handle. The error's text contains no secret, signature
+    or token, so it may be sent to the client.
 
     Attributes:
         status: HTTP status of the response. The status is never 410, because the sender would then stop all deliveries
@@ -71,7 +71,7 @@ class NotAuthentic(NotificationRefused):
 
 
 class TimestampOutOfRange(NotAuthentic):
-    """The notification was signed too long ago or in the future: the notification is replayed, or a clock is wrong."""
+    """The notification was signed too long ago or in the future. It may be replayed, or a clock may be wrong."""
 
 
 class PublicKeysUnavailable(NotificationRefused):
@@ -135,7 +135,7 @@ class Notification:
         return self.event.id if isinstance(self.event, Task) else self.event.task_id
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the notification as a JSON object for `from_dict`."""
+        """Serialize the notification to a JSON object for `from_dict`."""
         kind = next(name for name, of in _EVENT_TYPES.items() if isinstance(self.event, of))
         event = to_json(StreamResponse(**{kind: self.event}))  # type: ignore[arg-type]
         return {
@@ -149,7 +149,7 @@ class Notification:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Notification:
-        """Return the notification that `to_dict` wrote.
+        """Deserialize the output of `to_dict`.
 
         Raises:
             ValueError: `data` is not a notification.
@@ -185,11 +185,11 @@ class Verifier:
     Args:
         secrets: Shared secrets. A signature by any of them is accepted, so that secrets can be rotated. A secret is a
             string of ``whsec_`` and base64, or the key as bytes.
-        tolerance: Maximum age of a signature, in seconds.
+        tolerance: Maximum difference in seconds between a signature's time, past or future, and the local clock.
         token: Required A2A token (X-A2A-Notification-Token), or None if the token is not checked.
         authorization: Required Authorization header, for example "Bearer …", or None if the header is not checked.
         public_keys: Keys of Ed25519 signatures (``v1a``). If the keys are fetched from a URL, use `verify_async`.
-        max_bytes: Maximum size of a body.
+        max_bytes: Maximum size of a body in bytes.
         clock: Source of time, for tests.
 
     Raises:
@@ -242,28 +242,28 @@ class Verifier:
         """
         if len(body) > self.max_bytes:
             raise NotificationTooLarge(self.max_bytes)
-        given = {name.lower(): value for name, value in headers.items()}
+        fields = {name.lower(): value for name, value in headers.items()}
         expects_signature = bool(self._keys) or self._public_keys is not None
-        if not expects_signature or not any(given.get(name) for name in (ID, TIMESTAMP, SIGNATURE)):
-            return self._without_signature(given, body)
+        if not expects_signature or not any(fields.get(name) for name in (ID, TIMESTAMP, SIGNATURE)):
+            return self._without_signature(fields, body)
         for name in (ID, TIMESTAMP, SIGNATURE):
-            if not given.get(name):
+            if not fields.get(name):
                 raise MalformedNotification(f"The header {name} is missing.")
-        identity = _ID_FORM.fullmatch(given[ID])
-        if identity is None and not _PING_FORM.fullmatch(given[ID]):
+        identity = _ID_FORM.fullmatch(fields[ID])
+        if identity is None and not _PING_FORM.fullmatch(fields[ID]):
             raise MalformedNotification(f"The header {ID} does not have the form <subscription>_<version>.")
-        if not _TIMESTAMP_FORM.fullmatch(given[TIMESTAMP]):
+        if not _TIMESTAMP_FORM.fullmatch(fields[TIMESTAMP]):
             raise MalformedNotification(f"The header {TIMESTAMP} is not a whole number of seconds since 1970.")
 
-        self._require_signature(given, body)
-        self._require_now(int(given[TIMESTAMP]))
-        self._require_expected(given)
+        self._require_signature(fields, body)
+        self._require_now(int(fields[TIMESTAMP]))
+        self._require_expected(fields)
         if identity is None:
             raise Ping
         event_id = EventId.parse(identity["event"])
-        timestamp = int(given[TIMESTAMP])
+        timestamp = int(fields[TIMESTAMP])
         return Notification(
-            given[ID], identity["subscription"], event_id.version, timestamp, _event_in(body), event_id.recorded_us
+            fields[ID], identity["subscription"], event_id.version, timestamp, _event_in(body), event_id.recorded_us
         )
 
     async def verify_async(self, headers: Mapping[str, str], body: bytes) -> Notification:
@@ -283,33 +283,33 @@ class Verifier:
                 raise
         return self.verify(headers, body)
 
-    def _without_signature(self, given: Mapping[str, str], body: bytes) -> Notification:
-        """Return the notification of a server that sends the token or credentials of the push config instead of a
+    def _without_signature(self, fields: Mapping[str, str], body: bytes) -> Notification:
+        """Parse a notification from a server that sends the push config's token or credentials instead of a
         signature."""
         if self._keys or self._public_keys is not None:
-            if not given.get(TOKEN) or not self._keys:
+            if not fields.get(TOKEN) or not self._keys:
                 raise MalformedNotification(f"The header {ID} is missing.")
-            if not any(hmac.compare_digest(_encoded(given[TOKEN]), token) for token in self._tokens):
+            if not any(hmac.compare_digest(_encoded(fields[TOKEN]), token) for token in self._tokens):
                 raise NotAuthentic(f"The header {TOKEN} is not the expected one.")
-        self._require_expected(given)
-        if _PING_FORM.fullmatch(given.get(ID, "")):
+        self._require_expected(fields)
+        if _PING_FORM.fullmatch(fields.get(ID, "")):
             raise Ping
         return Notification(uuid4().hex, "", 0, int(self._clock.time()), _foreign_event_in(body))
 
-    def _require_expected(self, given: Mapping[str, str]) -> None:
+    def _require_expected(self, fields: Mapping[str, str]) -> None:
         for name, value in self._expected.items():
-            if not hmac.compare_digest(_encoded(given.get(name, "")), _encoded(value)):
+            if not hmac.compare_digest(_encoded(fields.get(name, "")), _encoded(value)):
                 raise NotAuthentic(f"The header {name} is not the expected one.")
 
-    def _require_signature(self, given: Mapping[str, str], body: bytes) -> None:
-        signed = f"{given[ID]}.{given[TIMESTAMP]}.".encode() + body
-        ours = [base64.b64encode(hmac.digest(key, signed, "sha256")) for key in self._keys]
-        theirs = _signatures(given[SIGNATURE], SCHEME) if self._keys else []
-        theirs_by_key = _signatures(given[SIGNATURE], PUBLIC_SCHEME) if self._public_keys is not None else []
-        if not theirs and not theirs_by_key:
+    def _require_signature(self, fields: Mapping[str, str], body: bytes) -> None:
+        signed = f"{fields[ID]}.{fields[TIMESTAMP]}.".encode() + body
+        expected = [base64.b64encode(hmac.digest(key, signed, "sha256")) for key in self._keys]
+        received = _signatures(fields[SIGNATURE], SCHEME) if self._keys else []
+        theirs_by_key = _signatures(fields[SIGNATURE], PUBLIC_SCHEME) if self._public_keys is not None else []
+        if not received and not theirs_by_key:
             schemes = " or ".join(self._schemes)
             raise NotAuthentic(f"The header {SIGNATURE} has no signature of the scheme {schemes}.")
-        if any(hmac.compare_digest(own, _encoded(their)) for own in ours for their in theirs):
+        if any(hmac.compare_digest(own, _encoded(their)) for own in expected for their in received):
             return
         if self._public_keys is not None and theirs_by_key:
             if self._public_keys.verify(signed, theirs_by_key):
@@ -366,7 +366,7 @@ def _event_in(body: bytes) -> Event:
 
 
 def _foreign_event_in(body: bytes) -> Event:
-    """Return the event from any server: A2A 1.0 or 0.3, with or without the enclosing StreamResponse."""
+    """Parse the event of any server: A2A 1.0 or 0.3, with or without the enclosing StreamResponse."""
     try:
         event = parse_event(json.loads(body))
     except (ValueError, RecursionError):

@@ -24,13 +24,14 @@ from ..telemetry.names import Action
 logger = logging.getLogger(__name__)
 
 REFRESH_EVERY = 300.0
-"""Seconds after which the keys are fetched again. A withdrawn key is accepted until then."""
+"""Seconds after which the keys are fetched again. A withdrawn key is accepted until that fetch succeeds."""
 
 UNKNOWN_KEY_REFRESH_EVERY = 30.0
-"""Minimum seconds between two fetches for signatures by unknown keys, because anyone can post such signatures."""
+"""Minimum seconds between two fetches for signatures by unknown keys, because anyone can post such signatures. If a
+refresh fails, it is retried after the same time."""
 
 RETRY_AFTER = 5.0
-"""Seconds between two fetches until a fetch succeeds."""
+"""Seconds between two fetches until the first fetch succeeds."""
 
 MAX_SIGNATURES = 4
 """Maximum number of signatures that are checked in one post."""
@@ -90,10 +91,11 @@ class PublicKeys:
         return any(_is_valid(key, signature, signed) for signature in candidates for key in keys)
 
     async def refresh(self, *, is_unknown: bool = False) -> bool:
-        """Fetch the keys if they are stale. If `is_unknown`, a signature is by an unknown key, and the keys are fetched
-        unless that happened recently.
+        """Fetch the keys if they are stale. Concurrent callers share one fetch.
 
-        Concurrent callers share one fetch.
+        Args:
+            is_unknown: True if an unknown key made a signature. The keys are then fetched unless the last fetch was
+                recent.
 
         Returns:
             True if the keys may have changed while the caller waited.
@@ -120,9 +122,9 @@ class PublicKeys:
         except Exception as e:
             delay = RETRY_AFTER if self._fetched is None else UNKNOWN_KEY_REFRESH_EVERY
             self._askable_at = self._stale_at = self._clock.monotonic() + delay
-            known = "no signature can be verified" if self._fetched is None else "known keys stay in use"
+            effect = "no signature can be verified" if self._fetched is None else "known keys stay in use"
             extra = about(Action.KEYS_NOT_FETCHED)
-            logger.warning("could not fetch the keys at %s (%s); %s", url, fetch_failure(e), known, extra=extra)
+            logger.warning("could not fetch the keys at %s (%s); %s", url, fetch_failure(e), effect, extra=extra)
 
 
 def _is_valid(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Receiver of push notifications, which handles each event of a task once and in order.
+"""Receiver of push notifications that handles each event of a task once and in order.
 
 `receiver_app` is the complete ASGI application. `receive` and `handle_once` are its building blocks, for routes in
 other applications. See docs/webhooks-receiving.md.
@@ -64,22 +64,24 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Notification], Awaitable[object]]
 
 TIME_LIMIT = 60.0
-"""Seconds for the handler of one event. The sender's timeout is shorter. A retry during that time gets 503."""
+"""Maximum duration of the handler of one event, in seconds. The sender's timeout is shorter. If the sender retries
+while the handler is running, the receiver responds with 503."""
 
 CLAIM_GRACE = 10.0
 """Seconds that a claim outlives the handler's time limit, so that no other attempt starts while the handler is being
 cancelled."""
 
 RETRY_DELAY = 5
-"""Retry-After in seconds while another attempt handles the event, or while the deduplicator is unavailable."""
+"""Retry-After of the receiver's 503 responses, in seconds."""
 
 
 async def receive(request: Request, verifier: Verifier) -> Notification:
     """Verify a request and return its notification. The body is read up to the verifier's limit.
 
     Raises:
-        HTTPException: The request is not a notification (400, 401 or 413, with the reason), the request is a test ping
-            (204), or the sender's public keys are not known yet (503, with Retry-After).
+        HTTPException: The request is not a notification (400, 401 or 413, with the reason), the sender disconnected
+            (400), the request is a test ping (204), or the sender's public keys are not known yet (503, with
+            Retry-After).
     """
     try:
         return await verifier.verify_async(request.headers, await body_of(request, verifier.max_bytes))
@@ -96,7 +98,7 @@ async def receive(request: Request, verifier: Verifier) -> Notification:
 
 
 def consent(request: Request, origins: Sequence[str] = ("*",)) -> Response:
-    """Respond to an OPTIONS request with which a sender asks for permission to post here.
+    """Return the response to an OPTIONS request with which a sender asks for permission to post to this receiver.
 
     Args:
         request: The request.
@@ -119,13 +121,14 @@ async def handle_once(
 ) -> AsyncIterator[bool]:
     """Claim a notification for the block, and mark it as handled if the block ends without an error.
 
-    If the block raises, or is cancelled after `time_limit` seconds, the claim is released. Respond with 5xx so that the
-    sender retries. A notification without a version, from a server that does not sign, is always treated as new.
+    If the block raises, or is cancelled after `time_limit` seconds, the claim is released. In both cases, respond with
+    5xx so that the sender retries. A notification without a version, from a server that does not sign, is always
+    treated as new.
 
     Args:
         notification: The notification.
         deduplicator: Store of handled events.
-        time_limit: Seconds for the block.
+        time_limit: Maximum duration of the block, in seconds.
 
     Yields:
         True if the block must handle the event, or False if the event was already handled.
@@ -174,19 +177,25 @@ def receiver_app(
     time_limit: float = TIME_LIMIT,
     origins: Sequence[str] = ("*",),
 ) -> Starlette:
-    """Return an ASGI application that calls `handler` once for each notification, in order within a subscription, at
-    any path.
+    """Return an ASGI application that receives posts at any path and calls `handler` with each new notification, in
+    order within a subscription.
 
     The application responds with 204 when the handler has returned, and to duplicates. It responds with 500 if the
-    handler raised or exceeded `time_limit`, and with 503 while another attempt handles the event. In both cases, the
-    sender retries. The body of an error is ``{"detail": "…"}``. Exceptions of the handler are only logged.
+    handler raised or exceeded `time_limit`, and with 503 while an event of the subscription is being handled or the
+    deduplicator is unavailable. In these cases, the sender retries. The body of an error is ``{"detail": "…"}``.
+    Exceptions of the handler are logged and not returned to the sender.
 
     Args:
         handler: Coroutine function called with each notification; see `celery_handler` for a Celery task.
-        secrets: See `Verifier`, also for the following arguments up to `max_bytes`.
+        secrets: Shared secrets; see `Verifier`.
+        tolerance: Maximum difference in seconds between a signature's time and the local clock; see `Verifier`.
+        token: Required A2A token, or None; see `Verifier`.
+        authorization: Required Authorization header, or None; see `Verifier`.
+        public_keys: Keys of Ed25519 signatures, or None; see `Verifier`.
+        max_bytes: Maximum size of a body; see `Verifier`.
         deduplicator: Store of handled events. The default, a `MemoryDeduplicator`, suits a single process.
-        time_limit: Seconds for the handler.
-        origins: Origins that may post here; see `consent`.
+        time_limit: Maximum duration of the handler, in seconds.
+        origins: Origins that may post to this receiver; see `consent`.
 
     Raises:
         ConfigError: No secret, key, token or authorization is set, or a secret is invalid.
@@ -205,20 +214,25 @@ def receiver_app(
         if request.method == "OPTIONS":
             return consent(request, origins)
         notification = await receive(request, verifier)
-        try:
-            async with handle_once(notification, store, time_limit=time_limit) as new:
-                if new:
-                    await _handle(handler, notification)
-        except _HandlerFailed as e:
-            raise _not_handled(notification, "the handler failed", e.__cause__) from None
-        except TimeoutError as e:
-            raise _not_handled(notification, f"the handler took more than {time_limit} s", e.__cause__) from None
+        await _handle_new(handler, notification, store, time_limit)
         return Response(status_code=204)
 
     return Starlette(
         routes=[Route("/{path:path}", endpoint, methods=["POST", "OPTIONS"])],
         exception_handlers={HTTPException: as_json},
     )
+
+
+async def _handle_new(handler: Handler, notification: Notification, store: Deduplicator, time_limit: float) -> None:
+    """Call `handler` unless the notification is a duplicate. Raise HTTPException if it was not handled."""
+    try:
+        async with handle_once(notification, store, time_limit=time_limit) as new:
+            if new:
+                await _handle(handler, notification)
+    except _HandlerFailed as e:
+        raise _not_handled(notification, "the handler failed", e.__cause__) from None
+    except TimeoutError as e:
+        raise _not_handled(notification, f"the handler took more than {time_limit} s", e.__cause__) from None
 
 
 class PublishableTask(Protocol):
@@ -232,8 +246,9 @@ class PublishableTask(Protocol):
 def celery_handler(task: PublishableTask, **options: Any) -> Handler:
     """Return a handler for `receiver_app` that publishes a Celery task for each notification.
 
-    The task is called with the keyword argument `notification`, the dict that `Notification.from_dict` reads. Its
-    Celery id is the notification's id, so a notification that is delivered twice is published with the same Celery id.
+    The task is called with the keyword argument `notification`, the dict that `Notification.from_dict` reads. The
+    task's Celery id is the notification's id, so a notification that is delivered twice is published with the same
+    Celery id.
 
     A notification is published at least once: if the broker does not accept the task, the receiver responds with 500
     and the sender delivers the notification again. Notifications are published in order, but workers that run several
@@ -297,8 +312,8 @@ def _later(detail: str, cause: Exception | None = None) -> HTTPException:
     return HTTPException(503, detail, headers={"Retry-After": str(RETRY_DELAY)})
 
 
-def _not_handled(notification: Notification, what: str, cause: BaseException | None) -> HTTPException:
-    logger.error("%s: %s of task %s", what, notification.id, notification.task_id, exc_info=cause)
+def _not_handled(notification: Notification, reason: str, cause: BaseException | None) -> HTTPException:
+    logger.error("%s: %s of task %s", reason, notification.id, notification.task_id, exc_info=cause)
     return HTTPException(500, "The notification was not handled.")
 
 

@@ -49,17 +49,18 @@ from .session import AgentSession, Session
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT = 10.0
-TIMEOUT = 60.0
+SILENCE_LIMIT = 60.0
 """Seconds without a byte after which a connection is treated as lost. A2A Celery gateways send keep-alive comments."""
 
 RECONNECT_TIMEOUT = 300.0
 """Seconds without a response after which the client gives up on an agent whose card it has already read."""
 
 CANCEL_TIMEOUT = 10.0
-"""Seconds for the cancel request that is sent when the caller is cancelled."""
+"""Timeout in seconds of a cancel request that the client sends for `cancel_on_exit` or for a child task."""
 
 RESPONSE_TIMEOUT = 3.0
-"""Seconds for which a cancelled run waits for the first response to a message, which names the task to cancel."""
+"""Seconds for which a cancelled run waits for the first response to a message. The response names the task to
+cancel."""
 
 
 class RemoteAgent:
@@ -68,31 +69,32 @@ class RemoteAgent:
     The agent's card is fetched on first use and cached; see `CardCache`. Use the agent as an async context manager, or
     call `close`. An instance belongs to one event loop.
 
-    A task that an A2A Celery agent starts through this class is a child of that agent's task: the metadata of the
+    A task that an A2A Celery agent starts through this class is a child of that agent's task. The metadata of the
     message names the parent, and the request has the ``traceparent`` of the run. The child is cancelled when its parent
-    is cancelled, fails or is retried, unless `cancel_with_parent` is False.
+    is cancelled, fails, is rejected or is retried, unless `cancel_with_parent` is False.
 
     Args:
         url: Base address of the agent, ``http://`` or ``https://``. For ``https://``, interfaces of the card at
             ``http://`` addresses are ignored.
-        headers: Headers of every request: a mapping, or a function (also a coroutine function) that returns the headers
-            of the next request.
+        headers: Headers of every request. Either a mapping, or a function or coroutine function that returns the
+            headers of the next request.
         bearer: Bearer token of every request, or None.
-        api_key: API key of every request, or None. The key is sent in the header that the card names.
+        api_key: API key of every request, or None. The key is sent in the header that the card names, or in
+            ``X-API-Key`` if the card names none.
         interceptors: Interceptors of the SDK's client.
         transports: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
             applies.
         http: HTTP client to use, which the caller must close. By default, a new client is created, and `close` closes
             it.
-        timeout: Seconds without a byte after which a request fails, if the HTTP client is created here.
+        timeout: Seconds without a byte after which a request fails. The argument is ignored if `http` is set.
         card: The agent's card. By default, the card is fetched from `url`.
         cards: Cache of cards. By default, a new cache is created.
         idempotent: True if the agent recognizes a repeated message by its id, as A2A Celery agents with
             `idempotency_window` do. The client then resends a message whose response was lost.
         reconnect_timeout: Seconds for which requests to an unreachable agent are retried.
-        max_response_bytes: Maximum size of a response, or of one event of a stream, after decompression.
+        max_response_bytes: Maximum size of a response, or of one event of a stream, in bytes after decompression.
         clock: Source of time, for tests.
-        cancel_with_parent: False if tasks must survive the task that starts them.
+        cancel_with_parent: False if the tasks that an agent starts must survive the agent's own task.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -108,7 +110,7 @@ class RemoteAgent:
         interceptors: Sequence[ClientCallInterceptor] = (),
         transports: Sequence[str] = (),
         http: httpx.AsyncClient | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = SILENCE_LIMIT,
         card: AgentCard | None = None,
         cards: CardCache | None = None,
         idempotent: bool = False,
@@ -157,7 +159,7 @@ class RemoteAgent:
             await self._http.aclose()
 
     async def card(self) -> AgentCard:
-        """Return the agent's card, from the cache or the server.
+        """Return the agent's card: the argument `card` if it was set, otherwise the card from the cache or the server.
 
         Raises:
             RemoteError: The card cannot be fetched or read.
@@ -187,8 +189,8 @@ class RemoteAgent:
     async def submit(self, message: Message, *, push: TaskPushNotificationConfig | None = None) -> Result:
         """Send a message and return without waiting for the end of the task.
 
-        A message is resent for up to `reconnect_timeout` seconds if it certainly did not arrive, or if the agent is
-        `idempotent`.
+        If the message certainly did not arrive, or the agent is `idempotent`, the message is resent for up to
+        `reconnect_timeout` seconds.
 
         Args:
             message: The message; see `Session.message`.
@@ -201,7 +203,7 @@ class RemoteAgent:
         Raises:
             AgentUnreachable: The agent sent no response. The agent may have received the message.
             ResponseLost: The agent may have received the message, and is not idempotent.
-            RemoteError: The response is invalid, or the server refuses the call.
+            RemoteError: The server refuses the call, or its response is invalid.
             A2AError: The agent refuses the message.
         """
         configuration = SendMessageConfiguration(return_immediately=True)
@@ -230,13 +232,13 @@ class RemoteAgent:
 
         Args:
             message: The message; see `Session.message`.
-            deadline: Seconds from now until DeadlineExceeded is raised, or None for no limit.
+            deadline: Seconds from the start of the iteration until DeadlineExceeded is raised, or None for no limit.
             cancel_on_exit: Whether to cancel the task if the generator ends before the turn: at the deadline, when the
                 generator is closed, or when its caller is cancelled.
 
         Raises:
             DeadlineExceeded: The turn takes longer than `deadline`. The task continues unless `cancel_on_exit` is True.
-            RemoteError: The agent is unreachable, or its response is invalid.
+            RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.
             A2AError: The agent refuses the message.
         """
         turn = self._turn_stream()
@@ -250,8 +252,8 @@ class RemoteAgent:
     ) -> AsyncGenerator[StreamResponse, None]:
         """Yield a task, then its events until it is terminal or interrupted.
 
-        The arguments and errors are those of `stream`. If the agent does not know `task_id`, TaskNotFoundError is
-        raised.
+        Takes the arguments and raises the errors of `stream`. If the agent does not know `task_id`, TaskNotFoundError
+        is raised.
         """
         turn = self._turn_stream()
         return self._bounded(turn, turn.follow(task_id), deadline, cancel_on_exit)
@@ -260,7 +262,7 @@ class RemoteAgent:
         """Return the current state of a task.
 
         Raises:
-            RemoteError: The agent is unreachable, or its response is invalid.
+            RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.
             A2AError: The agent refuses the call, for example with TaskNotFoundError.
         """
         connection = await self._connect(False)
@@ -277,7 +279,7 @@ class RemoteAgent:
             already ended, it is returned unchanged.
 
         Raises:
-            RemoteError: The agent is unreachable, or its response is invalid.
+            RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.
             A2AError: The agent refuses the call, for example with TaskNotFoundError.
         """
         return await self._cancel(CancelTaskRequest(id=task_id))
@@ -293,14 +295,14 @@ class RemoteAgent:
         return result
 
     def _name_parent(self, request: SendMessageRequest) -> None:
-        """Name the task of the agent run that this code executes in, if any, as the parent of the request's task."""
+        """Name the task of the current agent run, if there is one, as the parent of the request's task."""
         children = CURRENT_CHILDREN.get()
         if children is not None:
             name_parent(request.message, children.parent_id, cancel=self._cancel_with_parent)
 
     def _started(self, task_id: str, state: int | None) -> None:
-        """Register the task with the agent run in which this code executes, if any, so that the task is cancelled with
-        that run."""
+        """Register the task with the current agent run, if there is one, so that cancelling the run cancels the
+        task."""
         children = self._child_tasks()
         if children is None or not task_id:
             return
@@ -320,10 +322,10 @@ class RemoteAgent:
             children.remove(f"task {task_id} of {self.url}")
 
     async def _finish(self, first_response: asyncio.Future[Any]) -> None:
-        """Wait for a response that names a new child task, for `RESPONSE_TIMEOUT` seconds at most.
+        """Wait up to `RESPONSE_TIMEOUT` seconds for a response that names a new child task.
 
-        A cancelled run could not cancel a child task whose id it does not know. Outside of a run, the request is
-        cancelled at once.
+        A cancelled run cannot cancel a child task whose id is unknown. Outside a run, or without `cancel_with_parent`,
+        the request is cancelled at once.
         """
         try:
             if self._child_tasks() is not None:

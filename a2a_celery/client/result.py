@@ -46,8 +46,8 @@ def state_name(state: int | None) -> str:
     """
     if state is None:
         return ""
-    known = TaskState.DESCRIPTOR.values_by_number.get(state)
-    return f"STATE_{state}" if known is None else known.name.removeprefix("TASK_STATE_")
+    value = TaskState.DESCRIPTOR.values_by_number.get(state)
+    return f"STATE_{state}" if value is None else value.name.removeprefix("TASK_STATE_")
 
 
 def input_requests(answer: object) -> list[Part]:
@@ -81,8 +81,8 @@ class Result:
         """Return the result of one or more responses, in order.
 
         Args:
-            answers: Tasks, messages, events of a stream, the JSON of one of them, or None. Missing or unreadable fields
-                are empty in the result.
+            answers: Tasks, messages, events of a stream, the JSON of one of them, results, or None. Missing or
+                unreadable fields are empty in the result.
         """
         builder = ResultBuilder()
         for answer in answers:
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def state(self) -> int | None:
-        """`TaskState` number of the task, which may be a number that this version does not know.
+        """`TaskState` number of the task. A server may send a number that this version does not know.
 
         None for a direct message, for an empty response, and for a task without a status.
         """
@@ -101,10 +101,10 @@ class Result:
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """ "end_turn" if the task is terminal or the agent sent a direct message, "interrupt" if the task waits for its
-        client.
+        """Reason why the turn stopped, or None while the turn continues.
 
-        None while the turn continues.
+        "end_turn" if the task is terminal or the agent sent a direct message, or "interrupt" if the task waits for its
+        client.
         """
         return "end_turn" if isinstance(self.raw, Message) else stop_reason_of(self.state)
 
@@ -127,7 +127,7 @@ class Result:
 
     @property
     def artifacts(self) -> list[Artifact]:
-        """Artifacts received so far, with their chunks joined."""
+        """Artifacts received so far. An artifact has the parts of all its chunks."""
         return list(self.raw.artifacts) if isinstance(self.raw, Task) else []
 
     @property
@@ -141,8 +141,8 @@ class Result:
     def parts(self) -> list[Part]:
         """Parts to show to a user.
 
-        If the task is COMPLETED or still running and has artifacts with content, the parts of the artifacts; otherwise
-        the parts of `message`. If `message` is empty, the parts of the artifacts.
+        If the task is COMPLETED or still running and has artifacts with content, these are the parts of the artifacts.
+        Otherwise, they are the parts of `message` or, if `message` is empty, the parts of the artifacts.
         """
         if not isinstance(self.raw, Task):
             return _with_content(self.raw.parts) if self.raw is not None else []
@@ -152,8 +152,8 @@ class Result:
 
     @property
     def text(self) -> str:
-        """Text of `parts`. The chunks of one artifact are joined without a separator; other texts are joined by
-        newlines.
+        """Text of `parts`. The text parts of one artifact are joined without a separator, because they may be chunks of
+        one text. Other texts are joined by newlines.
         """
         if self._is_in_artifacts:
             texts = ["".join(part.text for part in artifact.parts) for artifact in self.artifacts]
@@ -168,7 +168,7 @@ class Result:
         return is_done_or_working or not _with_content(self.raw.status.message.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON object for `from_dict`.
+        """Serialize the result to a JSON object for `from_dict`.
 
         The keys `text`, `state_name` and `stop_reason` are for programs that do not use this class.
         """
@@ -186,7 +186,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Result:
-        """Return the result that `to_dict` wrote.
+        """Deserialize the output of `to_dict`.
 
         Raises:
             ValueError: `data` is not a result, or was written by a later version of this package.
@@ -229,7 +229,7 @@ class ResultBuilder:
 
     @property
     def task_id(self) -> str:
-        """Id of the task, or "" before a response contains a task."""
+        """Id of the task, or "" before a response names a task."""
         return "" if self._task is None else self._task.id
 
     def has_status(self, status: TaskStatus) -> bool:
@@ -238,11 +238,11 @@ class ResultBuilder:
 
     def includes(self, task: Task) -> bool:
         """Return True if `task` has the same status and artifacts as the result so far."""
-        known = self._task
-        return known is not None and known.status == task.status and known.artifacts == task.artifacts
+        current = self._task
+        return current is not None and current.status == task.status and current.artifacts == task.artifacts
 
     def add(self, answer: object) -> None:
-        """Add a response; see `Result.of`. The response is copied, not modified."""
+        """Add a response; see `Result.of`. The response is copied, not modified. A message of the client is ignored."""
         event = answer.raw if isinstance(answer, Result) else parse_event(answer)
         if event is None:
             return

@@ -48,11 +48,12 @@ class Session:
     def message(self, content: Content) -> Message:
         """Return the next message of the conversation.
 
-        The message answers the latest task if that task is interrupted. Otherwise the message starts a new task that
-        refers to the latest one.
+        The message answers the latest task if that task is interrupted. Otherwise, the message starts a new task that
+        refers to the latest task.
 
         Args:
-            content: Content of the message. Fields that a `Message` already has (id, task, references) are kept.
+            content: Content of the message. Fields that a `Message` already has are kept: id, role, context, task and
+                references.
 
         Raises:
             TypeError: A message cannot carry `content`.
@@ -91,12 +92,12 @@ class Session:
             self.state = int(event.status.state)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the session as a JSON object, which can be saved, for example in a database."""
+        """Serialize the session to a JSON object, for example to save it in a database."""
         return {"version": VERSION, "context_id": self.context_id, "task_id": self.task_id, "state": self.state}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Session:
-        """Return the session that `to_dict` wrote.
+        """Deserialize the output of `to_dict`.
 
         Raises:
             ValueError: `data` is not a session, or was written by a later version of this package.
@@ -115,7 +116,7 @@ class Session:
 
 
 class SessionAgent(Protocol):
-    """Interface of the agent that `AgentSession` needs, which `RemoteAgent` implements."""
+    """Interface that `AgentSession` requires of an agent. `RemoteAgent` implements it."""
 
     def stream(
         self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
@@ -139,7 +140,7 @@ class AgentSession(Session):
 
     Attributes:
         agent: The agent.
-        result: Result of the latest turn, or its current state while the turn is running.
+        result: Result of the latest turn. It is set at the end of a turn, even if the turn ends with an error.
     """
 
     def __init__(self, agent: SessionAgent, saved: Session) -> None:
@@ -163,7 +164,7 @@ class AgentSession(Session):
         Raises:
             TypeError: A message cannot carry `content`.
             DeadlineExceeded: The turn takes longer than `deadline`.
-            RemoteError: The agent is unreachable, or its response is invalid.
+            RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.
             A2AError: The agent refuses the message.
         """
         async with aclosing(self.stream(content, deadline=deadline, cancel_on_exit=cancel_on_exit)) as events:
@@ -176,10 +177,16 @@ class AgentSession(Session):
     ) -> AsyncGenerator[StreamResponse, None]:
         """Send a message and yield the events of its turn.
 
-        The arguments and errors are those of `RemoteAgent.stream`.
+        Args:
+            content: Content of the message; see `Session.message`.
+            deadline: See `RemoteAgent.stream`.
+            cancel_on_exit: See `RemoteAgent.stream`.
 
         Raises:
             TypeError: A message cannot carry `content`.
+            DeadlineExceeded: See `RemoteAgent.stream`.
+            RemoteError: See `RemoteAgent.stream`.
+            A2AError: The agent refuses the message.
         """
         events = self.agent.stream(self.message(content), deadline=deadline, cancel_on_exit=cancel_on_exit)
         async with aclosing(self._record(events)) as recorded:
@@ -199,7 +206,8 @@ class AgentSession(Session):
         Raises:
             ValueError: The session has no task.
             DeadlineExceeded: The task takes longer than `deadline`.
-            RemoteError: The agent is unreachable, or its response is invalid.
+            RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.
+            A2AError: The agent refuses the call, for example with TaskNotFoundError.
         """
         events = self.agent.follow(self._task(), deadline=deadline, cancel_on_exit=cancel_on_exit)
         async with aclosing(self._record(events)) as recorded:

@@ -1,4 +1,4 @@
-"""`a2a.call` without workers: what a step is made of, what is refused, when it looks again, who may wake it."""
+"""`a2a.call` without workers: arguments of a step, refused arguments, poll intervals, and permission to wake a step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def call(app: Celery) -> CallTask:
 
 
 def answer(*texts: str, state: TaskState = TaskState.TASK_STATE_COMPLETED) -> dict[str, Any]:
-    """A result whose artifact came in chunks."""
+    """Return a result whose artifact consists of chunks."""
     artifact = Artifact(artifact_id="a", parts=[Part(text=text) for text in texts])
     return result_data(Result(Task(id="t", context_id="c", status=TaskStatus(state=state), artifacts=[artifact])))
 
@@ -102,6 +102,16 @@ class TestSteps:
     def test_a_step_without_its_url_by_name_is_refused_where_it_is_published(self, call: CallTask) -> None:
         with pytest.raises(TypeError, match="pass the URL by name"):
             call.apply_async((URL, "x"))
+
+    @pytest.mark.parametrize("previous", [(), ("found",)], ids=["first", "after another"])
+    def test_contents_are_sent_in_order_and_before_the_previous_result(
+        self, call: CallTask, previous: tuple[str, ...]
+    ) -> None:
+        step = call.s(URL, "a", "b")
+
+        message = message_of([*previous, *step.args], "m")
+
+        assert [part.text for part in message.parts] == ["a", "b", *previous]
 
     def test_an_app_has_one(self, app: Celery, call: CallTask) -> None:
         assert call.name == "a2a.call"

@@ -1,4 +1,4 @@
-"""`a2a.call` without workers, with agents that do as a test wants: what is sent, looked at, cancelled, and given up."""
+"""`a2a.call` without workers, with agents that the tests control: sending, polling, cancelling and giving up."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ def call(app: Celery) -> CallTask:
 def test_a_revoked_step_cancels_the_task_that_it_is_about(
     monkeypatch: pytest.MonkeyPatch, app: Celery, call: CallTask, kwargs: Any, redelivered: bool, canceled: Any
 ) -> None:
-    """A message is only sent again to learn of an unknown task, never as a new message in addition to the answered
-    one."""
+    """A message is only repeated to find an unknown task, never as a new message in addition to an answered message."""
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: given.append(kwargs))
     message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL, **kwargs})
@@ -74,7 +73,7 @@ def test_a_revoked_step_cancels_the_task_that_it_is_about(
 
 @pytest.fixture
 def retry_received_early(app: Celery, call: CallTask) -> Iterator[CallRequest]:
-    """The request of a retry that was received before the first execution of its step ended."""
+    """Request of a retry that the worker received before the first execution of the step ended."""
 
     def request(**headers: Any) -> CallRequest:
         message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL}, **headers)

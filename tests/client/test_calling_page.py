@@ -16,7 +16,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calling-from-celery.md")
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the names that the page's programs define, run one after the other.
+    """Names that the documented programs define, run one after the other.
 
     Programs that import the app need a store: the tests of `submit` run their calls.
     """

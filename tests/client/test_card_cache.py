@@ -39,7 +39,7 @@ class Cards:
 
 
 class Asking:
-    """A cache, and whom it asks."""
+    """Card cache with the server of its cards."""
 
     def __init__(self, url: str, http: httpx.AsyncClient, cards: Cards) -> None:
         self.cards = cards
@@ -47,7 +47,7 @@ class Asking:
         self.url, self._http = url, http
 
     async def __call__(self, url: str = "") -> str:
-        """The name on the card."""
+        """Get a card through the cache, and return its name."""
         card = await self.cache.get(self._http, url or self.url, {"X-Test": "yes"})
         return str(card.name)
 

@@ -1,4 +1,4 @@
-"""Deduplication of events, with the same rules in memory and in a real Redis."""
+"""Deduplication of events, with the same rules in memory and in a real Redis server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOLD = 60.0
 
 @pytest.fixture
 async def client(redis_server: EmbeddedRedis) -> AsyncIterator[redis.asyncio.Redis]:
-    """Return a client of an empty Redis."""
+    """Client of an empty Redis server."""
     async with redis.asyncio.Redis.from_url(redis_server.store_url) as client:
         await client.flushall()
         yield client
@@ -27,7 +27,7 @@ async def client(redis_server: EmbeddedRedis) -> AsyncIterator[redis.asyncio.Red
 
 @pytest.fixture(params=["memory", "redis", "redis, answers decoded"])
 async def seen(redis_server: EmbeddedRedis, request: pytest.FixtureRequest) -> AsyncIterator[Deduplicator]:
-    """Return each implementation without events."""
+    """Each implementation, without events."""
     if request.param == "memory":
         yield MemoryDeduplicator()
         return
@@ -55,7 +55,7 @@ async def test_a_version_that_is_not_higher_is_a_repeat(seen: Deduplicator) -> N
 
 
 async def test_later_events_with_versions_of_lost_ones_are_new(seen: Deduplicator) -> None:
-    """The sender's store has lost events 4 to 6 and has recorded others with these versions."""
+    """The sender's store has lost events 4 to 6, and has recorded other events with these versions."""
     before = [(3, 30), (4, 40), (5, 50), (6, 60)]
     since = [(4, 400), (5, 500), (5, 500), (6, 600), (7, 700)]
 

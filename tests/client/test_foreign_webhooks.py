@@ -36,7 +36,7 @@ STATUS = {"statusUpdate": {"taskId": "t1", "contextId": "c", "status": {"state":
 
 
 def unsigned(token: str = "", authorization: str = "") -> dict[str, str]:
-    """The headers of a post without a signature."""
+    """Return the headers of a post without a signature."""
     named = {"X-A2A-Notification-Token": token, "Authorization": authorization}
     return {name: value for name, value in named.items() if value}
 

@@ -1,4 +1,4 @@
-"""Questions as a client shows and answers them, also those of peers whose JSON has nulls."""
+"""Questions as a client shows and answers them, including those of peers whose JSON contains nulls."""
 
 from __future__ import annotations
 

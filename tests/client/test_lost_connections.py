@@ -1,4 +1,4 @@
-"""Lost connections and responses: clients recover from them, with gateways that number their events and with the SDK's
+"""Recovery of clients from lost connections and responses, with gateways that number their events and with the SDK's
 server."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def chunks(events: list[StreamResponse]) -> str:
-    """Return the texts of all chunks in `events`. A complete task starts them again."""
+    """Return the text of all chunks in `events`. A complete task replaces the earlier text."""
     text = ""
     for event in events:
         if event.HasField("task"):
@@ -98,7 +98,7 @@ async def test_numbered_events_come_once_however_often_their_stream_is_cut(ours:
 
 
 async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path: Path) -> None:
-    """While its gateway is down, the store comes back without them, and records others beyond their versions."""
+    """While the gateway is down, the store is restored without the events, and records others up to later versions."""
     events: list[StreamResponse] = []
 
     async def watch(session: AgentSession) -> None:
@@ -128,7 +128,7 @@ async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path:
 
 
 async def log(ours: Served, task_id: str) -> list[object]:
-    """All events of a task, as a stream from its beginning shows them."""
+    """Return all events of a task, read from a stream that starts at the beginning."""
     async with httpx.AsyncClient() as http:
         path = f"/tasks/{task_id}:subscribe"
         async with stream(http, ours.gateway, path, agent="pace", Last_Event_ID="0") as frames:
@@ -136,7 +136,7 @@ async def log(ours: Served, task_id: str) -> list[object]:
 
 
 class TestLostAnswers:
-    """The message arrived, but its response was lost."""
+    """The message arrives, but its response is lost."""
 
     async def test_an_idempotent_agent_is_sent_it_again(self, ours: Served) -> None:
         async with losing_answers(times=3) as http:
@@ -196,7 +196,7 @@ class Plain:
         self.requests = 0
 
     async def say(self, text: str) -> None:
-        """Has the agent say it, and waits until it has."""
+        """Make the agent send `text`, and wait until the agent has sent it."""
         count = len(self.steps.sent)
         await self.steps.given.put(text)
         await until(lambda: len(self.steps.sent) > count)
@@ -304,7 +304,7 @@ async def test_a_message_that_never_left_is_sent_when_there_is_a_way() -> None:
         server.line.cut()
         sending = asyncio.create_task(server.agent.session().send("go", deadline=60))
         await server.steps.given.put(None)
-        await asyncio.wait({sending}, timeout=0.3)  # it tries, and tries again
+        await asyncio.wait({sending}, timeout=0.3)  # the client retries
         assert not sending.done()
         server.line.restore()
 

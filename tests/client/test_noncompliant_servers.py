@@ -44,7 +44,7 @@ from tests.support.webhooks import served
 async def odd_peer(
     answers: Callable[[str], Any], *, streaming: bool = False, version: str = "1.0", clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[RemoteAgent]:
-    """A JSON-RPC server that answers each method with what `answers` gives: a result, or a Response."""
+    """Yield a client of a JSON-RPC server. `answers` returns the result or the Response for each method."""
 
     async def rpc(request: Request) -> Response:
         body = await request.json()
@@ -136,7 +136,7 @@ T_IS_DONE = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLE
 
 
 def numbered(*results: Any) -> Response:
-    """A stream whose events have ids."""
+    """Return a stream whose events have ids."""
     frames = [{"jsonrpc": "2.0", "id": 1, "result": result} for result in results]
     body = "".join(f"id: {number}\ndata: {json.dumps(frame)}\n\n" for number, frame in enumerate(frames, start=1))
     return Response(body, media_type="text/event-stream")
@@ -210,7 +210,7 @@ def frames_of(*results: Any) -> str:
 
 
 def endless(*results: Any) -> Response:
-    """A stream that is silent after `results`, and never ends."""
+    """Return a stream that sends nothing after `results`, and never ends."""
 
     async def frames() -> AsyncIterator[str]:
         yield ": begin\n\n" + frames_of(*results)
@@ -220,7 +220,7 @@ def endless(*results: Any) -> Response:
 
 
 def cut_off(*results: Any) -> Response:
-    """A stream whose connection is lost after `results`."""
+    """Return a stream whose connection is lost after `results`."""
 
     async def frames() -> AsyncIterator[str]:
         yield frames_of(*results)
@@ -235,7 +235,7 @@ def paused(question: str) -> dict[str, Any]:
 
 
 async def test_the_task_of_a_silent_stream_is_looked_at() -> None:
-    """A server of SDK 0.3.26 leaves the stream of a cancelled task open, and that of an executor that raised."""
+    """A server of SDK 0.3.26 leaves the stream of a task open if the task is cancelled or its executor raises."""
     clock, looks = ManualClock(), 0
 
     def answers(method: str) -> Any:
@@ -303,7 +303,7 @@ async def test_a_question_that_was_asked_before_is_no_answer_when_the_stream_is_
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 async def test_a_time_without_a_zone_is_utc(version: str, streaming: bool) -> None:
-    """Servers of fasta2a write no zone."""
+    """Servers of fasta2a write times without a zone."""
     naive = "2030-01-02T03:04:05.678901"
     data = {"timestamp": naive, "status": {"timestamp": naive}}
     if version == "0.3":
@@ -342,7 +342,7 @@ async def test_a_time_without_a_zone_is_utc(version: str, streaming: bool) -> No
     ids=str,
 )
 async def test_errors_of_version_03_over_http_are_read(body: Any, status: int, error: type[Exception]) -> None:
-    """Servers of SDK 0.3.26 say a message alone, those of a2a-js 0.3 a code too."""
+    """Servers of SDK 0.3.26 only send a message, and servers of a2a-js 0.3 also send a code."""
 
     async def rest(request: Request) -> Response:
         return JSONResponse(body, status)

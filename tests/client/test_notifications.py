@@ -143,7 +143,7 @@ def test_a_secret_that_is_none_is_refused_at_start_and_not_repeated(secrets: lis
 
 
 def changed(field: str, value: str) -> Post:
-    """Return a good post with one changed header."""
+    """Return a valid post with one changed header."""
     sent = post(at=NOW)
     return Post({**sent.headers, field: value}, sent.body)
 
@@ -291,7 +291,7 @@ def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
 
 
 def spoiled(good: str) -> st.SearchStrategy[str]:
-    """Any text, and texts that are nearly good."""
+    """Return a strategy of arbitrary texts, and of texts that are nearly valid."""
     anything = st.text(st.characters(codec=None), max_size=40)
     return st.one_of(anything, st.just(good), anything.map(lambda text: good + text))
 

@@ -1,4 +1,4 @@
-"""Test pings, signed like those of a deployment, at each receiver of this package: answered and not handled."""
+"""Test pings, signed like those of a deployment: each receiver of this package responds and calls no handler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CREDENTIALS = "s3cret-cr3dentials"
 
 
 def ping(token: str = SECRET) -> Post:
-    """The post of a ping to a webhook with that token."""
+    """Return the post of a ping to a webhook with `token`."""
     authentication = AuthenticationInfo(scheme="Bearer", credentials=CREDENTIALS)
     config = TaskPushNotificationConfig(
         id="c", task_id="t", url="https://example.com/hook", token=token, authentication=authentication

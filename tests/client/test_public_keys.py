@@ -22,7 +22,7 @@ from a2a_celery.client.public_keys import (
     PublicKeys,
 )
 from a2a_celery.client.receiver import receiver_app
-from a2a_celery.crypto.jwk_sets import MAX_BYTES
+from a2a_celery.crypto.jwk_sets import MAX_JWKS_BYTES
 from a2a_celery.crypto.webhook_keys import MAX_KEYS, jwk_set
 from a2a_celery.errors import ConfigError
 from a2a_celery.push import Signer, format_public_key
@@ -44,7 +44,7 @@ def document(*keys: Ed25519PrivateKey) -> dict[str, Any]:
 
 
 def signed_by(*keys: Ed25519PrivateKey, at: float = NOW, secret: str = OTHER_SECRET) -> Post:
-    """A post with the signature of each key, beside that of a secret."""
+    """Return a post with a signature of each key, and one of a secret."""
     sent = post(at=at, secrets=(secret,))
     by_keys = Signer(private_keys=keys).headers(f"{DELIVERY_ID}_1", int(at), sent.body).get("webhook-signature", "")
     sent.headers["webhook-signature"] = f"{sent.headers['webhook-signature']} {by_keys}".strip()
@@ -53,7 +53,7 @@ def signed_by(*keys: Ed25519PrivateKey, at: float = NOW, secret: str = OTHER_SEC
 
 @dataclass
 class Endpoint:
-    """The sender's JWK Set."""
+    """Server of the sender's JWK Set."""
 
     answer: Any = field(default_factory=lambda: document(OLD))
     asked: int = 0
@@ -77,13 +77,13 @@ def endpoint() -> Endpoint:
 
 @pytest.fixture
 def verifier(endpoint: Endpoint, clock: ManualClock) -> Verifier:
-    """Return a verifier with the address of the keys."""
+    """Verifier with the URL of the JWK Set."""
     keys = PublicKeys(jwks_url=URL, transport=httpx.MockTransport(endpoint), clock=clock)
     return Verifier(public_keys=keys, clock=ManualClock(NOW))
 
 
 async def judged(verifier: Verifier, sent: Post) -> str:
-    """Return "fine" or the refusal."""
+    """Verify a post. Return "fine", or the text of the refusal."""
     try:
         await verifier.verify_async(sent.headers, sent.body)
     except NotificationRefused as e:
@@ -202,7 +202,7 @@ async def test_an_unknown_key_is_looked_for_now_and_then(
         httpx.Response(500),
         httpx.Response(302, headers={"Location": URL}),
         httpx.Response(200, content=b"{"),
-        httpx.Response(200, content=b" " * (MAX_BYTES + 1)),
+        httpx.Response(200, content=b" " * (MAX_JWKS_BYTES + 1)),
         httpx.Response(200, json={"keys": 1}),
     ],
     ids=["away", "500", "elsewhere", "no JSON", "huge", "no set"],

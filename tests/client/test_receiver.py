@@ -58,13 +58,13 @@ def handler() -> Handler:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    """A sender's HTTP client: it follows no redirect."""
+    """HTTP client of a sender. It does not follow redirects."""
     async with httpx.AsyncClient(timeout=30) as client:
         yield client
 
 
 async def sent(http: httpx.AsyncClient, url: str, what: Post) -> httpx.Response:
-    """Return the response to a post."""
+    """Send a post and return the response."""
     return await http.post(url, headers=what.headers, content=what.body)
 
 

@@ -30,12 +30,12 @@ def code(section: str, celery: str = "") -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable that the programs read."""
+    """Set the environment variable that the programs read."""
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
 
 
 async def answers(app: Any, *posts: Post) -> list[int]:
-    """The statuses of posts to the page's URL."""
+    """Send posts to the documented URL and return the statuses of the responses."""
     async with served(app) as url, httpx.AsyncClient() as http:
         return [
             (await http.post(f"{url}/a2a-events", headers=one.headers, content=one.body)).status_code for one in posts
@@ -83,7 +83,7 @@ def test_the_handler_for_workers_is_a_task_that_reads_what_is_published(capsys: 
 def test_the_request_that_asks_for_notifications_is_one() -> None:
     [request] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 
-    parsed = Parse(request, SendMessageRequest())  # which knows no field that is not the specification's
+    parsed = Parse(request, SendMessageRequest())  # fails for fields that are not in the specification
 
     assert parsed.configuration.task_push_notification_config.url == "https://you.example.com/a2a-events"
 

@@ -161,7 +161,7 @@ class TestEnds:
 
 
 def working(session: Session) -> Callable[[], Any]:
-    """Return a condition: the session's task is working."""
+    """Return a function that returns whether the session's task is working."""
 
     async def is_so() -> bool:
         return session.state == 2
@@ -170,7 +170,7 @@ def working(session: Session) -> Callable[[], Any]:
 
 
 class RecordedHeaders:
-    """Headers of the requests to a server by path. With `refuse`, each request gets this status."""
+    """Server that records the headers of requests by path. If `refuse` is set, it is the status of all responses."""
 
     def __init__(self, refuse: int = 0) -> None:
         self.headers: dict[str, list[Mapping[str, str]]] = {}

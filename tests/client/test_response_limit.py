@@ -1,4 +1,4 @@
-"""Responses without an end, and redirects out of TLS: the client limits its memory and protects its credentials."""
+"""Endless responses, and redirects from HTTPS to HTTP: the client limits its memory and protects its credentials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def card(url: str = URL, *bindings: str) -> AgentCard:
 
 
 class Odd:
-    """A server that gives `piece` again and again, and counts how many bytes were taken."""
+    """Server that sends `piece` repeatedly, and counts the sent bytes."""
 
     def __init__(self, piece: bytes, first: bytes = b"", **headers: str) -> None:
         self.taken = 0

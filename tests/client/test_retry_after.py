@@ -29,12 +29,12 @@ NOW = 1_000_000.0
 
 
 EVERY = 500
-"""Seconds between two requests that the gateway accepts."""
+"""Minimum number of seconds between two requests that the gateway accepts."""
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """The clock of the gateway and of its client; the store has its own."""
+    """Clock of the gateway and of its client. The store has another clock."""
     return ManualClock()
 
 
@@ -133,7 +133,7 @@ async def test_a_server_may_say_it_as_retry_info() -> None:
 
 @asynccontextmanager
 async def speaking_grpc(get_task: Callable[[GetTaskRequest, Any], Awaitable[Any]]) -> AsyncIterator[RemoteAgent]:
-    """An agent of a server that has GetTask, and no more."""
+    """Yield a client of a gRPC server that only implements GetTask."""
 
     class Server(a2a_pb2_grpc.A2AServiceServicer):
         async def GetTask(self, request: GetTaskRequest, context: Any) -> Any:
@@ -156,7 +156,7 @@ async def speaking_grpc(get_task: Callable[[GetTaskRequest, Any], Awaitable[Any]
 
 
 async def test_a_task_may_be_large_over_grpc_too() -> None:
-    text = "x" * 5_000_000  # more than gRPC takes by itself
+    text = "x" * 5_000_000  # more than gRPC accepts by default
 
     async def get_task(request: GetTaskRequest, context: Any) -> Task:
         return Task(id=request.id, artifacts=[Artifact(artifact_id="a", parts=[Part(text=text)])])
@@ -169,7 +169,7 @@ async def test_a_task_may_be_large_over_grpc_too() -> None:
 async def test_what_is_too_large_for_the_server_is_not_sent_again(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, idempotent: bool
 ) -> None:
-    """gRPC has the same code for it as for too many requests."""
+    """gRPC has the same code for messages that are too large and for too many requests."""
     async with (
         limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway,
         RemoteAgent(

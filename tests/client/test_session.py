@@ -25,7 +25,7 @@ RETRY_AFTER_JITTER = 42
 
 
 def at(state: int) -> Session:
-    """A session whose last task is in `state`."""
+    """Return a session whose last task is in `state`."""
     session = Session()
     session.update(Task(id="t", context_id="c", status=TaskStatus(state=state)))  # type: ignore[arg-type]
     return session

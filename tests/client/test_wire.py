@@ -1,4 +1,5 @@
-"""Messages of servers by one table: our gateway and the SDK's server, on each binding of both versions."""
+"""Results of messages, compared with one table: this project's gateway and the SDK's server, over each binding of both
+protocol versions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.support.states import States
 BINDINGS = [(binding, version) for binding in ("JSONRPC", "HTTP+JSON", "GRPC") for version in ("1.0", "0.3")]
 
 OUR_BINDINGS = [pair for pair in BINDINGS if pair != ("GRPC", "0.3")]
-"""gRPC of 0.3 has no tenants: it reaches a gateway's first agent alone, which is another one here."""
+"""Bindings of this project's gateway. gRPC of 0.3 is left out: it has no tenants, so it only reaches the first agent,
+which is not the agent of these tests."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ TABLE = {
     "UNSPECIFIED": goes_on("UNSPECIFIED"),
     "RETRY_AFTER_JITTER": goes_on("RETRY_AFTER_JITTER"),
 }
-"""Whatever the server and the binding; RETRY_AFTER_JITTER is a state that no version has yet."""
+"""Expected result by state, for every server and binding. RETRY_AFTER_JITTER is a state that no version defines."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @asynccontextmanager
 async def agent_at(url: str, binding: str, version: str) -> AsyncIterator[RemoteAgent]:
-    """The agent over one binding of one version: its card is left no other interface."""
+    """Yield the agent with a card that only has the interface of one binding and version."""
     async with RemoteAgent(url) as any_:
         card = AgentCard()
         card.CopyFrom(await any_.card())
@@ -76,7 +78,7 @@ async def agent_at(url: str, binding: str, version: str) -> AsyncIterator[Remote
 
 
 async def check_table(agent: RemoteAgent) -> None:
-    """Goes through the table, and answers what asks for an answer."""
+    """Check all cases of the table, and answer tasks that need an answer."""
     await asyncio.gather(*(check_case(agent, name, case) for name, case in TABLE.items()))
     direct = await agent.session().send("MESSAGE", deadline=60)
     assert (direct.stop_reason, direct.text) == ("end_turn", "MESSAGE it is")
@@ -96,7 +98,7 @@ async def check_case(agent: RemoteAgent, name: str, case: Case) -> None:
 
 
 def without_history(result: Result) -> Result:
-    """A task as a stream tells it; the history is for GetTask."""
+    """Return the result's task without its history, because streams do not contain the history."""
     task = Task()
     assert isinstance(result.raw, Task)
     task.CopyFrom(result.raw)

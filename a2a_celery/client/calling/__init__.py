@@ -1,4 +1,4 @@
-"""Calls to remote agents as Celery tasks: ``call_task`` makes steps of canvases. See docs/calling-from-celery.md."""
+"""Calls to remote agents as steps of Celery canvases; see `call_task` and docs/calling-from-celery.md."""
 
 from .client_loop import Remote
 from .content import CallCanceled, CallEnded, CallFailed, CallInterrupted, CallRejected, CallTimedOut

@@ -1,4 +1,4 @@
-"""The Celery task `a2a.cancel`, which cancels the remote task of a step even if the step's worker dies."""
+"""Celery task `a2a.cancel`, which cancels the remote task of a step even if the step's worker dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 NAME = "a2a.cancel"
 
 MAX_RETRIES = 12
-"""Maximum number of retries. The delay doubles from 1 s to 600 s, so they cover about an hour."""
+"""Maximum number of retries. The delay doubles from 1 s to 600 s, and the delays add up to 37 minutes."""
 
 
 def register_cancel_task(
@@ -30,8 +30,13 @@ def register_cancel_task(
     def cancel(
         self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **where: Any
     ) -> str:
-        """Cancel a remote task and return its state. Without a task id, resend the message with its original id and
-        cancel the task that the agent returns."""
+        """Cancel a remote task. Without a task id, resend the message with its original id and cancel the task that the
+        agent returns.
+
+        Returns:
+            The name of the task's state, "" if the agent returned no task, or the class name of the error if the agent
+            refuses the call.
+        """
         remote = find_remote(remotes, url)
         loop = loops.current()
 
@@ -43,8 +48,8 @@ def register_cancel_task(
         try:
             return loop.run(cancel_remote())
         except (AgentUnreachable, InternalError) as e:
-            asked = getattr(e, "retry_after", None) or 0.0
-            raise self.retry(countdown=min(max(2.0**self.request.retries, asked), 600.0), exc=e) from None
+            retry_after = getattr(e, "retry_after", None) or 0.0
+            raise self.retry(countdown=min(max(2.0**self.request.retries, retry_after), 600.0), exc=e) from None
         except (A2AError, RemoteError) as e:
             logger.warning("could not cancel task %s of %s: %s", task_id, remote.url, e)
             return type(e).__name__
@@ -61,7 +66,7 @@ def register_cancel_task(
 
 
 def publish_cancel(canceler: Task, delivery_info: Mapping[str, Any] | None, **kwargs: Any) -> None:
-    """Publish `a2a.cancel` in a background thread, to the queue that the step came from."""
+    """Publish `a2a.cancel` to the step's queue, in a background thread."""
     info = delivery_info or {}
     exchange, routing_key = info.get("exchange"), info.get("routing_key")
     if not exchange and routing_key:

@@ -26,12 +26,12 @@ from .progress import PollRateLimiter
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Remote agent with a name.
+    """Address and credentials of a remote agent.
 
     Attributes:
         url: Base address of the agent.
-        headers: Headers of every request, including the request for the card: a mapping, or a function (also a
-            coroutine function) that returns the headers of the next request.
+        headers: Headers of every request, including the request for the card. Either a mapping, or a function or
+            coroutine function that returns the headers of the next request.
         bearer: Bearer token, or None.
         api_key: API key, or None.
         idempotent: True if the agent recognizes repeated messages; see `RemoteAgent`.
@@ -55,18 +55,18 @@ def find_remote(remotes: Mapping[str, Remote], name: object) -> Remote:
     """Return the remote that is registered under `name`, or a remote without credentials if `name` is a URL.
 
     Raises:
-        ConfigError: `name` is neither a known name nor a URL.
+        ConfigError: `name` is neither a known name nor a valid URL without a password.
     """
     if isinstance(name, str) and name in remotes:
         return remotes[name]
     if isinstance(name, str) and "://" not in name:
-        known = ", ".join(sorted(remotes)) or "none"
-        raise ConfigError(f"no remote is called {name!r}, and it is not a URL; known: {known}")
+        names = ", ".join(sorted(remotes)) or "none"
+        raise ConfigError(f"no remote is called {name!r}, and it is not a URL; known: {names}")
     return Remote(name)  # type: ignore[arg-type]
 
 
 def url_error(url: object) -> str:
-    """Return a description of the error in an agent's URL, without the URL's password, or "" if the URL is valid."""
+    """Describe the error in an agent's URL, without the URL's password. Return "" if the URL is valid."""
     if not isinstance(url, str):
         return f"an agent's URL must be a string, not {type(url).__name__}"
     try:
@@ -81,11 +81,12 @@ def url_error(url: object) -> str:
 
 T = TypeVar("T")
 
-TIMEOUT = 30.0
+REQUEST_TIMEOUT = 30.0
 """Seconds without a byte after which a request fails. The limit is short because a request occupies a worker slot."""
 
 CALL_TIMEOUT = 120.0
-"""Seconds for a complete call. The limit also covers gRPC calls and agents that send one byte at a time."""
+"""Maximum duration of a complete call, in seconds. Unlike `REQUEST_TIMEOUT`, the limit also applies to gRPC calls and
+to agents that send one byte at a time."""
 
 RECONNECT_TIMEOUT = 1.0
 """Seconds for which a request to an agent is retried before the step itself is retried."""
@@ -95,14 +96,14 @@ PUSH_EVENTS = {"A2A-Push-Events": "terminal"}
 
 
 class ClientLoop:
-    """Client of one process. The client is created at the first call of the process, and therefore after any fork."""
+    """Client of one process. It is created on the first call of the process, and therefore after any fork."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._http = httpx.AsyncClient(timeout=httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT))
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(REQUEST_TIMEOUT, connect=CONNECT_TIMEOUT))
         # all remotes share the pool, so the cookies of one caller must not reach the next request
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        self._cards: dict[int, CardCache] = {}  # per named remote, because each remote may receive a different card
+        self._cards: dict[int, CardCache] = {}  # per remote with credentials, because its card may differ
         self._public_cards = CardCache()
         self.poll_limiter = PollRateLimiter()
         threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()
@@ -122,7 +123,7 @@ class ClientLoop:
             raise
 
     def agent(self, remote: Remote, trace: Mapping[str, str] | None = None) -> RemoteAgent:
-        """Return the agent of `remote`, called with the headers `trace`. Closing the agent keeps the shared connections
+        """Return a client for `remote` that sends the headers `trace`. Closing the client leaves the shared connections
         open.
         """
         credentials = Credentials(remote.headers)

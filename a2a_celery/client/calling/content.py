@@ -1,6 +1,7 @@
-"""Content of a step's message (text, data, parts, messages and results of earlier steps), and the errors of steps.
+"""Content of a step's message, and errors of steps. Content is text, bytes, data, parts, messages and results of
+earlier steps.
 
-The arguments of the errors are JSON, so that every result backend can restore them.
+The arguments of the errors are JSON, so that every result backend can restore the errors.
 """
 
 from __future__ import annotations
@@ -48,11 +49,18 @@ def message_of(
     parent_id: str = "",
     cancel_with_parent: bool = True,
 ) -> Message:
-    """Return one message with all `contents`. The last content comes first, so that a step's own content precedes the
-    previous result.
-    `parent_id` is the A2A task whose agent published the step, or "".
+    """Return one message with all `contents`.
 
     If the contents include a message, its id, metadata, extensions and references are kept.
+
+    Args:
+        contents: Arguments of the step: the previous result, if there is one, followed by the step's own contents in
+            reverse order.
+        message_id: Id of the message, unless the contents include a message with an id.
+        task_id: Id of a task that waits for the message, or "".
+        context_id: Id of the context of a new task, or "".
+        parent_id: Id of the A2A task whose agent published the step, or "".
+        cancel_with_parent: False if the remote task is not cancelled with its parent.
 
     Raises:
         TypeError: A message cannot carry one of the contents.
@@ -124,7 +132,7 @@ def _parts(content: Any) -> list[Part]:
 
 
 def _is_rich(content: Any) -> bool:
-    """Return True if `content` is a result or a message rather than plain data."""
+    """Return True if `content` is a result or a message, and not plain data."""
     return isinstance(content, Mapping) and (_is_result(content) or _is_message(content))
 
 
@@ -174,11 +182,11 @@ class CallRejected(CallEnded):
 
 
 class CallCanceled(CallEnded):
-    """The remote task is CANCELED, but was not canceled by this step."""
+    """The remote task is CANCELED, although this step did not cancel it."""
 
 
 class CallInterrupted(CallEnded):
-    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED, and continues when its question is answered."""
+    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED. It continues when a client answers the question."""
 
 
 class CallTimedOut(CallEnded):
@@ -207,7 +215,7 @@ def call_error(kind: type[CallEnded], url: str, problem: str, result: Result) ->
 
 
 def result_data(result: Result) -> dict[str, Any]:
-    """Return `result` as JSON without the task's history, which keeps Celery messages and results small."""
+    """Return `result` as JSON. The task's history is omitted, to keep Celery messages and results small."""
     data = result.to_dict()
     if data["task"]:
         data["task"].pop("history", None)

@@ -15,11 +15,13 @@ from ..result import Result
 
 POLL_INTERVAL_MIN = 0.5
 POLL_INTERVAL_MAX = 30.0
-"""Limits of the poll interval in seconds. Within the limits, the interval is a quarter of the task's age."""
+"""Limits of the poll interval in seconds. Within the limits, the interval is a quarter of the step's age or, while the
+agent is unreachable, half of the time since the first failed attempt."""
 
 WEBHOOK_POLL_INTERVAL_MIN = 60.0
 WEBHOOK_POLL_INTERVAL_MAX = 600.0
-"""Limits of the poll interval if a webhook is configured. Polling then only makes up for lost notifications."""
+"""Limits of the poll interval in seconds if the agent accepted the webhook. Polling then only makes up for lost
+notifications."""
 
 JITTER = 0.2
 """Random variation of the poll interval, as a fraction of the interval, so that steps do not poll at the same
@@ -35,7 +37,7 @@ POLLS_PER_VISIBILITY_TIMEOUT = 3.0
 
 
 class PollRateLimiter:
-    """Rate limiter for the polls of one process, which leaves worker slots to other tasks. Few steps are not
+    """Rate limiter for the polls of one process, so that other tasks get worker slots. With few steps, polls are not
     delayed."""
 
     def __init__(self) -> None:
@@ -70,7 +72,7 @@ class CallProgress:
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None, now: float) -> Self:
-        """Return the progress that `to_dict` wrote. Without `data`, return the progress of a step that begins `now`."""
+        """Deserialize the output of `to_dict`. Without `data`, return the progress of a step that begins `now`."""
         return cls(began=now) if data is None else cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,21 +92,23 @@ class CallProgress:
             return question_digest(result) != self.question
         return result.stop_reason is not None
 
-    def missed(self, now: float, asked: float | None = None, *, unreachable_for: float = math.inf) -> CallProgress:
+    def missed(
+        self, now: float, retry_after: float | None = None, *, unreachable_for: float = math.inf
+    ) -> CallProgress:
         """Return the progress after a failed attempt.
 
         Args:
             now: Current time.
-            asked: Seconds of the server's Retry-After, or None if the server sent none.
+            retry_after: Seconds of the server's Retry-After, or None if the server sent none.
             unreachable_for: Seconds after which the step gives up. One more attempt is made at that time.
         """
         since = now if self.failing_since is None else self.failing_since
-        not_before = None if asked is None else min(now + asked, since + unreachable_for)
+        not_before = None if retry_after is None else min(now + retry_after, since + unreachable_for)
         return replace(self, failing_since=since, not_before=not_before)
 
     def is_deferred(self, now: float) -> bool:
-        """Return True if it is too early for a request, because a broker's visibility timeout can deliver a step before
-        its ETA.
+        """Return True if it is too early for a request. A broker's visibility timeout can deliver a step before its
+        ETA.
         """
         return self.not_before is not None and now < self.not_before
 
@@ -115,18 +119,19 @@ class CallProgress:
 
         Args:
             now: Current time.
-            timeout: Timeout of the step, or None for no limit. The next poll comes no later than the timeout.
-            visibility: Visibility timeout of the broker, which overrides the other limits, or None if the broker has
-                none.
+            timeout: Timeout of the step in seconds, or None for no limit. The next poll comes no later than the
+                timeout, unless `at_least` is longer.
+            visibility: Visibility timeout of the broker in seconds, or None if the broker has none. It overrides the
+                other limits.
             at_least: Minimum number of seconds.
         """
         if self.failing_since is not None:
-            wanted, soonest, latest = (now - self.failing_since) / 2, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX
+            delay, soonest, latest = (now - self.failing_since) / 2, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX
         elif self.has_webhook:
-            wanted, soonest, latest = (now - self.began) / 4, WEBHOOK_POLL_INTERVAL_MIN, WEBHOOK_POLL_INTERVAL_MAX
+            delay, soonest, latest = (now - self.began) / 4, WEBHOOK_POLL_INTERVAL_MIN, WEBHOOK_POLL_INTERVAL_MAX
         else:
-            wanted, soonest, latest = (now - self.began) / 4, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX
-        pause = max(soonest, min(wanted, latest)) * random.uniform(1 - JITTER, 1 + JITTER)
+            delay, soonest, latest = (now - self.began) / 4, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX
+        pause = max(soonest, min(delay, latest)) * random.uniform(1 - JITTER, 1 + JITTER)
         if self.not_before is not None:
             pause = max(pause, self.not_before - now)
         if timeout is not None:

@@ -1,4 +1,4 @@
-"""The Celery task `a2a.call`: a step of a canvas that a remote agent executes while no worker slot is occupied.
+"""Celery task `a2a.call`, a canvas step that a remote agent executes while no worker slot is occupied.
 
 The first run sends the message. The message's id is derived from the Celery task's id, so a redelivered run sends the
 same message. Celery then retries the step until the remote task ends, with the remote task's id in the arguments, so
@@ -59,14 +59,15 @@ class CallTask(Task):  # type: ignore[misc]
 
     * `task_id`: Id of a task that waits for the message, or "" to start a new task.
     * `context_id`: Id of the conversation of a new task, or "" to let the agent choose the id.
-    * `timeout`: Seconds for the remote task, or None for no limit.
-    * `unreachable_for`: Seconds for which the agent may be unreachable without interruption.
+    * `timeout`: Maximum duration in seconds, from the step's first run to the end of the remote task, or None for no
+      limit. The default is one day.
+    * `unreachable_for`: Seconds for which the agent may be unreachable without interruption. The default is 10 minutes.
     * `on_interrupt`: "raise" to raise CallInterrupted when the agent asks a question, or "return" to return the
       question as the result.
     """
 
     name = NAME
-    # Late acknowledgement is safe, because a duplicate polls the task that the first message started.
+    # A duplicate of the first run sends the message again with the same id, and an idempotent agent accepts it once.
     acks_late = True
     reject_on_worker_lost = True
     max_retries = None
@@ -83,7 +84,7 @@ class CallTask(Task):  # type: ignore[misc]
 
         Args:
             url: Address of the agent, or the name of a remote.
-            content: Text, JSON data, parts or messages.
+            content: Text, bytes, JSON data, parts, messages or results.
             options: Options of the step; see `CallTask`.
 
         Raises:
@@ -91,22 +92,23 @@ class CallTask(Task):  # type: ignore[misc]
             TypeError: A message cannot carry the content, or an option is unknown.
             ValueError: An option is out of range.
         """
-        step: Signature = super().s(*self._check(url, content, options), url=url, **options)
+        # The previous result becomes the first argument. Reversed, it is the last content; see `message_of`.
+        step: Signature = super().s(*reversed(self._check(url, content, options)), url=url, **options)
         return step
 
     def si(self, url: str, *content: Any, **options: Any) -> Signature:
         """Return a step that ignores the result of the previous step; see `s`."""
-        return super().si(*self._check(url, content, options), url=url, **options)
+        return super().si(*reversed(self._check(url, content, options)), url=url, **options)
 
     def delay(self, url: str, *content: Any, **options: Any) -> Any:
         """Publish a step; see `s`."""
         return self.s(url, *content, **options).apply_async()
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        """Publish the step with Celery's options.
+        """Publish the step with Celery's options. `args` are the contents of the message in reverse order.
 
-        If the code of an A2A agent publishes a step, the step is revoked when the agent's task is cancelled or retried,
-        unless the option `cancel_with_parent` is False.
+        If the code of an A2A agent publishes a step, the step is revoked when the agent's task is cancelled, fails, is
+        rejected or is retried, unless the option `cancel_with_parent` is False.
 
         Raises:
             TypeError: `url` is not a keyword argument, so a chain could replace the URL with the previous result.
@@ -138,7 +140,7 @@ class CallTask(Task):  # type: ignore[misc]
         on_interrupt: str = "raise",
         progress: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Execute one run of the step. For the arguments, see `s`; `progress` is internal.
+        """Execute one run of the step. For the arguments, see `CallTask` and `s`; `progress` is internal.
 
         Returns:
             The result in the format of `Result.to_dict`, without the task's history.
@@ -178,7 +180,7 @@ class CallTask(Task):  # type: ignore[misc]
                 self._retry_later(content, step, now, timeout)
             self._give_up(url, step)
             raise call_error(CallTimedOut, remote.url, f"not done within {timeout:g} s", result)
-        self._stop_if_ended(url, step)  # a duplicate was faster
+        self._stop_if_ended(url, step)  # a duplicate may have been faster
         is_wanted = result.stop_reason == "interrupt" and on_interrupt == "return"
         if not is_wanted and (error := error_of(remote.url, result)):
             raise error
@@ -200,7 +202,7 @@ class CallTask(Task):  # type: ignore[misc]
         return self.webhook.app(self.app)
 
     def _message(self, content: tuple[Any, ...], task_id: str, context_id: str) -> Message:
-        """Return the message of the step. The root of a canvas that an agent publishes is the agent's run."""
+        """Return the message of the step. If an agent publishes a canvas, the root of the canvas is the agent's run."""
         return message_of(
             content,
             self.message_id_of(self.request.id),
@@ -222,21 +224,21 @@ class CallTask(Task):  # type: ignore[misc]
             nonlocal has_webhook, question
             async with loop.agent(remote, trace) as agent:
                 if message.task_id:
-                    known = await agent.get(message.task_id)
-                    if _has_message(known, message):
-                        return known  # a duplicate of this step has already sent the message
-                    question = question_digest(known)
+                    current = await agent.get(message.task_id)
+                    if _has_message(current, message):
+                        return current  # a duplicate of this step has already sent the message
+                    question = question_digest(current)
                 try:
                     return await agent.submit(message, push=push)
                 except PushNotificationNotSupportedError:
                     has_webhook = False
                     return await agent.submit(message)
                 except (InvalidParamsError, UnsupportedOperationError):
-                    # A task that this message has ended accepts no more messages, so a duplicate of this step has sent
-                    # the message.
-                    known = await agent.get(message.task_id) if message.task_id else Result()
-                    if _has_message(known, message):
-                        return known
+                    # The task may refuse the message because it has ended. If its history contains the message, a
+                    # duplicate of this step has already sent it.
+                    current = await agent.get(message.task_id) if message.task_id else Result()
+                    if _has_message(current, message):
+                        return current
                     raise
 
         result = loop.run(send())
@@ -273,8 +275,8 @@ class CallTask(Task):  # type: ignore[misc]
             raise e.reason from None
 
     def _stop_if_ended(self, url: str, progress: CallProgress) -> None:
-        """Stop this run if the step has already ended, because a duplicate was faster or this worker missed the
-        revocation."""
+        """Stop this run if the step has already ended. A duplicate may have been faster, or this worker may have missed
+        the revocation."""
         state = self._state_in_backend()
         if state == states.REVOKED:
             self._give_up(url, progress)
@@ -319,7 +321,7 @@ class CallTask(Task):  # type: ignore[misc]
 
 def _has_message(result: Result, message: Message) -> bool:
     history = result.raw.history if isinstance(result.raw, A2ATask) else ()
-    return any(known.message_id == message.message_id for known in history)
+    return any(earlier.message_id == message.message_id for earlier in history)
 
 
 _OPTIONS = {"task_id", "context_id", "timeout", "unreachable_for", "on_interrupt"}
@@ -332,8 +334,8 @@ def call_task(
 
     Args:
         app: Celery app.
-        remotes: Agents by name, with their credentials, which stay in this process.
-        webhook: Webhook that wakes steps when their tasks end, or None if steps only poll.
+        remotes: Agents by name, as a URL or with credentials. The credentials stay in this process.
+        webhook: Webhook that wakes a step when its remote task is terminal or interrupted, or None if steps only poll.
         options: Celery's task options (queue, rate_limit, time_limit …).
 
     Raises:
@@ -343,10 +345,10 @@ def call_task(
         raise ConfigError(
             f"the Celery app {app.main!r} already has the task {NAME}: call call_task once, in the app's module"
         )
-    named = {name: Remote(remote) if isinstance(remote, str) else remote for name, remote in (remotes or {}).items()}
+    by_name = {name: Remote(remote) if isinstance(remote, str) else remote for name, remote in (remotes or {}).items()}
     loops = ClientLoops()
-    canceler = register_cancel_task(app, named, loops, options)
-    attributes = {"remotes": named, "webhook": webhook, "loops": loops, "canceler": canceler}
+    canceler = register_cancel_task(app, by_name, loops, options)
+    attributes = {"remotes": by_name, "webhook": webhook, "loops": loops, "canceler": canceler}
     task = type("CallTask", (CallTask,), {**options, **attributes})()
     install_revocation_monitor(app)
     return cast(CallTask, app.register_task(task))

@@ -1,7 +1,7 @@
-"""Webhook that wakes a step when its remote task ends, so that the step polls the task immediately.
+"""Webhook that wakes a step when its remote task is terminal or interrupted, so that the step polls the task at once.
 
-The content of a notification is not trusted. A forged notification costs one request, a lost notification costs time,
-and duplicates and order do not matter.
+The content of a notification is not trusted. A forged notification causes one superfluous request. A lost notification
+causes a delay. Duplicates and the order do not matter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BROKER_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Webhook to which agents post the end or interruption of a step's task.
+    """Webhook to which agents post the end or an interruption of a step's remote task.
 
     Each step has a secret derived from `secret`. A notification is accepted if it is signed with the step's secret, or
     if its A2A token is the step's secret.
@@ -115,7 +115,7 @@ class Webhook:
 
 
 def _is_final_for_caller(body: bytes) -> bool:
-    """Return True if the event is terminal, interrupted or unreadable."""
+    """Return True if the event ends the turn, or is unreadable."""
     try:
         event = json.loads(body)
     except (ValueError, RecursionError):

@@ -45,7 +45,7 @@ class PendingWakeups:
             self._stored_at.popitem(last=False)
 
     def pop(self, celery_id: str) -> bool:
-        """Remove the wake-up of a step. Return True if there was one."""
+        """Remove the wake-up of a step. Return True if a wake-up was stored."""
         stored_at = self._stored_at.pop(celery_id, None)
         return stored_at is not None and self._clock.monotonic() - stored_at < WAKEUP_TTL
 
@@ -54,9 +54,9 @@ class CallRequest(Request):  # type: ignore[misc]
     """Request of a step.
 
     Attributes:
-        delayed: Requests with an ETA, by Celery id. `worker_state.requests` is no substitute: a prefork child publishes
-            the retry before its execution ends, and the end of the execution removes the id, which then belongs to the
-            request of the retry.
+        delayed: Requests with an ETA, by Celery id. `worker_state.requests` cannot replace this mapping. A prefork
+            child publishes the retry before the execution ends, and the end of the execution then removes the request
+            of the retry, which has the same id.
     """
 
     wakeups: ClassVar = PendingWakeups()
@@ -95,18 +95,22 @@ class CallRequest(Request):  # type: ignore[misc]
         kwargs = dict(self.kwargs)
         progress = kwargs.get("progress") or {}
         may_be_there = self.time_start is not None or self.delivery_info.get("redelivered") or bool(progress)
-        # a step that answers a question knows its task from the beginning
+        # the arguments of a step that answers a question contain the id of the remote task
         task_id = progress.get("task_id") or (kwargs.get("task_id") if may_be_there else None)
         if task_id:
             publish_cancel(self.task.canceler, self.delivery_info, url=kwargs["url"], task_id=task_id)
         elif may_be_there:
-            again = {"url": kwargs["url"], "content": list(self.args), "message_id": self.task.message_id_of(self.id)}
+            call = {
+                "url": kwargs["url"],
+                "content": list(self.args),
+                "message_id": self.task.message_id_of(self.id),
+            }
             where = {name: kwargs[name] for name in ("context_id",) if kwargs.get(name)}
-            publish_cancel(self.task.canceler, self.delivery_info, **again, **where)
+            publish_cancel(self.task.canceler, self.delivery_info, **call, **where)
 
 
 def execute_now(consumer: Any, requests: Iterable[CallRequest]) -> None:
-    """Execute those of the `requests` that still wait for their ETA. Call this function on the consumer's timer."""
+    """Execute all `requests` that still wait for their ETA. Call this function on the consumer's timer."""
     for request in requests:
         if request in worker_state.scheduled_requests:
             execute_before_eta(consumer, request)
@@ -114,7 +118,7 @@ def execute_now(consumer: Any, requests: Iterable[CallRequest]) -> None:
 
 @control_command(args=[("celery_id", str)], signature="<id>")  # type: ignore[untyped-decorator]
 def a2a_wake(state: Any, celery_id: str) -> dict[str, str]:
-    """Make a step poll its remote task now."""
+    """Make a step poll its remote task now, or store the wake-up if this worker does not hold the step."""
     request = CallRequest.delayed.get(celery_id)
     if request is not None and request in worker_state.scheduled_requests:
         state.consumer.timer.call_after(0, execute_now, (state.consumer, [request]))
@@ -138,11 +142,11 @@ class RevocationMonitor(bootsteps.StartStopStep):  # type: ignore[misc]
         self._entry: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Start checking."""
+        """Check for revoked steps every `REVOCATION_POLL_INTERVAL` seconds from now on."""
         self._entry = consumer.timer.call_repeatedly(REVOCATION_POLL_INTERVAL, self._execute_revoked, (consumer,))
 
     def stop(self, consumer: Any) -> None:
-        """Stop checking."""
+        """Stop the checks that `start` began."""
         if self._entry is not None:
             consumer.timer.cancel(self._entry)
             self._entry = None

@@ -37,10 +37,10 @@ class _CachedCard:
 
 
 class CardCache:
-    """Agent cards by address. Agents may share a cache, except if they are called with credentials that may receive
-    different cards.
+    """Cache of agent cards by address. Agents may share a cache unless their servers return different cards for
+    different credentials.
 
-    A stale card is revalidated with its ETag or Last-Modified. If its server is unreachable, the stale card is used.
+    A stale card is revalidated with its ETag or Last-Modified. If the server is unreachable, the stale card is used.
 
     Args:
         max_age: Seconds for which a card without Cache-Control is fresh.

@@ -38,12 +38,13 @@ API_KEY_HEADER = "X-API-Key"
 
 
 class Credentials:
-    """Headers of every request, with a bearer token or an API key if one is configured.
+    """Headers of every request, with a bearer token and an API key if they are configured.
 
     Args:
-        headers: Headers, or a function (also a coroutine function) that returns the headers of the next request.
+        headers: Headers, or a function or coroutine function that returns the headers of the next request.
         bearer: Bearer token, or None.
-        api_key: API key, or None. The key is sent in the header that the card's security scheme names.
+        api_key: API key, or None. The key is sent in the header that the card's security scheme names, or in
+            `API_KEY_HEADER` if the card has no such scheme.
 
     Raises:
         ConfigError: The token or the key is empty.
@@ -94,15 +95,15 @@ class CredentialsInterceptor(ClientCallInterceptor):
 
 
 class TraceInterceptor(ClientCallInterceptor):
-    """Interceptor that adds the trace headers of the agent run that the call is part of, if any."""
+    """Interceptor that adds the trace headers of the current agent run, if there is one."""
 
     async def before(self, args: BeforeArgs) -> None:
-        """Add the headers; headers that the call already has are kept."""
+        """Add the headers. Headers that the call already has take precedence."""
         if headers := trace_of_current_run():
             context = args.context or ClientCallContext()
-            given = context.service_parameters or {}
-            if TRACEPARENT_HEADER not in {name.lower() for name in given}:
-                context.service_parameters = {**headers, **given}
+            parameters = context.service_parameters or {}
+            if TRACEPARENT_HEADER not in {name.lower() for name in parameters}:
+                context.service_parameters = {**headers, **parameters}
                 args.context = context
 
     async def after(self, args: AfterArgs) -> None:
@@ -110,7 +111,7 @@ class TraceInterceptor(ClientCallInterceptor):
 
 
 def trace_of_current_run() -> dict[str, str]:
-    """Return the trace headers of the agent run that the current code belongs to; empty outside of a run."""
+    """Return the trace headers of the current agent run, or an empty dict outside a run."""
     children = CURRENT_CHILDREN.get()
     return {} if children is None else trace_to_keep(children.trace_of_run())
 
@@ -179,7 +180,7 @@ GRPC = TransportProtocol.GRPC.value
 class EventIdRecorder:
     """HTTP client that records the id of the last event of a stream.
 
-    A response, or an event of a stream, that is larger than `max_response_bytes` raises InvalidResponse.
+    If a response, or one event of a stream, is larger than `max_response_bytes`, reading it raises InvalidResponse.
 
     Attributes:
         last: Id of the last event, or None before the first event or if the server sends no ids.
@@ -194,8 +195,8 @@ class EventIdRecorder:
         return getattr(self._http, name)
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """Send a request. Event ids of a stream are recorded as its lines are read, and status timestamps without a
-        zone are read as UTC.
+        """Send a request. While a stream is read, event ids are recorded, and status timestamps without a zone are read
+        as UTC.
         """
         response = await self._http.send(request, **options | {"stream": True})
         self._bound.reset()
@@ -221,11 +222,11 @@ class EventIdRecorder:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Client of one call.
+    """SDK client for one call, with the recorder of event ids.
 
     Attributes:
         client: The SDK's client.
-        streams: True if the agent streams its events.
+        streams: True if the call may stream, and the agent supports streaming.
         ids: Recorder of the event ids of the stream.
     """
 
@@ -238,15 +239,15 @@ class Transports:
     """Factory of the SDK's clients for one agent.
 
     Args:
-        url: Base address of the agent. gRPC is encrypted if and only if `url` is. If `url` is encrypted, interfaces of
-            the card at ``http://`` addresses are ignored, because credentials would be sent in clear text.
+        url: Base address of the agent. gRPC is encrypted if and only if `url` is ``https://``. In this case, interfaces
+            of the card at ``http://`` addresses are ignored, because credentials would be sent in clear text.
         prefer: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
             applies.
         interceptors: Interceptors of the SDK's client.
-        max_response_bytes: Largest decompressed size of a response, or of one event of a stream.
+        max_response_bytes: Maximum size of a response, or of one event of a stream, in bytes after decompression.
 
     Raises:
-        ConfigError: `prefer` names an unknown binding, or gRPC is not installed.
+        ConfigError: `prefer` is not a list of known bindings, or contains "GRPC" although gRPC is not installed.
     """
 
     def __init__(
@@ -256,10 +257,10 @@ class Transports:
         interceptors: Sequence[ClientCallInterceptor],
         max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
-        known = (*HTTP_BINDINGS, GRPC)
-        unknown = [name for name in prefer if name not in known]
+        bindings = (*HTTP_BINDINGS, GRPC)
+        unknown = [name for name in prefer if name not in bindings]
         if unknown or isinstance(prefer, str):
-            raise ConfigError(f"transports {prefer!r}: must be a list of {', '.join(known)}")
+            raise ConfigError(f"transports {prefer!r}: must be a list of {', '.join(bindings)}")
         has_grpc = find_spec("grpc") is not None
         if GRPC in prefer and not has_grpc:
             raise ConfigError("gRPC needs an extra: pip install 'a2a-celery[grpc]'")
@@ -281,7 +282,7 @@ class Transports:
         usable = self._without_clear_text(card)
         config = ClientConfig(
             streaming=streaming,
-            httpx_client=ids,  # type: ignore[arg-type]  # it forwards all attributes of one
+            httpx_client=ids,  # type: ignore[arg-type]  # it forwards the attributes of an AsyncClient
             grpc_channel_factory=self._channel,
             supported_protocol_bindings=self._bindings,
             use_client_preference=self._preferred,

@@ -1,11 +1,11 @@
-"""Events of one turn, from its message to its end, over as many connections as needed.
+"""Events of one turn, received over as many connections as needed.
 
 | lost | recovery |
 | --- | --- |
 | a stream with event ids (A2A Celery gateways) | SubscribeToTask with Last-Event-ID: every event exactly once |
 | a stream without ids | SubscribeToTask: the current task replaces the missed events |
-| the subscription; or it is unsupported or empty | GetTask, at growing intervals |
-| all events of an open stream, for `SILENCE_TIMEOUT` seconds | GetTask beside the stream, at growing intervals |
+| a subscription without ids; or subscriptions are unsupported or empty | GetTask, at growing intervals |
+| all events of an open stream, for `SILENCE_TIMEOUT` seconds | GetTask during the stream, at growing intervals |
 | a message that was not sent, or was rejected with 429 | the message is resent |
 | the response of an `idempotent` agent | the message is resent with the same id |
 | the response of another agent | the task is searched by the message's id; if it is not found: `ResponseLost` |
@@ -96,18 +96,19 @@ class ReconnectBackoff:
             error: Error of the failed attempt, or None if the attempt succeeded but returned nothing new.
 
         Raises:
-            AgentUnreachable: The reconnect timeout has passed. The error is `error`.
+            AgentUnreachable: The reconnect timeout has passed, or would pass before a retry is accepted. The raised
+                exception is `error`.
         """
-        asked = 0.0 if error is None else error.retry_after or 0.0
+        pause = 0.0 if error is None else error.retry_after or 0.0
         if error is not None:
             now = self._clock.monotonic()
             if self._failing_since is None:
                 self._failing_since = now
-            if now + asked - self._failing_since >= self._patience:
+            if now + pause - self._failing_since >= self._patience:
                 raise error
         delay = min(MAX_BACKOFF, MIN_BACKOFF * 2 ** min(self._tries, 16))
         self._tries += 1
-        await self._clock.sleep(max(delay * random.uniform(0.5, 1), asked * random.uniform(1, 1 + RETRY_AFTER_JITTER)))
+        await self._clock.sleep(max(delay * random.uniform(0.5, 1), pause * random.uniform(1, 1 + RETRY_AFTER_JITTER)))
 
 
 class TurnStream:
@@ -163,7 +164,7 @@ class TurnStream:
             if not self.builder.task_id:
                 raise
         if not self.builder.task_id or self.is_over:
-            return  # the response contains no task that could be followed
+            return  # the turn has ended, or the response names no task to follow
         async with aclosing(self._to_the_end()) as events:
             async for event in events:
                 yield event
@@ -252,7 +253,7 @@ class TurnStream:
                     if self._is_new(event) and (not numbered or stop_reason_of(event.task.status.state)):
                         yield self._record(event)
                     if not event.task.HasField("status"):
-                        return  # the server never reports the end of the task
+                        return  # without a status, the end of the task cannot be recognized
                     error = None
                 except AgentUnreachable as e:
                     error = e
@@ -335,8 +336,8 @@ class TurnStream:
         return event
 
     def _is_new(self, event: StreamResponse) -> bool:
-        """Return True if `event` adds information. Each subscription starts with the complete task, which may be
-        known."""
+        """Return True if `event` adds information. Each subscription starts with the complete task, even if the task is
+        already known."""
         self._backoff.answered(has_changes=False)
         if event.WhichOneof("payload") is None:
             return False
@@ -358,7 +359,7 @@ class TurnStream:
         """
         try:
             async for task in self._candidates(message):
-                if any(known.message_id == message.message_id for known in (*task.history, task.status.message)):
+                if any(earlier.message_id == message.message_id for earlier in (*task.history, task.status.message)):
                     return task if message.task_id else await self._read(task.id)  # a list omits the artifacts
         except (RemoteError, A2AError, NotImplementedError):
             pass  # for example, 0.3 has no ListTasks
@@ -384,12 +385,12 @@ def _is_paused(event: StreamResponse) -> bool:
 
 
 def _failing(url: str, error: InternalError) -> AgentUnreachable:
-    """Return the error for a server whose store is unavailable. JSON-RPC can report this problem only as an internal
+    """Return the error for a server whose store is unavailable. Over JSON-RPC, such a server can send only an internal
     error."""
     return AgentUnreachable(f"{url} cannot read the task: {error.message}")
 
 
 def _generator(events: AsyncIterator[StreamResponse]) -> Events:
-    """Cast the SDK's stream to the generator that it is, so that it can be closed. An open generator would keep its
+    """Cast the SDK's stream to a generator, which can be closed. A generator that stays open would keep its
     connection."""
     return cast(Events, events)
