@@ -1,5 +1,4 @@
-"""Loading of the Celery app of a command, its agents and its settings, and the location of the app for other
-processes."""
+"""Loading of a command's Celery app with its agents and settings, and the app's location for child processes."""
 
 from __future__ import annotations
 
@@ -13,15 +12,17 @@ from ..errors import ConfigError
 
 
 def app_location(context: click.Context) -> str:
-    """Return the value of the command's ``-A``, or "module:attribute" of an imported module that contains the app.
+    """Return the value of the command's ``-A``. Without ``-A``, return "module:attribute" of an imported module that
+    contains the app.
 
-    ``-A`` takes precedence, because its module may add agents to an app of another module, or sign messages for it.
+    ``-A`` takes precedence, because its module may add agents to another module's app, or configure its message
+    signing.
 
     Raises:
         ConfigError: ``-A`` is not set, and no imported module contains the app.
     """
-    named = context.find_root().params.get("app")
-    return named if isinstance(named, str) else _holder(context.obj.app)
+    location = context.find_root().params.get("app")
+    return location if isinstance(location, str) else _holder(context.obj.app)
 
 
 def _holder(app: Celery) -> str:
@@ -52,11 +53,11 @@ def load_configured_a2a(context: click.Context) -> A2A:
     """Return the A2A of the command's app with valid settings.
 
     Raises:
-        click.ClickException: The app has no agents, or a setting is invalid.
+        click.ClickException: The app has no A2A, or a setting is invalid.
     """
-    found = load_a2a(context)
+    a2a = load_a2a(context)
     try:
-        _ = found.settings  # loads and validates them
+        _ = a2a.settings  # loads and validates the settings
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
-    return found
+    return a2a

@@ -17,6 +17,7 @@ from .operator.migrate import migrate
 from .operator.requeue import requeue
 from .operator.signal_task import signal_task
 from .operator.stats import stats
+from .operator.top import top
 from .serve.gateway import gateway
 from .serve.watcher import watcher
 
@@ -28,6 +29,7 @@ def a2a() -> None:
 
 @a2a.command()
 @dev_options
+@click.option("--reload", is_flag=True, help="Restart the processes when a Python file in the current folder changes.")
 @click.pass_context
 def dev(context: click.Context, /, **chosen: Any) -> None:
     """Run Redis, a worker, a watcher and a gateway on this machine.
@@ -35,12 +37,14 @@ def dev(context: click.Context, /, **chosen: Any) -> None:
     Starts an embedded Redis (redis-server from PATH, or from a2a-celery[embedded]), unless A2A_STORE_URL or --redis-url
     is set. The embedded Redis is also the broker, unless CELERY_BROKER_URL is set. The broker in the app's
     configuration is not used, because it is meant for production. Ctrl-C stops all processes.
+
+    With --pool solo, breakpoint() in an agent opens the debugger in this terminal.
     """
-    found = load_a2a(context)
-    context.exit(run_dev(AppLocation(found.celery, app_location(context)), DevOptions(**chosen)))
+    target = load_a2a(context)
+    context.exit(run_dev(AppLocation(target.celery, app_location(context)), DevOptions(**chosen)))
 
 
 CLIENT = (send, get, tail, cancel, list_)
-OPERATOR = (signal_task, requeue, deliveries, doctor, drain, stats, migrate)
+OPERATOR = (signal_task, requeue, deliveries, doctor, drain, stats, top, migrate)
 for command in (gateway, watcher, *CLIENT, *OPERATOR):
     a2a.add_command(command)

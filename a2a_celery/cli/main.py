@@ -13,6 +13,7 @@ import click
 from .client.call import call
 from .dev.command import dev_options, run_dev
 from .dev.supervisor import AppLocation, DevOptions
+from .new_project.command import init
 
 SAMPLES = "a2a_celery.samples"
 """Module of the sample agents in an installed package (see pyproject.toml). In a checkout, they are in ``workers``."""
@@ -30,20 +31,21 @@ def main() -> None:
 def demo(context: click.Context, /, **chosen: Any) -> None:
     """Run sample agents with Redis, a worker, a watcher and a gateway.
 
-    Prints a tour to try, which kills processes: the demo starts them again. ``celery -A … a2a dev`` runs your app.
+    Prints a tour to try. The tour kills processes, which the demo starts again. ``celery -A … a2a dev`` runs your app.
     Ctrl-C stops all processes.
     """
     context.exit(run_dev(sample_agents(), DevOptions(has_tour=True, **chosen)))
 
 
 main.add_command(call)
+main.add_command(init)
 
 
 def sample_agents() -> AppLocation:
-    """Return the location of the sample app, whatever the current folder is.
+    """Return the location of the sample app, independently of the current folder.
 
-    Its processes run in the folder that contains the package. Python and Celery search the current folder first, which
-    may be a checkout of this project without its dependencies.
+    The demo's processes run in the folder that contains the package. Otherwise, Python and Celery would first search
+    the current folder, which may be a checkout of this project without its dependencies.
     """
     folder = Path(__file__).resolve().parents[2]
     sys.path.insert(0, str(folder))

@@ -10,7 +10,9 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any, Self
 
+import click
 from a2a.types import Artifact, Part, StreamResponse, Task, TaskStatus
 from a2a.utils.errors import A2AError
 from google.protobuf.message import Message as Proto
@@ -23,6 +25,8 @@ from ..lifecycle.questions import schema_in
 
 __all__ = [
     "STATE_PREFIX",
+    "EventPrinter",
+    "Progress",
     "as_json",
     "error_line",
     "event_line",
@@ -31,15 +35,18 @@ __all__ = [
     "table",
     "task_lines",
     "task_table",
+    "truncated",
     "with_reference",
 ]
 
 STATE_PREFIX = "TASK_STATE_"
 
+MIN_COLUMN = 8
+"""Minimum width of the columns of a table that is too wide."""
+
 
 def error_line(error: A2AError) -> str:
-    """Return an error of the protocol on one line, with its reference, and with its fields unless the text names
-    them."""
+    """Return a protocol error on one line, with its reference. Invalid fields are added unless the text names them."""
     data = error.data if isinstance(error.data, Mapping) else {}
     text = " ".join(error.message.split())
     for wrong in data.get("errors") or ():
@@ -68,6 +75,52 @@ def event_line(event: StreamResponse) -> str:
             return f"({other})"
 
 
+class EventPrinter:
+    """Printer of a task's events. A chunk of text continues the line of its artifact, so that streamed text reads
+    without breaks.
+
+    With `as_lines`, each event is one line of ProtoJSON.
+    """
+
+    def __init__(self, *, as_lines: bool) -> None:
+        self._as_lines = as_lines
+        self._artifact_id = ""
+        self._separator = ""
+        """Text to print before the next chunk: the colon after the label, or the white space of the last chunk."""
+
+    def show(self, event: StreamResponse) -> None:
+        """Print one event."""
+        update = event.artifact_update
+        if self._as_lines:
+            click.echo(as_json(event))
+        elif event.WhichOneof("payload") == "artifact_update" and _is_text(update.artifact):
+            if not update.append or update.artifact.artifact_id != self._artifact_id:
+                self.end_line()
+                self._begin(update.artifact)
+            self._continue("".join(part.text for part in update.artifact.parts))
+        else:
+            self.end_line()
+            click.echo(event_line(event))
+
+    def end_line(self) -> None:
+        """End the line of an artifact, if one is open."""
+        if self._artifact_id:
+            self._artifact_id = ""
+            click.echo()
+
+    def _begin(self, artifact: Artifact) -> None:
+        click.echo(_printable(f"artifact {artifact.name or artifact.artifact_id}"), nl=False)
+        self._artifact_id, self._separator = artifact.artifact_id, ": "
+
+    def _continue(self, chunk: str) -> None:
+        text = self._separator + chunk
+        shown = text.rstrip()
+        if chunk.strip():
+            click.echo("\n  ".join(map(_printable, shown.splitlines())), nl=False)
+            text = text[len(shown) :]
+        self._separator = text
+
+
 def task_lines(task: Task) -> str:
     """Return a task with its status and its artifacts as readable text."""
     lines = [f"task {task.id} (context {task.context_id})", _status(task.status), *_suspension(task)]
@@ -83,26 +136,85 @@ def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
     return table(("TASK", "STATE", "AGENT", "UPDATED", "CONTEXT"), cells)
 
 
-def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterable[str]:
-    """Yield a heading and lines in aligned columns. On a terminal, lines are truncated to its width."""
-    cells = [heading, *lines]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(heading))]
-    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def table(heading: Sequence[str], lines: Iterable[Sequence[str]], width: int | None = None) -> Iterable[str]:
+    """Yield a heading and lines in aligned columns.
+
+    The limit is `width` or, by default, the width of the terminal. If lines exceed the limit, all columns except the
+    first are narrowed, starting with the last, and lines that are still too long are truncated. Without `width` and a
+    terminal, lines are complete.
+    """
+    if width is None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    cells = [[_printable(cell) for cell in line] for line in (heading, *lines)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    gap = "  "
+    if width is not None and sum(widths) + len(gap) * (len(widths) - 1) > width:
+        gap = " "
+        _narrow(widths, width - (len(widths) - 1))
     for line in cells:
-        text = "  ".join(f"{_printable(cell):{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        yield text if most is None or len(text) <= most else text[: most - 1] + "…"
+        text = gap.join(f"{truncated(cell, most):{most}}" for cell, most in zip(line, widths, strict=True)).rstrip()
+        yield text if width is None else truncated(text, width)
+
+
+def truncated(text: str, most: int) -> str:
+    """Return `text`, or its beginning and an ellipsis if it is longer than `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _narrow(widths: list[int], most: int) -> None:
+    """Narrow the columns to at least `MIN_COLUMN`, from the last to the second, until the sum of all widths is at most
+    `most`."""
+    for number in range(len(widths) - 1, 0, -1):
+        excess = max(0, sum(widths) - most)
+        widths[number] -= min(excess, max(0, widths[number] - MIN_COLUMN))
+
+
+class Progress:
+    """Progress bar of a long command on stderr. The bar is shown only if stderr is a terminal.
+
+    Lines are printed immediately. Lines for the terminal that shows the bar are printed when the bar is finished.
+    """
+
+    def __init__(self, label: str, length: int) -> None:
+        self._bar: Any = None
+        self._later: list[tuple[str, bool]] = []
+        if sys.stderr.isatty() and length > 1:
+            self._bar = click.progressbar(length=length, label=label, file=sys.stderr)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*error)
+        for line, is_error in self._later:
+            click.echo(line, err=is_error)
+
+    def advance(self, steps: int = 1) -> None:
+        """Advance the bar."""
+        if self._bar is not None:
+            self._bar.update(steps)
+
+    def echo(self, line: str, *, err: bool = False) -> None:
+        """Print a line on stdout, or on stderr if `err` is True."""
+        if self._bar is not None and (err or sys.stdout.isatty()):
+            self._later.append((line, err))
+        else:
+            click.echo(line, err=err)
 
 
 def with_reference(text: str, reference: object) -> str:
-    """Return `text` with the reference of a failure, which identifies the failure in the server's log."""
+    """Return `text` with the reference that identifies a failure in the server's log."""
     return f"{text} [reference {_printable(reference)}]" if isinstance(reference, str) and reference else text
 
 
 def field_prompt(field: AnswerField) -> str:
     """Return the prompt for a field of an answer, with its description, the expected input and the default."""
     hints = {"integer": "a whole number", "number": "a number", "boolean": "yes or no", "json": "JSON"}
-    wanted = " or ".join(map(choice_text, field.choices)) or hints.get(field.kind, "")
-    about = "; ".join(one for one in (field.description.rstrip("."), wanted) if one)
+    expected = " or ".join(map(choice_text, field.choices)) or hints.get(field.kind, "")
+    about = "; ".join(text for text in (field.description.rstrip("."), expected) if text)
     default = {True: "yes", False: "no"}.get(field.default) if field.kind == "boolean" else None
     if default is None:
         default = "none" if field.default is None else choice_text(field.default)
@@ -117,7 +229,7 @@ def _status(status: TaskStatus) -> str:
 
 
 def _suspension(task: Task) -> Iterator[str]:
-    """Yield lines that say until when the run of a task is suspended."""
+    """Yield lines with the signal and the time for which a suspended task waits."""
     shown = {
         name: task.metadata.fields[NAMESPACE + name].string_value
         for name in (WAITS_FOR, CONTINUES_AT)
@@ -134,14 +246,18 @@ def _artifact(artifact: Artifact) -> str:
     return _labelled(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts, between_texts="")
 
 
-def _labelled(what: str, parts: Iterable[Part], between_texts: str = " ") -> str:
+def _is_text(artifact: Artifact) -> bool:
+    return bool(artifact.artifact_id) and all(part.HasField("text") for part in artifact.parts)
+
+
+def _labelled(label: str, parts: Iterable[Part], between_texts: str = " ") -> str:
     text = ""
-    for is_text, some in groupby(parts, key=lambda part: part.HasField("text")):
-        content = (between_texts if is_text else " ").join(map(_part, some))
+    for is_text, group in groupby(parts, key=lambda part: part.HasField("text")):
+        content = (between_texts if is_text else " ").join(map(_part, group))
         text = f"{text} {content}" if text else content
     # continuation lines are indented, so that they visibly belong to the text
     shown = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
-    return f"{_printable(what)}: {shown}" if shown else _printable(what)
+    return f"{_printable(label)}: {shown}" if shown else _printable(label)
 
 
 def _part(part: Part) -> str:

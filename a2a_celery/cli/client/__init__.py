@@ -1,1 +1,1 @@
-"""Commands for clients of an agent, which call a gateway as any other A2A client does."""
+"""Commands that call an agent or a gateway as any other A2A client does."""

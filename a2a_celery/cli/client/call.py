@@ -12,13 +12,14 @@ from typing import Any
 
 import click
 from a2a.helpers import new_text_part
-from a2a.types import Message, Part, StreamResponse, TaskState
+from a2a.types import Message, Part, TaskState
 from a2a.utils.errors import A2AError, InvalidParamsError
 
 from ...client import AgentSession, AnswerField, AnswerRefused, InputRequest, RemoteAgent, RemoteError, state_name
 from ...errors import ConfigError
-from ..output import as_json, error_line, event_line, field_prompt
+from ..output import EventPrinter, error_line, field_prompt
 from .credentials import credentials_of, with_credentials
+from .saved_files import save_files, save_option
 from .task_commands import parts_of
 
 EXIT_CODES: dict[int, int] = {
@@ -33,7 +34,8 @@ EXIT_CODES: dict[int, int] = {
 invalid command line."""
 
 INTERRUPTED = 130
-"""Exit code if a task is left running, the same that shells report for a program ended by SIGINT."""
+"""Exit code if Ctrl-C leaves a task running, or no task is known. Shells report the same code for a program that SIGINT
+ended."""
 
 
 @click.command()
@@ -42,6 +44,7 @@ INTERRUPTED = 130
 @click.option("--data", help="A data part, as JSON, with the text or without.")
 @with_credentials
 @click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event.")
+@save_option
 @click.option("--no-input", is_flag=True, help="Never prompt: exit when the agent needs input.")
 @click.pass_context
 def call(
@@ -54,6 +57,7 @@ def call(
     bearer_file: Path | None,
     api_key_file: Path | None,
     as_lines: bool,
+    save: Path | None,
     no_input: bool,
 ) -> None:
     """Send TEXT to the agent at URL and show its events.
@@ -67,13 +71,18 @@ def call(
         agent = RemoteAgent(url, **credentials_of(header, bearer_file, api_key_file))
         with asyncio.Runner() as runner:
             try:
-                code = TerminalConversation(runner, agent.session(), as_lines, asks=not no_input).hold(parts)
+                conversation = TerminalConversation(
+                    runner, agent.session(), EventPrinter(as_lines=as_lines), asks=not no_input
+                )
+                code = conversation.hold(parts)
             finally:
                 runner.run(agent.close())
     except A2AError as e:
         raise click.ClickException(error_line(e)) from e
     except (RemoteError, ConfigError) as e:
         raise click.ClickException(" ".join(str(e).split())) from e
+    if save is not None:
+        save_files(conversation.session.result, save)
     context.exit(code)
 
 
@@ -106,12 +115,12 @@ def _field_value(field: AnswerField) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TerminalConversation:
-    """Conversation on a terminal. Each turn runs on `runner`, which raises KeyboardInterrupt after the turn if the user
-    presses Ctrl-C."""
+    """Conversation on a terminal. Each turn runs on `runner`. If the user presses Ctrl-C, `runner` raises
+    KeyboardInterrupt after the turn."""
 
     runner: asyncio.Runner
     session: AgentSession
-    as_lines: bool
+    printer: EventPrinter
     asks: bool
 
     def hold(self, content: list[Part] | Message) -> int:
@@ -129,7 +138,7 @@ class TerminalConversation:
             return self._interrupted()
 
     def _take_turn(self, content: list[Part] | Message) -> None:
-        """Run a turn. If the agent refuses an answer to a form, the question stays open and the reason is shown."""
+        """Run a turn. If the agent refuses the answer to a form, show the reason and keep the question open."""
         before = self.session.result
         try:
             self.runner.run(self._turn(content))
@@ -140,9 +149,12 @@ class TerminalConversation:
             self.session.result = before
 
     async def _turn(self, content: list[Part] | Message) -> None:
-        async with aclosing(self.session.stream(content)) as events:
-            async for event in events:
-                self._show(event)
+        try:
+            async with aclosing(self.session.stream(content)) as events:
+                async for event in events:
+                    self.printer.show(event)
+        finally:
+            self.printer.end_line()
 
     def _answer(self) -> list[Part] | Message | None:
         """Return the user's answer, or None at the end of input. Credentials are read without echo."""
@@ -177,9 +189,6 @@ class TerminalConversation:
         if canceled.stop_reason != "end_turn":
             canceled = await self.session.wait()
         click.echo(f"the task is {state_name(canceled.state)}", err=True)
-
-    def _show(self, event: StreamResponse) -> None:
-        click.echo(as_json(event) if self.as_lines else event_line(event))
 
     def _code(self) -> int:
         result = self.session.result

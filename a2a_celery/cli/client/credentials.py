@@ -1,6 +1,6 @@
 """Credentials of client commands: a bearer token or an API key, from the environment or a file.
 
-Credentials are not accepted on the command line, which every user of the machine can read.
+Credentials are not accepted on the command line, because every user of the machine can read it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def with_credentials(command: F) -> F:
 def credentials_of(
     header: Iterable[str], bearer_file: Path | None, api_key_file: Path | None, environ: Mapping[str, str] = os.environ
 ) -> CredentialArguments:
-    """Return the credentials of each request. A file takes precedence over an environment variable.
+    """Return the credentials to send with each request. A file takes precedence over an environment variable.
 
     Raises:
-        click.BadParameter: A header is malformed, or a file does not contain a single word. The message never quotes
-        the content of a file.
+        click.BadParameter: A header is malformed, or a file cannot be read or does not contain a single word. The
+            message never quotes the content of a file.
     """
     return CredentialArguments(
         headers=dict(map(header_of, header)),
@@ -66,13 +66,13 @@ def credentials_of(
     )
 
 
-def header_of(given: str) -> tuple[str, str]:
+def header_of(text: str) -> tuple[str, str]:
     """Parse a header of the form "Name: value".
 
     Raises:
         click.BadParameter: The text does not have this form.
     """
-    name, colon, value = given.partition(":")
+    name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise click.BadParameter(f"{name!r}: write 'Name: value'", param_hint="--header")
     return name.strip(), value.strip()

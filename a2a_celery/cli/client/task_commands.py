@@ -29,6 +29,7 @@ from a2a.types import (
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
+    StreamResponse,
     SubscribeToTaskRequest,
     Task,
 )
@@ -36,8 +37,10 @@ from a2a.utils.constants import PROTOCOL_VERSION_CURRENT, TransportProtocol
 from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
 
 from ...client.connection.transports import Credentials, CredentialsInterceptor
+from ...client.result import ResultBuilder
 from ...errors import ConfigError
 from ..app_loader import load_a2a
+from ..completion import complete_agent, complete_open_task
 from ..operator.cancel_all import with_cancel_all_option
 from ..operator.execution_steps import with_execution_option
 from ..operator.list_tasks import with_all_option
@@ -45,8 +48,9 @@ from ..operator.selection import STATES
 from ..operator.stored_task import cancel_task, show_task, tail_task, with_store_option
 from ..operator.stuck_tasks import with_stuck_option
 from ..operator.task_tree import with_tree_option
-from ..output import STATE_PREFIX, as_json, error_line, event_line, task_lines, task_table
+from ..output import STATE_PREFIX, EventPrinter, as_json, error_line, task_lines, task_table
 from .credentials import API_KEY, BEARER, credentials_of, with_credentials
+from .saved_files import save_files, save_option
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT = 10.0
@@ -55,7 +59,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Gateway to call, and the agents that it should serve."""
+    """Gateway to call, and the names of its agents."""
 
     url: str
     agents: tuple[str, ...]
@@ -63,7 +67,7 @@ class Gateway:
 
     @asynccontextmanager
     async def agent(self, name: str, *, streaming: bool = True) -> AsyncIterator[Client]:
-        """Open a client of one agent. The client calls this gateway, whatever public URL the card names."""
+        """Open a client for one agent. The client calls this gateway even if the card names another URL."""
         url = f"{self.url}/agents/{name}"
         timeout = httpx.Timeout(CONNECT_TIMEOUT, read=None)  # an agent may send nothing for a long time
         async with httpx.AsyncClient(timeout=timeout) as http:
@@ -94,8 +98,8 @@ class Gateway:
 
 
 def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return a click callback for a coroutine function whose first argument is a `Gateway`. An error is shown on one
-    line, with exit code 1."""
+    """Return a click callback for a coroutine function that takes a `Gateway` as its first argument. An error is shown
+    on one line, and the exit code is 1."""
 
     def run(
         context: click.Context,
@@ -107,13 +111,13 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         agent: str | None = None,
         **rest: Any,
     ) -> None:
-        found = load_a2a(context)
-        if agent is not None and agent not in found.agents:
-            raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(found.agents) or 'none'}")
+        a2a = load_a2a(context)
+        if agent is not None and agent not in a2a.agents:
+            raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(a2a.agents) or 'none'}")
         if url is None:
             # not `settings`, which requires a store that this command does not need
-            url = os.environ.get("A2A_PUBLIC_URL") or found.celery.conf.get("a2a_public_url") or DEFAULT_URL
-        names = tuple(found.agents) if agent is None else (agent,)
+            url = os.environ.get("A2A_PUBLIC_URL") or a2a.celery.conf.get("a2a_public_url") or DEFAULT_URL
+        names = tuple(a2a.agents) if agent is None else (agent,)
         gateway = Gateway(url.rstrip("/"), names, Credentials(**credentials_of(header, bearer_file, api_key_file)))
         try:
             asyncio.run(command(gateway, **rest))
@@ -133,18 +137,21 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
     return callback
 
 
-_one_agent = click.option("--agent", help="The agent of the task. Default: ask all agents.")
+_one_agent = click.option(
+    "--agent", shell_complete=complete_agent, help="The agent of the task. Default: ask all agents."
+)
 
 
 @click.command()
 @client_command
-@click.argument("agent")
+@click.argument("agent", shell_complete=complete_agent)
 @click.argument("text", required=False)
 @click.option("--data", help="A data part, as JSON, with the text or without.")
-@click.option("--task", help="The task that the message continues.")
+@click.option("--task", shell_complete=complete_open_task, help="The task that the message continues.")
 @click.option("--context", "context_id", help="The context of the new task.")
 @click.option("--stream/--no-stream", default=True, help="Show events as they happen, or only the final task.")
 @click.option("--return-immediately", is_flag=True, help="Show the task as soon as it is accepted.")
+@save_option
 async def send(
     gateway: Gateway,
     *,
@@ -154,15 +161,20 @@ async def send(
     context_id: str | None,
     stream: bool,
     return_immediately: bool,
+    save: Path | None,
     as_lines: bool,
 ) -> None:
     """Send TEXT to AGENT and show the task's events."""
+    if save is not None and return_immediately:
+        raise click.UsageError("--save needs the end of the task: leave out --return-immediately")
     message = new_message(parts_of(text, data), context_id=context_id, task_id=task, role=Role.ROLE_USER)
     configuration = SendMessageConfiguration(return_immediately=return_immediately)
     request = SendMessageRequest(message=message, configuration=configuration)
+    result = ResultBuilder()
     async with gateway.agent(gateway.agents[0], streaming=stream and not return_immediately) as client:
-        async for event in client.send_message(request):
-            click.echo(as_json(event) if as_lines else event_line(event))
+        await _show_events(client.send_message(request), as_lines, result)
+    if save is not None:
+        save_files(result.result(), save)
 
 
 @click.command()
@@ -170,39 +182,38 @@ async def send(
 @with_execution_option
 @with_store_option(show_task)
 @client_command
-@click.argument("task")
+@click.argument("task", shell_complete=complete_open_task)
 @_one_agent
 async def get(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK, the steps of its runs, or its parent and child tasks."""
-    _, found = await gateway.find(task)
-    _show(found, as_lines)
+    _, stored = await gateway.find(task)
+    _show(stored, as_lines)
 
 
 @click.command()
 @with_store_option(tail_task)
 @client_command
-@click.argument("task")
+@click.argument("task", shell_complete=complete_open_task)
 @_one_agent
 async def tail(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Show TASK and its events until it ends or pauses."""
-    name, found = await gateway.find(task)
+    name, stored = await gateway.find(task)
     async with gateway.agent(name) as client:
         try:
-            async for event in client.subscribe(SubscribeToTaskRequest(id=task)):
-                click.echo(as_json(event) if as_lines else event_line(event))
+            await _show_events(client.subscribe(SubscribeToTaskRequest(id=task)), as_lines)
         except NotImplementedError as e:
             raise click.ClickException(f"the agent {name} does not stream: poll with a2a get {task}") from e
         except UnsupportedOperationError:
             # the task has ended, perhaps after `find` read it
-            found = await client.get_task(GetTaskRequest(id=task))
-            _show(found, as_lines)
+            stored = await client.get_task(GetTaskRequest(id=task))
+            _show(stored, as_lines)
 
 
 @click.command()
 @with_cancel_all_option
 @with_store_option(cancel_task)
 @client_command
-@click.argument("task", required=False)
+@click.argument("task", required=False, shell_complete=complete_open_task)
 @_one_agent
 async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
     """Cancel TASK, or all open tasks with --all.
@@ -218,22 +229,22 @@ async def cancel(gateway: Gateway, *, task: str, as_lines: bool) -> None:
 @with_stuck_option
 @with_all_option
 @client_command
-@click.option("--agent", help="Only the tasks of this agent.")
+@click.option("--agent", shell_complete=complete_agent, help="Only the tasks of this agent.")
 @click.option("--state", type=click.Choice(STATES, case_sensitive=False), help="Only tasks in this state.")
 @click.option("--context", "context_id", help="Only tasks of this context.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The number of tasks.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="Maximum number of tasks.")
 async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, limit: int, as_lines: bool) -> None:
     """List tasks, most recently changed first.
 
-    A gateway lists the caller's tasks. --all and --stuck list the tasks of all callers, from the store.
+    A gateway lists the caller's tasks. --all, --stuck and --schedule list the tasks of all callers, from the store.
     """
-    wanted = STATE_PREFIX + (state or "unspecified").upper()
+    state_name = STATE_PREFIX + (state or "unspecified").upper()
     found_tasks: list[tuple[str, Task]] = []
     more = False
     for name in gateway.agents:
-        found, left = await _newest(gateway, name, wanted, context_id or "", limit)
-        found_tasks += [(name, task) for task in found]
-        more = more or left
+        tasks, has_more = await _newest(gateway, name, state_name, context_id or "", limit)
+        found_tasks += [(name, task) for task in tasks]
+        more = more or has_more
     found_tasks.sort(key=lambda each: each[1].status.timestamp.ToNanoseconds(), reverse=True)
     more = more or len(found_tasks) > limit
     lines = (as_json(task) for _, task in found_tasks[:limit]) if as_lines else task_table(found_tasks[:limit])
@@ -244,7 +255,7 @@ async def list_(gateway: Gateway, *, state: str | None, context_id: str | None, 
 
 
 async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limit: int) -> tuple[list[Task], bool]:
-    """Return the `limit` most recently changed tasks of an agent, and True if there are more."""
+    """Return the `limit` most recently changed tasks of an agent, and True if the agent has more tasks."""
     tasks: list[Task] = []
     token = ""
     async with gateway.agent(name) as client:
@@ -257,6 +268,20 @@ async def _newest(gateway: Gateway, name: str, state: str, context_id: str, limi
             token = answer.next_page_token
             if not token or len(tasks) >= limit:
                 return tasks[:limit], bool(token)
+
+
+async def _show_events(
+    events: AsyncIterator[StreamResponse], as_lines: bool, result: ResultBuilder | None = None
+) -> None:
+    """Show events as they arrive, and add them to `result`."""
+    printer = EventPrinter(as_lines=as_lines)
+    try:
+        async for event in events:
+            printer.show(event)
+            if result is not None:
+                result.add(event)
+    finally:
+        printer.end_line()
 
 
 def _show(task: Task, as_lines: bool) -> None:

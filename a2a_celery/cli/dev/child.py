@@ -24,7 +24,10 @@ REMEMBERED = 20
 DEV = "dev"
 
 URGENT = re.compile(r" (ERROR|CRITICAL)[ /]|listening on .* without authentication")
-"""Lines that are shown although the output is folded."""
+"""Lines that are shown although the output is folded, with the lines of their traceback."""
+
+RECORD = re.compile(r"\[?\d{4}-\d\d-\d\d ")
+"""Beginning of a log record. Other lines continue the previous record."""
 
 OUTPUT_TIMEOUT = 0.5
 """Seconds to wait for the output of an ended child, whose pipe a grandchild may hold open."""
@@ -34,7 +37,7 @@ COLOURS = {DEV: "cyan", "redis": "red", "worker": "green", "watcher": "yellow", 
 
 
 class Screen:
-    """Terminal shared by the supervisor and its children. Lines are written as a whole, prefixed with the name of their
+    """Terminal shared by the supervisor and its children. Each line is written as a whole, with the name of its
     process.
 
     Attributes:
@@ -44,6 +47,7 @@ class Screen:
     def __init__(self, *, is_folded: bool) -> None:
         self.is_folded = is_folded
         self._lock = Lock()
+        self._urgent: dict[str, bool] = {}
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # an agent may print characters that this terminal cannot show
 
@@ -52,8 +56,12 @@ class Screen:
         self.show(click.style(f"{who:{NAME_WIDTH}} | ", fg=COLOURS.get(who)) + line)
 
     def forward(self, who: str, line: str) -> None:
-        """Write one line of a child, unless the output is folded and the line is not urgent."""
-        if not self.is_folded or URGENT.search(line):
+        """Write one line of a child, unless the output is folded and its log record is not urgent."""
+        if URGENT.search(line):
+            self._urgent[who] = True
+        elif RECORD.match(line):
+            self._urgent[who] = False
+        if not self.is_folded or self._urgent.get(who):
             self.say(who, line)
 
     def show(self, text: str) -> None:
@@ -64,10 +72,11 @@ class Screen:
 
 
 class Child:
-    """A running child process and its output.
+    """Running child process and its output.
 
     Attributes:
         code: Exit code, or the negative number of the signal that ended the process, or None while the process runs.
+        has_terminal: True if the process has the terminal instead of a pipe.
     """
 
     def __init__(
@@ -80,22 +89,27 @@ class Child:
         screen: Screen,
         ended: Callable[[Child], None],
         hide: str | None = None,
+        has_terminal: bool = False,
     ) -> None:
         """Start the process. When the process ends, `ended` is called from a thread. Lines that contain `hide` are not
-        shown."""
+        shown.
+
+        A process that has the terminal reads from it and writes to it directly, so that a debugger works.
+        """
         self.name = name
         self.code: int | None = None
         self._screen = screen
         self._hide = hide
         self._last: deque[str] = deque(maxlen=REMEMBERED)
         self._ended_event = Event()
+        self.has_terminal = has_terminal
         self._popen = subprocess.Popen(
             command,
             env=env,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdin=None if has_terminal else subprocess.DEVNULL,
+            stdout=None if has_terminal else subprocess.PIPE,
+            stderr=None if has_terminal else subprocess.STDOUT,
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -132,7 +146,8 @@ class Child:
         self._reader.join(OUTPUT_TIMEOUT)
 
     def _read(self) -> None:
-        assert self._popen.stdout is not None
+        if self._popen.stdout is None:
+            return
         with self._popen.stdout as lines:
             for line in lines:
                 if self._hide is None or self._hide not in line:

@@ -18,7 +18,7 @@ from .supervisor import AppLocation, DevOptions, Supervisor
 
 
 def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `DevOptions` to a click command."""
+    """Add the options that ``dev`` and ``demo`` share to a click command."""
     for option in reversed(
         (
             click.option("--pool", default="prefork", show_default=True, help="The worker's pool (celery worker -P)."),
@@ -28,8 +28,8 @@ def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--grpc-port", type=int, help="The port for gRPC; 0 picks a free one. Default: no gRPC."),
             click.option(
                 "--redis-url",
-                help="A Redis to use instead of the embedded one; also A2A_STORE_URL. It is the broker too, unless "
-                "CELERY_BROKER_URL or the app's configuration names one.",
+                help="A Redis server to use instead of the embedded one. Default: A2A_STORE_URL. It is the broker too, "
+                "unless CELERY_BROKER_URL or the app's configuration names one.",
             ),
             click.option(
                 "--data",
@@ -44,11 +44,10 @@ def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str] = os.environ) -> int:
-    """Run the fleet until a signal stops it (exit code 0) or a child process dies (exit code 1). No process is left
-    running.
+    """Run the fleet and return the exit code; see `Supervisor.run`. No process is left running.
 
     Raises:
-        click.ClickException: The fleet cannot start. No process is left running.
+        click.ClickException: The fleet cannot start.
     """
     try:
         environ = with_files(environ)
@@ -62,8 +61,8 @@ def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str]
         grpc_port = options.grpc_port
         if grpc_port is not None:
             grpc_port = available_port(options.host, grpc_port, "--grpc-port")
-        found = A2A.of(target.app)
-        if not found.agents:
+        a2a = A2A.of(target.app)
+        if not a2a.agents:
             raise ConfigError(f"{target.location} has no agents: a2a.add_agent(…), @a2a.agent(…)")
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
@@ -83,8 +82,8 @@ def available_port(host: str, port: int, option: str) -> int:
         with socket.socket(family, kind, protocol) as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             s.bind(address)
-            found: int = s.getsockname()[1]
-            return found
+            bound: int = s.getsockname()[1]
+            return bound
     except OSError as e:
         reason = os.strerror(e.errno) if e.errno and e.errno > 0 else str(e.args[-1])
         raise ConfigError(f"cannot listen on {host} port {port} ({reason}): choose another with {option}") from e

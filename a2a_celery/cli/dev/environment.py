@@ -24,7 +24,7 @@ OPERATORS = "A2A_OPERATORS"
 def with_embedded(
     app: Celery, environ: Mapping[str, str], store_url: str, broker_url: str, *, lasting: bool, loopback: bool
 ) -> dict[str, str]:
-    """Return the environment with the embedded Redis as store and broker, and as result backend if that is a Redis.
+    """Return the environment with the embedded Redis as store and broker. A result backend on Redis is replaced, too.
 
     URLs in the environment are kept. URLs in the app's configuration are replaced, because they are meant for
     production. Unless the data is `lasting`, a secret key is generated. If, in addition, the gateway listens only on
@@ -42,7 +42,7 @@ def with_embedded(
 
 
 def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return the environment with the Redis at `url` as store, and also as broker unless a broker is configured.
+    """Return the environment with the Redis server at `url` as store, and also as broker unless a broker is configured.
 
     Raises:
         ConfigError: `url` names Sentinels, and no broker is configured. kombu needs the name of the primary from the
@@ -58,9 +58,13 @@ def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, s
 
 def celery_url(url: str) -> str:
     """Return a store URL in Celery's format."""
-    for ours, theirs in (("unix://", "redis+socket://"), ("valkeys://", "rediss://"), ("valkey://", "redis://")):
-        if url.startswith(ours):
-            url = theirs + url[len(ours) :]
+    for scheme, celery_scheme in (
+        ("unix://", "redis+socket://"),
+        ("valkeys://", "rediss://"),
+        ("valkey://", "redis://"),
+    ):
+        if url.startswith(scheme):
+            url = celery_scheme + url[len(scheme) :]
     return url.replace("db=", "virtual_host=") if url.startswith("redis+socket://") else url
 
 
@@ -70,8 +74,17 @@ def _common(environ: Mapping[str, str]) -> dict[str, str]:
     return {PUBLIC: "", **environ, "PYTHONUNBUFFERED": "1"}
 
 
+DEBUGGER_LEASE_TTL = "3600"
+"""Lease in seconds if a debugger can stop the worker. A stopped worker renews no lease."""
+
+
+def with_debugger(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of ``dev`` with a lease that is long enough for an agent at a breakpoint."""
+    return {**({LEASE_TTL: DEBUGGER_LEASE_TTL} if app.conf.get("a2a_lease_ttl") is None else {}), **environ}
+
+
 def with_tour(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of ``demo``: the operator's page is served, and a lost worker is noticed soon.
+    """Return the environment of ``demo``, in which the operator's page is served and a lost worker is detected soon.
 
     Every caller is an operator, unless the environment sets up authentication.
     """

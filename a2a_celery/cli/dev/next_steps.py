@@ -1,4 +1,4 @@
-"""Commands to try, which ``dev`` and ``demo`` print when the fleet is ready."""
+"""Suggested commands that ``dev`` and ``demo`` print when the fleet is ready."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ TEXT = "Hello"
 
 
 def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str, folder: Path | None) -> str:
-    """Return the commands to try. `url` is the gateway's, and `location` and `folder` describe the app; see
-    `AppLocation`."""
+    """Return a text with commands to try. `url` is the address of the gateway. `location` and `folder` describe the
+    app; see `AppLocation`."""
     first = next(iter(agents))
     # a streaming agent, so that the second example uses a different agent from the first
     streaming = [name for name, agent in agents.items() if agent.card.capabilities.streaming and name != first]
@@ -87,8 +87,8 @@ def _celery(location: str, folder: Path | None) -> str:
 
 
 def _program(name: str) -> str | None:
-    """Return the shell command for a script of this environment: its name if PATH finds it, or else its path. Return
-    None if there is no such script."""
+    """Return the shell command for a script of this environment, or None if there is no such script. The command is the
+    script's name if it is on PATH, and its path otherwise."""
     beside = Path(sys.executable).parent / name
     if not beside.exists():
         return None
@@ -98,8 +98,7 @@ def _program(name: str) -> str | None:
 
 
 STORY_WORDS = 60
-KILL_DELAY = 4
-"""Seconds after which the tour kills a process: a client has started by then, and the story takes longer."""
+"""Number of words of the story during which the tour kills a process. The story takes longer than the kill."""
 
 
 def tour(agents: Mapping[str, Agent], url: str, folder: Path, seconds: float) -> str:
@@ -108,7 +107,10 @@ def tour(agents: Mapping[str, Agent], url: str, folder: Path, seconds: float) ->
     story = f'{call} {_agent_url(url, "story")} "{STORY_WORDS} words"'
 
     def kill(name: str) -> str:
-        return f"(sleep {KILL_DELAY}; kill -9 $(cat {shlex.quote(str(folder / name))}.pid)) & {story}"
+        # when the story has begun, because a client needs seconds to start on a busy machine
+        output, pid = shlex.quote(str(folder / f"{name}.story")), shlex.quote(str(folder / f"{name}.pid"))
+        killer = f"(until grep -qs Once {output}; do sleep 1; done; kill -9 $(cat {pid}))"
+        return f"rm -f {output}; {killer} & {story} | tee {output}"
 
     lines = [
         "",

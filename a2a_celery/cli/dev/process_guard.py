@@ -1,9 +1,9 @@
 """Guard against orphaned processes: a small guardian process that cleans up if the supervisor is killed.
 
 `ProcessGuard` is the supervisor's end of a pipe. The guardian, in a separate session, keeps a list of process groups
-and folders. When the pipe closes without "done", the guardian ends the groups and removes the folders. This works
-without prctl and without polling, on Linux and macOS alike. This file is run by its path and imports only the standard
-library.
+and folders. When the pipe closes without "done", the guardian ends the groups and removes the folders. The guard
+works without prctl and without polling, on Linux and macOS alike. The guardian runs this file by its path, so the file
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 TERMINATE_TIMEOUT = 2.0
-"""Seconds from the guardian's SIGTERM to its SIGKILL."""
+"""Maximum seconds from the guardian's SIGTERM to its SIGKILL."""
 
 KILL_TIMEOUT = 1.0
-"""Seconds from SIGKILL to the removal of the folders."""
+"""Maximum seconds from SIGKILL to the removal of the folders."""
 
-POLL_INTERVAL = 0.05
+GROUP_POLL_INTERVAL = 0.05
 
 
 class ProcessGuard:
-    """A guardian process that ends the registered process groups when this process dies."""
+    """Handle of a guardian process that ends the registered process groups, and removes the registered folders, if this
+    process dies before `release`."""
 
     def __init__(self) -> None:
         # -I -S: no site module, environment or current folder, so that only the standard library is imported
@@ -102,14 +103,14 @@ def _end(groups: list[int]) -> None:
 
 
 def _wait(groups: Iterable[int], seconds: float) -> list[int]:
-    """Wait until the groups are empty, and return the groups that are not empty in time."""
+    """Wait until the groups are empty. On a timeout, return the groups that are not empty."""
     deadline = time.monotonic() + seconds
     left = list(groups)
     while True:
         left = [pgid for pgid in left if signal_group(pgid, 0)]
         if not left or time.monotonic() > deadline:
             return left
-        time.sleep(POLL_INTERVAL)
+        time.sleep(GROUP_POLL_INTERVAL)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Supervisor of a complete fleet on one machine: Redis, a worker, a watcher and a gateway.
 
 On Ctrl-C, on SIGTERM, and when a child dies, the supervisor stops its children in order. If the supervisor is killed by
-SIGKILL, the `ProcessGuard` stops them.
+SIGKILL, the `ProcessGuard` stops them. With ``--reload``, the supervisor restarts its children when the code changes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import shutil
 import signal
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 
 import httpx
 from celery import Celery
@@ -30,8 +31,9 @@ from ...settings.loading import load_settings
 from ...store import AsyncStore
 from ...store.admin.start_check import require_reachable
 from .child import DEV, Child, Screen
+from .code_watcher import POLL_INTERVAL, CodeWatcher, syntax_error
 from .embedded_redis import EmbeddedRedis
-from .environment import with_embedded, with_redis, with_tour
+from .environment import with_debugger, with_embedded, with_redis, with_tour
 from .next_steps import local_url, next_steps, tour
 from .process_guard import ProcessGuard
 
@@ -44,6 +46,9 @@ SIGTERM_GRACE = 2.3
 SIGQUIT_GRACE = 0.7
 """Seconds from SIGQUIT to SIGKILL. Including Redis' `STOP_TIMEOUT`, a stop takes at most 5 seconds."""
 
+REQUEUE_GRACE = 20.0
+"""Seconds from SIGQUIT to SIGKILL when the code has changed, in which the worker requeues its runs."""
+
 PROGRESS_INTERVAL = 15.0
 """Seconds between two messages about components that are not ready."""
 
@@ -52,6 +57,11 @@ STALE_HEALTH = 2.0
 
 PROBE = "/health/ready"
 
+COMPONENTS = ("worker", "watcher", "gateway")
+
+SHOWN_FILES = 3
+"""Number of changed files whose names are shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
@@ -59,6 +69,7 @@ class DevOptions:
 
     Attributes:
         verbose: Also show the children's output until the fleet is ready.
+        reload: Restart the children when the code changes, instead of stopping when a child ends.
         has_tour: Print a tour, serve the operator's page, and restart a child that is killed. Set for ``demo``.
     """
 
@@ -70,6 +81,7 @@ class DevOptions:
     redis_url: str | None
     data: Path | None
     verbose: bool
+    reload: bool = False
     has_tour: bool = False
 
 
@@ -87,7 +99,7 @@ class AppLocation:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Event: a process has ended. `child` is None for the embedded Redis."""
+    """Event that reports the end of a process. `child` is None for the embedded Redis."""
 
     name: str
     code: int | None
@@ -97,10 +109,17 @@ class _Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Health:
-    """Event: readiness reported by the gateway, with "ok" or a reason for each component."""
+    """Event that reports the gateway's readiness, as "ok" or a reason for each component."""
 
     found: dict[str, str]
     ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """Event that reports changed Python files. The paths are relative to the app's folder."""
+
+    files: list[Path]
 
 
 class Supervisor:
@@ -117,28 +136,34 @@ class Supervisor:
         self._redis: EmbeddedRedis | None = None
         self._children: list[Child] = []
         self._env: dict[str, str] = {}
+        self._code = target.folder or Path.cwd()
         self._folder = Path(tempfile.mkdtemp(prefix="a2a-")) if options.has_tour else None
         self._started_at = time.monotonic()
         self._is_ready = False
         self._restarted = ""
+        self._has_debugger = options.pool == "solo" and sys.stdin.isatty() and sys.stdout.isatty()
+        self._health_watch = Event()
+        self._must_stop = False
         # a signal handler may write to a SimpleQueue, whereas a Queue or an Event could deadlock
-        self._events: SimpleQueue[_Ended | _Health | signal.Signals] = SimpleQueue()
+        self._events: SimpleQueue[_Ended | _Health | _Changed | signal.Signals] = SimpleQueue()
 
     def run(self, environ: Mapping[str, str], redis_url: str | None) -> int:
-        """Run until a signal arrives (exit code 0) or a child ends (exit code 1). Without `redis_url`, start an
-        embedded Redis.
+        """Run until a signal arrives (exit code 0), or until the embedded Redis or a child whose end stops the fleet
+        has ended (exit code 1). Without `redis_url`, start an embedded Redis.
 
         Raises:
             click.ClickException: The fleet could not start. No process is left running.
         """
         before = {number: signal.signal(number, self._signalled) for number in _stop_signals()}
+        modes = termios.tcgetattr(sys.stdin) if self._has_debugger else None
         guard = ProcessGuard()
         if self._folder is not None:
             guard.add_folder(self._folder)
         try:
             self._env = self._store(environ, redis_url, guard)
-            for name in ("worker", "watcher", "gateway"):
-                self._start_child(name, guard)
+            if self._options.reload:
+                Thread(target=self._watch_code, args=(CodeWatcher(self._code),), daemon=True, name="code").start()
+            self._start_children(guard)
             self._begin_health_watch()
             return self._until_over(guard)
         except A2ACeleryError as e:
@@ -146,11 +171,13 @@ class Supervisor:
         finally:
             self._stop()
             guard.release()
+            if modes is not None:  # a debugger that is killed at its prompt leaves the terminal without echo
+                termios.tcsetattr(sys.stdin, termios.TCSANOW, modes)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _store(self, environ: Mapping[str, str], redis_url: str | None, guard: ProcessGuard) -> dict[str, str]:
-        """Return the environment for the children, after checking its settings and its store."""
+        """Check the settings and the store, and return the environment for the children."""
         app = self._target.app
         if redis_url is None:
             self._redis = EmbeddedRedis(self._options.data)
@@ -167,6 +194,8 @@ class Supervisor:
             env = with_redis(app, environ, redis_url)
         if self._options.has_tour:
             env = with_tour(app, env)
+        if self._has_debugger:
+            env = with_debugger(app, env)
         settings = load_settings(app.conf, env, app.namespace)
         asyncio.run(_require_store(settings.store_url))
         return env
@@ -176,11 +205,17 @@ class Supervisor:
         options = self._options
         match name:
             case "worker":
-                return ["worker", "-n", "dev@%h", "-l", "INFO", "-P", options.pool, "-c", str(options.concurrency)]
+                worker = ["worker", "-n", "dev@%h", "-l", "INFO", "-P", options.pool, "-c", str(options.concurrency)]
+                # Celery would log the prompt of a debugger
+                return [*worker, "--", "worker.redirect_stdouts=false"] if self._has_debugger else worker
             case "watcher":
                 return ["a2a", "watcher"]
         gateway = ["a2a", "gateway", "--host", options.host, "--port", str(self._port)]
         return gateway if self._grpc_port is None else [*gateway, "--grpc-port", str(self._grpc_port)]
+
+    def _start_children(self, guard: ProcessGuard) -> None:
+        for name in COMPONENTS:
+            self._start_child(name, guard)
 
     def _start_child(self, name: str, guard: ProcessGuard) -> None:
         arguments = ["-A", self._target.location, *self._arguments(name)]
@@ -193,6 +228,7 @@ class Supervisor:
             screen=self._screen,
             hide=PROBE,
             ended=lambda child: self._events.put(_Ended(child.name, child.code, child.last_lines(), child)),
+            has_terminal=self._has_debugger and name == "worker",
         )
         guard.add_group(child.pgid)
         if self._folder is not None:
@@ -204,6 +240,15 @@ class Supervisor:
         next_report = PROGRESS_INTERVAL
         while True:
             match self._events.get():
+                case _Changed(files):
+                    self._reload(files, guard)
+                    next_report = self._elapsed() + PROGRESS_INTERVAL
+                case _Ended(child=Child() as child) if child not in self._children:
+                    pass  # it was stopped because the code has changed
+                case _Ended(child=Child()) as end if self._options.reload:
+                    self._report(end)
+                    self._stop_children(SIGQUIT_GRACE)
+                    self._say("waiting for a change of the code")
                 case _Ended(name, code, _, Child() as child) if (
                     self._options.has_tour and self._is_ready and code == KILLED
                 ):
@@ -224,7 +269,7 @@ class Supervisor:
                     return 0
 
     def _restart(self, name: str, killed: Child, guard: ProcessGuard) -> None:
-        """Start a killed child again, after its remaining processes."""
+        """End the remaining processes of a killed child, and start the child again."""
         self._say(f"the {name} was killed; starting another")
         killed.kill()
         self._children.remove(killed)
@@ -232,6 +277,22 @@ class Supervisor:
         self._screen.is_folded = not self._options.verbose
         self._start_child(name, guard)
         self._begin_health_watch(STALE_HEALTH)
+
+    def _reload(self, files: list[Path], guard: ProcessGuard) -> None:
+        """Restart the children, unless a changed file has a syntax error."""
+        names = ", ".join(map(str, files[:SHOWN_FILES])) + (" and more" if len(files) > SHOWN_FILES else "")
+        errors = list(filter(None, (syntax_error(self._code / file) for file in files)))
+        for line in "\n".join(errors).splitlines():
+            self._say(line)
+        if errors:
+            self._say(f"{names} changed; nothing is restarted, because of the syntax error")
+            return
+        self._say(f"{names} changed; restarting {', '.join(COMPONENTS)}")
+        self._restarted = "fleet"
+        if self._stop_children(None if self._has_debugger else REQUEUE_GRACE):
+            self._screen.is_folded = not self._options.verbose
+            self._start_children(guard)
+            self._begin_health_watch(STALE_HEALTH)
 
     def _report_ready(self) -> None:
         self._screen.is_folded = False
@@ -242,8 +303,8 @@ class Supervisor:
         self._screen.show(self._next_steps())
 
     def _report(self, end: _Ended) -> None:
-        how = f"by {signal.Signals(-end.code).name}" if end.code is not None and end.code < 0 else f"code {end.code}"
-        self._say(f"the {end.name} ended unexpectedly ({how}); its last lines:")
+        cause = f"by {signal.Signals(-end.code).name}" if end.code is not None and end.code < 0 else f"code {end.code}"
+        self._say(f"the {end.name} ended unexpectedly ({cause}){'; its last lines:' if end.last_lines else ''}")
         for line in end.last_lines:
             self._say(f"  {line}")
 
@@ -254,53 +315,81 @@ class Supervisor:
         return next_steps(A2A.of(target.app).agents, self._url, self._grpc_port, target.location, target.folder)
 
     def _stop(self) -> None:
-        """Stop the children, newest first, and then Redis: with SIGTERM, then SIGQUIT, then SIGKILL. A second signal
-        kills all of them immediately."""
-        for child in reversed(self._children):
-            child.signal(signal.SIGTERM)
-        if self._wait_for_ends(SIGTERM_GRACE):
-            for child in self._children:
-                if child.name == "worker":
-                    child.signal(signal.SIGQUIT)
-            self._wait_for_ends(SIGQUIT_GRACE)
-        for child in reversed(self._children):
-            child.kill()  # including the remaining processes in an ended child's group
+        """Stop the children, and then Redis. A second signal kills all of them immediately."""
+        self._stop_children(SIGQUIT_GRACE)
         if self._redis is not None:
             self._redis.stop()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        if self._children:
+        if self._env:
             self._say("all stopped")
 
-    def _wait_for_ends(self, seconds: float) -> bool:
-        """Wait for the children to end. Return True on a timeout, or False if all have ended or a signal arrived."""
-        deadline = time.monotonic() + seconds
+    def _stop_children(self, quit_grace: float | None) -> bool:
+        """Stop the children, newest first: with SIGTERM, then the worker with SIGQUIT, and `quit_grace` seconds later
+        all with SIGKILL. Return False if the fleet must stop.
+
+        If `quit_grace` is None, wait for the end of the children after SIGTERM without a limit, because an agent may be
+        in a debugger.
+        """
+        self._health_watch.set()
+        for child in reversed(self._children):
+            child.signal(signal.SIGTERM)
+        is_late = self._wait_for_ends(SIGTERM_GRACE)
+        if is_late and quit_grace is None:
+            self._say("waiting for the worker, whose agent may be in the debugger")
+            self._wait_for_ends(None)
+        elif is_late:
+            for child in self._children:
+                if child.name == "worker":
+                    child.signal(signal.SIGQUIT)
+            self._wait_for_ends(quit_grace)
+        for child in reversed(self._children):
+            child.kill()  # including the remaining processes in an ended child's group
+        self._children.clear()
+        return not self._must_stop
+
+    def _wait_for_ends(self, seconds: float | None) -> bool:
+        """Wait for the children to end. Return True on a timeout, or False if all have ended or the fleet must
+        stop."""
+        deadline = None if seconds is None else time.monotonic() + seconds
         while any(child.running for child in self._children):
             try:
-                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+                event = self._events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
             except Empty:
                 return True
-            if isinstance(event, signal.Signals):
+            if isinstance(event, signal.Signals) or (isinstance(event, _Ended) and event.child is None):
+                self._must_stop = True
+                self._events.put(event)  # for `_until_over`, if the children are stopped because of a change
                 return False
         return False
 
     def _begin_health_watch(self, delay: float = 0.0) -> None:
-        Thread(target=self._watch_health, args=(delay,), daemon=True, name="health").start()
+        self._health_watch.set()
+        self._health_watch = over = Event()
+        Thread(target=self._watch_health, args=(delay, over), daemon=True, name="health").start()
 
-    def _watch_health(self, delay: float) -> None:
-        """Poll the gateway until it is ready, after `delay` seconds. Runs in a thread, because a response may
-        wait for the broker."""
+    def _watch_health(self, delay: float, over: Event) -> None:
+        """After `delay` seconds, poll the gateway until it is ready or `over` is set. A thread executes this method,
+        because a response may wait for the broker."""
         time.sleep(delay)
         with httpx.Client(trust_env=False, timeout=10) as client:
-            while True:
+            while not over.is_set():
                 with suppress(httpx.HTTPError, ValueError):
                     answer = client.get(self._url + PROBE)
-                    found = {part: str(state) for part, state in answer.json().items() if part != "status"}
+                    health = {part: str(state) for part, state in answer.json().items() if part != "status"}
                     ready = answer.status_code == 200
-                    self._events.put(_Health(found, ready))
+                    if not over.is_set():
+                        self._events.put(_Health(health, ready))
                     if ready:
                         return
                 time.sleep(0.2)
+
+    def _watch_code(self, watcher: CodeWatcher) -> None:
+        while True:
+            time.sleep(POLL_INTERVAL)
+            files = watcher.poll()
+            if files:
+                self._events.put(_Changed(files))
 
     def _watch_redis(self, server: EmbeddedRedis) -> None:
         assert server.process is not None
@@ -324,7 +413,7 @@ def _stop_signals() -> tuple[signal.Signals, ...]:
 
 
 async def _require_store(url: str) -> None:
-    """Return when the store responds.
+    """Wait until the store responds.
 
     Raises:
         StoreUnavailable: The store does not respond.

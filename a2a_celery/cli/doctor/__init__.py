@@ -1,1 +1,1 @@
-"""``celery -A … a2a doctor``: collection of the state of an installation, and checks of that state."""
+"""``celery -A … a2a doctor``: survey and checks of an installation."""

@@ -23,7 +23,7 @@ Line = tuple[Literal["ok", "note", "wrong"], str, str]
 
 @dataclass(frozen=True, slots=True)
 class StorageState:
-    """State of the store's schema and of archiving, and the error of the archive's database ("" if there is none)."""
+    """State of the store's schema and of archiving. `database` is the error of the archive's database, or ""."""
 
     store: Opened
     archive: ArchiveState
@@ -41,33 +41,33 @@ def read_storage_state(store: SyncStore, keys: Keys, settings: Settings) -> Stor
 
 
 def storage_lines(
-    found: StorageState | None, settings: Settings, watchers: Sequence[Mapping[str, Any]]
+    state: StorageState | None, settings: Settings, watchers: Sequence[Mapping[str, Any]]
 ) -> Iterator[Line]:
-    """Yield the findings. If `found` is None because the store is unavailable, yield none."""
-    if found is None:
+    """Yield the findings, or none if `state` is None because the store is unavailable."""
+    if state is None:
         return
     try:
-        require_compatible(found.store, None)
+        require_compatible(state.store, None)
         yield "ok", "schema", f"{SCHEMA}, as this release needs it"
     except ConfigError as e:
         yield "wrong", "schema", f"{e}."
-    yield from _archive(found, settings, watchers)
+    yield from _archive(state, settings, watchers)
 
 
-def _archive(found: StorageState, settings: Settings, watchers: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    state, url = found.archive, settings.archive_url
+def _archive(storage: StorageState, settings: Settings, watchers: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    state, url = storage.archive, settings.archive_url
     if url is None and not state.on:
         return
     if url is None:
         yield "wrong", "archive", "A2A_ARCHIVE_URL is not set here, but ended tasks are archived: set it here too."
-    if found.database:
+    if storage.database:
         yield (
             "wrong",
             "archive",
-            f"{found.database}. Until it works, ended tasks stay in the store: see A2A_ARCHIVE_URL.",
+            f"{storage.database}. Until it works, ended tasks stay in the store: see A2A_ARCHIVE_URL.",
         )
-    here = archive_place(url)
-    elsewhere = [report["watcher"] for report in watchers if report.get("archive", "") != here]
+    place = archive_place(url)
+    elsewhere = [report["watcher"] for report in watchers if report.get("archive", "") != place]
     if url is not None and elsewhere:
         yield (
             "wrong",
@@ -87,7 +87,7 @@ def _archive(found: StorageState, settings: Settings, watchers: Sequence[Mapping
             "archive",
             f"its database refuses {state.refused} tasks, which stay in the store: see a watcher's log.",
         )
-    if url is not None and not (found.database or elsewhere or state.lag > MAX_DELAY or state.refused):
+    if url is not None and not (storage.database or elsewhere or state.lag > MAX_DELAY or state.refused):
         yield "ok", "archive", f"{state.waiting} ended tasks wait for it, none is late"
 
 

@@ -8,14 +8,14 @@ from math import inf
 from .survey import Finding, Survey, note, ok, wrong
 
 
-def broker(found: Survey) -> Iterator[Finding]:
+def broker(survey: Survey) -> Iterator[Finding]:
     """Check that the broker accepts connections and does not evict messages."""
-    server = found.broker
+    server = survey.broker
     if isinstance(server, str):
         yield wrong("broker", f"{server}. Tasks wait in the store: see CELERY_BROKER_URL.")
         return
     yield ok("broker", f"reached: {server}" if str(server) else "reached")
-    is_store = not isinstance(found.store, str) and found.store.identity.startswith(f"{server.identity}/")
+    is_store = not isinstance(survey.store, str) and survey.store.identity.startswith(f"{server.identity}/")
     if server.evicts not in ("", "noeviction") and server.max_memory and not is_store:
         yield wrong(
             "broker",
@@ -24,20 +24,20 @@ def broker(found: Survey) -> Iterator[Finding]:
         )
 
 
-def timeouts(found: Survey) -> Iterator[Finding]:
+def timeouts(survey: Survey) -> Iterator[Finding]:
     """Check the acknowledgement timeout against the agents' time limits."""
-    server = found.broker
+    server = survey.broker
     if isinstance(server, str) or server.ack_timeout is None:
         return
     rabbit = server.kind == "RabbitMQ"
     name = "consumer_timeout" if rabbit else "visibility timeout"
     shown = f"{name} ({server.ack_timeout:g} s{', unless it was changed' if rabbit else ''})"
     late = [
-        agent for agent, work in found.work.items() if work.late and _outlasts(work.limit or inf, server.ack_timeout)
+        agent for agent, work in survey.work.items() if work.late and _outlasts(work.limit or inf, server.ack_timeout)
     ]
     long = [
         agent
-        for agent, work in found.work.items()
+        for agent, work in survey.work.items()
         if not work.late and _outlasts(work.limit or 0.0, server.ack_timeout)
     ]
     if late and rabbit:
@@ -54,11 +54,11 @@ def timeouts(found: Survey) -> Iterator[Finding]:
             "broker_transport_options.",
         )
     if long:
-        what = "closes the worker's channel" if rabbit else "redelivers it"
+        effect = "closes the worker's channel" if rabbit else "redelivers it"
         yield note(
             "timeouts",
             f"runs of {', '.join(long)} may take longer than the broker's {shown}: a message that a worker prefetched "
-            f"waits as long, and the broker {what}. Give the agents a separate queue with "
+            f"waits as long, and the broker {effect}. Give the agents a separate queue with "
             "worker_prefetch_multiplier = 1, or raise the timeout.",
         )
     if not (late or long):

@@ -1,7 +1,7 @@
 """``celery -A … a2a doctor``: checks an installation and suggests what to change.
 
-To add a check, write a function in one of the modules ``*_checks`` and add it to `CHECKS`. In JSON output, the name of
-a check is the name of its function.
+To add a check, write a function in one of the modules ``*_checks`` and add the function to `CHECKS`. In JSON output,
+the name of a check is the name of its function.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def diagnosis(found: Survey) -> list[Finding]:
+def diagnosis(survey: Survey) -> list[Finding]:
     """Run all checks and return their findings."""
-    return [replace(finding, check=check.__name__) for check in CHECKS for finding in check(found)]
+    return [replace(finding, check=check.__name__) for check in CHECKS for finding in check(survey)]
 
 
 @click.command()
-@click.option("--url", help="The gateway. Default: A2A_PUBLIC_URL, a2a_public_url, or port 8000 here.")
+@click.option("--url", help="The gateway. Default: A2A_PUBLIC_URL, a2a_public_url, or http://127.0.0.1:8000.")
 @click.option("--timeout", default=2.0, show_default=True, help="Seconds to wait for workers' replies.")
 @click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per finding.")
 @click.pass_context

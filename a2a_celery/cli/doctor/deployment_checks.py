@@ -28,32 +28,32 @@ NOT_OF_WORKERS = {"allow_networks", "archive_retention", "webhook_public_keys"}
 """Settings that gateways and watchers use."""
 
 
-def configuration(found: Survey) -> Iterator[Finding]:
+def configuration(survey: Survey) -> Iterator[Finding]:
     """Report the store, the broker, the authentication and the source of each setting."""
-    for about, line in found.lines.items():
+    for about, line in survey.lines.items():
         if line:
             yield ok("configuration", f"{about}: {line}")
-    if not found.lines.get("authentication"):
+    if not survey.lines.get("authentication"):
         yield note("configuration", f"authentication: {NO_AUTHENTICATION}")
 
 
-def watchers(found: Survey) -> Iterator[Finding]:
+def watchers(survey: Survey) -> Iterator[Finding]:
     """Check that a watcher runs."""
-    if isinstance(found.watchers, str):
+    if isinstance(survey.watchers, str):
         return
-    if not found.watchers:
+    if not survey.watchers:
         yield wrong(
             "watchers",
             "none: runs of lost workers stay open, and runs that the broker did not "
             "accept never begin. Start celery -A … a2a watcher.",
         )
     else:
-        yield ok("watchers", ", ".join(report["watcher"] for report in found.watchers))
+        yield ok("watchers", ", ".join(report["watcher"] for report in survey.watchers))
 
 
-def webhooks(found: Survey) -> Iterator[Finding]:
+def webhooks(survey: Survey) -> Iterator[Finding]:
     """Check that webhooks receive their events."""
-    failing, dead = found.webhooks.failing, found.webhooks.dead
+    failing, dead = survey.webhooks.failing, survey.webhooks.dead
     if failing:
         yield note("webhooks", f"{failing} unreachable now: celery -A … a2a deliveries shows the reason.")
     if dead:
@@ -62,109 +62,109 @@ def webhooks(found: Survey) -> Iterator[Finding]:
             f"{dead} given up: celery -A … a2a deliveries list --dead shows the reason; "
             "a2a deliveries replay --all posts the missed events.",
         )
-    if found.webhooks.secrets and not (failing or dead):
+    if survey.webhooks.secrets and not (failing or dead):
         yield ok("webhooks", "none fails, none was given up")
 
 
-def dead_letters(found: Survey) -> Iterator[Finding]:
+def dead_letters(survey: Survey) -> Iterator[Finding]:
     """Check for tasks that an operator may requeue."""
-    if found.dead_letters:
+    if survey.dead_letters:
         yield note(
             "dead letters",
-            f"{found.dead_letters} FAILED because the worker was lost: celery -A … a2a requeue lists them; "
+            f"{survey.dead_letters} FAILED because the worker was lost: celery -A … a2a requeue lists them; "
             "a2a requeue --all runs them again.",
         )
 
 
-def secrets(found: Survey) -> Iterator[Finding]:
+def secrets(survey: Survey) -> Iterator[Finding]:
     """Check that watchers can decrypt existing and future webhook configs."""
-    ours = sealer_of(found.settings.secret_keys)
-    known = ours.fingerprints if ours is not None else frozenset()
-    where = "it is set here as in the gateways" if ours is not None else "configs are sealed with one"
-    if found.webhooks.secrets - known:
+    sealer = sealer_of(survey.settings.secret_keys)
+    fingerprints = sealer.fingerprints if sealer is not None else frozenset()
+    where = "it is set here as in the gateways" if sealer is not None else "configs are sealed with one"
+    if survey.webhooks.secrets - fingerprints:
         yield wrong(
             "secret key",
-            f"A2A_SECRET_KEY {'lacks one' if known else 'is not set here'}, with which webhooks in the store "
+            f"A2A_SECRET_KEY {'lacks one' if fingerprints else 'is not set here'}, with which webhooks in the store "
             "are sealed: no gateway starts. Append it to the current one.",
         )
-    wanted = found.webhooks.secrets | ({ours.fingerprint} if ours is not None else set())
-    others = () if isinstance(found.watchers, str) else found.watchers
+    required = survey.webhooks.secrets | ({sealer.fingerprint} if sealer is not None else set())
+    others = () if isinstance(survey.watchers, str) else survey.watchers
     lacking = False
     for report in others:
-        who, theirs = f"watcher {report['watcher']}", set(report.get("secrets", ()))
-        if wanted and not theirs:
-            yield wrong(who, f"has no A2A_SECRET_KEY, and {where}: it delivers nothing to webhooks. Set it there.")
-        elif wanted - theirs:
+        process, available = f"watcher {report['watcher']}", set(report.get("secrets", ()))
+        if required and not available:
+            yield wrong(process, f"has no A2A_SECRET_KEY, and {where}: it delivers nothing to webhooks. Set it there.")
+        elif required - available:
             yield wrong(
-                who,
+                process,
                 "its A2A_SECRET_KEY does not open all webhooks in the store, or those of a gateway with these "
                 "settings, so their deliveries fail. Set the same key.",
             )
-        lacking |= bool(wanted - theirs)
-    if wanted and others and not lacking:
+        lacking |= bool(required - available)
+    if required and others and not lacking:
         yield ok("secret key", "opens all webhooks, in watchers too")
 
 
-def signing_keys(found: Survey) -> Iterator[Finding]:
+def signing_keys(survey: Survey) -> Iterator[Finding]:
     """Check that each watcher signs with an Ed25519 key that gateways publish."""
-    published = published_keys(found.settings)
-    others = () if isinstance(found.watchers, str) else found.watchers
+    published = published_keys(survey.settings)
+    others = () if isinstance(survey.watchers, str) else survey.watchers
     agree = bool(published and others)
     for report in others:
-        who, theirs = f"watcher {report['watcher']}", report.get("signing_keys", [])
-        if published and not theirs:
+        process, keys = f"watcher {report['watcher']}", report.get("signing_keys", [])
+        if published and not keys:
             agree = False
-            yield wrong(who, "has no A2A_WEBHOOK_PRIVATE_KEY, and gateways publish public keys: set it there.")
-        elif not set(theirs) <= set(published):
+            yield wrong(process, "has no A2A_WEBHOOK_PRIVATE_KEY, and gateways publish public keys: set it there.")
+        elif not set(keys) <= set(published):
             agree = False
             yield wrong(
-                who,
-                f"signs webhooks with {theirs[0]}, which gateways with the settings of this command do "
+                process,
+                f"signs webhooks with {keys[0]}, which gateways with the settings of this command do "
                 "not publish: receivers refuse its posts. Add it to A2A_WEBHOOK_PUBLIC_KEYS.",
             )
     if agree:
         yield ok("signatures", "watchers sign with published keys")
 
 
-def same_settings(found: Survey) -> Iterator[Finding]:
+def same_settings(survey: Survey) -> Iterator[Finding]:
     """Check that gateways, workers and watchers have the same settings."""
-    workers = {node: report["settings"] for node, report in reporting(found)}
-    others = dict(workers)
-    if not isinstance(found.watchers, str):
-        others |= {f"watcher {report['watcher']}": report["settings"] for report in found.watchers}
-    ours = visible_settings(found.settings)
+    workers = {node: report["settings"] for node, report in reporting(survey)}
+    settings_of = dict(workers)
+    if not isinstance(survey.watchers, str):
+        settings_of |= {f"watcher {report['watcher']}": report["settings"] for report in survey.watchers}
+    local = visible_settings(survey.settings)
     agree = True
-    for who, theirs in sorted(others.items()):
-        if theirs.get("key_prefix", found.settings.key_prefix) != found.settings.key_prefix:
+    for process, reported in sorted(settings_of.items()):
+        if reported.get("key_prefix", survey.settings.key_prefix) != survey.settings.key_prefix:
             agree = False
             yield wrong(
-                who,
-                f"belongs to another fleet: A2A_KEY_PREFIX is {theirs['key_prefix']!r} there, and "
-                f"{found.settings.key_prefix!r} here. Make them equal, or give each fleet separate queues: "
+                process,
+                f"belongs to another fleet: A2A_KEY_PREFIX is {reported['key_prefix']!r} there, and "
+                f"{survey.settings.key_prefix!r} here. Make them equal, or give each fleet separate queues: "
                 "a worker returns messages of the other fleet to the queue.",
             )
             continue
-        unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if who in workers else set())
-        for name in sorted((ours.keys() | theirs.keys()) - unused):
-            if ours.get(name) != theirs.get(name):
+        unused = OWN_TO_A_PROCESS | (NOT_OF_WORKERS if process in workers else set())
+        for name in sorted((local.keys() | reported.keys()) - unused):
+            if local.get(name) != reported.get(name):
                 agree = False
                 yield wrong(
-                    who,
-                    f"{ENV_PREFIX}{name.upper()} is {theirs.get(name)!r} there, and "
-                    f"{ours.get(name)!r} here: make them equal.",
+                    process,
+                    f"{ENV_PREFIX}{name.upper()} is {reported.get(name)!r} there, and "
+                    f"{local.get(name)!r} here: make them equal.",
                 )
-    if others and agree:
+    if settings_of and agree:
         yield ok("settings", "equal in workers, watchers and here")
 
 
-def gateway(found: Survey) -> Iterator[Finding]:
+def gateway(survey: Survey) -> Iterator[Finding]:
     """Check that the gateway reports itself ready."""
-    answer = found.gateway_health
+    answer = survey.gateway_health
     if isinstance(answer, str):
-        level: Level = "wrong" if found.gateway_named else "note"
-        yield Finding(level, "gateway", f"none at {found.gateway} ({answer}); name yours with --url")
+        level: Level = "wrong" if survey.gateway_named else "note"
+        yield Finding(level, "gateway", f"none at {survey.gateway} ({answer}); name yours with --url")
     elif answer.get("status") == "ok":
-        yield ok("gateway", f"{found.gateway} is ready")
+        yield ok("gateway", f"{survey.gateway} is ready")
     else:
         missing = "; ".join(f"{name}: {state}" for name, state in answer.items() if name != "status" and state != "ok")
-        yield wrong("gateway", f"{found.gateway} is not ready: {missing or answer}")
+        yield wrong("gateway", f"{survey.gateway} is not ready: {missing or answer}")

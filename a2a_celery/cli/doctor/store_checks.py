@@ -11,16 +11,17 @@ OLDEST = (6, 2)
 """Oldest Redis version that supports the commands used in the scripts."""
 
 FILLING, NEARLY_FULL = 0.75, 0.9
-"""Shares of maxmemory above which memory is reported as short. The second applies only without a watermark."""
+"""Shares of maxmemory from which the check yields a note and a problem. If `store_watermark` is set, it replaces
+`NEARLY_FULL`."""
 
 MAX_SKEW = 2.0
 """Maximum difference between clocks, in seconds. Each machine compares expiry and scheduled times with its own
 clock."""
 
 
-def store(found: Survey) -> Iterator[Finding]:
+def store(survey: Survey) -> Iterator[Finding]:
     """Check the server and its persistence."""
-    server = found.store
+    server = survey.store
     if isinstance(server, str):
         yield wrong("store", f"{server}. Nothing works without it: see A2A_STORE_URL.")
         return
@@ -47,28 +48,28 @@ def store(found: Survey) -> Iterator[Finding]:
         yield ok("store", "appendonly is yes")
     else:
         yield note("store", "appendonly is no: a restart may lose tasks. Set appendonly yes.")
-    wanted = found.settings.store_wait_replicas
-    if server.replicas < wanted:
+    replicas = survey.settings.store_wait_replicas
+    if server.replicas < replicas:
         yield wrong(
-            "store", f"{server.replicas} replicas follow it, and a2a_store_wait_replicas is {wanted}: start more."
+            "store", f"{server.replicas} replicas follow it, and a2a_store_wait_replicas is {replicas}: start more."
         )
     if server.unsaved:
         yield wrong("store", f"{server.unsaved} failed at the last attempt: see its log and its disk.")
 
 
-def storage(found: Survey) -> Iterator[Finding]:
+def storage(survey: Survey) -> Iterator[Finding]:
     """Check the schema and the archive."""
-    watching = () if isinstance(found.watchers, str) else found.watchers
-    yield from (Finding(*line) for line in storage_lines(found.storage, found.settings, watching))
+    watching = () if isinstance(survey.watchers, str) else survey.watchers
+    yield from (Finding(*line) for line in storage_lines(survey.storage, survey.settings, watching))
 
 
-def memory(found: Survey) -> Iterator[Finding]:
+def memory(survey: Survey) -> Iterator[Finding]:
     """Check that the store has memory for more tasks."""
-    if isinstance(found.store, str) or not found.store.max_memory:
+    if isinstance(survey.store, str) or not survey.store.max_memory:
         return
-    used = found.store.used_memory / found.store.max_memory
-    usage = f"{used:.0%} of maxmemory ({found.store.max_memory / 2**20:,.0f} MiB) are used"
-    watermark = found.settings.store_watermark
+    used = survey.store.used_memory / survey.store.max_memory
+    usage = f"{used:.0%} of maxmemory ({survey.store.max_memory / 2**20:,.0f} MiB) are used"
+    watermark = survey.settings.store_watermark
     nearly_full = watermark or NEARLY_FULL
     if used >= nearly_full:
         refuses = f"above {watermark:.0%} no message is accepted" if watermark else "a full store refuses new tasks"
@@ -79,13 +80,13 @@ def memory(found: Survey) -> Iterator[Finding]:
         yield ok("memory", usage)
 
 
-def clocks(found: Survey) -> Iterator[Finding]:
+def clocks(survey: Survey) -> Iterator[Finding]:
     """Check the clocks of this machine and of the workers against the store's."""
     offsets = {
-        node: report["store"]["clock_offset"] for node, report in reporting(found) if "clock_offset" in report["store"]
+        node: report["store"]["clock_offset"] for node, report in reporting(survey) if "clock_offset" in report["store"]
     }
-    if not isinstance(found.store, str):
-        offsets["this machine"] = found.store.clock_offset
+    if not isinstance(survey.store, str):
+        offsets["this machine"] = survey.store.clock_offset
     for who, seconds in offsets.items():
         if abs(seconds) > MAX_SKEW:
             way = "ahead of" if seconds > 0 else "behind"

@@ -27,8 +27,8 @@ from ...store.webhooks.push_configs import secrets_in_use
 from ..client.task_commands import DEFAULT_URL
 from .archive_check import StorageState, read_storage_state
 
-TIMEOUT = 3.0
-"""Seconds to wait for a connection."""
+BROKER_CONNECT_TIMEOUT = 3.0
+"""Seconds to wait for a connection to the broker."""
 
 VISIBILITY_TIMEOUT = 3600.0
 """kombu's default for Redis: seconds until an unacknowledged message is redelivered."""
@@ -66,8 +66,8 @@ class BrokerServer:
 def broker_server(app: Celery) -> BrokerServer | str:
     """Return the broker of `app`, or an error text if it cannot be reached."""
     try:
-        with app.connection_for_write(connect_timeout=TIMEOUT) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=TIMEOUT)
+        with app.connection_for_write(connect_timeout=BROKER_CONNECT_TIMEOUT) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_CONNECT_TIMEOUT)
             match connection.transport.driver_type:
                 case "redis":
                     return _redis(connection, dict(app.conf.broker_transport_options or {}))
@@ -111,12 +111,14 @@ GATEWAY_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
-    """Pending webhook deliveries."""
+    """Secrets and problems of the webhooks."""
 
     secrets: frozenset[str] = frozenset()
     """Fingerprints of the secrets that encrypt the push configs."""
 
     failing: int = 0
+    """Number of webhooks whose last post failed and is retried."""
+
     dead: int = 0
     """Number of webhooks whose deliveries were given up."""
 
@@ -186,9 +188,9 @@ class Survey:
     gateway_health: Mapping[str, Any] | str = ""
 
 
-def survey(found: A2A, url: str | None, timeout: float) -> Survey:
+def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
     """Collect the state of the installation. Workers have `timeout` seconds to reply."""
-    settings, app = found.settings, found.celery
+    settings, app = a2a.settings, a2a.celery
     store = SyncStore(settings.store_url)
     server: Server | str
     watching: tuple[Mapping[str, Any], ...] | str
@@ -212,7 +214,7 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
     finally:
         store.close()
     broker = broker_server(app)
-    named = url or settings.public_url
+    address = url or settings.public_url
     return Survey(
         settings=settings,
         store=server,
@@ -222,24 +224,24 @@ def survey(found: A2A, url: str | None, timeout: float) -> Survey:
         storage=storage,
         broker=broker,
         lines={
-            "store": store_line(found.loaded),
+            "store": store_line(a2a.loaded),
             "broker": broker_line(app),
-            "authentication": authentication_line(found.loaded),
+            "authentication": authentication_line(a2a.loaded),
             "signatures of webhooks": signatures_line(settings),
-            "settings": settings_line(found.loaded),
+            "settings": settings_line(a2a.loaded),
         },
         workers={} if isinstance(broker, str) else worker_reports(app, timeout),
         announced=announced,
         version_tasks=version_tasks,
         version_workers=with_version,
-        queues={name: queue_of(app, agent) for name, agent in found.agents.items()},
-        import_errors=import_errors(found.agents.values()),
-        work={name: _work(agent) for name, agent in found.agents.items()},
+        queues={name: queue_of(app, agent) for name, agent in a2a.agents.items()},
+        import_errors=import_errors(a2a.agents.values()),
+        work={name: _work(agent) for name, agent in a2a.agents.items()},
         unreadable_results=unreadable_results(app),
         ignores_results=bool(app.conf.task_ignore_result),
-        gateway=(named or DEFAULT_URL).rstrip("/"),
-        gateway_named=named is not None,
-        gateway_health=_gateway((named or DEFAULT_URL).rstrip("/")),
+        gateway=(address or DEFAULT_URL).rstrip("/"),
+        gateway_named=address is not None,
+        gateway_health=_gateway((address or DEFAULT_URL).rstrip("/")),
     )
 
 
@@ -249,9 +251,9 @@ def _webhooks(store: SyncStore, keys: Keys) -> Webhooks:
     return Webhooks(store.run(secrets_in_use(keys)), failing, dead)
 
 
-def reporting(found: Survey) -> list[tuple[str, Mapping[str, Any]]]:
+def reporting(survey: Survey) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the workers that sent a complete report."""
-    return [(node, report) for node, report in sorted(found.workers.items()) if "settings" in report]
+    return [(node, report) for node, report in sorted(survey.workers.items()) if "settings" in report]
 
 
 def _work(agent: Agent) -> Work:

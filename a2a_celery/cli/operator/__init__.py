@@ -1,1 +1,1 @@
-"""Commands for operators, which read the store and query the workers, across all tenants and owners."""
+"""Operator commands. They read and change the store and control workers, across all tenants and owners."""

@@ -24,17 +24,18 @@ from ...store.admin.scan import TaskSummary, open_tasks, read_states
 from ...store.runs.commands import RunRef
 from ...store.tasks.commands import request_cancel
 from ...store.tasks.results import CanceledNow, CancelRequested
+from ..output import Progress
 from .list_tasks import refuse_gateway_options, summary_lines, task_fields
 from .selection import Selection, operator_store, refuse_filters, selecting
 
-BATCH = 100
-"""Number of tasks whose runs are revoked in one message, and maximum number of agents that are stopped at a time."""
+CANCEL_BATCH = 100
+"""Number of tasks after which their runs are revoked together, and number of agents that may be stopping at a time."""
 
 BEYOND_GRACE = 5.0
-"""Seconds that the stop of an agent may take in addition to `cancel_grace`. On prefork its process has been killed by
-then."""
+"""Seconds that the stop of an agent may take in addition to `cancel_grace`. On prefork, the agent's process has been
+killed by then."""
 
-POLL_INTERVAL = 0.2
+STATE_POLL_INTERVAL = 0.2
 
 ONLY_HERE = ("tenant", "owner", "context_id", "state", "since", "until", "begun")
 
@@ -67,7 +68,7 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="SECONDS",
             help="With --all: the time for each agent to stop. Default: A2A_CANCEL_GRACE plus 5.",
         ),
-        click.option("--limit", "most", type=click.IntRange(min=1), help="With --all: the largest number of tasks."),
+        click.option("--limit", "most", type=click.IntRange(min=1), help="With --all: maximum number of tasks."),
         click.option("--dry-run", is_flag=True, help="With --all: list the tasks, and cancel none."),
         click.option("--yes", is_flag=True, help="With --all: do not ask for confirmation."),
         click.option(
@@ -82,7 +83,7 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Canceller:
-    """Canceller of tasks, one at a time, with the guarantees and texts of CancelTask."""
+    """Canceller of stored tasks, with the guarantees of CancelTask. An agent may take `timeout` seconds to stop."""
 
     def __init__(self, store: SyncStore, keys: Keys, publisher: Publisher, timeout: float) -> None:
         self._store = store
@@ -109,9 +110,9 @@ class Canceller:
             outcome = self._request(task)
             if outcome is not None:
                 yield task, outcome
-            if number % BATCH == 0:
+            if number % CANCEL_BATCH == 0:
                 self._revoke_runs()
-            while len(self._stopping) >= BATCH:
+            while len(self._stopping) >= CANCEL_BATCH:
                 yield from self._poll()
         self._revoke_runs()
         while self._stopping:
@@ -143,7 +144,7 @@ class Canceller:
                 del self._stopping[task_id]
                 yield task, outcome or "running"
         if len(self._stopping) == before:
-            Event().wait(POLL_INTERVAL)
+            Event().wait(STATE_POLL_INTERVAL)
 
     def _revoke_runs(self) -> None:
         for names, terminate in ((self._revoked, False), (self._terminated, True)):
@@ -157,7 +158,7 @@ class Canceller:
 
 def _cancel(
     context: click.Context,
-    wanted: Selection,
+    selection: Selection,
     *,
     as_lines: bool,
     yes: bool,
@@ -165,28 +166,29 @@ def _cancel(
     most: int | None,
     timeout: float | None,
 ) -> None:
-    with operator_store(context, None) as (found, store, keys):
-        tasks = list(islice((task for task in open_tasks(store, keys) if task in wanted), most))
-        if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
+    with operator_store(context, None) as (a2a, store, keys):
+        tasks = list(islice((task for task in open_tasks(store, keys) if task in selection), most))
+        if not tasks and selection.agent is not None and selection.agent not in a2a.agents:
             raise click.ClickException(
-                f"this app has no agent {wanted.agent!r}, and no stored task belongs to such an agent"
+                f"this app has no agent {selection.agent!r}, and no stored task belongs to such an agent"
             )
         if dry_run or not tasks:
             _show(tasks, as_lines)
             return
         _confirm(tasks, yes)
-        publisher = Publisher(found.celery, {})
-        grace = longest_grace(found.agents.values(), found.settings)
+        publisher = Publisher(a2a.celery, {})
+        grace = longest_grace(a2a.agents.values(), a2a.settings)
         wait = grace + BEYOND_GRACE if timeout is None else timeout
         canceller = Canceller(store, keys, publisher, wait)
         outcomes: Counter[str] = Counter()
         left: list[TaskSummary] = []
-        for task, outcome in canceller.cancel(tasks):
-            outcomes[outcome] += 1
-            left += [task] * (outcome == "running")
-            if as_lines:
-                click.echo(json.dumps(task_fields(task) | {"outcome": outcome}, ensure_ascii=False))
-            _progress(outcomes.total(), len(tasks))
+        with Progress("Cancelling", len(tasks)) as progress:
+            for task, outcome in canceller.cancel(tasks):
+                outcomes[outcome] += 1
+                left += [task] * (outcome == "running")
+                if as_lines:
+                    progress.echo(json.dumps(task_fields(task) | {"outcome": outcome}, ensure_ascii=False))
+                progress.advance()
     if canceller.not_revoked:
         click.echo(f"runs were not revoked, and workers will drop them on receipt: {canceller.not_revoked}", err=True)
     if not as_lines:
@@ -227,8 +229,3 @@ def _counted(tasks: Sequence[TaskSummary]) -> str:
     by_agent = Counter(task.agent for task in tasks)
     agents = ", ".join(f"{many} of {agent}" for agent, many in by_agent.most_common())
     return f"{len(tasks)} task{'s' * (len(tasks) > 1)} ({agents})"
-
-
-def _progress(done: int, of: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{done} of {of}", nl=done == of, err=True)

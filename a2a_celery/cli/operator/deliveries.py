@@ -1,4 +1,4 @@
-"""``celery -A … a2a deliveries``: pending and given-up webhook deliveries, in the store."""
+"""``celery -A … a2a deliveries``: shows pending and given-up webhook deliveries, from the store, and replays them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import click
 
 from ...store import Keys, SyncStore
 from ...store.webhooks import deliveries as lines
-from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, replay_delivery
-from ..output import table
+from ...store.webhooks.deliveries import Attempt, Delivery, read_delivery, reason_of, replay_delivery
+from ..completion import complete_agent
+from ..output import Progress, table
 from .selection import duration, operator_store
 
 
 def _list_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per webhook."),
-        click.option("--agent", help="Only for tasks of this agent."),
+        click.option("--agent", shell_complete=complete_agent, help="Only for tasks of this agent."),
         click.option("--dead", is_flag=True, help="Only deliveries that were given up."),
     ):
         command = option(command)
@@ -50,14 +51,14 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
     delivery is given up. Use replay to post the missed events.
     """
     with operator_store(context, agent) as (_, store, keys):
-        found = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
+        selected = [delivery for delivery in _all(store, keys, dead) if agent in (None, delivery.agent)]
     if as_lines:
-        for delivery in found:
+        for delivery in selected:
             click.echo(_json(delivery))
-    elif not found:
+    elif not selected:
         click.echo("no webhook was given up" if dead else "no webhook waits for an event, none was given up")
     else:
-        cells = [(r.task_id, r.config_id, r.state, _events(r), str(r.failures), _when(r), _why(r)) for r in found]
+        cells = [(r.task_id, r.config_id, r.state, _events(r), str(r.failures), _when(r), _why(r)) for r in selected]
         for line in table(("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY"), cells):
             click.echo(line)
 
@@ -78,7 +79,7 @@ def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> Non
         raise _nothing(task, webhook)
     fields = _fields(delivery) | {
         "requested": list(delivery.requested),
-        "attempts": [_attempt(one) for one in delivery.attempts],
+        "attempts": [_attempt(attempt) for attempt in delivery.attempts],
     }
     click.echo(json.dumps(fields, indent=None if as_lines else 2, ensure_ascii=False))
 
@@ -98,27 +99,31 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
         raise click.UsageError("pass a TASK and its WEBHOOK, or --all")
     with operator_store(context, None) as (_, store, keys):
         pairs = [(task, webhook)] if task and webhook else [(r.task_id, r.config_id) for r in _all(store, keys, True)]
-        for task_id, config_id in pairs:
-            outcome = store.run(replay_delivery(keys, task_id, config_id))
-            if as_lines and outcome != "missing":
-                fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
-                click.echo(json.dumps(fields, ensure_ascii=False))
-                continue
-            match outcome:
-                case "replayed":
-                    click.echo(f"webhook {config_id} of task {task_id} is due again")
-                case "alive":
-                    click.echo(f"webhook {config_id} of task {task_id} was not given up, or is already due again")
-                case "missing" if not everything:
-                    raise _nothing(task_id, config_id)
+        with Progress("Replaying", len(pairs)) as progress:
+            for task_id, config_id in pairs:
+                outcome = store.run(replay_delivery(keys, task_id, config_id))
+                progress.advance()
+                if as_lines and outcome != "missing":
+                    fields = {"task": task_id, "webhook": config_id, "replayed": outcome == "replayed"}
+                    progress.echo(json.dumps(fields, ensure_ascii=False))
+                    continue
+                match outcome:
+                    case "replayed":
+                        progress.echo(f"webhook {config_id} of task {task_id} is due again")
+                    case "alive":
+                        progress.echo(
+                            f"webhook {config_id} of task {task_id} was not given up, or is already due again"
+                        )
+                    case "missing" if not everything:
+                        raise _nothing(task_id, config_id)
         if not pairs and not as_lines:
             click.echo("no webhook was given up")
 
 
 def _all(store: SyncStore, keys: Keys, dead: bool) -> list[Delivery]:
-    found = [] if dead else list(lines.deliveries(store, keys))
-    found += lines.deliveries(store, keys, dead=True)
-    return sorted(found, key=lambda each: (each.died_us or each.due_us, each.task_id, each.config_id))
+    all_deliveries = [] if dead else list(lines.deliveries(store, keys))
+    all_deliveries += lines.deliveries(store, keys, dead=True)
+    return sorted(all_deliveries, key=lambda each: (each.died_us or each.due_us, each.task_id, each.config_id))
 
 
 def _nothing(task: str, webhook: str) -> click.ClickException:
@@ -138,7 +143,7 @@ def _when(delivery: Delivery) -> str:
 
 
 def _why(delivery: Delivery) -> str:
-    return " ".join(str(delivery.failure.get("reason", "-")).split())[:70]
+    return " ".join(reason_of(delivery.failure).split())[:70]
 
 
 def _json(delivery: Delivery) -> str:
@@ -146,7 +151,7 @@ def _json(delivery: Delivery) -> str:
 
 
 def _fields(delivery: Delivery) -> dict[str, Any]:
-    """Return a delivery for scripts, without times that are not set."""
+    """Return a delivery as JSON data for scripts. Unset times are omitted."""
     times = {
         "failingSince": delivery.first_failed_us,
         "due": 0 if delivery.died_us else delivery.due_us,

@@ -21,7 +21,7 @@ from .selection import operator_store
 REPLY_TIMEOUT = 3.0
 """Seconds to wait for a worker's reply."""
 
-POLL_INTERVAL = 0.5
+WORKER_POLL_INTERVAL = 0.5
 SHUTDOWN_TIMEOUT = 30.0
 """Seconds that an idle worker may take to shut down."""
 
@@ -30,7 +30,13 @@ SHUTDOWN_TIMEOUT = 30.0
 class Drained:
     """Worker and its remaining work.
 
-    `state` is "busy", "drained", "silent", "restarted", "shut_down" or "undone".
+    Attributes:
+        node: Celery node name of the worker.
+        queues: Queues that the worker must stop consuming or, after `Drainer.undo`, consumes again.
+        returned: Number of prefetched messages that the worker returned to the queue.
+        runs: Names of the active runs of agents.
+        tasks: Number of other active or prefetched tasks.
+        state: "busy", "drained", "silent", "restarted", "shut_down" or "undone".
     """
 
     node: str
@@ -51,8 +57,8 @@ class Drained:
             case "drained":
                 return f"{self.node}: does not consume {queues}, and has no work left"
             case "restarted":
-                again = f"{self.node}: was restarted, and consumes {queues}"
-                return f"{again}: drain it without --shutdown, or stop it in its process manager"
+                restarted = f"{self.node}: was restarted, and consumes {queues}"
+                return f"{restarted}: drain it without --shutdown, or stop it in its process manager"
             case "silent":
                 return f"{self.node}: does not reply: it runs a task on the solo pool, or has an older release"
         left = [f"run {run}" for run in self.runs] + [f"{self.tasks} other tasks"] * bool(self.tasks)
@@ -88,8 +94,8 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
     """Take workers out of service.
 
     The workers stop consuming, and return prefetched runs to the queue at once. This command waits until their active
-    runs have ended. Exit code 1 if runs are left at the timeout; they are listed, and continue. A restarted worker
-    consumes again.
+    runs have ended. Runs that are left at the timeout are listed and continue, and the exit code is 1. A restarted
+    worker consumes again.
     """
     if not any(which.values()):
         raise click.UsageError("choose workers with --worker, --host, --queue, --agent or --all")
@@ -97,25 +103,25 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
         raise click.UsageError("--all selects all workers: leave out the other filters")
     if shutdown and (undo or which["queues"] or which["agents"]):
         raise click.UsageError("--shutdown ends workers: leave out --undo, --queue and --agent")
-    found = load_configured_a2a(context)
-    serves = {name: queue_of(found.celery, agent) for name, agent in found.agents.items()}
+    a2a = load_configured_a2a(context)
+    serves = {name: queue_of(a2a.celery, agent) for name, agent in a2a.agents.items()}
     for agent in which["agents"]:
         if serves.get(agent) is None:
-            known = ", ".join(name for name, queue in serves.items() if queue)
-            raise click.ClickException(f"no agent {agent!r} that has a queue; this app has {known or 'none'}")
-    broker = broker_server(found.celery)
+            names = ", ".join(name for name, queue in serves.items() if queue)
+            raise click.ClickException(f"no agent {agent!r} that has a queue; this app has {names or 'none'}")
+    broker = broker_server(a2a.celery)
     if isinstance(broker, str):
         raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
     # ask all workers if other workers matter, as matches or as further consumers of a queue
     only_these = not (which["hosts"] or which["queues"] or which["agents"]) and (undo or as_lines)
-    reply = worker_reports(found.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
+    reply = worker_reports(a2a.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
     with operator_store(context, None) as (_, store, _keys):
-        chosen = Choice.of(reply, which, serves, server_of(store).identity, found.settings.key_prefix)
+        chosen = Choice.of(reply, which, serves, server_of(store).identity, a2a.settings.key_prefix)
     for node in chosen.strangers:
         click.echo(
             f"{node}: does not report its store; if it belongs to this deployment, name it with --worker", err=True
         )
-    drainer = Drainer(found.celery, chosen)
+    drainer = Drainer(a2a.celery, chosen)
     if undo:
         drainer.undo()
     else:
@@ -129,8 +135,8 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
             drainer.shut_down()
     for worker in drainer.workers.values():
         click.echo(worker.as_json() if as_lines else worker.line())
-    wanted = "undone" if undo else "shut_down" if shutdown else "drained"
-    context.exit(int(bool(chosen.strangers) or any(worker.state != wanted for worker in drainer.workers.values())))
+    target = "undone" if undo else "shut_down" if shutdown else "drained"
+    context.exit(int(bool(chosen.strangers) or any(worker.state != target for worker in drainer.workers.values())))
 
 
 @dataclass(frozen=True)
@@ -162,26 +168,26 @@ class Choice:
     ) -> Choice:
         """Select workers by the options `which` from the reports of all workers.
 
-        Workers with a different `store` or key prefix belong to another deployment on the same broker. A worker that
-        reports no store is selected only by name.
+        Workers with a different `store` or key `prefix` belong to another deployment on the same broker. A worker that
+        reports no store or no key prefix is selected only by name.
 
         Raises:
             click.ClickException: The options name a worker, queue or agent that does not exist.
         """
-        ours, strangers = {}, []
+        reports_in, strangers = {}, []
         for node, report in sorted(reply.items()):
-            theirs = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
+            identity = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
             if "pool" not in report:
                 continue
-            if node in which["nodes"] or theirs == (store, prefix):
-                ours[node] = report
-            elif None in theirs:
+            if node in which["nodes"] or identity == (store, prefix):
+                reports_in[node] = report
+            elif None in identity:
                 strangers.append(node)
         queues = {*which["queues"], *(str(serves[agent]) for agent in which["agents"])}
         for node in which["nodes"]:
-            if node not in ours:
+            if node not in reports_in:
                 raise click.ClickException(
-                    f"{node} does not reply; the workers are {', '.join(sorted(ours)) or 'none'}"
+                    f"{node} does not reply; the workers are {', '.join(sorted(reports_in)) or 'none'}"
                 )
         named = bool(which["nodes"] or which["hosts"])
 
@@ -190,15 +196,17 @@ class Choice:
             is_named = not named or node in which["nodes"] or node.partition("@")[2] in which["hosts"]
             return is_named and (not queues or bool(queues & consumed))
 
-        nodes = tuple(filter(is_meant, ours))
+        nodes = tuple(filter(is_meant, reports_in))
         if not nodes:
-            what = f"that consumes {', '.join(sorted(queues))}" if queues else "of those"
-            raise click.ClickException(f"no worker {what} replies; the workers are {', '.join(sorted(ours)) or 'none'}")
+            description = f"that consumes {', '.join(sorted(queues))}" if queues else "of those"
+            raise click.ClickException(
+                f"no worker {description} replies; the workers are {', '.join(sorted(reports_in)) or 'none'}"
+            )
         return cls(
             nodes,
             frozenset(queues) or None,
             frozenset(which["agents"]),
-            ours,
+            reports_in,
             serves,
             tuple(filter(is_meant, strangers)),
         )
@@ -211,7 +219,7 @@ class Choice:
         """Yield warnings about other work that waits because of the drain."""
         left = {name for node in self.nodes for name in self.queues_to_leave(node)}
         for queue in sorted(left):
-            sharing = sorted(name for name, theirs in self.serves.items() if theirs == queue and name not in self.named)
+            sharing = sorted(name for name, source in self.serves.items() if source == queue and name not in self.named)
             others = [
                 node for node, report in self.reports.items() if queue in report["queues"] and node not in self.nodes
             ]
@@ -231,7 +239,7 @@ class Drainer:
         self.workers = {node: Drained(node, chosen.queues_to_leave(node), state="silent") for node in chosen.nodes}
 
     def drain(self) -> None:
-        """Stop the workers from consuming."""
+        """Make the workers stop consuming."""
         for node, reply in self._ask("a2a_drain", tuple(self.workers), self._arguments):
             worker = self.workers[node]
             worker.queues, worker.returned, worker.state = reply["queues"], reply["returned"], "busy"
@@ -265,10 +273,11 @@ class Drainer:
                 self.workers[node].state = "busy" if self.workers[node].runs else "silent"
             if not self._in("busy", "silent") or monotonic() >= until:
                 return
-            Event().wait(POLL_INTERVAL)
+            Event().wait(WORKER_POLL_INTERVAL)
 
     def shut_down(self) -> None:
-        """Shut down the drained workers. Return when they have ended, or a process manager has restarted them."""
+        """Shut down the drained workers. Return when they have ended or a process manager has restarted them, or after
+        `SHUTDOWN_TIMEOUT` seconds."""
         stopping = self._in("drained")
         if not stopping:
             return

@@ -26,28 +26,28 @@ UNKNOWN_DURATION = "lost"
 
 def _cells(duration_of: StepDuration) -> tuple[str, ...]:
     """Return the cells under `HEADING`."""
-    step, made = duration_of.step, duration_of.step.transition
-    what = ", ".join(f"{name} {value}" for name, value in made.detail.items())
-    at = made.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return (f"{step.run}", f"{step.attempt}", made.after, at, _how_long(duration_of), what or "-", step.runner)
+    step, transition = duration_of.step, duration_of.step.transition
+    detail = ", ".join(f"{name} {value}" for name, value in transition.detail.items())
+    at = transition.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return (f"{step.run}", f"{step.attempt}", transition.after, at, _how_long(duration_of), detail or "-", step.runner)
 
 
 def _json_line(duration_of: StepDuration, task_id: str, agent: str) -> str:
     """Return one line of JSON."""
-    step, made, seconds = duration_of.step, duration_of.step.transition, duration_of.seconds
+    step, transition, seconds = duration_of.step, duration_of.step.transition, duration_of.seconds
     fields: dict[str, Any] = {
         "task": task_id,
         "agent": agent,
         "run": step.run,
         "attempt": step.attempt,
         "worker": step.runner,
-        "number": made.number,
-        "from": made.before,
-        "state": made.after,
-        "at": made.at.isoformat(),
+        "number": transition.number,
+        "from": transition.before,
+        "state": transition.after,
+        "at": transition.at.isoformat(),
         "seconds": None if seconds is None else round(seconds, 6),
         "open": duration_of.open,
-        "detail": dict(made.detail),
+        "detail": dict(transition.detail),
     }
     return json.dumps(fields, ensure_ascii=False)
 
@@ -82,18 +82,18 @@ def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _show(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
     with operator_store(context, agent) as (_, store, keys):
-        found = store.run(read_steps(keys, task_id))
-    if found is None or agent not in (None, found.agent):
+        steps = store.run(read_steps(keys, task_id))
+    if steps is None or agent not in (None, steps.agent):
         raise click.ClickException(f"no task {task_id}" + (f" of {agent}" if agent else ""))
-    durations = list(step_durations(found))
+    durations = list(step_durations(steps))
     if as_lines:
-        for one in durations:
-            click.echo(_json_line(one, task_id, found.agent))
+        for duration in durations:
+            click.echo(_json_line(duration, task_id, steps.agent))
         return
-    version = f", version {found.version}" if found.version else ""
-    click.echo(f"task {task_id} ({found.agent}{version}, context {found.context_id}): {state_name(found.state)}")
+    version = f", version {steps.version}" if steps.version else ""
+    click.echo(f"task {task_id} ({steps.agent}{version}, context {steps.context_id}): {state_name(steps.state)}")
     if not durations:
         click.echo("no step is recorded yet: no run has begun, or one has just begun")
         return
-    for line in table(HEADING, [_cells(one) for one in durations]):
+    for line in table(HEADING, [_cells(duration) for duration in durations]):
         click.echo(line)

@@ -1,4 +1,4 @@
-"""``celery -A … a2a list --all``: tasks of all callers, from the store."""
+"""``celery -A … a2a list --all``: lists the tasks of all callers, from the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from ...store.admin.scan import TaskSummary, all_tasks
+from ...store.admin.scan import TaskSummary, all_tasks, tasks_in
+from ...store.tasks.schedules import schedule_indexes, skipped_ticks
 from ..output import state_name, table
 from .selection import Selection, operator_store, refuse_filters, selecting
 
@@ -27,27 +28,31 @@ OF_AN_OPERATOR = ("tenant", "owner", "since", "until", "begun")
 def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option --all to ``list``. With this option, the command reads the store instead of calling a gateway."""
 
-    def run(context: click.Context, /, all_callers: bool, **rest: Any) -> Any:
-        if all_callers:
-            refuse_gateway_options("--all", rest)
-            return _show(context, Selection.from_options(rest), rest["limit"], rest["as_lines"])
+    def run(context: click.Context, /, all_callers: bool, schedule: str | None, **rest: Any) -> Any:
+        if all_callers or schedule is not None:
+            refuse_gateway_options("--all" if schedule is None else "--schedule", rest)
+            return _show(context, Selection.from_options(rest), schedule, rest["limit"], rest["as_lines"])
         refuse_filters("--all or --stuck", rest, OF_AN_OPERATOR)
         return command(**{name: value for name, value in rest.items() if name not in OF_AN_OPERATOR})
 
+    schedule_option = click.option(
+        "--schedule", help="List the tasks of this schedule and its skipped ticks, from the store, for operators."
+    )
     callback = selecting(*OF_AN_OPERATOR)(click.pass_context(update_wrapper(run, command)))
-    return click.option(
+    all_option = click.option(
         "--all",
         "all_callers",
         is_flag=True,
         help="List the tasks of all callers, for operators. Reads A2A_STORE_URL; needs no gateway.",
-    )(callback)
+    )
+    return all_option(schedule_option(callback))
 
 
 def refuse_gateway_options(mode: str, options: dict[str, Any]) -> None:
     """Refuse options that apply only to a gateway.
 
     Raises:
-        click.UsageError: One of these options is set.
+        click.UsageError: One of the gateway options is set.
     """
     for name, option in OF_A_GATEWAY.items():
         if options[name]:
@@ -55,7 +60,7 @@ def refuse_gateway_options(mode: str, options: dict[str, Any]) -> None:
 
 
 def task_fields(task: TaskSummary) -> dict[str, Any]:
-    """Return a task's ownership and state for scripts, without its content."""
+    """Return a task's owner and state as JSON data for scripts. The content is omitted."""
     return {
         "task": task.ref.task_id,
         "agent": task.agent,
@@ -91,20 +96,36 @@ def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:
     return table([name for name, _ in columns], [[cell(task) for _, cell in columns] for task in tasks])
 
 
-def _show(context: click.Context, wanted: Selection, limit: int, as_lines: bool) -> None:
-    with operator_store(context, None) as (found, store, keys):
-        pattern = keys.indexes(wanted.scope, wanted.context_id)
-        times = {"not_before_us": wanted.since_us, "not_after_us": wanted.until_us}
-        found_tasks = all_tasks(store, keys, pattern, wanted.states, **times)
-        tasks = list(islice((task for task in found_tasks if wanted.has_begun(task)), limit + 1))
-        if not tasks and wanted.agent is not None and wanted.agent not in found.agents:
+def _show(context: click.Context, selection: Selection, schedule: str | None, limit: int, as_lines: bool) -> None:
+    skipped: list[datetime] = []
+    with operator_store(context, None) as (a2a, store, keys):
+        times = {"not_before_us": selection.since_us, "not_after_us": selection.until_us}
+        if schedule is None:
+            pattern = keys.indexes(selection.scope, selection.context_id)
+            matching = (
+                task for task in all_tasks(store, keys, pattern, selection.states, **times) if selection.has_begun(task)
+            )
+        else:
+            names = schedule_indexes(keys, schedule)
+            matching = (task for task in tasks_in(store, keys, names, selection.states, **times) if task in selection)
+            skipped = [at for at in store.run(skipped_ticks(keys, schedule)) if selection.has_tick(at)]
+        tasks = list(islice(matching, limit + 1))
+        if not tasks and selection.agent is not None and selection.agent not in a2a.agents:
             raise click.ClickException(
-                f"this app has no agent {wanted.agent!r}, and no stored task belongs to such an agent"
+                f"this app has no agent {selection.agent!r}, and no stored task belongs to such an agent"
             )
     if as_lines:
         for task in tasks[:limit]:
             click.echo(json.dumps(task_fields(task), ensure_ascii=False))
+        for at in skipped[:limit]:
+            click.echo(json.dumps({"task": None, "schedule": schedule, "skippedTick": at.isoformat()}))
         return
+    _show_lines(tasks, limit)
+    for at in skipped[:limit]:
+        click.echo(f"skipped: the tick at {at:%Y-%m-%d %H:%M:%S} (UTC)")
+
+
+def _show_lines(tasks: Sequence[TaskSummary], limit: int) -> None:
     if not tasks:
         click.echo("no task matches")
         return

@@ -1,4 +1,4 @@
-"""``celery -A … a2a migrate``: migrate the store to the schema of this release, or detach the archive."""
+"""``celery -A … a2a migrate``: migrates the store to the schema of this release, and can detach the archive."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ...dispatch import worker_reports
 from ...errors import ConfigError, StoreUnavailable
 from ...store import Keys, SyncStore
 from ...store.admin.archiving import read_archive_state, update_archive_backlog
-from ...store.admin.schema import SCHEMA, open_store, pending, require_compatible
+from ...store.admin.schema import SCHEMA, count_pages, open_store, pending, require_compatible
 from ...store.admin.schema import migrate as carry_out
 from ...store.admin.start_check import watchers
 from ..app_loader import load_configured_a2a
+from ..output import Progress
 
 
 @click.command()
@@ -33,12 +34,12 @@ def migrate(context: click.Context, dry_run: bool, without_archive: bool, timeou
     First stop the gateways, workers and watchers of the older release. Start the new release afterwards. An interrupted
     migration can be run again, and concurrent migrations are harmless.
     """
-    found = load_configured_a2a(context)
-    store, keys = SyncStore(found.settings.store_url), Keys(found.settings.key_prefix)
+    a2a = load_configured_a2a(context)
+    store, keys = SyncStore(a2a.settings.store_url), Keys(a2a.settings.key_prefix)
     try:
-        _to_this_release(found, store, keys, dry_run, timeout)
+        _to_this_release(a2a, store, keys, dry_run, timeout)
         if without_archive:
-            _without_archive(found, store, keys, dry_run)
+            _without_archive(a2a, store, keys, dry_run)
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
     except StoreUnavailable as e:
@@ -47,7 +48,7 @@ def migrate(context: click.Context, dry_run: bool, without_archive: bool, timeou
         store.close()
 
 
-def _to_this_release(found: A2A, store: SyncStore, keys: Keys, dry_run: bool, timeout: float) -> None:
+def _to_this_release(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool, timeout: float) -> None:
     schema = open_store(store, keys, stamp=not dry_run).schema
     steps = pending(schema)
     if schema > SCHEMA:
@@ -55,39 +56,42 @@ def _to_this_release(found: A2A, store: SyncStore, keys: Keys, dry_run: bool, ti
     if not steps:
         click.echo(f"The store has schema {schema}, as this release needs it: nothing to do.")
         return
-    older = [] if dry_run else list(_older(found, store, keys, timeout))
+    older = [] if dry_run else list(_older(a2a, store, keys, timeout))
     if older:
         raise click.ClickException(
             f"processes of an older release are running: {', '.join(older)}. Stop them, and all gateways, which this "
             "command cannot detect. A stopped watcher is listed for another 20 seconds"
         )
     for step in steps:
-        changed = carry_out(store, keys, step, schema, dry_run=dry_run)
+        with Progress(f"Schema {step.to}", count_pages(store)) as progress:
+            changed = carry_out(store, keys, step, schema, dry_run=dry_run, on_page=progress.advance)
         schema = step.to
         click.echo(f"Schema {step.to} {step.does}: {changed} records {'would be' if dry_run else 'were'} changed.")
 
 
-def _older(found: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
-    """Yield the running processes of other releases, which report a different schema or none."""
+def _older(a2a: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
+    """Yield the running processes that report a different schema or none, and therefore belong to other releases."""
     for watcher in (json.loads(stored) for stored in store.run(watchers(keys))):
         if watcher.get("schema") != SCHEMA:
             yield f"watcher {watcher['watcher']}"
-    for node, report in sorted(worker_reports(found.celery, timeout).items()):
+    for node, report in sorted(worker_reports(a2a.celery, timeout).items()):
         if "pool" in report and report.get("schema") != SCHEMA:
             yield f"worker {node}"
 
 
-def _without_archive(found: A2A, store: SyncStore, keys: Keys, dry_run: bool) -> None:
-    if found.settings.archive_url is not None:
+def _without_archive(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool) -> None:
+    if a2a.settings.archive_url is not None:
         raise ConfigError(
             "a2a_archive_url is set here, so processes would turn the archive on again: unset it everywhere"
         )
     state = store.run(read_archive_state(keys, give_up=not dry_run))
     cursor, changed = "0", state.waiting + state.refused if dry_run else 0
-    while not dry_run:
-        cursor, more = store.run(update_archive_backlog(keys, cursor))
-        changed += more
-        if cursor == "0":
-            break
-    how = "would expire" if dry_run else "expire"
-    click.echo(f"No archive: {changed} ended tasks {how} {found.settings.retention} seconds from now.")
+    with Progress("Archive", state.waiting + state.refused) as progress:
+        while not dry_run:
+            cursor, more = store.run(update_archive_backlog(keys, cursor))
+            changed += more
+            progress.advance(more)
+            if cursor == "0":
+                break
+    effect = "would expire" if dry_run else "expire"
+    click.echo(f"No archive: {changed} ended tasks {effect} {a2a.settings.retention} seconds from now.")

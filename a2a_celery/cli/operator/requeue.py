@@ -19,16 +19,21 @@ from ...store.admin.scan import TaskSummary, listed
 from ...store.runs.commands import RunRef, mark_published
 from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from ...store.tasks.results import Ended, Missing
-from ..output import state_name, table
+from ..completion import complete_dead_letter
+from ..output import Progress, state_name, table
 from .selection import Selection, operator_store, selecting
 
 
 @dataclass(frozen=True, slots=True)
 class RequeueResult:
-    """Result of requeuing a dead letter as the task `new`.
+    """Result of requeuing a dead letter.
 
-    `published` is True if the broker has accepted the run, and None if the dead letter was already requeued. A
-    `blocked` run waits for earlier runs of its context.
+    Attributes:
+        dead: Id of the dead letter's task.
+        new: Id of the new task.
+        published: True if the broker has accepted the run, False if a watcher publishes the run later, or None if the
+            dead letter was already requeued.
+        blocked: True if the run waits for earlier runs of its context.
     """
 
     dead: str
@@ -61,10 +66,10 @@ class NotRequeued(Exception):
 
 
 @click.command()
-@click.argument("tasks", metavar="[TASK]...", nargs=-1)
+@click.argument("tasks", metavar="[TASK]...", nargs=-1, shell_complete=complete_dead_letter)
 @click.option("--all", "everything", is_flag=True, help="Requeue all dead letters, or those that match the filters.")
 @selecting("agent", "tenant", "owner", "context_id", "since", "until")
-@click.option("--limit", type=click.IntRange(min=1), help="The largest number, the oldest first.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of dead letters, oldest first.")
 @click.option(
     "--from-start",
     is_flag=True,
@@ -85,31 +90,32 @@ def requeue(
     """Requeue tasks whose worker was lost, or list them.
 
     Without TASK or --all, list the dead letters: tasks that FAILED because their worker was lost, or because their
-    agent's code did not fit the durable steps that it had recorded. Requeuing sends the
-    message of a dead letter again, as a new task of the same caller in the same context. The old task stays FAILED; the
-    new task refers to it.
+    agent's code did not fit the durable steps that it had recorded. Requeuing sends the message of a dead letter again,
+    as a new task of the same caller in the same context. The old task stays FAILED; the new task refers to it.
     """
-    wanted = Selection.from_options(options)
+    selection = Selection.from_options(options)
     if from_start and not (tasks or everything):
         raise click.UsageError("--from-start needs TASKs or --all")
-    if tasks and (everything or limit is not None or wanted != Selection()):
+    if tasks and (everything or limit is not None or selection != Selection()):
         raise click.UsageError("pass TASKs, or --all with filters, but not both")
-    with operator_store(context, wanted.agent) as (found, store, keys):
+    with operator_store(context, selection.agent) as (a2a, store, keys):
         if not tasks:
-            summaries = dead_letters(store, keys, wanted)[:limit]
+            summaries = dead_letters(store, keys, selection)[:limit]
             if not everything:
                 _show(summaries, as_lines)
                 return
-            tasks = tuple(dead_letter.ref.task_id for dead_letter in summaries)
+            tasks = tuple(summary.ref.task_id for summary in summaries)
         failed = False
-        requeuer = Requeuer(found, store, keys, from_start=from_start)
-        for task_id in tasks:
-            try:
-                done = requeuer.requeue(task_id)
-                click.echo(done.as_json() if as_lines else done.line())
-            except NotRequeued as e:
-                failed = True
-                click.echo(f"Error: {e}", err=True)
+        requeuer = Requeuer(a2a, store, keys, from_start=from_start)
+        with Progress("Requeuing", len(tasks)) as progress:
+            for task_id in tasks:
+                try:
+                    result = requeuer.requeue(task_id)
+                    progress.echo(result.as_json() if as_lines else result.line())
+                except NotRequeued as e:
+                    failed = True
+                    progress.echo(f"Error: {e}", err=True)
+                progress.advance()
         if not tasks and not as_lines:
             click.echo("no dead letters")
     context.exit(int(failed))
@@ -118,13 +124,13 @@ def requeue(
 class Requeuer:
     """Requeuer of dead letters, one at a time."""
 
-    def __init__(self, found: A2A, store: SyncStore, keys: Keys, *, from_start: bool = False) -> None:
-        self._found = found
+    def __init__(self, a2a: A2A, store: SyncStore, keys: Keys, *, from_start: bool = False) -> None:
+        self._a2a = a2a
         self._store = store
         self._keys = keys
         self._from_start = from_start
-        options = {name: agent.options for name, agent in found.agents.items()}
-        self._publisher = Publisher(found.celery, options, found.settings.key_prefix)
+        options = {name: agent.options for name, agent in a2a.agents.items()}
+        self._publisher = Publisher(a2a.celery, options, a2a.settings.key_prefix)
         self._broker_unavailable = False
 
     def requeue(self, task_id: str) -> RequeueResult:
@@ -156,38 +162,42 @@ class Requeuer:
                     )
 
     def _resubmit(self, dead_letter: DeadLetter) -> RequeueResult | None:
-        """Return the new task, or None if another operator has already created it."""
+        """Return the result with the new task, or None if another operator has already requeued the dead letter.
+
+        Raises:
+            NotRequeued: This app does not have the agent of the dead letter.
+        """
         dead = dead_letter.task.id
-        if dead_letter.agent not in self._found.agents:
-            here = ", ".join(self._found.agents)
+        if dead_letter.agent not in self._a2a.agents:
+            names = ", ".join(self._a2a.agents)
             raise NotRequeued(
-                f"task {dead} is of the agent {dead_letter.agent!r}, this app has {here}: name its app with -A"
+                f"task {dead} is of the agent {dead_letter.agent!r}, this app has {names}: name its app with -A"
             )
         options = RunOptions.from_json(dead_letter.options).resubmitted()
         new = str(uuid4())
-        retention = self._found.settings.retention
+        retention = self._a2a.settings.retention
         stored = options.to_json()
-        made = self._store.run(
+        reply = self._store.run(
             requeue_task(self._keys, dead_letter, new, retention=retention, options=stored, from_start=self._from_start)
         )
-        if made == "gone":
+        if reply == "gone":
             return None
-        if made == "blocked" or self._broker_unavailable:
-            return RequeueResult(dead, new, published=False, blocked=made == "blocked")
+        if reply == "blocked" or self._broker_unavailable:
+            return RequeueResult(dead, new, published=False, blocked=reply == "blocked")
         try:
             self._publisher.publish(dead_letter.agent, new, 1, stored)
         except BrokerUnavailable:
             self._broker_unavailable = True  # do not wait for the broker a second time
             return RequeueResult(dead, new, published=False)
-        again_us = options.republish_in(datetime.now(UTC), self._found.settings)
+        again_us = options.republish_in(datetime.now(UTC), self._a2a.settings)
         self._store.run(mark_published(self._keys, RunRef(new, 1), again_us=again_us))
         return RequeueResult(dead, new, published=True)
 
 
-def dead_letters(store: SyncStore, keys: Keys, wanted: Selection) -> list[TaskSummary]:
-    """Return the dead letters that match `wanted`, oldest first."""
-    found = (dead_letter for dead_letter in listed(store, keys, keys.dead_letters) if dead_letter in wanted)
-    return sorted(found, key=lambda dead_letter: dead_letter.since_us)
+def dead_letters(store: SyncStore, keys: Keys, selection: Selection) -> list[TaskSummary]:
+    """Return the dead letters that match `selection`, oldest first."""
+    matching = (summary for summary in listed(store, keys, keys.dead_letters) if summary in selection)
+    return sorted(matching, key=lambda summary: summary.since_us)
 
 
 def _show(summaries: list[TaskSummary], as_lines: bool) -> None:
@@ -204,19 +214,19 @@ def _text_lines(summaries: list[TaskSummary]) -> Iterator[str]:
     yield "run one again: a2a requeue TASK; all of them: a2a requeue --all"
 
 
-def _json_line(dead_letter: TaskSummary) -> str:
+def _json_line(summary: TaskSummary) -> str:
     fields: dict[str, Any] = {
-        "task": dead_letter.ref.task_id,
-        "agent": dead_letter.agent,
-        "tenant": dead_letter.scope.tenant,
-        "owner": dead_letter.scope.owner,
-        "attempts": dead_letter.attempt,
-        "maxAttempts": dead_letter.max_attempts,
-        "failedAt": _time(dead_letter).replace(" ", "T") + "Z",
-        "contextId": dead_letter.context_id,
+        "task": summary.ref.task_id,
+        "agent": summary.agent,
+        "tenant": summary.scope.tenant,
+        "owner": summary.scope.owner,
+        "attempts": summary.attempt,
+        "maxAttempts": summary.max_attempts,
+        "failedAt": _time(summary).replace(" ", "T") + "Z",
+        "contextId": summary.context_id,
     }
     return json.dumps(fields, ensure_ascii=False)
 
 
-def _time(dead_letter: TaskSummary) -> str:
-    return datetime.fromtimestamp(dead_letter.since_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _time(summary: TaskSummary) -> str:
+    return datetime.fromtimestamp(summary.since_us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

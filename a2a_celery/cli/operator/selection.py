@@ -20,6 +20,7 @@ from ...store.admin.scan import TaskSummary
 from ...store.admin.schema import open_store, require_compatible
 from ...store.blobs.blob_store import blobs_of
 from ..app_loader import load_configured_a2a
+from ..completion import complete_agent
 from ..output import STATE_PREFIX
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,10 +43,10 @@ class When(click.ParamType[datetime]):
         try:
             if unit in AGE_UNITS:
                 return datetime.now(UTC) - timedelta(seconds=float(number) * AGE_UNITS[unit])
-            found = datetime.fromisoformat(value)
+            time = datetime.fromisoformat(value)
         except (ValueError, OverflowError):
             self.fail(f"{value!r}: write 2030-01-31T12:00 (UTC), or how long ago: 90s, 15m, 2h, 7d", param, ctx)
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Selection:
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Selection:
-        """Remove the filters from the options of a command and return them."""
+        """Remove the filters from the options of a command, and return the selection."""
         return cls(**{f.name: options.pop(f.name, None) for f in fields(cls)})
 
     @property
@@ -72,9 +73,9 @@ class Selection:
 
     @property
     def states(self) -> frozenset[TaskState]:
-        """States that match the filters."""
-        named = STATES if self.state is None else [self.state]
-        return frozenset(cast(TaskState, TaskState.Value(STATE_PREFIX + state.upper())) for state in named)
+        """States that match the filter `state`."""
+        states = STATES if self.state is None else [self.state]
+        return frozenset(cast(TaskState, TaskState.Value(STATE_PREFIX + state.upper())) for state in states)
 
     @property
     def since_us(self) -> int | None:
@@ -85,15 +86,24 @@ class Selection:
         return _microseconds(self.until)
 
     def has_begun(self, task: TaskSummary) -> bool:
-        """Return True if the task matches `begun`, that is, a worker had begun the task's newest run by that time."""
+        """Return True if a worker had begun the task's newest run by the time `begun`, or if `begun` is None."""
         begun_us = _microseconds(self.begun)
         return begun_us is None or 0 < task.claimed_us <= begun_us
 
-    def __contains__(self, task: TaskSummary) -> bool:
-        theirs = (task.agent, task.scope.tenant, task.scope.owner, task.context_id)
-        wanted = (*self.scope, self.context_id)
+    def has_tick(self, at: datetime) -> bool:
+        """Return True if `since` and `until` include a skipped tick of a schedule, and no other filter is set."""
+        of_tasks = (*self.scope, self.context_id, self.state, self.begun)
         return (
-            all(mine in (None, other) for mine, other in zip(wanted, theirs, strict=True))
+            all(value is None for value in of_tasks)
+            and (self.since is None or at >= self.since)
+            and (self.until is None or at <= self.until)
+        )
+
+    def __contains__(self, task: TaskSummary) -> bool:
+        values = (task.agent, task.scope.tenant, task.scope.owner, task.context_id)
+        filters = (*self.scope, self.context_id)
+        return (
+            all(mine in (None, other) for mine, other in zip(filters, values, strict=True))
             and task.state in self.states
             and (self.since_us is None or task.since_us >= self.since_us)
             and (self.until_us is None or task.since_us <= self.until_us)
@@ -106,7 +116,7 @@ def _microseconds(time: datetime | None) -> int | None:
 
 
 OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "agent": ("--agent", {"help": "Only the tasks of this agent."}),
+    "agent": ("--agent", {"shell_complete": complete_agent, "help": "Only the tasks of this agent."}),
     "tenant": ("--tenant", {"help": 'Only the tasks of this tenant; "" for tasks without one.'}),
     "owner": ("--owner", {"help": 'Only the tasks of this caller; "" for tasks without one.'}),
     "context_id": ("--context", {"help": "Only the tasks of this context."}),
@@ -126,8 +136,8 @@ def selecting(*names: str) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         for name in reversed(names):
-            option, how = OPTIONS[name]
-            command = click.option(option, name, default=None, **how)(command)
+            option, option_type = OPTIONS[name]
+            command = click.option(option, name, default=None, **option_type)(command)
         return command
 
     return decorate
@@ -149,18 +159,18 @@ def operator_store(context: click.Context, agent: str | None) -> Iterator[tuple[
     """Open the store, and yield the command's A2A, the store and its keys.
 
     Raises:
-        click.ClickException: The app has no agents or no agent named `agent`, a setting is invalid, or Redis is
-            unavailable or has a different schema.
+        click.ClickException: The app has no A2A or no agent named `agent`, a setting is invalid, the store or the blob
+            store is unavailable, or the store has a different schema.
     """
-    found = load_configured_a2a(context)
-    if agent is not None and agent not in found.agents:
-        raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(found.agents) or 'none'}")
-    settings = found.settings
+    a2a = load_configured_a2a(context)
+    if agent is not None and agent not in a2a.agents:
+        raise click.ClickException(f"no agent {agent!r}; this app has {', '.join(a2a.agents) or 'none'}")
+    settings = a2a.settings
     store = SyncStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
-    keys = Keys(found.settings.key_prefix)
+    keys = Keys(a2a.settings.key_prefix)
     try:
         require_compatible(open_store(store, keys), None)
-        yield found, store, keys
+        yield a2a, store, keys
     except ConfigError as e:
         raise click.ClickException(str(e)) from e
     except BlobsUnavailable as e:

@@ -18,13 +18,14 @@ from ...lifecycle.states import INTERRUPTED, SUBMITTED, TERMINAL, WORKING
 from ...store import Keys, SyncStore
 from ...store.admin.metrics import FleetMetrics, read_metrics
 from ...store.admin.scan import open_tasks
-from ...store.admin.usage import Usage, usage
+from ...store.admin.usage import StoreUsage, usage
 from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
+from ..completion import complete_agent
 from ..output import state_name, table
 from .selection import duration, operator_store
 
 EVERY = 2.0
-"""Seconds between two readings."""
+"""Default number of seconds between two readings."""
 
 CLEAR = "\x1b[H\x1b[2J"
 """Escape sequence that clears the terminal."""
@@ -38,7 +39,7 @@ class Stats:
 
     counted: FleetMetrics
     posts: DeliveryMetrics
-    usage: Usage
+    usage: StoreUsage
     open: Mapping[tuple[str, TaskState], int]
     """Number of tasks that have not ended, by agent and state."""
 
@@ -54,8 +55,8 @@ class Stats:
         """
         counted, posts = store.run(read_metrics(keys)), store.run(delivery_metrics(keys))
         standing = Counter((task.agent, task.state) for task in open_tasks(store, keys))
-        known = dict.fromkeys([*named, *(name for _, name, _ in counted.counts), *(name for name, _ in standing)])
-        shown = tuple(name for name in known if agent in (None, name))
+        names = dict.fromkeys([*named, *(name for _, name, _ in counted.counts), *(name for name, _ in standing)])
+        shown = tuple(name for name in names if agent in (None, name))
         return cls(counted, posts, usage(store, keys), standing, shown)
 
     def as_json(self) -> str:
@@ -101,10 +102,10 @@ class Stats:
             f"{posts.failed} failed"
         )
         if used.used is not None:
-            of = f" of {_size(used.max_memory)}" if used.max_memory else ", without a limit"
-            yield f"store: {_size(used.used)}{of}"
+            of = f" of {shown_size(used.max_memory)}" if used.max_memory else ", without a limit"
+            yield f"store: {shown_size(used.used)}{of}"
         if used.tasks is not None:
-            each = f", {_size(used.bytes_per_task)} each" if used.bytes_per_task else ""
+            each = f", {shown_size(used.bytes_per_task)} each" if used.bytes_per_task else ""
             yield f"tasks stored: about {used.tasks:,}{each}"
         if used.followed is not None:
             yield f"tasks that streams and calls follow now: {used.followed}"
@@ -115,7 +116,7 @@ class Stats:
             "open": {state_name(s).lower(): n for (agent, s), n in sorted(self.open.items()) if agent == name},
             "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
             "ended": {state_name(state).lower(): self._ended(name, state) for state in sorted(TERMINAL)},
-            "lost": {what: n for (agent, what), n in self.counted.counted("lost").items() if agent == name},
+            "lost": {outcome: n for (agent, outcome), n in self.counted.counted("lost").items() if agent == name},
         }
 
     def _cells(self, name: str) -> tuple[str, ...]:
@@ -132,7 +133,7 @@ class Stats:
 
 
 @click.command()
-@click.option("--agent", help="Only this agent.")
+@click.option("--agent", shell_complete=complete_agent, help="Only this agent.")
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.1),
@@ -149,10 +150,10 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
     The number of open tasks is a current value. The numbers of ended tasks and lost runs are totals since the store was
     created.
     """
-    with operator_store(context, agent) as (found, store, keys):
+    with operator_store(context, agent) as (a2a, store, keys):
         try:
             while True:
-                now = Stats.of(store, keys, found.agents, agent)
+                now = Stats.of(store, keys, a2a.agents, agent)
                 if watch is not None and not as_lines and sys.stdout.isatty():
                     click.echo(CLEAR, nl=False)
                 click.echo(now.as_json() if as_lines else "\n".join(now.lines()))
@@ -163,7 +164,8 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
             return
 
 
-def _size(count: float | None) -> str:
+def shown_size(count: float | None) -> str:
+    """Return a number of bytes in its largest unit, such as "1.5 KiB"."""
     size = float(count or 0)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":

@@ -23,12 +23,12 @@ from ...store.admin.scan import open_tasks
 from ...store.log.pages import read_log
 from ...store.runs.release import read_steps
 from ...store.tasks.commands import read_task
-from ..output import as_json, event_line, state_name, task_lines
+from ..output import EventPrinter, as_json, state_name, task_lines
 from .cancel_all import BEYOND_GRACE, Canceller
 from .list_tasks import refuse_gateway_options
 from .selection import operator_store
 
-POLL_INTERVAL = 0.5
+LOG_POLL_INTERVAL = 0.5
 """Seconds between two reads of the log while `tail` follows a task."""
 
 StoredTaskCommand = Callable[[click.Context, str, str | None, bool], None]
@@ -65,34 +65,36 @@ def tail_task(context: click.Context, task_id: str, agent: str | None, as_lines:
     with operator_store(context, agent) as (_, store, keys):
         task, newest = _read(store, keys, task_id, agent)
         _show(task, as_lines)
+        printer = EventPrinter(as_lines=as_lines)
         while True:
             page = store.run(read_log(keys, task_id, newest))
             if page.version == 0:
                 raise _missing(task_id)
             if page.restored:
+                printer.end_line()
                 task, newest = _read(store, keys, task_id, agent)
                 _show(task, as_lines)
             for entry in page.entries:
                 newest = entry.id
                 event = client_event(entry, task_id, task.context_id)
                 if event is not None:
-                    response = stream_response(event)
-                    click.echo(as_json(response) if as_lines else event_line(response))
+                    printer.show(stream_response(event))
             if newest.version >= page.version:
                 if page.state in TERMINAL | INTERRUPTED:
+                    printer.end_line()
                     return
-                sleep(POLL_INTERVAL)
+                sleep(LOG_POLL_INTERVAL)
 
 
 def cancel_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Cancel a task as its client would, and show it when its agent has stopped."""
-    with operator_store(context, agent) as (found, store, keys):
+    """Cancel a task as its client would, and show the task when its agent has stopped or the timeout has passed."""
+    with operator_store(context, agent) as (a2a, store, keys):
         task, _ = _read(store, keys, task_id, agent)
         listed = next((summary for summary in open_tasks(store, keys) if summary.ref.task_id == task_id), None)
         if listed is None:
             raise click.ClickException(f"task {task_id} is {state_name(task.status.state)}: it has ended")
-        timeout = longest_grace(found.agents.values(), found.settings) + BEYOND_GRACE
-        canceller = Canceller(store, keys, Publisher(found.celery, {}), timeout)
+        timeout = longest_grace(a2a.agents.values(), a2a.settings) + BEYOND_GRACE
+        canceller = Canceller(store, keys, Publisher(a2a.celery, {}), timeout)
         [(_, outcome)] = canceller.cancel([listed])
         _show(_read(store, keys, task_id, agent)[0], as_lines)
         if outcome == "running":
@@ -107,10 +109,10 @@ def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tupl
     Raises:
         click.ClickException: There is no such task, or it does not belong to `agent`.
     """
-    found, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
-    if found is None or steps is None or agent not in (None, steps.agent):
+    stored, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
+    if stored is None or steps is None or agent not in (None, steps.agent):
         raise _missing(task_id)
-    return found
+    return stored
 
 
 def _missing(task_id: str) -> click.ClickException:

@@ -23,8 +23,8 @@ from .selection import Selection, duration, operator_store
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0
-"""Seconds after which a watcher should have recovered an expired lease. A watcher that has just started may need
-longer."""
+"""Seconds after which a watcher should have recovered an expired lease or resumed an overdue task. A watcher that has
+just started may need longer."""
 
 
 class Why(Enum):
@@ -51,7 +51,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Task that has waited for `seconds`."""
+    """Task that has waited for `seconds` because of `why`."""
 
     task: TaskSummary
     why: Why
@@ -95,6 +95,8 @@ def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise click.UsageError("--older-than needs --stuck")
             return command(**rest)
         refuse_gateway_options("--stuck", rest)
+        if rest["schedule"] is not None:
+            raise click.UsageError("--stuck lists the tasks of all schedules: leave out --schedule")
         if rest["state"] is not None:
             raise click.UsageError("--stuck selects the states itself: leave out --state")
         seconds = OLDER_THAN if older_than is None else older_than
@@ -121,6 +123,8 @@ def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stuck]:
     """Yield the tasks that have waited for longer than `older_than` seconds, in no particular order.
 
+    Expired leases and overdue tasks are yielded after `LAPSED_AFTER` seconds if `older_than` is longer.
+
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
@@ -136,8 +140,8 @@ def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stu
     for task in listed(store, keys, keys.leases):
         if (lapsed := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
             yield Stuck(task, Why.LAPSED, lapsed)
-        elif task.cancel_requested_us is not None and (asked := _seconds(task, task.cancel_requested_us)) > older_than:
-            yield Stuck(task, Why.CANCELING, asked)
+        elif task.cancel_requested_us is not None and (age := _seconds(task, task.cancel_requested_us)) > older_than:
+            yield Stuck(task, Why.CANCELING, age)
     for task in listed(store, keys, keys.suspended):
         if (overdue := _seconds(task, task.score)) > min(older_than, LAPSED_AFTER):
             yield Stuck(task, Why.OVERDUE, overdue)
@@ -152,22 +156,22 @@ def _seconds(task: TaskSummary, since_us: float) -> float:
     return (task.now_us - since_us) / 1_000_000
 
 
-def _show(context: click.Context, wanted: Selection, older_than: float, limit: int, as_lines: bool) -> None:
-    with operator_store(context, wanted.agent) as (_, store, keys):
-        found = [one for one in stuck_tasks(store, keys, older_than) if one.task in wanted]
-    found.sort(key=lambda one: one.seconds, reverse=True)
-    shown = found[:limit]
+def _show(context: click.Context, selection: Selection, older_than: float, limit: int, as_lines: bool) -> None:
+    with operator_store(context, selection.agent) as (_, store, keys):
+        stuck = [task for task in stuck_tasks(store, keys, older_than) if task.task in selection]
+    stuck.sort(key=lambda task: task.seconds, reverse=True)
+    shown = stuck[:limit]
     if as_lines:
-        for one in shown:
-            click.echo(one.as_json())
+        for task in shown:
+            click.echo(task.as_json())
         return
-    if not found:
+    if not stuck:
         click.echo(f"nothing is stuck: no task has waited for longer than {duration(older_than)}")
         return
-    for line in table(HEADING, [one.cells() for one in shown]):
+    for line in table(HEADING, [task.cells() for task in shown]):
         click.echo(line)
-    if len(found) > limit:
-        click.echo(f"… {len(found) - limit} more: --limit")
+    if len(stuck) > limit:
+        click.echo(f"… {len(stuck) - limit} more: --limit")
     for why in Why:
-        if any(one.why is why for one in shown):
+        if any(task.why is why for task in shown):
             click.echo(f"{why.text}: {why.remedy}")

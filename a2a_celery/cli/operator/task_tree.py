@@ -44,7 +44,8 @@ def with_tree_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, str, Relative]]:
-    """Yield the tasks of a family, starting with the first stored ancestor, as (depth, id of the parent, task)."""
+    """Yield the tasks of a family as (depth, parent id, task), starting with the topmost known ancestor, which may no
+    longer be in the store."""
     root = family
     for _ in range(MAX_DEPTH):
         above = None if root.parent is None else store.run(read_family(keys, None, root.parent.task_id))
@@ -58,8 +59,8 @@ def tree(store: SyncStore, keys: Keys, family: Family) -> Iterator[tuple[int, st
     while pending:
         depth, parent_id, task = pending.pop()
         yield depth, parent_id, task
-        found = root if task is root.task else store.run(read_family(keys, None, task.task_id))
-        children = () if found is None else found.children
+        relatives = root if task is root.task else store.run(read_family(keys, None, task.task_id))
+        children = () if relatives is None else relatives.children
         pending += [(depth + 1, task.task_id, child) for child in reversed(children)]
 
 
@@ -81,6 +82,6 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
 
 def _line(depth: int, task: Relative, *, is_named: bool) -> str:
     state = NOT_STORED if task.state is None else state_name(task.state)
-    survives = "" if task.cancels else "  not canceled with its parent"
+    survives = "" if task.cancels else "  not cancelled with its parent"
     agent = f"  {task.agent}" if task.agent else ""
     return f"{'  ' * depth}{task.task_id}{agent}  {state}{survives}{'  <' if is_named and depth else ''}"

@@ -42,12 +42,12 @@ LEVEL_VARIABLE = "A2A_CELERY_LOG_LEVEL"
 
 
 SWITCH_INTERVAL = 0.0001
-"""Seconds that a thread which parses a large body may delay the event loop (the switch interval; Python's default is
-0.005)."""
+"""Switch interval of Python's threads, in seconds. A thread that parses a large body delays the event loop for up to
+one interval. Python's default is 0.005."""
 
 
 def asgi() -> Starlette:
-    """Return the application of one of several gateway processes, each of which imports the Celery app by its name."""
+    """Return the application of one of several gateway processes. Each process imports the Celery app by its name."""
     app = find_app(os.environ[APP_VARIABLE])
     import_modules(app)
     a2a = A2A.of(app)
@@ -66,11 +66,12 @@ def gateway_app(a2a: A2A) -> Starlette:
 
 
 def _trust_proxies(asgi: Starlette) -> Starlette:
-    """Return `asgi` with the scheme and client of each request taken from the proxies in ``FORWARDED_ALLOW_IPS``.
+    """Return `asgi` with a middleware that reads the scheme and client address of a request from the X-Forwarded
+    headers of the proxies in ``FORWARDED_ALLOW_IPS``.
 
     uvicorn's own ``proxy_headers`` are disabled, because they replace the address of the connection before the
-    application sees it. The setting `auth_proxy_networks` needs that address: only the connected peer may vouch for a
-    client certificate, not an address in a header.
+    application sees it. The setting `auth_proxy_networks` needs that address, because only the connected peer may vouch
+    for a client certificate.
     """
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
     asgi.add_middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)
@@ -113,13 +114,14 @@ def _prepend_handler(number: signal.Signals, callback: Callable[[], object]) -> 
 logger = logging.getLogger(__name__)
 
 GRACEFUL = 8
-"""Seconds for open requests at shutdown: the gateway's own limit plus time to send the responses."""
+"""Maximum duration of open requests at shutdown, in seconds: the gateway's own limit plus time to send the
+responses."""
 
 HTTPTOOLS = "a2a_celery.cli.serve.httptools_protocol:BoundedProtocol"
 """uvicorn protocol class based on httptools, used if httptools is installed."""
 
 H11 = "a2a_celery.cli.serve.h11_protocol:BoundedH11Protocol"
-"""uvicorn protocol class based on h11."""
+"""uvicorn protocol class based on h11, used otherwise."""
 
 
 @click.command()
@@ -130,35 +132,45 @@ H11 = "a2a_celery.cli.serve.h11_protocol:BoundedH11Protocol"
 @click.option("--grpc-port", type=int, default=None, help="The port for gRPC. Default: A2A_GRPC_PORT, or no gRPC.")
 @click.option("--workers", default=1, show_default=True, help="Gateway processes that share the port.")
 @click.option("--log-level", default="info", show_default=True)
+@click.option("--access-log/--no-access-log", default=False, show_default=True, help="Log each HTTP request.")
 @click.pass_context
-def gateway(context: click.Context, host: str, port: int, grpc_port: int | None, workers: int, log_level: str) -> None:
+def gateway(
+    context: click.Context,
+    host: str,
+    port: int,
+    grpc_port: int | None,
+    workers: int,
+    log_level: str,
+    access_log: bool,
+) -> None:
     """Serve the agents over A2A."""
     if grpc_port is not None:
         os.environ["A2A_GRPC_PORT"] = str(grpc_port)
     if context.get_parameter_source("host") is not ParameterSource.DEFAULT:
         os.environ["A2A_GRPC_HOST"] = host
-    found = load_configured_a2a(context)
-    set_up(log_level, found.settings.log_format)
-    _check_store(found.settings)
-    _warn_of_open_gateway(host, found.settings)
-    # At shutdown, streams close at once, and clients resume them with Last-Event-ID. For other requests, see
-    # `gateway_app`.
+    a2a = load_configured_a2a(context)
+    set_up(log_level, a2a.settings.log_format)
+    _check_store(a2a.settings)
+    _warn_of_open_gateway(host, a2a.settings)
+    # At shutdown, streams close at once, and clients resume them with Last-Event-ID. See also
+    # `_begin_shutdown_on_signals`.
     options: dict[str, Any] = {
         "host": host,
         "port": port,
         "log_level": log_level,
         "log_config": None,
-        "loop": "auto" if found.settings.uvloop else "asyncio",
+        "access_log": access_log,
+        "loop": "auto" if a2a.settings.uvloop else "asyncio",
         "http": HTTPTOOLS if find_spec("httptools") else H11,
         "server_header": False,  # do not disclose the server
         "timeout_graceful_shutdown": GRACEFUL,
-        "proxy_headers": False,  # see `gateway_app`
+        "proxy_headers": False,  # see `_trust_proxies`
         # longer than proxies keep idle connections, so that the proxy is the side that closes them
         "timeout_keep_alive": 75,
     }
     if workers == 1:
         try:
-            asgi = gateway_app(found)
+            asgi = gateway_app(a2a)
         except ConfigError as e:
             raise click.ClickException(str(e)) from e
         uvicorn.run(asgi, **options)
@@ -177,7 +189,8 @@ def _warn_of_open_gateway(host: str, settings: Settings) -> None:
 
 
 def _check_store(settings: Settings) -> None:
-    """Check the store before uvicorn starts, so that an error is printed as one line."""
+    """Check the authentication settings and the store before uvicorn starts, so that an error is printed as one
+    line."""
 
     async def check() -> None:
         store, keys = AsyncStore(settings.store_url), Keys(settings.key_prefix)
@@ -197,7 +210,8 @@ def _check_store(settings: Settings) -> None:
 
 @contextmanager
 def shared_metrics_folder() -> Iterator[None]:
-    """Share a metrics folder with child processes. The processes share a port, so a scrape may reach any of them."""
+    """Share a metrics folder with child processes. All processes listen on one port, so a scrape may reach any of
+    them."""
     if FOLDER in os.environ:  # set by the environment, and therefore not removed here
         yield
         return

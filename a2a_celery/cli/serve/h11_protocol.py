@@ -1,4 +1,4 @@
-"""Time limit for the headers of a request, for uvicorn's protocol classes. uvicorn itself sets no limit."""
+"""Time limit for request headers in uvicorn's protocol classes. uvicorn itself has no such limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class HeadTimeout:
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Parse `data`, then start or stop the timer."""
+        """Parse `data`. The timer starts with the first byte of a further request and stops at the end of the
+        headers."""
         if self._head_timer is None and self._last_cycle is not None and self._last_cycle.response_complete:
             self._start_timer()
         super().data_received(data)  # type: ignore[misc]

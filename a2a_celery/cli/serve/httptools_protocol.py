@@ -6,8 +6,12 @@ trailers into memory. uvicorn imports this module by name, and only if httptools
 
 from __future__ import annotations
 
+import asyncio
+from random import uniform
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ...gateway.protocol_errors import REFUSAL_DELAY
 from .h11_protocol import HeadTimeout
 
 MAX_FRAMING = 1 << 16
@@ -16,6 +20,9 @@ which they begin.
 
 One read is at most 256 KiB.
 """
+
+MAX_TRAILERS = 100
+"""Maximum trailers of a request."""
 
 
 class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
@@ -26,31 +33,48 @@ class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
     _in_head = False
     _has_progress = False
     _framing = 0
+    _trailers = 0
 
     def data_received(self, data: bytes) -> None:
-        """Parse `data`, which may belong to one or several requests."""
+        """Parse `data`, which may belong to several requests, and close the connection if the current message exceeds
+        `MAX_FRAMING`."""
         self._has_progress = False
         super().data_received(data)
         if self._has_progress or not self._in_message or self.transport.is_closing():
             return
         self._framing += len(data)
         if self._framing > MAX_FRAMING:
-            if self._in_head:
-                self.send_400_response("The request's headers are too large.")
-            else:
-                self.transport.close()  # the response may already have begun
+            self.send_400_response("The request's headers are too large.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Send a 400 response and close the connection. After the headers, the response of the application may have
+        begun: then read no more, and close the connection as late as a refusal is sent, see `REFUSAL_DELAY`."""
+        if self._in_head or not self._in_message:
+            super().send_400_response(msg)
+        else:
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_later(uniform(REFUSAL_DELAY / 2, REFUSAL_DELAY), self.transport.close)
 
     def on_message_begin(self) -> None:
         """Start counting the headers of a request."""
         self._in_message = self._in_head = True
+        self._trailers = 0
         self._progress()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header. Trailers are dropped, because uvicorn would add them to the headers that the application
-        reads."""
+        reads.
+
+        Raises:
+            ValueError: The request has too many trailers. httptools then stops parsing.
+        """
         if self._in_head:
             super().on_header(name, value)
+        else:
+            self._trailers += 1
+            if self._trailers > MAX_TRAILERS:
+                raise ValueError("too many trailers")
 
     def on_headers_complete(self) -> None:
         """Record the end of the headers."""

@@ -1,4 +1,4 @@
-"""``celery -A … a2a watcher``: recover lost runs, publish waiting runs, deliver webhooks."""
+"""``celery -A … a2a watcher``: recovers lost runs, publishes waiting runs and delivers webhooks."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def watcher(
     Run at least one watcher, and preferably two. A watcher recovers runs of lost workers, publishes runs that no worker
     has begun, and delivers webhooks.
     """
-    found = load_configured_a2a(context)
-    set_up(log_level, found.settings.log_format)
+    a2a = load_configured_a2a(context)
+    set_up(log_level, a2a.settings.log_format)
     try:
-        watching = found.watcher()
+        watching = a2a.watcher()
         if metrics_port is not None:
             port = watching.metrics.serve(metrics_host, metrics_port)
             logger.info("metrics at http://%s:%d/metrics", metrics_host, port)

@@ -1,0 +1,82 @@
+"""Saving of the files in an agent's response, for ``--save``. File names come from the agent and are untrusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import count
+from mimetypes import guess_extension
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from a2a.types import Part
+
+from ...client import Result
+
+MAX_STEM = 100
+"""Maximum number of characters of a file name before its suffix."""
+
+MAX_SUFFIX = 16
+
+NOT_IN_NAMES = re.compile(r'[\x00-\x1f\x7f<>:"|?*]')
+
+save_option = click.option(
+    "--save",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write the files of the response to FOLDER. An existing file is never replaced.",
+)
+
+
+def save_files(result: Result, folder: Path) -> None:
+    """Write the files in the artifacts and the message of `result` to `folder`, and report each name on stderr.
+
+    A URL in the response is not downloaded.
+
+    Raises:
+        click.ClickException: A file cannot be written.
+    """
+    for default, part in _files(result):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _new_file(folder / safe_name(part, default)) as file:
+                file.write(part.raw)
+        except OSError as e:
+            raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
+        click.echo(f"saved {file.name} ({len(part.raw)} bytes)", err=True)
+
+
+def safe_name(part: Part, default: str) -> str:
+    """Return the file name for a part: one component of a path, not hidden, and not too long for a file system.
+
+    A part without a file name gets the name `default`, with a suffix for its media type.
+    """
+    given = part.filename or f"{default}{guess_extension(part.media_type) or ''}"
+    last = NOT_IN_NAMES.sub("_", re.split(r"[/\\]", given)[-1]).strip().lstrip(".")
+    name = Path("".join(character for character in last if character.isprintable()) or "file")
+    if len(name.suffix) > MAX_SUFFIX:
+        return name.name[:MAX_STEM]
+    return name.stem[:MAX_STEM] + name.suffix
+
+
+def _files(result: Result) -> Iterator[tuple[str, Part]]:
+    """Yield each file with the default name for a file that has no name."""
+    for artifact in result.artifacts:
+        for part in artifact.parts:
+            if part.HasField("raw"):
+                yield artifact.name or artifact.artifact_id, part
+    for part in result.message.parts if result.message is not None else ():
+        if part.HasField("raw"):
+            yield "file", part
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Create `path`, or if it exists, the first free name of the form ``report-2.pdf``."""
+    for number in count(2):
+        try:
+            return path.open("xb")  # follows no symbolic link
+        except FileExistsError:
+            stem = path.stem if number == 2 else path.stem.removesuffix(f"-{number - 1}")
+            path = path.with_name(f"{stem}-{number}{path.suffix}")
+    raise AssertionError

@@ -1,0 +1,71 @@
+"""Shell completion of agent names and task ids. After an error, nothing is completed, because a prompt cannot show the
+error."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from itertools import islice
+from typing import Any
+
+import click
+from celery.app.utils import find_app
+from click.shell_completion import CompletionItem
+
+from ..app import A2A, import_modules
+from ..store import Keys, SyncStore
+from ..store.admin.scan import listed, open_tasks
+from .output import state_name
+
+MAX_TASKS = 200
+"""Maximum number of tasks that are read."""
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _completer(items: Callable[[A2A], Iterator[CompletionItem]]) -> Completer:
+    """Return a function that completes a parameter. `items` returns the values for the app that ``-A`` names."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        location = context.find_root().params.get("app")
+        if not isinstance(location, str):
+            return []
+        try:
+            # the modules of an app may print
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                app: Any = find_app(location)
+                import_modules(app)
+                return [item for item in items(A2A.of(app)) if item.value.startswith(incomplete)]
+        except Exception:
+            return []
+
+    return complete
+
+
+def _agents(a2a: A2A) -> Iterator[CompletionItem]:
+    for name, agent in a2a.agents.items():
+        yield CompletionItem(name, help=" ".join(agent.card.description.split()))
+
+
+def _open_tasks(a2a: A2A) -> Iterator[CompletionItem]:
+    store = SyncStore(a2a.settings.store_url)
+    try:
+        for task in islice(open_tasks(store, Keys(a2a.settings.key_prefix)), MAX_TASKS):
+            yield CompletionItem(task.ref.task_id, help=f"{state_name(task.state)} {task.agent}")
+    finally:
+        store.close()
+
+
+def _dead_letters(a2a: A2A) -> Iterator[CompletionItem]:
+    store, keys = SyncStore(a2a.settings.store_url), Keys(a2a.settings.key_prefix)
+    try:
+        for task in islice(listed(store, keys, keys.dead_letters), MAX_TASKS):
+            yield CompletionItem(task.ref.task_id, help=task.agent)
+    finally:
+        store.close()
+
+
+complete_agent = _completer(_agents)
+complete_open_task = _completer(_open_tasks)
+complete_dead_letter = _completer(_dead_letters)

@@ -1,0 +1,1 @@
+"""``a2a-celery init``: writes a project to start from."""

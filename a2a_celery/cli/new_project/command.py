@@ -1,0 +1,74 @@
+"""``a2a-celery init``: an app with an agent, its test, and the files to deploy and check it."""
+
+from __future__ import annotations
+
+import keyword
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from ... import __version__
+
+TARGETS = {
+    "agents.py.txt": "{module}.py",
+    "test_agents.py.txt": "test_{module}.py",
+    "pyproject.toml.txt": "pyproject.toml",
+    "requirements.txt": "requirements.txt",
+    "requirements-dev.txt": "requirements-dev.txt",
+    "Dockerfile.txt": "Dockerfile",
+    "compose.yaml.txt": "compose.yaml",
+    "ci.yml.txt": ".github/workflows/ci.yml",
+    "gitignore.txt": ".gitignore",
+    "README.md.txt": "README.md",
+}
+"""Files of the project by the name of their template. The suffix .txt keeps tools from reading templates."""
+
+
+@click.command()
+@click.argument("folder", metavar="NAME", type=click.Path(path_type=Path, file_okay=False))
+def init(folder: Path) -> None:
+    """Write a project to start from into the folder NAME.
+
+    The project has an app with an agent, its test, files for Docker Compose and CI, and a README. The app's module has
+    the name of the folder. A folder that contains files is refused.
+    """
+    module = _module_name(folder)
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise click.ClickException(f"{folder} is not empty: name a new folder")
+        for target, text in project_files(module):
+            path = folder / target
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
+    click.echo(f"wrote {len(TARGETS)} files to {folder}; next, in that folder:")
+    click.echo("  pip install -r requirements-dev.txt && pytest")
+    click.echo(f"  celery -A {module} a2a dev")
+    click.echo('  a2a-celery call http://localhost:8000 "Hi"    # in another terminal')
+
+
+def project_files(module: str) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each file of a project whose app is in `module`."""
+    templates = files(__package__) / "template"
+    for template, target in TARGETS.items():
+        text = (templates / template).read_text(encoding="utf-8")
+        yield target.format(module=module), text.replace("{{module}}", module).replace("{{version}}", __version__)
+
+
+def _module_name(folder: Path) -> str:
+    """Return the name of the app's module.
+
+    Raises:
+        click.BadParameter: A module cannot have this name, or another module has it.
+    """
+    module = folder.resolve().name.replace("-", "_").lower()
+    if not module.isidentifier() or keyword.iskeyword(module):
+        raise click.BadParameter(f"{module!r} is not a name for a Python module", param_hint="NAME")
+    if module in sys.stdlib_module_names or module == "test" or find_spec(module) is not None:
+        raise click.BadParameter(f"{module!r} is the name of an installed Python module", param_hint="NAME")
+    return module

@@ -1,0 +1,408 @@
+"""``celery -A … a2a top``: live view of the fleet, from the store and Celery's remote control."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import sys
+import termios
+import tty
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Event, Thread
+from typing import Any
+
+import click
+from celery import Celery
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...dispatch import worker_reports
+from ...errors import StoreUnavailable
+from ...lifecycle.states import CANCELED, COMPLETED, FAILED, REJECTED
+from ...store import Keys, SyncStore
+from ...store.admin.metrics import FleetMetrics, read_metrics
+from ...store.admin.start_check import server_of
+from ...store.admin.usage import Memory, read_memory
+from ...store.webhooks.deliveries import DeliveryMetrics, delivery_metrics
+from ..doctor.survey import broker_server
+from ..output import state_name, table, truncated
+from .selection import duration, operator_store
+from .stats import shown_size
+
+INTERVAL = 1.0
+"""Seconds between two readings."""
+
+WINDOW = 10
+"""Number of readings over which throughput is averaged."""
+
+REPLY_TIMEOUT = 0.8
+REPORT_TIMEOUT = 3.0
+"""Seconds to wait for the first report of a worker. The worker reads the store before it replies."""
+
+SILENT_FOR = 30.0
+"""Seconds for which a worker that no longer replies is shown."""
+
+QUIT = ("q", "Q", "")
+"""Keys that end the view. An empty text is the end of the input."""
+
+SCREEN, RESTORE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""Escape sequences that switch to the alternate screen without a cursor, and back."""
+
+HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+AGENT_HEADING = ("AGENT", "ENDED/S", "FAILED/S", "OLDEST", "COMPLETED", "FAILED", "CANCELED", "LOST")
+WORKER_HEADING = ("WORKER", "STATE", "ACTIVE", "PREFETCHED", "OTHER", "QUEUES")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Metrics of the store at one time."""
+
+    counted: FleetMetrics
+    posts: DeliveryMetrics
+    memory: Memory | None
+
+    @classmethod
+    def of(cls, store: SyncStore, keys: Keys) -> Reading:
+        """Read the metrics. The cost is independent of the number of tasks.
+
+        Raises:
+            StoreUnavailable: Redis cannot be reached, or refuses the command.
+        """
+        return cls(store.run(read_metrics(keys)), store.run(delivery_metrics(keys)), store.run(read_memory()))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """Work of a worker. `seen` is the monotonic time of its latest reply.
+
+    `state` is "ready", "drained" (some or all of its queues) or "silent".
+    """
+
+    name: str
+    state: str
+    slots: int
+    active: int
+    prefetched: int
+    others: int
+    queues: tuple[str, ...]
+    seen: float
+
+    @classmethod
+    def of(cls, name: str, reply: Mapping[str, Any], seen: float) -> WorkerLoad:
+        """Return the load in a reply to ``a2a_load``."""
+        state = "drained" if reply["drained"] else "ready"
+        numbers = (reply["slots"], reply["active"], reply["prefetched"], reply["others"])
+        return cls(name, state, *numbers, tuple(reply["queues"]), seen)
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells under `WORKER_HEADING`."""
+        counts = (f"{self.active} of {self.slots}", str(self.prefetched), str(self.others))
+        return (self.name, self.state, *counts, " ".join(self.queues))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "worker": self.name,
+            "state": self.state,
+            "slots": self.slots,
+            "active": self.active,
+            "prefetched": self.prefetched,
+            "otherTasks": self.others,
+            "queues": list(self.queues),
+        }
+
+
+class WorkerLoads:
+    """Loads of this deployment's workers. A thread updates the loads, because workers may take a second to reply.
+
+    Attributes:
+        latest: Loads by name of the worker.
+        error: Reason why the workers could not be queried, or "".
+    """
+
+    def __init__(self, app: Celery, store: SyncStore, prefix: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.latest: dict[str, WorkerLoad] = {}
+        self.error = ""
+        self._app = app
+        self._ours = (server_of(store).identity, prefix)
+        self._is_ours: dict[str, bool] = {}
+        self._clock = clock
+
+    def start(self) -> None:
+        """Update the loads in a thread until the process ends."""
+        Thread(target=self._update_forever, name="worker-loads", daemon=True).start()
+
+    def update(self) -> None:
+        """Query all workers once, and set `latest` and `error`."""
+        try:
+            answers = self._app.control.broadcast("a2a_load", reply=True, timeout=REPLY_TIMEOUT) or []
+            replies = {node: reply for answer in answers for node, reply in answer.items() if "slots" in reply}
+            self._recognize([node for node in replies if node not in self._is_ours])
+        except Exception as e:  # kombu raises the exceptions of each transport
+            self.error = f"workers were not asked: {type(e).__name__}"
+            replies = {}
+        else:
+            self.error = ""
+        now = self._clock.monotonic()
+        loads = {node: WorkerLoad.of(node, reply, now) for node, reply in replies.items() if self._is_ours[node]}
+        silent = {
+            name: replace(load, state="silent")
+            for name, load in self.latest.items()
+            if name not in loads and now - load.seen < SILENT_FOR
+        }
+        self.latest = dict(sorted((silent | loads).items()))
+
+    def _recognize(self, nodes: Sequence[str]) -> None:
+        """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix counts as
+        one of them."""
+        if nodes:
+            for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
+                theirs = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
+                self._is_ours[node] = theirs == self._ours or None in theirs
+            for node in nodes:
+                self._is_ours.setdefault(node, True)
+
+    def _update_forever(self) -> None:
+        while True:
+            began = self._clock.monotonic()
+            self.update()
+            remaining = INTERVAL - (self._clock.monotonic() - began)
+            if remaining > 0:
+                Event().wait(remaining)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """View of the fleet. Throughput is measured between the readings `before` and `now`."""
+
+    now: Reading
+    before: Reading
+    agents: Sequence[str]
+    workers: Sequence[WorkerLoad]
+    error: str = ""
+
+    def lines(self, width: int, height: int) -> list[str]:
+        """Return the view as at most `height` lines of at most `width` characters."""
+        summary = [*self._summary(), ""]
+        of_workers = list(table(WORKER_HEADING, [worker.cells() for worker in self.workers], width))
+        if not self.workers:
+            of_workers[1:] = [self.error or "no worker replies"]
+        of_agents = list(table(AGENT_HEADING, [self._agent_cells(name) for name in self._busiest()], width))
+        available = height - len(summary) - 1
+        most_workers = max(available // 2, available - len(of_agents))
+        lines = [*summary, *_cut(of_agents, available - min(most_workers, len(of_workers)), "agents")]
+        return [truncated(line, width) for line in [*lines, "", *_cut(of_workers, most_workers, "workers")]]
+
+    def as_json(self) -> str:
+        """Return one line of JSON."""
+        counted, posts, memory = self.now.counted, self.now.posts, self.now.memory
+        fields = {
+            "at": self._time().isoformat(),
+            "runs": dict(counted.runs),
+            "paused": counted.paused,
+            "deadLetters": counted.dead_letters,
+            "agents": {name: self._agent_fields(name) for name in self.agents},
+            "webhooks": {
+                "waiting": posts.waiting,
+                "dead": posts.dead,
+                "deliveredPerSecond": self._posts_per_second("delivered"),
+                "failedPerSecond": self._posts_per_second("failed"),
+            },
+            "store": {"bytes": memory.used if memory else None, "maxBytes": memory.limit if memory else None},
+            "workers": [worker.as_dict() for worker in self.workers],
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+    def _summary(self) -> Iterator[str]:
+        counted, posts, memory = self.now.counted, self.now.posts, self.now.memory
+        runs, oldest = counted.runs, counted.oldest.values()
+        store = ""
+        if memory is not None:
+            store = f"store {shown_size(memory.used)}" + (f" of {shown_size(memory.limit)}" if memory.limit else "")
+        yield f"{self._time():%Y-%m-%d %H:%M:%S} UTC   {store}".rstrip()
+        waiting = f"{runs['queued']} waiting" + (f" (oldest {duration(max(oldest))})" if oldest else "")
+        yield f"tasks     {waiting}, {runs['running']} running, {runs['suspended']} suspended"
+        others = f"{runs['blocked']} blocked, {runs['delegated']} delegated, {counted.paused} waiting for an answer"
+        yield f"          {others}, {counted.dead_letters} dead letters"
+        states = (COMPLETED, FAILED, CANCELED, REJECTED)
+        yield "ended     " + ", ".join(f"{self._rate(None, s):.1f}/s {state_name(s).lower()}" for s in states)
+        delivered, failed = self._posts_per_second("delivered"), self._posts_per_second("failed")
+        webhooks = f"{posts.waiting} waiting, {posts.dead} given up"
+        yield f"webhooks  {webhooks}, {delivered:.1f}/s delivered, {failed:.1f}/s failed"
+
+    def _time(self) -> datetime:
+        return datetime.fromtimestamp(self.now.counted.now_us // 1_000_000, UTC)
+
+    def _seconds(self) -> float:
+        return (self.now.counted.now_us - self.before.counted.now_us) / 1_000_000
+
+    def _per_second(self, more: int) -> float:
+        seconds = self._seconds()
+        return round(more / seconds, 2) if seconds > 0 else 0.0
+
+    def _rate(self, agent: str | None, *states: int) -> float:
+        """Return the number of tasks that ended per second, of `agent` or of all agents, in `states` or in any
+        state."""
+
+        def total(reading: Reading) -> int:
+            ended = reading.counted.counted("ended").items()
+            wanted = {str(int(state)) for state in states}
+            return sum(n for (name, state), n in ended if agent in (None, name) and (not wanted or state in wanted))
+
+        return self._per_second(total(self.now) - total(self.before))
+
+    def _posts_per_second(self, outcome: str) -> float:
+        return self._per_second(getattr(self.now.posts, outcome) - getattr(self.before.posts, outcome))
+
+    def _ended(self, name: str, state: int) -> int:
+        return self.now.counted.counted("ended").get((name, str(int(state))), 0)
+
+    def _lost(self, name: str) -> int:
+        return sum(n for (agent, _), n in self.now.counted.counted("lost").items() if agent == name)
+
+    def _busiest(self) -> list[str]:
+        oldest = self.now.counted.oldest
+        return sorted(self.agents, key=lambda name: (-self._rate(name), -oldest.get(name, 0.0)))
+
+    def _agent_cells(self, name: str) -> tuple[str, ...]:
+        oldest = self.now.counted.oldest.get(name)
+        rates = (f"{self._rate(name):.1f}", f"{self._rate(name, FAILED):.1f}")
+        ended = (str(self._ended(name, state)) for state in (COMPLETED, FAILED, CANCELED))
+        return (name, *rates, "-" if oldest is None else duration(oldest), *ended, str(self._lost(name)))
+
+    def _agent_fields(self, name: str) -> dict[str, Any]:
+        oldest = self.now.counted.oldest.get(name)
+        states = (COMPLETED, FAILED, CANCELED, REJECTED)
+        return {
+            "endedPerSecond": self._rate(name),
+            "failedPerSecond": self._rate(name, FAILED),
+            "oldestWaitingSeconds": None if oldest is None else round(oldest, 3),
+            "ended": {state_name(state).lower(): self._ended(name, state) for state in states},
+            "lost": self._lost(name),
+        }
+
+
+class Views:
+    """Successive views of a fleet."""
+
+    def __init__(self, read: Callable[[], Reading], agents: Sequence[str], loads: WorkerLoads) -> None:
+        self._read = read
+        self._agents = agents
+        self._loads = loads
+        self._readings: deque[Reading] = deque(maxlen=WINDOW + 1)
+
+    def next(self) -> View:
+        """Read the store, and return the view.
+
+        Raises:
+            StoreUnavailable: Redis cannot be reached, or refuses the command.
+        """
+        now = self._read()
+        self._readings.append(now)
+        known = dict.fromkeys([*self._agents, *(name for _, name, _ in now.counted.counts)])
+        return View(now, self._readings[0], list(known), list(self._loads.latest.values()), self._loads.error)
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Show one view, with the throughput of a second, and exit.")
+@click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per view.")
+@click.pass_context
+def top(context: click.Context, once: bool, as_lines: bool) -> None:
+    """Show a live view of tasks, throughput, webhooks and workers.
+
+    Refreshes each second until q or Ctrl-C. Throughput is the mean of the last 10 seconds. Workers of an older release
+    are not shown.
+    """
+    if not (once or as_lines or (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise click.UsageError("the live view needs a terminal: pass --once or --json")
+    with operator_store(context, None) as (a2a, store, keys):
+        broker = broker_server(a2a.celery)
+        if isinstance(broker, str):
+            raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
+        loads = WorkerLoads(a2a.celery, store, a2a.settings.key_prefix)
+        views = Views(lambda: Reading.of(store, keys), list(a2a.agents), loads)
+        if once:
+            views.next()
+            loads.update()
+            view = views.next()
+            click.echo(view.as_json() if as_lines else "\n".join(view.lines(*_size())))
+            return
+        loads.start()
+        try:
+            if as_lines:
+                print_views(views)
+            else:
+                with keyboard() as wait:
+                    show_views(views, wait)
+        except KeyboardInterrupt:
+            return
+
+
+def print_views(views: Views) -> None:
+    """Print a line of JSON each second."""
+    while True:
+        click.echo(views.next().as_json())
+        Event().wait(INTERVAL)
+
+
+def show_views(views: Views, wait: Callable[[float], str | None]) -> None:
+    """Show views on the terminal until a key of `QUIT` is pressed.
+
+    `wait` returns the key that is pressed within a number of seconds, or None. While the store is unavailable, the last
+    view stays, with the reason.
+    """
+    lines: list[str] = []
+    sys.stdout.write(SCREEN)
+    try:
+        while True:
+            width, height = _size()
+            try:
+                lines = views.next().lines(width, height - 1)
+                lines[0] = truncated(f"{lines[0]}   q quits", width)
+            except StoreUnavailable as e:
+                lines = [truncated(f"store unavailable, trying again: {e}", width), *lines[1:]]
+            sys.stdout.write(HOME + "".join(f"{line}{REST_OF_LINE}\r\n" for line in lines) + REST_OF_SCREEN)
+            sys.stdout.flush()
+            if wait(INTERVAL) in QUIT:
+                return
+    finally:
+        sys.stdout.write(RESTORE)
+        sys.stdout.flush()
+
+
+@contextmanager
+def keyboard() -> Iterator[Callable[[float], str | None]]:
+    """Read single keys from the terminal. Yield a function that waits for a key; see `show_views`. Ctrl-C still
+    interrupts."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def wait(seconds: float) -> str | None:
+        readable, _, _ = select.select([descriptor], [], [], seconds)
+        return os.read(descriptor, 1).decode(errors="replace") if readable else None
+
+    try:
+        tty.setcbreak(descriptor)
+        yield wait
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _size() -> tuple[int, int]:
+    """Return the width and height of the terminal. Without a terminal, return sizes that truncate nothing."""
+    if sys.stdout.isatty():
+        size = shutil.get_terminal_size()
+        return size.columns, size.lines
+    return 10_000, 10_000
+
+
+def _cut(lines: list[str], most: int, what: str) -> list[str]:
+    """Truncate a table to `most` lines. The last line of a truncated table counts the omitted lines."""
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"… {len(lines) - most + 1} more {what}"]
