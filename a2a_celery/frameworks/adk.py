@@ -1,5 +1,5 @@
-"""Session service that stores google-adk sessions with their A2A context, so that ADK's A2A executor runs unmodified on
-any worker."""
+"""Session service that stores google-adk sessions with their A2A contexts. ADK's unmodified A2A executor can then run
+on any worker."""
 
 from __future__ import annotations
 
@@ -30,24 +30,29 @@ from google.genai.types import Content, FinishReason
 from pydantic_core import to_jsonable_python
 
 from ..execution.agents.session import current_session
-from ..lifecycle.states import COMPLETED
-from .conversation import EarlyStops, OpenSteps
+from ..execution.events.steps import Execution, current_execution
+from ..lifecycle.states import COMPLETED, is_interrupted
+from .conversation import MAX_PAUSED, EarlyStops, OpenSteps
 from .recorded_calls import MODEL, TOOL, OpenCalls, RecordedCall
+from .usage import Usage
 
 KEY = "adk"
 """Key of the ADK session in the run's session state."""
+
+PAUSED_USAGE = "adk_usage"
+"""Key of the tokens of interrupted tasks, by their ids, in the run's session state."""
 
 EARLY = frozenset(reason.name.lower() for reason in FinishReason) - {"finish_reason_unspecified", "stop"}
 """ADK finish reasons of models that stopped early."""
 
 OF_MORE = (State.APP_PREFIX, State.USER_PREFIX)
-"""Prefixes of state that ADK shares among conversations."""
+"""Prefixes of the state keys that ADK shares among conversations."""
 
 
 class ContextSessionService(BaseSessionService):
     """ADK session service that stores the session of an A2A context in the session of the run.
 
-    The service requires an agent with ``session=True``. The changes of a turn are stored when the turn pauses or
+    The service requires an agent with ``session=True``. Changes that a turn makes are stored when the turn pauses or
     completes. A turn that fails, is cancelled or is lost leaves the ADK session unchanged. A context has one ADK
     session. State named ``app:…`` or ``user:…`` is refused, because other contexts would share it.
     """
@@ -78,7 +83,7 @@ class ContextSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """Return the session of the context; see BaseSessionService."""
+        """Return the session of the context, or None if it does not exist; see BaseSessionService."""
         saved = _memory().get(KEY)
         if saved is None or (saved["app_name"], saved["user_id"], saved["id"]) != (app_name, user_id, session_id):
             return None
@@ -109,7 +114,7 @@ class ContextSessionService(BaseSessionService):
         return event
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """Return the session of this context. Sessions of other contexts are not visible."""
+        """Return the session of this context, without its events. Sessions of other contexts are not visible."""
         saved = _memory().get(KEY)
         if saved is None or saved["app_name"] != app_name or user_id not in (None, saved["user_id"]):
             return ListSessionsResponse()
@@ -125,9 +130,10 @@ class ExecutionSteps(BasePlugin):
     """ADK plugin that reports model and tool calls as execution steps and records their results.
 
     A later run of the turn receives the recorded results; see `Turn.model_call` and ``docs/frameworks.md``.
+    `token_usage` returns an interceptor that reports tokens.
 
     Args:
-        durable: Record the results. False if the tools have effects in the memory of the process that later calls need.
+        durable: Record the results. False if later calls depend on effects of the tools in the memory of the process.
     """
 
     def __init__(self, *, durable: bool = True) -> None:
@@ -135,6 +141,39 @@ class ExecutionSteps(BasePlugin):
         self._durable = durable
         self._steps = OpenSteps()
         self._calls = OpenCalls()
+        self._usages: WeakKeyDictionary[Execution, Usage] = WeakKeyDictionary()
+
+    def token_usage(self) -> ExecuteInterceptor:
+        """Return an interceptor for ADK's `A2aAgentExecutorConfig` that reports the tokens of a turn.
+
+        The metadata of the final status contains the sums for each model, as ``a2a_celery/usage``. If the agent has a
+        session, the sums include tokens that the turn used before a question.
+        """
+        return ExecuteInterceptor(after_agent=self._report_usage)
+
+    async def _report_usage(self, context: ExecutorContext, last: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
+        execution, session = current_execution(), current_session()
+        paused = {} if session is None else session.state.get(PAUSED_USAGE, {})
+        usage = Usage(paused.pop(last.task_id, None))
+        if execution is not None:
+            usage.add_all(self._usages.pop(execution, Usage()))
+        if not is_interrupted(last.status.state):
+            return usage.apply(last)
+        if session is not None:
+            newest = list(paused.items())[1 - MAX_PAUSED :]
+            session.state[PAUSED_USAGE] = {**dict(newest), last.task_id: usage.by_model}
+        return last
+
+    def _count(self, event: Event) -> None:
+        tokens, execution = event.usage_metadata, current_execution()
+        if tokens is not None and execution is not None:
+            self._usages.setdefault(execution, Usage()).add(
+                event.model_version,
+                inputs=tokens.prompt_token_count,
+                outputs=(tokens.candidates_token_count or 0) + (tokens.thoughts_token_count or 0),
+                cache_reads=tokens.cached_content_token_count,
+                reasoning=tokens.thoughts_token_count,
+            )
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
@@ -160,7 +199,9 @@ class ExecutionSteps(BasePlugin):
         self._calls.drop(_model_key(callback_context))
 
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
-        """Record a complete response of a model, with the changes of all callbacks, before the tools are called."""
+        """Record a complete model response, with the changes of all callbacks, before the tools are called."""
+        if not event.partial:
+            self._count(event)
         call = None if event.partial else self._calls.drop((event.invocation_id, event.author))
         if call is not None and event.content is not None and event.error_code is None:
             response = event.model_dump(mode="json", exclude_none=True, include=set(LlmResponse.model_fields))
@@ -195,13 +236,13 @@ class ExecutionSteps(BasePlugin):
 
 
 def stop_reasons(*, fail_on: Collection[str] = ()) -> ExecuteInterceptor:
-    """Return an interceptor for ADK's `A2aAgentExecutorConfig` that reports why a model stopped early.
+    """Return an interceptor for ADK's `A2aAgentExecutorConfig` that reports the reason why a model stopped early.
 
     The task ends in COMPLETED with ADK's finish reason in lower case ("max_tokens", "safety") as ``stopReason`` in its
     metadata. For the reasons in `fail_on`, the task ends in FAILED.
 
     Raises:
-        ConfigError: `fail_on` contains a reason that ADK does not define.
+        ConfigError: `fail_on` is a string, or contains a reason other than those in `EARLY`.
     """
     early_stops = EarlyStops(fail_on, EARLY)
     finished: WeakKeyDictionary[ExecutorContext, FinishReason | None] = WeakKeyDictionary()
@@ -228,12 +269,12 @@ def _tool_key(context: ToolContext) -> tuple[str, str | None]:
 
 
 def _is_streaming(context: CallbackContext) -> bool:
-    """Return True if the model streams its response, which may then consist of several complete parts."""
+    """Return True if the model streams its response. A streamed response may consist of several complete parts."""
     return context.run_config is not None and context.run_config.streaming_mode.value is not None
 
 
 def _without_ids(contents: list[Content]) -> list[Any]:
-    """Return the data by which model calls are recognized. ADK's ids of function calls differ in each run."""
+    """Return the data by which model calls are recognized. ADK's ids for function calls differ in each run."""
     ids = {"parts": {"__all__": {"function_call": {"id"}, "function_response": {"id"}}}}
     return [content.model_dump(mode="json", exclude_none=True, exclude=ids) for content in contents]
 
@@ -246,7 +287,7 @@ async def _finish(call: RecordedCall, result: dict[str, Any], actions: EventActi
 
 
 def _apply(recorded: EventActions, context: CallbackContext) -> None:
-    """Repeat the changes of the state and the other actions of a recorded call."""
+    """Repeat the state changes and other actions of a recorded call."""
     context.state.update(recorded.state_delta)
     for name in recorded.model_fields_set - {"state_delta"}:
         setattr(context.actions, name, getattr(recorded, name))
@@ -260,7 +301,11 @@ def _memory() -> dict[str, Any]:
 
 
 def _own(state: dict[str, Any]) -> dict[str, Any]:
-    """Return `state` as JSON, without keys that belong to a single invocation."""
+    """Return `state` as JSON data, without keys that belong to a single invocation.
+
+    Raises:
+        ValueError: `state` has a key that is shared with other contexts.
+    """
     foreign = [name for name in state if name.startswith(OF_MORE)]
     if foreign:
         raise ValueError(

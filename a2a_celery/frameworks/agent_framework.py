@@ -1,5 +1,5 @@
-"""Adapter for agents of Microsoft's agent-framework. A tool approval becomes a question to the client, which can be
-answered on any worker.
+"""Adapter for agents of Microsoft's agent-framework. A tool approval becomes a question to the client. Any worker can
+continue the agent with the answer.
 
 The status message has a data part ``{"userInputRequests": […]}`` with each request in agent-framework's format. The
 answer has one data part ``{"type": "function_approval_response", "id": …, "approved": true}`` for each approval. A
@@ -38,6 +38,7 @@ from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
 from .conversation import Conversation, EarlyStops, OpenSteps, data_of
 from .recorded_calls import MODEL, TOOL, RecordedCall
+from .usage import Usage
 
 Updates = ResponseStream[ChatResponseUpdate, ChatResponse[Any]]
 
@@ -50,7 +51,7 @@ DONE = ("stop", "tool_calls")
 NOTHING_WAITS = "The question is no longer open."
 
 CONTROL_FLOW = (MiddlewareFailure, MiddlewareTermination, UserInputRequiredException)
-"""Exceptions of the framework that end a run or ask a question. They are no failures of a tool."""
+"""Exceptions of the framework that end a run or ask a question. They are not tool failures."""
 
 
 def framework_agent(
@@ -61,14 +62,14 @@ def framework_agent(
     The agent's text is streamed. The agent's AgentSession and open requests are stored in the session. A cancel takes
     effect at the agent's next await.
 
-    If the model stops early ("length", "content_filter", or another reason of a provider), the turn ends in COMPLETED
-    with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
+    If the model stops early, for example with the finish reason "length" or "content_filter", the turn ends in
+    COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
-        make: Function that returns the agent, called for every run. The function may return the same agent each time.
+        make: Function that returns the agent. It is called for every run, and may return the same agent each time.
         fail_on: Stop reasons that fail the task.
         durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            the tools have effects in the memory of the process that later calls need.
+            later calls depend on effects of the tools in the memory of the process.
 
     Raises:
         ConfigError: `fail_on` is not a collection of strings.
@@ -83,7 +84,10 @@ def framework_agent(
         contents = _answers(turn, conversation.questions)
         # without an id, the framework drops a message that equals the previous one
         message = Message("user", contents, message_id=str(uuid4()))
-        middleware: list[ChatMiddleware | FunctionMiddleware] = [_ModelCalls(durable), _ToolCalls(turn, durable)]
+        middleware: list[ChatMiddleware | FunctionMiddleware] = [
+            _ModelCalls(durable, conversation.usage),
+            _ToolCalls(turn, durable),
+        ]
         async with agent.run(message, session=session, stream=True, middleware=middleware) as updates:
             async for update in updates:
                 if update.text:
@@ -92,9 +96,9 @@ def framework_agent(
         turn.stop_if_asking()
         if not response.user_input_requests:
             conversation.go_on(session.to_dict())
-            reason = response.finish_reason
-            if reason is not None and reason not in DONE:
-                yield early_stops.event(reason, turn.task_id, turn.context_id)
+            reason = None if response.finish_reason in DONE else response.finish_reason
+            for end in early_stops.final_status(turn, reason, conversation.usage):
+                yield end
             return
         requests = [request.to_dict() for request in response.user_input_requests]
         conversation.pause(session.to_dict(), requests)
@@ -104,16 +108,21 @@ def framework_agent(
 
 
 class _ModelCalls(ChatMiddleware):
-    """Middleware that reports the agent's model calls as execution steps, and records their responses."""
+    """Middleware that reports the agent's model calls as execution steps, records their responses, and counts
+    tokens."""
 
-    def __init__(self, durable: bool) -> None:
+    def __init__(self, durable: bool, usage: Usage) -> None:
         self._durable = durable
+        self._usage = usage
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         call = RecordedCall.begin(MODEL, MODEL, _request(context)) if self._durable and context.stream else None
         if call is not None and call.result is not None:
-            context.result = _recorded_stream(ChatResponse.from_dict(call.result))
+            response: ChatResponse[Any] = ChatResponse.from_dict(call.result)
+            self._count(response)
+            context.result = _recorded_stream(response)
             return
+        context.stream_result_hooks.append(self._count)
         steps = OpenSteps()
         steps.model_call(self, str((context.options or {}).get("model") or ""))
         context.stream_cleanup_hooks.append(lambda: steps.end(self))
@@ -129,14 +138,25 @@ class _ModelCalls(ChatMiddleware):
         if call is not None and isinstance(context.result, ResponseStream):
             context.result = _recording_stream(context.result, call)
 
+    def _count(self, response: ChatResponse[Any]) -> None:
+        tokens = response.usage_details or {}
+        self._usage.add(
+            response.model,
+            inputs=tokens.get("input_token_count"),
+            outputs=tokens.get("output_token_count"),
+            cache_reads=tokens.get("cache_read_input_token_count"),
+            cache_writes=tokens.get("cache_creation_input_token_count"),
+            reasoning=tokens.get("reasoning_output_token_count"),
+        )
+
 
 def _request(context: ChatContext) -> list[Any]:
-    """Return the data by which parallel model calls are recognized. The ids of messages differ in each run."""
+    """Return the data by which parallel model calls are recognized. Message ids differ in each run."""
     return [[message.role, [content.to_dict() for content in message.contents]] for message in context.messages]
 
 
 def _recording_stream(updates: Updates, call: RecordedCall) -> Updates:
-    """Return a stream of `updates` that ends after the response is recorded."""
+    """Return a stream of `updates`. The response is recorded before the stream ends."""
 
     async def recorded() -> AsyncGenerator[ChatResponseUpdate, None]:
         try:
@@ -163,8 +183,8 @@ def _recorded_stream(response: ChatResponse[Any]) -> Updates:
 class _ToolCalls(FunctionMiddleware):
     """Middleware that reports the agent's tool calls as execution steps, and records their results.
 
-    The results of some tools are not recorded, because a later run needs the effect of the call: the tool has asked a
-    question, or has changed the session or the list of tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
+    tool has asked a question, or has changed the session or the list of tools.
     """
 
     def __init__(self, turn: Turn, durable: bool) -> None:
@@ -208,14 +228,14 @@ class _ToolCalls(FunctionMiddleware):
             steps.end(self)
 
     def _state(self, context: FunctionInvocationContext) -> tuple[Any, ...]:
-        """Return what a tool may change other than by its result."""
+        """Return the state that a tool may change in addition to returning a result."""
         session = None if context.session is None else context.session.to_dict()
         sessions = json.dumps([session, self._turn.session.state], default=str)
         return self._turn.question_count, sessions, list(map(id, context.tools or ()))
 
 
 def _dumped_result(result: Any) -> dict[str, Any] | None:
-    """Return the result of a tool as data, or None if it has another form than `FunctionTool.invoke` returns."""
+    """Return a tool's result as data, or None if its type is not the return type of `FunctionTool.invoke`."""
     if isinstance(result, str):
         return {"text": result}
     if isinstance(result, list) and all(isinstance(content, Content) for content in result):
@@ -231,31 +251,33 @@ def _loaded_result(result: dict[str, Any]) -> str | list[Content]:
 
 def _asking(requests: list[dict[str, Any]], why: str = "") -> InputRequired:
     lines = [why] if why else []
-    for one in requests:
-        call = one.get("function_call") or {}
-        lines.append(f"Approve {call.get('name')}({json.dumps(call.get('arguments'))})?" if call else one["type"])
+    for request in requests:
+        call = request.get("function_call") or {}
+        lines.append(f"Approve {call.get('name')}({json.dumps(call.get('arguments'))})?" if call else request["type"])
     return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[new_data_part({"userInputRequests": requests})])
 
 
 def _answers(turn: Turn, requests: list[dict[str, Any]]) -> list[Content]:
-    """Return the answers in the message if approvals are open. Otherwise, return the complete message.
+    """Return the client's decisions on the open approvals. If no approval is open, return the complete message.
 
     Raises:
         InputRequired: The message does not answer every open approval.
         Failed: The message answers an approval that is not open.
     """
-    given = {str(data.get("id")): data.get("approved") for data in data_of(turn.message) if data.get("type") == ANSWER}
-    approvals = {one["id"]: Content.from_dict(one) for one in requests if one["type"] == REQUEST}
+    decisions = {
+        str(item.get("id")): item.get("approved") for item in data_of(turn.message) if item.get("type") == ANSWER
+    }
+    approvals = {request["id"]: Content.from_dict(request) for request in requests if request["type"] == REQUEST}
     if not approvals:
-        if given:
+        if decisions:
             raise Failed(NOTHING_WAITS)
         return _contents(turn)
-    if not given and len(approvals) == 1 and turn.text.strip().lower() in WORDS:
-        given = dict.fromkeys(approvals, WORDS[turn.text.strip().lower()])
-    if given.keys() != approvals.keys() or not all(approved in (True, False) for approved in given.values()):
+    if not decisions and len(approvals) == 1 and turn.text.strip().lower() in WORDS:
+        decisions = dict.fromkeys(approvals, WORDS[turn.text.strip().lower()])
+    if decisions.keys() != approvals.keys() or not all(approved in (True, False) for approved in decisions.values()):
         example = {"type": ANSWER, "id": next(iter(approvals)), "approved": True}
         raise _asking(requests, f"Answer each with a data part like {json.dumps(example)}.")
-    return [approvals[one].to_function_approval_response(bool(approved)) for one, approved in given.items()]
+    return [approvals[request].to_function_approval_response(bool(approved)) for request, approved in decisions.items()]
 
 
 def _contents(turn: Turn) -> list[Content]:

@@ -1,7 +1,7 @@
-"""Question for the decisions on several tool calls that a framework's run waits for.
+"""Questions that ask the client for decisions on a framework's pending tool calls.
 
-The status message has a line for each call, and the JSON Schema of the answer: an object with one value for each call,
-by the id of the call. The gateway refuses an answer that does not fit; see ``lifecycle.questions``.
+The status message has a line for each call, and the JSON Schema of the answer. The answer is an object that maps the id
+of each call to a value. The gateway refuses an answer that does not match the schema; see ``lifecycle.answers``.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ def pending_call(kind: str, call_id: str, tool: str, arguments: Any, details: An
 
 
 def asking(pending: Sequence[dict[str, Any]], reason: str = "") -> InputRequired:
-    """Return the exception that ends the run with a question for all `pending` calls.
+    """Return the exception that ends the run with a question about all `pending` calls.
 
     Args:
-        pending: Questions of `pending_call`.
-        reason: Reason why the last answer was refused.
+        pending: Questions that `pending_call` returned.
+        reason: Reason why the last answer was refused, or "".
     """
-    lines = [one["text"] if len(pending) == 1 else f"{one['id']}: {one['text']}" for one in pending]
+    lines = [call["text"] if len(pending) == 1 else f"{call['id']}: {call['text']}" for call in pending]
     return InputRequired("\n".join([reason, *lines] if reason else lines), parts=[schema_part(_types(pending).schema)])
 
 
 def decisions(turn: Turn, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the client's decisions in the message of the turn, by the ids of the calls.
+    """Return the client's decisions from the message of the turn, keyed by call id.
 
     Raises:
-        InputRequired: The message contains no decision on each call.
+        InputRequired: The message does not contain a valid decision on each call.
     """
     try:
         return _types(pending).parse(turn.message)
@@ -70,10 +70,10 @@ def decisions(turn: Turn, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_late_answer(turn: Turn) -> None:
-    """Check that the message of a task without open questions answers no question of `asking`.
+    """Check that the message does not answer a question of `asking`. Call this function when no question is open.
 
     Raises:
-        Failed: The message follows a question with a schema, whose conversation is no longer stored.
+        Failed: The message answers a question that is no longer stored.
     """
     history = list(turn.task.history)
     earlier = [message for message in history if message.message_id != turn.message.message_id]
@@ -83,5 +83,7 @@ def refuse_late_answer(turn: Turn) -> None:
 
 
 def _types(pending: Sequence[dict[str, Any]]) -> AnswerTypes:
-    questions = {one["id"]: Question(TITLES[one["kind"]].format(one["tool"]), SCHEMAS[one["kind"]]) for one in pending}
+    questions = {
+        item["id"]: Question(TITLES[item["kind"]].format(item["tool"]), SCHEMAS[item["kind"]]) for item in pending
+    }
     return AnswerTypes(questions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Hashable, Iterator
 from typing import Any
 
@@ -15,17 +16,18 @@ from ..lifecycle.execution import ENDS
 from ..lifecycle.outcomes import agent_message
 from ..lifecycle.own_metadata import STOP_REASON, own_metadata
 from ..lifecycle.states import COMPLETED, FAILED
+from .usage import Usage
 
 MAX_PAUSED = 16
-"""Maximum number of interrupted tasks of a context. If there are more, the oldest is dropped, and an answer to it
-fails."""
+"""Maximum number of interrupted tasks whose state a context stores. If there are more, the state of the oldest task is
+dropped, and an answer to its question fails."""
 
 
 class Conversation:
-    """State of a framework's agent, stored in the session of a run as a JSON object of the framework.
+    """State of a framework's agent. The run's session stores the state as a JSON object.
 
     Each interrupted task has its own state, so that turns of other tasks do not come between a question and its answer.
-    The context continues from the turn that ends last.
+    A new task continues from the last completed turn of the context.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -35,7 +37,9 @@ class Conversation:
         self.questions: list[dict[str, Any]] = paused.get("questions", [])
         """Open questions of the task."""
         self.memory: dict[str, Any] | None = paused.get("memory") or self._state.get("memory")
-        """State that was last saved, or None."""
+        """State from which the turn continues, or None if no state is stored."""
+        self.usage = Usage(copy.deepcopy(paused.get("usage", {})))
+        """Tokens of the turn, including those before its open questions."""
 
     def go_on(self, memory: dict[str, Any]) -> None:
         """Store `memory` as the state from which the next turn of the context starts."""
@@ -46,7 +50,7 @@ class Conversation:
         """Store `memory` as the state from which the answer to `questions` continues."""
         paused = self._state.setdefault("paused", {})
         paused.pop(self._task_id, None)
-        paused[self._task_id] = {"memory": memory, "questions": questions}
+        paused[self._task_id] = {"memory": memory, "questions": questions, "usage": self.usage.by_model}
         for oldest in list(paused)[:-MAX_PAUSED]:
             del paused[oldest]
 
@@ -60,8 +64,13 @@ def data_of(message: Message) -> Iterator[dict[str, Any]]:
                 yield data
 
 
+def completed(task_id: str, context_id: str) -> TaskStatusUpdateEvent:
+    """Return the final status of a completed turn."""
+    return TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=TaskStatus(state=COMPLETED))
+
+
 class OpenSteps:
-    """Steps that have begun but not ended, by a key that the framework provides. Outside a run, the methods have no
+    """Registry of unfinished steps, keyed by ids that the framework provides. Outside a run, the methods have no
     effect."""
 
     def __init__(self) -> None:
@@ -86,23 +95,27 @@ class OpenSteps:
             step.__exit__(None, None, None)
 
     def _begin(self, key: Hashable, execution: Execution, step: OpenStep) -> None:
-        over = [one for one, (of, _) in self._open.items() if of.state in ENDS]
-        for one in (key, *over):
-            self.end(one)  # a cancelled agent does not report the end of its steps
+        over = [open_key for open_key, (of, _) in self._open.items() if of.state in ENDS]
+        for open_key in (key, *over):
+            self.end(open_key)  # a cancelled agent does not report the end of its steps
         self._open[key] = execution, step
         step.__enter__()
 
 
 class EarlyStops:
-    """Final status of turns that stopped early: COMPLETED, or FAILED for the reasons in `fail_on`.
+    """Final status of turns that stopped early. The state is COMPLETED, or FAILED for the reasons in `fail_on`.
+
+    Args:
+        fail_on: Stop reasons that fail the task.
+        known: Stop reasons of the framework, or None to allow any string.
 
     Raises:
-        ConfigError: `fail_on` contains a reason that is not in `known`. If `known` is None, any string is allowed.
+        ConfigError: `fail_on` is a string, or contains a reason that is not in `known` or is not a string.
     """
 
     def __init__(self, fail_on: Collection[str], known: Collection[str] | None) -> None:
         reasons = [fail_on] if isinstance(fail_on, str) else fail_on
-        wrong = next((one for one in reasons if not isinstance(one, str) or one not in (known or (one,))), None)
+        wrong = next((item for item in reasons if not isinstance(item, str) or item not in (known or (item,))), None)
         if isinstance(fail_on, str) or wrong is not None:
             choices = f"some of {', '.join(sorted(known))}" if known else "reasons as the framework writes them"
             raise ConfigError(f"fail_on = {fail_on!r}: a list or a set with {choices}")
@@ -110,12 +123,25 @@ class EarlyStops:
 
     def event(self, reason: str, task_id: str, context_id: str) -> TaskStatusUpdateEvent:
         """Return the final status of a turn that stopped for `reason`."""
-        event = TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=TaskStatus(state=COMPLETED))
+        event = completed(task_id, context_id)
         self.apply(event, reason)
         return event
 
+    def final_status(self, turn: Turn, reason: str | None, usage: Usage) -> Iterator[TaskStatusUpdateEvent]:
+        """Yield the final status of a turn, unless the turn has neither a stop reason nor tokens to report.
+
+        Args:
+            turn: The turn.
+            reason: Reason why the turn stopped early, or None.
+            usage: Tokens of the turn.
+        """
+        if reason:
+            yield usage.apply(self.event(reason, turn.task_id, turn.context_id))
+        elif usage.by_model:
+            yield usage.apply(completed(turn.task_id, turn.context_id))
+
     def apply(self, event: TaskStatusUpdateEvent, reason: str) -> None:
-        """Record in `event`, the final status of a turn, that the turn stopped for `reason`."""
+        """Add the stop reason `reason` to `event`, the final status of the turn."""
         event.metadata.update(own_metadata({STOP_REASON: reason}))
         if reason in self._fail_on:
             event.status.state = FAILED

@@ -1,8 +1,9 @@
-"""Adapter for crews of CrewAI. The feedback on a task with ``human_input=True`` becomes a question to the client, which
-can be answered on any worker.
+"""Adapter for crews of CrewAI. A task with ``human_input=True`` asks the client for feedback. Any worker can continue
+the crew with the answer.
 
 The status message has the output of the task as text, and as a data part ``{"taskOutput": {"task", "agent",
-"output"}}``. The answer "yes" accepts the output. Any other text is the feedback, with which the agent works on.
+"output"}}``. The answer "yes", or an answer without text, accepts the output. Any other text is feedback, and the agent
+continues its work.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from a2a.helpers import new_data_part
-from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from crewai import Crew
 from crewai.agents.parser import AgentFinish
 from crewai.core.providers.human_input import AsyncExecutorContext, ExecutorContext, reset_provider, set_provider
@@ -32,8 +33,7 @@ from ..errors import ConfigError, Rejected
 from ..execution.agents.turn import Turn
 from ..lifecycle.events import parts_of
 from ..lifecycle.questions import Question, whole_numbers
-from ..lifecycle.states import COMPLETED
-from .conversation import Conversation, EarlyStops, data_of
+from .conversation import Conversation, EarlyStops, completed, data_of
 from .crewai_calls import CrewCalls, CrewStopped, ModelCall
 
 Event = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
@@ -46,9 +46,6 @@ CHAT_MESSAGES = "crew_chat_messages"
 
 HISTORY = 20
 """Default number of earlier messages that a crew receives."""
-
-USAGE = "crewai_usage_metrics"
-"""Metadata key of the tokens of a turn, in the form of CrewAI's `UsageMetrics`."""
 
 ACCEPTED = ("", "yes")
 """Answers that accept the output of a task, in lower case."""
@@ -73,24 +70,24 @@ def crewai_agent(
 ) -> FrameworkAgent:
     """Return an agent for `A2A.add_agent` that runs a crew of CrewAI.
 
-    The inputs of the crew are ``message``, the text of the client, and the values of its data parts. Inputs that the
-    crew needs and the message lacks are asked for. The earlier messages of the context are added to the description of
-    each task. The text of each task is streamed as an artifact. A cancel takes effect at the next event of the crew: a
-    chunk of a model's text, or the begin or end of a call. A call that emits no events cannot be stopped.
+    The crew's inputs are the message text, as ``message``, and the values of the message's data parts. The client is
+    asked for missing inputs. The earlier messages of the context are added to the description of each task. The text of
+    each task is streamed as an artifact. A cancel takes effect at the crew's next event, such as a text chunk or the
+    start or end of a call. A call that emits no events cannot be stopped.
 
-    If the last call of a model stopped early ("length", "content_filter", or another reason of a provider), the turn
-    ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
+    If the last model call stopped early, for example with the finish reason "length" or "content_filter", the turn ends
+    in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
         crew: Crew, which is copied for each run, or a function that returns a new crew for a run.
         history: Maximum number of earlier messages that the crew receives.
         fail_on: Stop reasons that fail the task.
         durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls need effects of the tools in the memory of the process.
+            later calls depend on effects of the tools in the memory of the process.
 
     Raises:
-        ConfigError: `crew` is no crew and no function, has options that a worker cannot provide, or `fail_on` is not a
-            collection of strings. The crew of a function is checked in each run.
+        ConfigError: `crew` is neither a crew nor a function, or has options that the adapter does not support; or
+            `fail_on` is not a collection of strings. A crew that a function returns is checked in each run.
     """
     early_stops = EarlyStops(fail_on, None)
     if isinstance(crew, Crew):
@@ -149,16 +146,13 @@ class _CrewRun:
         self._stored.go_on({MESSAGES: messages[len(messages) - min(self._history, len(messages)) :]})
 
     def end(self, early_stops: EarlyStops) -> TaskStatusUpdateEvent:
-        """Return the final status of the turn, with its stop reason and its usage of tokens."""
+        """Return the final status of the turn, with its stop reason and token usage."""
         turn, reason = self._turn, self._calls.finish_reason
         if reason and reason.lower() not in DONE:
             end = early_stops.event(reason, turn.task_id, turn.context_id)
         else:
-            status = TaskStatus(state=COMPLETED)
-            end = TaskStatusUpdateEvent(task_id=turn.task_id, context_id=turn.context_id, status=status)
-        if self._calls.usage:
-            end.metadata.update({USAGE: self._calls.usage})
-        return end
+            end = completed(turn.task_id, turn.context_id)
+        return self._calls.usage.apply(end)
 
     async def _work(self, thread: DaemonThreads) -> CrewOutput:
         context = copy_context()
@@ -185,7 +179,7 @@ class _CrewRun:
             reset_provider(token)
 
     def _inputs(self, crew: Crew) -> dict[str, Any]:
-        """Return the inputs of the crew, and ask the client for those that are missing.
+        """Return the crew's inputs. Ask the client for missing inputs.
 
         Raises:
             InputRequired: The client has not sent all inputs yet.
@@ -204,10 +198,10 @@ class _CrewRun:
 
 
 class _TaskArtifacts:
-    """Artifacts of the tasks of a crew, one for each task.
+    """Artifacts of a crew, one for each task.
 
-    The artifact of a task shows the text of its last call of a model, and in the end the output of the task. The ids of
-    the artifacts are the same in each run of a turn.
+    The artifact of a task shows the text of the task's last model call, and finally the task's output. The artifact ids
+    are the same in each run of a turn.
     """
 
     def __init__(self, turn: Turn, send: Callable[[Event], None]) -> None:
@@ -218,7 +212,7 @@ class _TaskArtifacts:
         self._sent: dict[str, tuple[ModelCall, str]] = {}
 
     def begin(self, crew: Crew) -> None:
-        """Name the artifacts of the tasks of a crew."""
+        """Assign an artifact to each task of the crew."""
         for number, task in enumerate(crew.tasks):
             artifact_id = str(uuid5(NAMESPACE_URL, f"{self._turn.message.message_id}/{number}"))
             self._tasks[str(task.id)] = artifact_id, task.name or "response"
@@ -226,7 +220,8 @@ class _TaskArtifacts:
                 self._structured.add(str(task.id))
 
     def add_text(self, call: ModelCall, chunk: str) -> None:
-        """Send the next chunk of text of a model's call. A further call of the model replaces the text of the task."""
+        """Send the next text chunk of a model call. The text of a later call replaces the text of earlier calls of the
+        task."""
         call.text = call.text or chunk
         known_call, sent = self._sent.get(call.task_id, (None, ""))
         if known_call is not call:
@@ -238,8 +233,8 @@ class _TaskArtifacts:
         self._sent[call.task_id] = call, text
 
     def complete(self, task_id: str, output: TaskOutput) -> None:
-        """Send the output of a task, unless its text has been sent."""
-        if task_id not in self._tasks:  # of a task that an agent has delegated
+        """Send the output of a task, unless the output has been streamed."""
+        if task_id not in self._tasks:  # a task that an agent has delegated
             return
         data = output.pydantic or output.json_dict
         content = output.raw if data is None else to_jsonable_python(data)
@@ -253,7 +248,7 @@ class _TaskArtifacts:
 
 
 class _ClientFeedback:
-    """Human input provider of CrewAI that asks the client."""
+    """Human input provider for CrewAI that asks the client."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -263,10 +258,10 @@ class _ClientFeedback:
         return False
 
     def post_setup_messages(self, context: ExecutorContext) -> None:
-        """Change no message."""
+        """Leave the messages unchanged."""
 
     def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
-        """Return the output that the client has accepted. After each feedback, the agent works on.
+        """Return the output that the client has accepted. After each feedback, the agent continues its work.
 
         Raises:
             InputRequired: The client has not answered yet.
@@ -279,7 +274,7 @@ class _ClientFeedback:
         return answer
 
     async def handle_feedback_async(self, formatted_answer: AgentFinish, context: AsyncExecutorContext) -> AgentFinish:
-        """Return the output that the client has accepted, in a thread."""
+        """Call `handle_feedback` in a thread."""
         return await asyncio.to_thread(self.handle_feedback, formatted_answer, context)
 
     def _ask(self, answer: AgentFinish, context: ExecutorContext) -> str:
@@ -341,5 +336,6 @@ def _require_supported(crew: Any) -> None:
 
 
 def _is_local(memory: Any) -> bool:
-    """Return True if a memory is in files of this machine. A storage of CrewAI itself is a name or a path."""
+    """Return True if CrewAI stores `memory` in local files: the default memory (True), or one whose storage is a
+    string."""
     return memory is True or isinstance(getattr(memory, "storage", None), str)

@@ -1,8 +1,8 @@
 """Model and tool calls of a crew as durable steps and as execution steps.
 
-CrewAI makes each call in one of several threads that inherit the context of the run. Models are wrapped, because a hook
-of CrewAI cannot replace a call of a model. Tools are recorded by hooks, which apply to each tool that an agent calls,
-also to those that CrewAI adds.
+CrewAI makes each call in one of several threads, which inherit the context of the run. Models are wrapped, because
+CrewAI's hooks cannot replace a model call. Tool calls are recorded by hooks, which apply to every tool of an agent,
+including the tools that CrewAI adds.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
 from .conversation import OpenSteps
 from .recorded_calls import MODEL, TOOL, RecordedCall
+from .usage import Usage
 
 BLOCKED = False
 """Result of a hook that prevents the execution of a tool."""
 
 
 class CrewStopped(BaseException):
-    """Exception of a hook, which CrewAI would ignore, as a BaseException.
+    """Wrapper for an exception in a hook. The wrapper is a BaseException, because CrewAI ignores every `Exception` of a
+    hook.
 
     Attributes:
-        error: The exception.
+        error: The wrapped exception.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -51,13 +53,13 @@ class CrewStopped(BaseException):
 
 @dataclass(eq=False)
 class ModelCall:
-    """Call of a model that is being made.
+    """Model call in progress.
 
     Attributes:
         task_id: Id of the crew's task, or "".
         text: Text that the model has streamed.
         usage: Token counts by the names of CrewAI's `UsageMetrics`.
-        finish_reason: Reason why the model stopped, as its provider reports it, or "".
+        finish_reason: Finish reason that the provider reports, or "".
     """
 
     task_id: str
@@ -68,11 +70,13 @@ class ModelCall:
 
 @dataclass(eq=False)
 class ToolCall:
-    """Call of a tool between the hooks before and after it.
+    """Tool call in progress, from the hook before the call to the hook after it.
 
     Attributes:
         call: Call in the journal, or None if the result is not recorded.
-        state: State of the run before the call; see `CrewCalls._state`.
+        executing: Context manager of the call; see `RecordedCall.executing`.
+        state: State of the run before the call; see `CrewCalls._state`. None if the result is not recorded.
+        steps: Registry with the execution step of the call.
     """
 
     call: RecordedCall | None
@@ -82,7 +86,7 @@ class ToolCall:
 
 
 MODEL_CALL: ContextVar[ModelCall] = ContextVar("a2a_celery_crewai_model_call")
-"""Call of the current context."""
+"""Model call in progress in the current context."""
 
 
 class CrewCalls:
@@ -95,8 +99,8 @@ class CrewCalls:
         on_output: Function that receives the output of each task of the crew, with the id of the task.
 
     Attributes:
-        usage: Token counts of all calls of the turn, including recorded ones.
-        finish_reason: Reason why the model of the last call stopped, or "".
+        usage: Tokens of all model calls of the turn, including recorded calls.
+        finish_reason: Finish reason of the last model call, or "".
     """
 
     def __init__(
@@ -116,15 +120,15 @@ class CrewCalls:
         self._failed_threads: set[int] = set()
         self._failures: list[tuple[RecordedCall, str]] = []
         self._lock = Lock()
-        self.usage: dict[str, int] = {}
+        self.usage = Usage()
         self.finish_reason = ""
 
     def close(self) -> None:
-        """Stop the crew at its next event, and at its next call of a model or tool."""
+        """Stop the crew at its next event, model call or tool call."""
         self._is_closed = True
 
     def record_models(self, crew: Crew) -> None:
-        """Replace the models of a crew by copies that record their responses. The copies stream their responses."""
+        """Replace the crew's models with copies that stream and record their responses."""
         for agent in {id(agent): agent for agent in [*crew.agents, *(task.agent for task in crew.tasks)]}.values():
             if agent is not None:
                 self._replace_models(agent, "llm", "function_calling_llm")
@@ -160,7 +164,7 @@ class CrewCalls:
     def _recorded_model(self, llm: BaseLLM) -> BaseLLM:
         """Return a copy of a model whose `call` records the response.
 
-        A subclass would have the type of no provider, which CrewAI checks.
+        The copy has the class of its model, because CrewAI recognizes providers by their classes.
         """
         copied = copy(llm)
         if copied.stream is None:
@@ -185,7 +189,7 @@ class CrewCalls:
         request = (llm.model, messages)
         recorded = RecordedCall.begin_blocking(MODEL, MODEL, request) if self._durable else None
         if recorded is not None and recorded.result is not None:
-            return self._replay(model_call, recorded.result, options)
+            return self._replay(llm.model, model_call, recorded.result, options)
         steps, before = OpenSteps(), llm.get_token_usage_summary()
         token = MODEL_CALL.set(model_call)
         steps.model_call(MODEL, llm.model)
@@ -199,7 +203,7 @@ class CrewCalls:
             steps.end(MODEL)
             MODEL_CALL.reset(token)
         usage = model_call.usage or _counts(llm.get_token_usage_summary().delta_since(before))
-        self._count(usage, model_call.finish_reason)
+        self._count(llm.model, usage, model_call.finish_reason)
         dumped = None if recorded is None else _dumped_response(response)
         if recorded is None:
             return response
@@ -209,21 +213,27 @@ class CrewCalls:
         recorded.finish_blocking({"response": dumped, "usage": usage, "finish_reason": model_call.finish_reason})
         return _loaded_response(dumped, options)
 
-    def _replay(self, model_call: ModelCall, recorded: dict[str, Any], options: dict[str, Any]) -> Any:
+    def _replay(self, model: str, model_call: ModelCall, recorded: dict[str, Any], options: dict[str, Any]) -> Any:
         response = _loaded_response(recorded["response"], options)
-        self._count(recorded["usage"], recorded["finish_reason"])
+        self._count(model, recorded["usage"], recorded["finish_reason"])
         if isinstance(response, str) and response:
             self._on_text(model_call, response)
         return response
 
-    def _count(self, usage: dict[str, int], finish_reason: str) -> None:
+    def _count(self, model: str, tokens: dict[str, int], finish_reason: str) -> None:
         with self._lock:
             self.finish_reason = finish_reason
-            for name, count in usage.items():
-                self.usage[name] = self.usage.get(name, 0) + count
+            self.usage.add(
+                model,
+                inputs=tokens.get("prompt_tokens"),
+                outputs=tokens.get("completion_tokens"),
+                cache_reads=tokens.get("cached_prompt_tokens"),
+                cache_writes=tokens.get("cache_creation_tokens"),
+                reasoning=tokens.get("reasoning_tokens"),
+            )
 
     def _on_event(self, source: Any, event: Any) -> None:
-        """Receive an event of CrewAI, in the thread that emits it and before the thread continues."""
+        """Handle a CrewAI event synchronously, in the thread that emits the event."""
         self._raise_if_stopping()
         model_call = MODEL_CALL.get(None)
         match event:
@@ -258,10 +268,10 @@ class CrewCalls:
         return None
 
     def _begin_tool(self, context: ToolCallHookContext) -> RecordedCall | None:
-        """Return the next call of a tool, or None if it is not recorded.
+        """Return the next tool call, or None if the call is not recorded.
 
-        A model without native tool calls receives a recorded result as text. The result of a tool that is the answer
-        (`result_as_answer`) must end the task instead.
+        A model without native tool calls receives a recorded result as text. With `result_as_answer`, the tool's result
+        must end the task instead.
         """
         is_native = context.agent is None or context.agent.llm.supports_function_calling()
         if not self._durable or (getattr(context.tool, "result_as_answer", False) and not is_native):
@@ -290,14 +300,14 @@ class CrewCalls:
         return None
 
     def _record_failures(self) -> None:
-        """Record the failures of tools after which the crew has continued with a call of a model."""
+        """Record the failed tool calls after which the crew has continued with a model call."""
         with self._lock:
             failures, self._failures = self._failures, []
         for call, text in failures:
             call.finish_blocking(text)
 
     def _state(self) -> tuple[int, str]:
-        """Return what a tool may change other than by its result."""
+        """Return the state that a tool may change in addition to returning a result."""
         return self._turn.question_count, json.dumps(self._turn.session.state, default=str)
 
 
@@ -306,14 +316,14 @@ def _counts(usage: UsageMetrics) -> dict[str, int]:
 
 
 def _dumped_response(response: Any) -> dict[str, Any] | None:
-    """Return the response of a model as data, or None if CrewAI reads it in no other form than the provider's."""
+    """Return a model response as data, or None if CrewAI needs the response in the provider's format."""
     match response:
         case str():
             return {"text": response}
         case BaseModel():
             return {"model": response.model_dump(mode="json")}
-        case list() if response and not any(hasattr(one, "function_call") for one in response):
-            calls = [extract_tool_call_info(one) for one in response]
+        case list() if response and not any(hasattr(item, "function_call") for item in response):
+            calls = [extract_tool_call_info(item) for item in response]
             if all(calls):
                 return {"calls": [_dumped_call(*call) for call in calls if call]}
     return None

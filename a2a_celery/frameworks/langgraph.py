@@ -1,8 +1,8 @@
 """Adapter for graphs of LangGraph. A graph continues at its last super-step on any worker.
 
-`interrupt(value)` becomes a question to the client. The status message has the value as text, or as a data part
-``{"interrupts": [{"id", "value"}]}`` if it is another value. The answer's text or data is the result of `interrupt`.
-Several interrupts at once are answered with one JSON object that has a value for the id of each interrupt.
+`interrupt(value)` becomes a question to the client. A string becomes the text of the status message. Any other value is
+sent in a data part ``{"interrupts": [{"id", "value"}]}``. The answer's text or data becomes the result of `interrupt`.
+Several interrupts at once are answered with one JSON object, which maps the id of each interrupt to a value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from a2a.helpers import new_data_part
-from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
@@ -34,9 +34,9 @@ from ..execution.agents.journal import CURRENT as JOURNAL
 from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
 from ..lifecycle.questions import Question, whole_numbers
-from ..lifecycle.states import COMPLETED
-from .conversation import EarlyStops, OpenSteps
-from .langgraph_checkpoints import Progress, TurnCheckpointSaver
+from .conversation import EarlyStops, OpenSteps, completed
+from .langgraph_checkpoints import TurnCheckpointSaver, TurnProgress
+from .usage import Usage
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 Builder = StateGraph[Any, Any, Any, Any]
@@ -47,9 +47,6 @@ MESSAGES = "messages"
 
 MEMORY = "memory"
 """Key of the last checkpoint in the session."""
-
-USAGE = "langgraph_usage_metadata"
-"""Metadata key of the tokens of a turn by model, in the form of LangChain's `UsageMetadata`."""
 
 DONE = frozenset({"end_turn", "stop", "stop_sequence", "tool_calls", "tool_use", "function_call", "pause_turn"})
 """Finish reasons of a model that is done, in lower case. Providers may define any other reasons."""
@@ -63,11 +60,12 @@ def langgraph_agent(
 ) -> Callable[[Turn], AsyncGenerator[Event, None]]:
     """Return a function agent that runs a graph of LangGraph whose state has ``messages``.
 
-    The text of each model message is streamed as an artifact. Values of a stream writer become status messages. The
-    graph's last checkpoint is stored in the session when a turn completes. Within a turn, each super-step is recorded,
-    so that no later run of the turn executes a finished node again. A cancel takes effect at the next await of a node.
+    The text of each model message is streamed as an artifact. Values that nodes pass to the stream writer become status
+    messages. The graph's last checkpoint is stored in the session when a turn completes. Within a turn, each super-step
+    is recorded, so that no later run of the turn executes a finished node again. A cancel takes effect at the next
+    await of a node.
 
-    If the model's last message stopped early ("length", "content_filter", or another reason of a provider), the turn
+    If the last model message stopped early, for example with the finish reason "length" or "content_filter", the turn
     ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
@@ -111,13 +109,13 @@ class _GraphRun:
             self.saver.restore(turn.session.state.get(MEMORY, {}))
         self._graph = graph.copy({"checkpointer": self.saver})
         self._config = RunnableConfig(
-            configurable={"thread_id": turn.context_id}, callbacks=[_Calls(self.saver.progress)]
+            configurable={"thread_id": turn.context_id}, callbacks=[_CallCallbacks(self.saver.progress)]
         )
         self._artifacts = _MessageArtifacts()
         self.last_message: AIMessage | None = None
 
     async def stream(self) -> AsyncGenerator[Event, None]:
-        """Yield the events of the graph until the turn is complete; raises as the graph and `Turn.ask`."""
+        """Yield the graph's events until the turn is complete. Exceptions of the graph and of `Turn.ask` propagate."""
         command: Any = None
         if not self.saver.continues_turn:
             command = {MESSAGES: [_human_message(self._turn)]}
@@ -163,7 +161,7 @@ class _GraphRun:
     async def _ask(self, interrupts: Sequence[Interrupt[Any]], reason: str) -> dict[str, Any]:
         """Return the client's answers by the ids of the interrupts.
 
-        A run that was lost after the answer asks at the same position again and receives the same answer.
+        If a run is lost after the answer, the next run asks at the same position and receives the same answer.
 
         Raises:
             InputRequired: The client has not answered yet.
@@ -202,10 +200,10 @@ class _GraphRun:
 
 
 class _MessageArtifacts:
-    """Artifacts of the messages of models, one for each message.
+    """Artifacts of model messages, one for each message.
 
-    The id of an artifact follows from the node's task and the order of its messages. A node that is executed again
-    replaces its artifacts.
+    The artifact id is derived from the node's task and the position of the message. A repeated execution of a node
+    replaces the node's artifacts.
     """
 
     def __init__(self) -> None:
@@ -214,7 +212,7 @@ class _MessageArtifacts:
         self._open: dict[str, str] = {}
 
     def has(self, message: BaseMessage) -> bool:
-        """Return True if an artifact has the message."""
+        """Return True if the message has an artifact."""
         return message.id in self._ids
 
     def add(self, message: AIMessage, metadata: dict[str, Any]) -> list[TaskArtifactUpdateEvent]:
@@ -248,12 +246,12 @@ class _MessageArtifacts:
         return events
 
 
-class _Calls(BaseCallbackHandler):
+class _CallCallbacks(BaseCallbackHandler):
     """Callbacks that report the graph's model and tool calls as execution steps, and count their tokens."""
 
     run_inline = True
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: TurnProgress) -> None:
         self._progress = progress
         self._steps = OpenSteps()
 
@@ -286,7 +284,7 @@ class _Calls(BaseCallbackHandler):
 
 
 def _checked(graph: Graph | Builder) -> Graph:
-    """Return the compiled graph.
+    """Compile the graph if necessary, and check that it can be an agent.
 
     Raises:
         ConfigError: The graph cannot be an agent.
@@ -298,18 +296,18 @@ def _checked(graph: Graph | Builder) -> Graph:
     for name, subgraph in compiled.get_subgraphs(recurse=True):
         if isinstance(subgraph, Pregel):
             graphs[f"the subgraph {name!r}"] = subgraph
-    for name, one in graphs.items():
-        if one.checkpointer is not None and (one is compiled or not isinstance(one.checkpointer, bool)):
+    for name, member in graphs.items():
+        if member.checkpointer is not None and (member is compiled or not isinstance(member.checkpointer, bool)):
             raise ConfigError(
                 f"{name} has a checkpointer: compile it without one, because its checkpoints are stored with the task "
                 "and its context"
             )
-        if one.interrupt_before_nodes or one.interrupt_after_nodes:
+        if member.interrupt_before_nodes or member.interrupt_after_nodes:
             raise ConfigError(
                 f"{name} has interrupt_before or interrupt_after, which ask no question: call interrupt(value) in the "
                 "node"
             )
-        for channel, spec in one.channels.items():
+        for channel, spec in member.channels.items():
             if isinstance(spec, DeltaChannel):
                 raise ConfigError(
                     f"{name}: {channel!r} is a DeltaChannel, which needs all checkpoints of a conversation: annotate "
@@ -329,23 +327,31 @@ def _require_messages(graph: Graph) -> None:
 
 
 def _end(
-    turn: Turn, early_stops: EarlyStops, last_message: AIMessage | None, progress: Progress
+    turn: Turn, early_stops: EarlyStops, last_message: AIMessage | None, progress: TurnProgress
 ) -> TaskStatusUpdateEvent:
-    """Return the final status of a turn, with its stop reason and its usage of tokens."""
+    """Return the final status of a turn, with its stop reason and token usage."""
     metadata = last_message.response_metadata if last_message is not None else {}
     reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "")
     if reason and reason.lower() not in DONE:
         end = early_stops.event(reason, turn.task_id, turn.context_id)
     else:
-        status = TaskStatus(state=COMPLETED)
-        end = TaskStatusUpdateEvent(task_id=turn.task_id, context_id=turn.context_id, status=status)
-    if progress.usage:
-        end.metadata.update({USAGE: cast(dict[str, Any], progress.usage)})
-    return end
+        end = completed(turn.task_id, turn.context_id)
+    usage = Usage()
+    for model, tokens in progress.usage.items():
+        inputs, outputs = tokens.get("input_token_details", {}), tokens.get("output_token_details", {})
+        usage.add(
+            model,
+            inputs=tokens["input_tokens"],
+            outputs=tokens["output_tokens"],
+            cache_reads=inputs.get("cache_read"),
+            cache_writes=inputs.get("cache_creation"),
+            reasoning=outputs.get("reasoning"),
+        )
+    return usage.apply(end)
 
 
 async def _send_custom(turn: Turn, value: Any) -> None:
-    """Send a value of a stream writer as a status message. Values that are not JSON data are sent as text."""
+    """Send a value from the stream writer as a status message. Values that are not JSON data are sent as text."""
     if isinstance(value, str):
         await turn.say(value)
     elif isinstance(value, Part):
@@ -355,7 +361,8 @@ async def _send_custom(turn: Turn, value: Any) -> None:
 
 
 def _current_task() -> str:
-    """Return the namespace of the node's task that makes the current call, which is the same in each run."""
+    """Return the namespace of the node's task that makes the current call, or "" outside nodes. The namespace is the
+    same in each run."""
     try:
         return str(get_config().get("configurable", {}).get("checkpoint_ns") or "")
     except RuntimeError:  # not in a node
@@ -369,8 +376,8 @@ def _id_of(*names: str) -> str:
 def _text_of(value: Any) -> str:
     """Return the value of an interrupt as the text of a question."""
     if isinstance(value, dict):
-        named = [value[key] for key in ("question", "message", "description") if isinstance(value.get(key), str)]
-        value = named[0] if named else value
+        texts = [value[key] for key in ("question", "message", "description") if isinstance(value.get(key), str)]
+        value = texts[0] if texts else value
     if isinstance(value, str):
         return value or NEEDS_INPUT
     return json.dumps(value, ensure_ascii=False, default=str) if value else NEEDS_INPUT
@@ -382,7 +389,7 @@ def _interrupt_part(interrupt: Interrupt[Any]) -> Part:
 
 
 def _value_of(parts: Sequence[Part], text: str) -> Any:
-    """Return the answer in a message: the value of its only part with data, or its text."""
+    """Return the value of the data part if a message has one data part and no text. Otherwise, return the text."""
     data = [whole_numbers(MessageToDict(part.data)) for part in parts if part.HasField("data")]
     return data[0] if len(data) == 1 and not text else text
 

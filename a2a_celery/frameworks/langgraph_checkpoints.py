@@ -1,8 +1,8 @@
-"""Checkpoint saver of LangGraph whose checkpoints are entries in the journal of a turn.
+"""Checkpoint saver for LangGraph that stores checkpoints as entries in the journal of a turn.
 
-The journal's writes are fenced by the run, and each later run of the turn receives the entries with its claim. Thus a
-graph continues at its last super-step on any worker. At the end of the turn, the adapter moves the last checkpoint into
-the session of the context.
+A run that was replaced cannot write to the journal, and each later run of the turn receives the entries with its claim.
+A graph therefore continues at its last super-step on any worker. At the end of the turn, the adapter moves the last
+checkpoint into the session of the context.
 """
 
 from __future__ import annotations
@@ -28,29 +28,28 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.memory import InMemorySaver
 
 from ..concurrency import result_of
-from ..crypto.sealing import NotSealedHere, sealer_of
-from ..errors import SessionError
 from ..execution.agents.journal import RunJournal
+from .turn_records import TurnRecords
 
 T = TypeVar("T")
 
 KIND = "checkpoint"
 """Kind of the journal's entries."""
 
-PLAIN, SEALED = "msgpack", "sealed msgpack"
-"""Forms of the entries: readable, and encrypted with `secret_key`."""
+FORM = "msgpack"
+"""Encoding of the entries."""
 
 PROGRESS = "progress"
-"""Key of the entry with the `Progress` of the turn."""
+"""Key of the entry with the `TurnProgress` of the turn."""
 
 
 @dataclass
-class Progress:
-    """Progress of a turn, which is saved with its checkpoints.
+class TurnProgress:
+    """Progress of a turn, saved together with the checkpoints.
 
     Attributes:
         answer_count: Number of the client's answers that finished nodes have received.
-        asked: Number of the answers before the answer to the interrupts with the ids in the key.
+        asked: Number of answers before the answer to a set of interrupts, keyed by the ids of these interrupts.
         usage: Tokens of the turn's model calls by model.
     """
 
@@ -60,19 +59,24 @@ class Progress:
 
 
 class TurnCheckpointSaver(BaseCheckpointSaver[str]):
-    """Checkpoint saver for one run, on the event loop of the run.
+    """Checkpoint saver for one run, used on the run's event loop.
 
     LangGraph's `InMemorySaver` holds the checkpoints. Each change is written to the journal before the method returns.
 
     Args:
         journal: Journal of the run, or None to store nothing.
         context_id: Context of the task, to which encrypted entries are bound.
-        count_answers: Function that returns the number of the client's answers that the turn has received.
+        count_answers: Function that returns the number of the client's answers that the turn has received. By default,
+            the number is 0.
         full_history: True to hold all checkpoints of the turn. If False, only the newest checkpoint of a namespace is
-            held, and a checkpoint of the graph removes those of its subgraphs' finished tasks.
+            held, and a checkpoint of the graph removes the checkpoints of finished subgraph tasks.
+
+    Attributes:
+        progress: Progress of the turn.
+        continues_turn: True if an earlier run of the turn has written entries.
 
     Raises:
-        SessionError: The current `secret_key` cannot decrypt the entries.
+        SessionError: The entries are encrypted, and the current `secret_key` is missing or cannot decrypt them.
     """
 
     def __init__(
@@ -84,44 +88,37 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         full_history: bool = False,
     ) -> None:
         super().__init__()
-        self.progress = Progress()
+        self.progress = TurnProgress()
         self._memory = InMemorySaver(serde=self.serde)
-        self._journal = journal
-        self._context_id = context_id
+        self._turn_records = TurnRecords(journal, KIND, FORM, context_id)
         self._count_answers = count_answers
         self._full_history = full_history
-        self._sealer = None if journal is None else sealer_of(journal.settings.secret_keys)
-        self._written: dict[str, Any] = {}
         self._loop, self._loop_thread = asyncio.get_running_loop(), get_ident()
-        entries = {} if journal is None else journal.entries(KIND)
-        for key, entry in entries.items():
-            self._written[key] = self._load(key, self._opened(entry.content, entry.form))
-        self.continues_turn = bool(entries)
+        self._written = {key: self._load(key, content) for key, content in self._turn_records.read().items()}
+        self.continues_turn = bool(self._written)
 
     def restore(self, snapshot: Mapping[str, str]) -> None:
-        """Begin with the checkpoints of an earlier turn, as `snapshot` has returned them."""
+        """Start from the checkpoints that `snapshot` returned in an earlier turn."""
         for key, content in snapshot.items():
             self._load(key, b64decode(content))
 
     def snapshot(self) -> dict[str, str]:
-        """Return the checkpoints as JSON, without those of the subgraphs' finished tasks and without pending writes."""
+        """Return the checkpoints as JSON, without finished subgraph tasks and without pending writes."""
         self._remove_finished("")
         self._memory.writes.clear()
         records = self._records()
         return {key: b64encode(self._dump(records[key])).decode() for key in sorted(records) if key != PROGRESS}
 
     async def save(self) -> None:
-        """Write what has changed since the last write; raises as `RunJournal.replace`."""
-        if self._journal is None:
-            return
+        """Write the changes since the last write. For the errors, see `TurnRecords.replace`."""
         records, contents = self._records(), dict[str, bytes | None]()
         for key, record in records.items():
             if self._written.get(key) != record:
-                contents[key] = self._sealed(self._dump(record))
+                contents[key] = self._dump(record)
         contents |= dict.fromkeys(self._written.keys() - records.keys())
         written, self._written = self._written, records
         try:
-            await self._journal.replace(KIND, PLAIN if self._sealer is None else SEALED, contents)
+            await self._turn_records.replace(contents)
         except Exception:
             self._written = written
             raise
@@ -169,7 +166,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
     def get_next_version(self, current: str | None, channel: None) -> str:
         return self._memory.get_next_version(current, channel)
 
-    # LangGraph calls the methods below in the threads of plain nodes.
+    # LangGraph calls the methods below in the threads of sync nodes.
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._from_thread(self.aget_tuple(config))
@@ -204,10 +201,10 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         return result_of(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def _remove_finished(self, namespace: str) -> None:
-        """Remove what a resume after the newest checkpoint of `namespace` does not read.
+        """Remove the checkpoints that are not needed to resume after the newest checkpoint of `namespace`.
 
-        The namespaces of subgraphs follow the namespace of their graph. Those with the id of a task end with the
-        super-step of the task. Other subgraphs keep their state (`compile(checkpointer=True)`).
+        The namespace of a subgraph extends the namespace of its graph. A subgraph with a task id in its namespace ends
+        with the task's super-step. Other subgraphs keep their state (`compile(checkpointer=True)`).
         """
         memory = self._memory
         for thread_id, namespaces in memory.storage.items():
@@ -236,7 +233,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             yield thread_id, namespace, channel, version
 
     def _records(self) -> dict[str, Any]:
-        """Return all that is stored, by its key in the journal."""
+        """Return all stored records, keyed as in the journal."""
         memory = self._memory
         records: dict[str, Any] = {PROGRESS: asdict(self.progress)}
         for thread_id, namespaces in memory.storage.items():
@@ -251,10 +248,10 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         return records
 
     def _load(self, key: str, content: bytes) -> Any:
-        record = self.serde.loads_typed((PLAIN, content))
+        record = self.serde.loads_typed((FORM, content))
         memory = self._memory
         if key == PROGRESS:
-            self.progress = Progress(**record)
+            self.progress = TurnProgress(**record)
             return record
         kind, *place = json.loads(key)
         match kind:
@@ -272,20 +269,6 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
     def _dump(self, record: Any) -> bytes:
         _, content = self.serde.dumps_typed(record)
         return content
-
-    def _sealed(self, content: bytes) -> bytes:
-        return content if self._sealer is None else self._sealer.seal(content, KIND, self._context_id)
-
-    def _opened(self, content: bytes, form: str) -> bytes:
-        if form == PLAIN:
-            return content
-        problem = f"the checkpoints of context {self._context_id!r} cannot be opened"
-        if self._sealer is None:
-            raise SessionError(f"{problem}: a2a_secret_key is not set: use the secret that they were saved with")
-        try:
-            return self._sealer.open(content, KIND, self._context_id)
-        except NotSealedHere as e:
-            raise SessionError(f"{problem}: {e}") from e
 
 
 def _is_task_of(namespace: str, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Adapter for agents of the OpenAI Agents SDK. Tool approvals become a question to the client, which can be answered on
-any worker.
+"""Adapter for agents of the OpenAI Agents SDK. Tool approvals become a question to the client. Any worker can continue
+the agent with the answer.
 
-The answer is one JSON object with true or false for each call, by its id.
+The answer is one JSON object, which maps the id of each call to true or false.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from ..execution.agents.step_results import decode_result, encode_result
 from ..execution.agents.turn import Turn
 from ..integrations.openai_agents import DelegatingModel, WrappingProvider, is_agent_tool, with_copied_target
 from .approvals import APPROVAL, asking, decisions, pending_call, refuse_late_answer
-from .conversation import Conversation, OpenSteps
+from .conversation import Conversation, OpenSteps, completed
 from .recorded_calls import MODEL, TOOL, RecordedCall
+from .usage import Usage
 
 ContextT = TypeVar("ContextT")
 
@@ -64,14 +65,14 @@ def openai_agent(
 
     Args:
         agent: Agent that each turn starts with. All runs of a worker process share it.
-        context: Function that returns the context object of a run.
-        run_config: Configuration of each run.
+        context: Function that returns the context object of a run. None means no context object.
+        run_config: Configuration of each run, or None for the SDK's defaults.
         max_turns: Maximum number of model calls in a run, or None for no limit.
         durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls need effects of the tools in the memory of the process.
+            later calls depend on effects of the tools in the memory of the process.
 
     Raises:
-        ConfigError: `agent` is no `Agent`, or `run_config` has options for the SDK's sessions.
+        ConfigError: `agent` is not an `Agent`, or `run_config` has options for the SDK's sessions.
     """
     config = run_config or RunConfig()
     _require_supported(agent, config)
@@ -79,7 +80,7 @@ def openai_agent(
 
     async def answer(turn: Turn) -> AsyncGenerator[Any, None]:
         stored = Conversation(turn)
-        copies = _RecordedAgents(turn, durable)
+        copies = _RecordedAgents(turn, durable, stored.usage)
         starting = cast(Agent[ContextT], copies.agent(agent))
         run_context = None if context is None else context(turn)
         result = Runner.run_streamed(
@@ -101,24 +102,27 @@ def openai_agent(
         stored.go_on({ITEMS: to_jsonable_python(result.to_input_list())})
         if not (is_streamed and isinstance(result.final_output, str)):
             yield to_jsonable_python(result.final_output)
+        if stored.usage.by_model:
+            yield stored.usage.apply(completed(turn.task_id, turn.context_id))
 
     return answer
 
 
 class _RecordedAgents:
-    """Copies of agents for one run, whose model and tool calls are execution steps, and whose results are recorded.
+    """Copies of agents for one run. Their model and tool calls are execution steps with recorded results.
 
-    The results of some tools are not recorded, because a later run needs the effect of the call: the tool has asked a
-    question, or has changed the session, or is an agent that waits for an approval.
+    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
+    tool has asked a question, has changed the session, or is an agent that waits for an approval.
     """
 
-    def __init__(self, turn: Turn, durable: bool) -> None:
+    def __init__(self, turn: Turn, durable: bool, usage: Usage) -> None:
         self._turn = turn
         self._durable = durable
+        self._usage = usage
         self._copies: dict[int, Agent[Any]] = {}
 
     def agent(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return the copy of an agent, with copies of the agents to which it hands over."""
+        """Return the copy of an agent. The copy hands over only to copies."""
         if id(agent) not in self._copies:
             model = self.model(agent.model) if isinstance(agent.model, Model) else agent.model
             tools = [self._tool(tool) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
@@ -132,10 +136,10 @@ class _RecordedAgents:
 
     def model(self, model: Model) -> Model:
         """Return a model that records the responses of `model`."""
-        return _RecordedModel(model, self._turn, self._durable)
+        return _RecordedModel(model, self._turn, self._durable, self._usage)
 
     def configured(self, config: RunConfig) -> RunConfig:
-        """Return `config` with models that record their responses."""
+        """Return a copy of `config` whose models record their responses."""
         model = self.model(config.model) if isinstance(config.model, Model) else config.model
         return replace(config, model=model, model_provider=WrappingProvider(config.model_provider, self.model))
 
@@ -174,17 +178,18 @@ class _RecordedAgents:
             steps.end(TOOL)
 
     def _state(self) -> tuple[int, str]:
-        """Return what a tool may change other than by its result."""
+        """Return the state that a tool may change in addition to returning a result."""
         return self._turn.question_count, json.dumps(self._turn.session.state, default=str)
 
 
 class _RecordedModel(DelegatingModel):
-    """Model whose complete streamed responses are recorded. A recorded response is sent as one chunk."""
+    """Model whose complete streamed responses are recorded and counted. A recorded response is sent as one chunk."""
 
-    def __init__(self, model: Model, turn: Turn, durable: bool) -> None:
+    def __init__(self, model: Model, turn: Turn, durable: bool, usage: Usage) -> None:
         super().__init__(model)
         self._turn = turn
         self._durable = durable
+        self._usage = usage
 
     async def stream_response(
         self, system_instructions: str | None, input: str | list[TResponseInputItem], *args: Any, **kwargs: Any
@@ -193,22 +198,37 @@ class _RecordedModel(DelegatingModel):
         self._turn.stop_if_asking()
         call = RecordedCall.begin(MODEL, MODEL, input) if self._durable else None
         if call is not None and call.result is not None:
-            for event in _recorded_events(Response.model_validate(call.result)):
+            response = Response.model_validate(call.result)
+            self._count(response)
+            for event in _recorded_events(response):
                 yield event
             return
         steps = OpenSteps()
         steps.model_call(MODEL, str(getattr(self.model, "model", "") or ""))
         try:
             async for event in self.model.stream_response(system_instructions, input, *args, **kwargs):
-                if call is not None and isinstance(event, ResponseCompletedEvent):
-                    await call.finish(event.response.model_dump(mode="json", exclude_unset=True, warnings=False))
+                if isinstance(event, ResponseCompletedEvent):
+                    self._count(event.response)
+                    if call is not None:
+                        await call.finish(event.response.model_dump(mode="json", exclude_unset=True, warnings=False))
                 yield event
         finally:
             steps.end(MODEL)
 
+    def _count(self, response: Response) -> None:
+        tokens = response.usage
+        if tokens is not None:
+            self._usage.add(
+                response.model,
+                inputs=tokens.input_tokens,
+                outputs=tokens.output_tokens,
+                cache_reads=tokens.input_tokens_details.cached_tokens,
+                reasoning=tokens.output_tokens_details.reasoning_tokens,
+            )
+
 
 def _recorded_events(response: Response) -> Iterator[TResponseStreamEvent]:
-    """Yield the text of a recorded response in one chunk, and the response."""
+    """Yield the text of a recorded response as one chunk, and then the complete response."""
     if response.output_text:
         yield ResponseTextDeltaEvent(
             content_index=0,
@@ -239,7 +259,8 @@ def _loaded_result(recorded: dict[str, str]) -> Any:
 async def _begin(
     turn: Turn, stored: Conversation, agent: Agent[ContextT], context: ContextT | None
 ) -> list[TResponseInputItem] | RunState[ContextT]:
-    """Return the conversation with the message of the turn, or the state of the run with the client's decisions."""
+    """Return the input of the run: the conversation with the new message, or the paused state with the client's
+    decisions."""
     memory = stored.memory or {}
     if not stored.questions:
         refuse_late_answer(turn)
@@ -247,19 +268,20 @@ async def _begin(
         return [*memory.get(ITEMS, []), message]
     decided = decisions(turn, stored.questions)
     state = await RunState.from_json(agent, memory[STATE], context_override=RunContextWrapper(context=context))
-    for one in state.get_interruptions():
-        if decided[str(one.call_id)]:
-            state.approve(one)
+    for interruption in state.get_interruptions():
+        if decided[str(interruption.call_id)]:
+            state.approve(interruption)
         else:
-            state.reject(one)
+            state.reject(interruption)
     return cast(RunState[ContextT], state)
 
 
 def _pause(stored: Conversation, result: RunResultStreaming) -> InputRequired:
-    """Store the state of the run, and return the question for its interruptions."""
+    """Store the state of the run, and return the question about its interruptions."""
     state = result.to_state().to_json(context_serializer=lambda _: {})
     pending = [
-        pending_call(APPROVAL, str(one.call_id), one.name or "", one.arguments or "") for one in result.interruptions
+        pending_call(APPROVAL, str(item.call_id), item.name or "", item.arguments or "")
+        for item in result.interruptions
     ]
     stored.pause({STATE: to_jsonable_python(state)}, pending)
     return asking(pending)

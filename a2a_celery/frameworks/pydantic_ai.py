@@ -1,8 +1,8 @@
-"""Adapter for agents of pydantic-ai. Deferred tool calls become a question to the client, which can be answered on any
-worker.
+"""Adapter for agents of pydantic-ai. Deferred tool calls become a question to the client. Any worker can continue the
+agent with the answer.
 
-The answer is one JSON object with a value for each call, by its id: true or false for a call that needs an approval,
-and the result for a call that is executed outside of the agent.
+The answer is one JSON object, which maps the id of each call to a value. The value is true or false for a call that
+needs an approval, and the result for a call that is executed outside the agent.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from ..execution.agents.turn import Turn
 from .approvals import APPROVAL, RESULT, asking, decisions, pending_call, refuse_late_answer
 from .conversation import Conversation, EarlyStops, OpenSteps
 from .recorded_calls import MODEL, TOOL, RecordedCall
+from .usage import Usage
 
 DepsT = TypeVar("DepsT")
 
@@ -106,14 +107,14 @@ def pydantic_ai_agent(
     Args:
         agent: Agent that all runs of a worker process share.
         deps: Function that returns the dependencies of a run. Required if the agent has a `deps_type`.
-        usage_limits: Limits of each turn. The usage of earlier turns does not count.
+        usage_limits: Limits of each turn, without the usage of earlier turns. None for pydantic-ai's default limits.
         fail_on: Finish reasons that fail the task.
         durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls need effects of the tools in the memory of the process.
+            later calls depend on effects of the tools in the memory of the process.
 
     Raises:
-        ConfigError: `fail_on` has an unknown reason, `deps` is missing, the model cannot stream, or there are deferred
-            tools without an output type for them.
+        ConfigError: `fail_on` has an unknown reason or is a string, `deps` is missing, the model cannot stream, or the
+            agent has deferred tools but no output type for their requests.
     """
     early_stops = EarlyStops(fail_on, EARLY)
     _require_supported(agent, deps)
@@ -129,7 +130,7 @@ def pydantic_ai_agent(
             deferred_tool_results=results,
             deps=None if deps is None else deps(turn),
             usage_limits=usage_limits,
-            capabilities=[_Calls(turn, durable)],
+            capabilities=[_CallCapability(turn, durable, stored.usage)],
         ) as events:
             async for event in events:
                 text = _text_of(event) if streams_text else ""
@@ -145,28 +146,29 @@ def pydantic_ai_agent(
         if not (is_streamed and isinstance(result.output, str)):
             yield _content(result.output)
         reason = result.response.finish_reason
-        if reason is not None and reason in EARLY:
-            yield early_stops.event(reason, turn.task_id, turn.context_id)
+        for end in early_stops.final_status(turn, reason if reason in EARLY else None, stored.usage):
+            yield end
 
     return answer
 
 
 @dataclass
-class _Calls(AbstractCapability[Any]):
-    """Capability that reports the agent's calls as execution steps, and records their results.
+class _CallCapability(AbstractCapability[Any]):
+    """Capability that reports the agent's calls as execution steps, records their results, and counts tokens.
 
-    The results of some tools are not recorded, because a later run needs the effect of the call: the tool has asked a
-    question, or has changed the session, the messages to send or the available tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
+    tool has asked a question, or has changed the session, the messages to send or the available tools.
     """
 
     turn: Turn
     durable: bool
+    usage: Usage
 
     def get_ordering(self) -> CapabilityOrdering:
         return CapabilityOrdering(position="innermost")
 
     def get_wrapper_model(self, model: Model) -> Model:
-        return _RecordedModel(model, self.turn, self.durable)
+        return _RecordedResponses(model, self.turn, self.durable, self.usage)
 
     async def wrap_tool_execute(
         self,
@@ -205,19 +207,20 @@ class _Calls(AbstractCapability[Any]):
             steps.end(TOOL)
 
     def _state(self, ctx: RunContext[Any]) -> tuple[Any, ...]:
-        """Return what a tool may change other than by its result."""
+        """Return the state that a tool may change in addition to returning a result."""
         changing = (ctx.pending_messages, ctx.loaded_capability_ids, ctx.discovered_tool_names)
         session = json.dumps(self.turn.session.state, default=str)
-        return self.turn.question_count, session, [len(one or ()) for one in changing]
+        return self.turn.question_count, session, [len(values or ()) for values in changing]
 
 
-class _RecordedModel(WrapperModel):
+class _RecordedResponses(WrapperModel):
     """Model whose complete responses are recorded. A recorded response is sent as one chunk."""
 
-    def __init__(self, model: Model, turn: Turn, durable: bool) -> None:
+    def __init__(self, model: Model, turn: Turn, durable: bool, usage: Usage) -> None:
         super().__init__(model)
         self._turn = turn
         self._durable = durable
+        self._usage = usage
 
     async def request(
         self,
@@ -227,7 +230,7 @@ class _RecordedModel(WrapperModel):
     ) -> ModelResponse:
         call = self._begin(messages)
         if call is not None and call.result is not None:
-            return _loaded_response(call.result)
+            return self._counted(_loaded_response(call.result))
         steps = OpenSteps()
         steps.model_call(MODEL, self.model_name)
         try:
@@ -235,7 +238,7 @@ class _RecordedModel(WrapperModel):
         finally:
             steps.end(MODEL)
         await _record_response(call, response)
-        return response
+        return self._counted(response)
 
     @asynccontextmanager
     async def request_stream(
@@ -248,7 +251,7 @@ class _RecordedModel(WrapperModel):
         call = self._begin(messages)
         if call is not None and call.result is not None:
             yield CompletedStreamedResponse(
-                _loaded_response(call.result),
+                self._counted(_loaded_response(call.result)),
                 model_request_parameters=model_request_parameters,
                 replay_events=True,
             )
@@ -262,7 +265,20 @@ class _RecordedModel(WrapperModel):
                 yield stream
         finally:
             steps.end(MODEL)
-        await _record_response(call, stream.get())
+        await _record_response(call, self._counted(stream.get()))
+
+    def _counted(self, response: ModelResponse) -> ModelResponse:
+        """Add the tokens of `response` to the turn's usage, and return the response."""
+        tokens = response.usage
+        self._usage.add(
+            response.model_name,
+            inputs=tokens.input_tokens,
+            outputs=tokens.output_tokens,
+            cache_reads=tokens.cache_read_tokens,
+            cache_writes=tokens.cache_write_tokens,
+            reasoning=tokens.details.get("reasoning_tokens"),
+        )
+        return response
 
     def _begin(self, messages: list[ModelMessage]) -> RecordedCall | None:
         self._turn.stop_if_asking()
@@ -273,7 +289,7 @@ class _RecordedModel(WrapperModel):
 
 
 async def _record_response(call: RecordedCall | None, response: ModelResponse) -> None:
-    """Record a response, unless the model has not completed it."""
+    """Record a response if it is complete."""
     if call is not None and response.state == "complete":
         await call.finish(ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True))
 
@@ -285,7 +301,7 @@ def _loaded_response(recorded: Any) -> ModelResponse:
 
 
 def _without_volatile(data: Any) -> Any:
-    """Return the data by which model calls are recognized."""
+    """Return the data by which a model call is recognized."""
     match data:
         case dict():
             return {name: _without_volatile(value) for name, value in data.items() if name not in VOLATILE}
@@ -313,7 +329,8 @@ async def _record_result(call: RecordedCall, result: Any) -> None:
 
 
 def _dumped_failure(error: ToolRetryError | ToolFailedError) -> dict[str, Any] | None:
-    """Return the failure that the model receives, or None if the framework has found the arguments invalid."""
+    """Serialize the failure that the model receives. Return None if the tool did not raise the failure, for example
+    because the framework refused the arguments."""
     match error.__cause__:
         case ModelRetry(message=message):
             return {"retry": message}
@@ -335,7 +352,8 @@ def _loaded_result(recorded: dict[str, Any]) -> Any:
 def _begin(
     turn: Turn, stored: Conversation
 ) -> tuple[ModelConversation, Sequence[UserContent] | None, DeferredToolResults | None]:
-    """Return the conversation so far, and the message of the turn as a prompt or as the results of deferred calls."""
+    """Return the conversation so far. Also return the message of the turn, as a prompt or as the results of deferred
+    calls."""
     conversation = ModelConversation(conversation_id=turn.context_id)
     if stored.memory is not None:
         conversation = ConversationTypeAdapter.validate_python(stored.memory)
@@ -350,7 +368,7 @@ def _begin(
 
 
 def _pause(stored: Conversation, conversation: ModelConversation, requests: DeferredToolRequests) -> InputRequired:
-    """Store the conversation with its deferred calls, and return the question for these calls."""
+    """Store the conversation with its deferred calls, and return the question about these calls."""
     pending = [
         pending_call(kind, call.tool_call_id, call.tool_name, call.args, requests.metadata.get(call.tool_call_id))
         for kind, calls in ((APPROVAL, requests.approvals), (RESULT, requests.calls))
@@ -416,7 +434,7 @@ def _require_deferred_output(agent: AbstractAgent[Any, Any]) -> None:
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)
     unhandled = AbstractCapability.handle_deferred_tool_calls
-    if any(type(one).handle_deferred_tool_calls is not unhandled for one in capabilities):
+    if any(type(capability).handle_deferred_tool_calls is not unhandled for capability in capabilities):
         return
     toolsets: list[AbstractToolset[Any]] = list(agent.toolsets)
     for toolset in agent.toolsets:
@@ -440,10 +458,10 @@ def _deferred_tools(toolset: AbstractToolset[Any]) -> Iterator[str]:
 
 
 def _output_types(output: Any) -> Iterator[Any]:
-    """Yield the types of an output specification that is a type, a union or a sequence of these."""
+    """Yield the types in an output specification, which is a type, a union, or a sequence of types and unions."""
     if isinstance(output, Sequence) and not isinstance(output, str):
-        for one in output:
-            yield from _output_types(one)
+        for item in output:
+            yield from _output_types(item)
     elif get_origin(output) in (Union, UnionType):
         yield from get_args(output)
     else:

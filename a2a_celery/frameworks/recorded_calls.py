@@ -1,9 +1,8 @@
-"""Model and tool calls of a framework's agent as durable steps, for hooks that can replace a call by its result.
+"""Model and tool calls of a framework's agent as durable steps, for hooks that can replace a call with its result.
 
-`RecordedCall.begin` returns a call with the result that an earlier run of the turn recorded, or without a result. In
-the second case the hook makes the call, and passes the result to `finish` or the exception to `fail`. Calls that are
-made one after the other are recognized by their order, and parallel calls by their arguments; see
-``execution.agents.journal``.
+`RecordedCall.begin` returns a call with the result that an earlier run of the turn recorded, if there is one. Without a
+result, the hook makes the call, and passes the result to `finish` or the exception to `fail`. Sequential calls are
+recognized by their order, and parallel calls by their arguments; see ``execution.agents.journal``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MODEL = "model"
 """Kind and name of the entries of model calls."""
 
 TOOL = "tool"
-"""Kind of the entries of tool calls, whose name is that of the tool."""
+"""Kind of the entries of tool calls. The name of such an entry is the name of the tool."""
 
 
 class RecordedCall:
@@ -45,16 +44,17 @@ class RecordedCall:
 
     @classmethod
     def begin(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
-        """Return the next call with this name, or None outside a run and on another event loop than the run's.
+        """Return the next call with this name, or None outside a run or on an event loop other than the run's.
 
         Args:
             kind: `MODEL` or `TOOL`.
             name: `MODEL`, or the name of the tool.
-            arguments: Arguments, by which calls of parallel tools are recognized.
+            arguments: Arguments of the call, by which parallel calls are recognized.
 
         Raises:
             CancelledError: The run must stop.
             StepsChanged: An earlier run recorded a different call at this position.
+            StepError: The name is invalid, the task has ended, or the journal has too many entries.
             Exception: The exception that an earlier run recorded for the call.
         """
         journal = CURRENT.get(None)
@@ -64,18 +64,18 @@ class RecordedCall:
 
     @classmethod
     def begin_blocking(cls, kind: str, name: str, arguments: Any) -> RecordedCall | None:
-        """Return the next call like `begin`, in a thread that may block. None outside a run."""
+        """Return the next call like `begin`, in a thread that may block. Return None outside a run."""
         journal = CURRENT.get(None)
         return None if journal is None else cls(journal, journal.begin(kind, name, arguments))
 
     def executing(self) -> AbstractContextManager[None]:
-        """Return a context manager that makes durable steps in the block a part of this call."""
+        """Return a context manager in which durable steps become part of this call."""
         return self._journal.executing(self._call)
 
     async def finish(self, result: Any) -> None:
         """Record the result before the framework receives it.
 
-        If the result is too large or is not JSON data, only this run uses it. A later run makes the call again.
+        A result that is too large or is not JSON data is used only by this run. A later run makes the call again.
 
         Raises:
             CancelledError: The run is lost. The result must not be used.
@@ -87,11 +87,11 @@ class RecordedCall:
             self.skip(problem)
 
     def finish_blocking(self, result: Any) -> None:
-        """Record the result like `finish`, in a thread other than that of the run's event loop."""
+        """Record the result like `finish`, from a thread other than the thread of the run's event loop."""
         result_of(asyncio.run_coroutine_threadsafe(self.finish(result), self._journal.loop))
 
     def skip(self, problem: Exception) -> None:
-        """Record no result because of `problem`, and log it. A later run makes the call again."""
+        """Record no result, and log `problem` as the reason. A later run makes the call again."""
         call = self._call
         logger.warning("%s call %s is not recorded, and may be repeated: %s", call.kind, call.key, problem)
         self.abandon()
@@ -101,14 +101,14 @@ class RecordedCall:
         self._journal.defer(self._call, FAILURE, self.dump_failure(error).encode())
 
     def dump_failure(self, error: Exception) -> str:
-        """Return `error` as text for a result that contains a failure."""
+        """Serialize `error` to text for a result that contains a failure."""
         return encode_failure(self._call.name, error)[0].decode()
 
     def load_failure(self, text: str) -> Exception:
-        """Return the exception that `dump_failure` has returned as text.
+        """Recreate the exception that `dump_failure` serialized.
 
         Raises:
-            StepsChanged: The class of the exception was removed.
+            StepsChanged: The exception's class was removed, or does not accept the recorded arguments.
         """
         try:
             return decode_failure(text.encode())
@@ -126,7 +126,8 @@ class RecordedCall:
 
 
 class OpenCalls:
-    """Calls that have begun but not ended, by a key that the framework provides, for hooks before and after a call."""
+    """Registry of unfinished calls, for frameworks with separate hooks before and after a call. The framework provides
+    the keys."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, tuple[Execution, RecordedCall]] = {}

@@ -1,10 +1,10 @@
-"""Adapter for agents of strands-agents. An interrupt becomes a question to the client, which can be answered on any
-worker.
+"""Adapter for agents of strands-agents. An interrupt becomes a question to the client. Any worker can continue the
+agent with the answer.
 
 Questions and answers have the format of strands' own A2A executor, which needs a version of a2a-sdk before 0.4. The
 status message has a data part ``{"interrupts": [{"interruptId", "name", "reason"}, …]}``. The answer has one data part
-``{"interruptResponse": {"interruptId", "response"}}`` for each. A single open interrupt can also be answered with a
-text.
+``{"interruptResponse": {"interruptId", "response"}}`` for each interrupt. A single open interrupt can also be answered
+with text.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from ..execution.agents.turn import Turn
 from ..lifecycle.outcomes import NEEDS_INPUT
 from .conversation import Conversation, EarlyStops, OpenSteps, data_of
 from .recorded_calls import MODEL, TOOL, RecordedCall
+from .usage import Usage
 
 Prompt = list[ContentBlock] | list[InterruptResponseContent]
 Events = AsyncGenerator[TypedEvent, None]
@@ -68,17 +69,17 @@ def strands_agent(
     agent at its next await. Tools in threads are notified through their ``cancel_signal``.
 
     If the agent stops early (`EARLY`), the turn ends in COMPLETED with ``stopReason`` in its metadata. For the reasons
-    in `fail_on`, it ends in FAILED. If the agent was cancelled within strands, the turn ends in CANCELED.
+    in `fail_on`, the turn ends in FAILED. If the agent was cancelled within strands, the turn ends in CANCELED.
 
     Args:
         make: Function that returns a new agent without a session manager. The function is called for every run, because
             a strands agent has only one conversation and one invocation at a time.
         fail_on: Stop reasons that fail the task.
         durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            the tools have effects in the memory of the process that later calls need.
+            later calls depend on effects of the tools in the memory of the process.
 
     Raises:
-        ConfigError: `fail_on` contains a reason that strands does not define.
+        ConfigError: `fail_on` is a string, or contains a reason other than those in `EARLY`.
     """
     early_stops = EarlyStops(fail_on, EARLY)
 
@@ -87,7 +88,7 @@ def strands_agent(
         agent = make(turn)
         if conversation.memory is not None:
             agent.load_snapshot(Snapshot.from_dict(decode_bytes_values(conversation.memory)))
-        _Calls(turn, durable).add_to(agent)
+        _CallMiddleware(turn, durable, conversation.usage).add_to(agent)
         prompt = _answers(turn, conversation.questions) if conversation.questions else _prompt(turn)
         result: AgentResult | None = None
         stop_reason: str | None = None
@@ -108,29 +109,28 @@ def strands_agent(
         memory = encode_bytes_values(agent.take_snapshot(preset="session").to_dict())
         if result is None or stop_reason != "interrupt":
             conversation.go_on(memory)
-            if stop_reason is not None and stop_reason in EARLY:
-                yield early_stops.event(stop_reason, turn.task_id, turn.context_id)
+            early = stop_reason if stop_reason in EARLY else None
+            for end in early_stops.final_status(turn, early, conversation.usage):
+                yield end
             return
-        questions = [
-            {"interruptId": one.id, "name": one.name, "reason": json.loads(json.dumps(one.reason, default=str))}
-            for one in result.interrupts or []
-        ]
+        questions = [_question(interrupt) for interrupt in result.interrupts or []]
         conversation.pause(memory, questions)
         raise _asking(questions)
 
     return answer
 
 
-class _Calls:
-    """Middleware that reports the agent's calls as execution steps, and records their results.
+class _CallMiddleware:
+    """Middleware that reports the agent's calls as execution steps, records their results, and counts tokens.
 
-    The results of some tools are not recorded, because a later run needs the effect of the call: the tool has asked a
-    question, or has changed the state, the messages or the tools of the agent.
+    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
+    tool has asked a question, or has changed the agent's state, messages or tools.
     """
 
-    def __init__(self, turn: Turn, durable: bool) -> None:
+    def __init__(self, turn: Turn, durable: bool, usage: Usage) -> None:
         self._turn = turn
         self._durable = durable
+        self._usage = usage
 
     def add_to(self, agent: Agent) -> None:
         """Add the middleware to an agent."""
@@ -140,17 +140,21 @@ class _Calls:
     async def _ask_model(
         self, context: InvokeModelContext, call_next: Callable[[InvokeModelContext], Events]
     ) -> Events:
+        config = context.model.get_config()
+        model = str((isinstance(config, dict) and config.get("model_id")) or "")
         self._turn.stop_if_asking()  # strands drops a BaseException and would call the model without a result
         is_recorded = self._durable and not context.model.stateful
         call = RecordedCall.begin(MODEL, MODEL, _request(context)) if is_recorded else None
         if call is not None and call.result is not None:
             for recorded in _recorded_response(call.result):
+                self._count(model, recorded)
                 yield recorded
             return
-        steps, config = OpenSteps(), context.model.get_config()
-        steps.model_call(self, str((isinstance(config, dict) and config.get("model_id")) or ""))
+        steps = OpenSteps()
+        steps.model_call(self, model)
         try:
             async for event in call_next(context):
+                self._count(model, event)
                 if call is not None and isinstance(event, ModelStopReason) and event.stop_reason != "cancelled":
                     await call.finish(_dumped_response(event))
                 yield event
@@ -160,6 +164,17 @@ class _Calls:
             raise
         finally:
             steps.end(self)
+
+    def _count(self, model: str, event: TypedEvent) -> None:
+        if isinstance(event, ModelStopReason):
+            tokens = event.usage
+            self._usage.add(
+                model,
+                inputs=tokens["inputTokens"],
+                outputs=tokens["outputTokens"],
+                cache_reads=tokens.get("cacheReadInputTokens"),
+                cache_writes=tokens.get("cacheWriteInputTokens"),
+            )
 
     async def _execute_tool(
         self, context: ExecuteToolContext, call_next: Callable[[ExecuteToolContext], Events]
@@ -184,11 +199,11 @@ class _Calls:
             steps.end(self)
 
     async def _record(self, call: RecordedCall, context: ExecuteToolContext, events: Events) -> Events:
-        """Yield the events of a tool, and record its result before it is yielded."""
+        """Yield the events of a tool call, and record the result before yielding it."""
         state, is_finished = self._state(context), False
         try:
             while True:
-                with call.executing():  # not while the consumer has an event
+                with call.executing():  # not while the consumer handles an event
                     event = await anext(events, None)
                 if event is None:
                     return
@@ -201,7 +216,7 @@ class _Calls:
                 call.abandon()
 
     def _state(self, context: ExecuteToolContext) -> tuple[Any, ...]:
-        """Return what a tool may change other than by its result."""
+        """Return the state that a tool may change in addition to returning a result."""
         agent = cast(Agent, context.agent)
         states = [agent.state.get(), context.invocation_state.get("request_state"), self._turn.session.state]
         tools = [*agent.tool_registry.registry, *agent.tool_registry.dynamic_tools]
@@ -220,7 +235,7 @@ def _dumped_response(event: ModelStopReason) -> dict[str, Any]:
 
 
 def _recorded_response(response: dict[str, Any]) -> Iterator[TypedEvent]:
-    """Yield the text of a recorded response in one chunk, and the response."""
+    """Yield the text of a recorded response as one chunk, and then the complete response."""
     loaded = decode_bytes_values(response)
     blocks = loaded["message"]["content"]
     cited = [part for block in blocks if "citationsContent" in block for part in block["citationsContent"]["content"]]
@@ -237,36 +252,43 @@ def _dumped_result(call: RecordedCall, event: ToolResultEvent) -> dict[str, Any]
 
 
 def _loaded_result(call: RecordedCall, tool_use_id: str) -> ToolResultEvent:
-    """Return the recorded result of a tool, with the id that the model has given to the call in this run."""
+    """Return the recorded result of a tool call, with the id that the model assigned to the call in this run."""
     recorded = cast(dict[str, Any], call.result)
     failure = recorded["failure"]
     result = decode_bytes_values(recorded["result"]) | {"toolUseId": tool_use_id}
     return ToolResultEvent(result, exception=None if failure is None else call.load_failure(failure))
 
 
+def _question(interrupt: Any) -> dict[str, Any]:
+    reason = json.loads(json.dumps(interrupt.reason, default=str))
+    return {"interruptId": interrupt.id, "name": interrupt.name, "reason": reason}
+
+
 def _asking(questions: list[dict[str, Any]], why: str = "") -> InputRequired:
     lines = [why] if why else []
-    for one in questions:
-        reason = one["reason"]
+    for question in questions:
+        reason = question["reason"]
         text = reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)
-        lines.append(f"{one['name']}: {text}" if reason else one["name"])
+        lines.append(f"{question['name']}: {text}" if reason else question["name"])
     return InputRequired("\n".join(lines) or NEEDS_INPUT, parts=[new_data_part({"interrupts": questions})])
 
 
 def _answers(turn: Turn, questions: list[dict[str, Any]]) -> list[InterruptResponseContent]:
-    """Return the client's answers to `questions`. Strands asks the questions that remain open again.
+    """Return the client's answers to `questions`. Strands repeats the questions that the message does not answer.
 
     Raises:
         InputRequired: The message answers no question, or answers an unknown question.
     """
-    open_ones = [one["interruptId"] for one in questions]
-    given = [data[ANSWER] for data in data_of(turn.message) if isinstance(data.get(ANSWER), dict)]
-    if not given and len(open_ones) == 1 and turn.text:
-        given = [{"interruptId": open_ones[0], "response": turn.text}]
-    if not given or any(one.get("interruptId") not in open_ones or "response" not in one for one in given):
-        example = {ANSWER: {"interruptId": open_ones[0], "response": "…"}}
+    open_ids = [item["interruptId"] for item in questions]
+    responses = [data[ANSWER] for data in data_of(turn.message) if isinstance(data.get(ANSWER), dict)]
+    if not responses and len(open_ids) == 1 and turn.text:
+        responses = [{"interruptId": open_ids[0], "response": turn.text}]
+    if not responses or any(item.get("interruptId") not in open_ids or "response" not in item for item in responses):
+        example = {ANSWER: {"interruptId": open_ids[0], "response": "…"}}
         raise _asking(questions, f"Answer each with a data part like {json.dumps(example, ensure_ascii=False)}.")
-    return [{"interruptResponse": {"interruptId": one["interruptId"], "response": one["response"]}} for one in given]
+    return [
+        {"interruptResponse": {"interruptId": item["interruptId"], "response": item["response"]}} for item in responses
+    ]
 
 
 def _prompt(turn: Turn) -> list[ContentBlock]:

@@ -1,4 +1,4 @@
-"""Crews whose model stops before its questions, where their worker may be killed."""
+"""Crews whose model hangs before some of its calls, so that a test can kill their worker there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.support.durable_agents import is_passed, write_line
 from .script import Script, crew_of, script
 
 ROUNDS = [["a"], ["b"], ["c"], ["d", "e"]]
-"""Cities that the model looks up after each question."""
+"""Cities that the model looks up in each of its responses."""
 
 STOPS = (3, 4)
-"""Questions before which the model stops: after the third call of a tool, and after two parallel calls."""
+"""Model calls before which the model hangs: after the third tool call, and after two parallel tool calls."""
 
 ANSWER = "It is warm in a, b, c, d and e."
 
@@ -30,7 +30,7 @@ a2a = A2A(app)
 
 
 def stop_or_record(number: int) -> None:
-    """Stop at a place that no earlier attempt has reached, or record the question."""
+    """Record a call of the model. Hang instead if the call is in `STOPS` and no earlier attempt has reached it."""
     if number in STOPS and not is_passed(f"crewai.before-{number}"):
         threading.Event().wait()
     write_line("crewai", "questions", str(number))

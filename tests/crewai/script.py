@@ -1,4 +1,4 @@
-"""Stand-in for a model of CrewAI whose answers are listed by a test, and a crew of one agent."""
+"""Stand-in for a CrewAI model with a list of answers, and a crew of one agent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Script(BaseLLM):
         return self.is_native
 
     def get_context_window_size(self) -> int:
-        """Return the tokens that the model accepts."""
+        """Return the number of tokens that the model accepts."""
         return 1_000_000
 
     def get_input_tokens_count(self, *args: Any, **kwargs: Any) -> int:

@@ -238,8 +238,8 @@ async def test_the_tokens_of_a_turn_are_in_its_metadata() -> None:
         results = [await agent.send("x"), await agent.send("y")]
 
     for result in results:
-        usage = MessageToDict(result.raw.metadata)["crewai_usage_metrics"]
-        assert (usage["total_tokens"], usage["prompt_tokens"], usage["successful_requests"]) == (24, 20, 2)
+        usage = MessageToDict(result.raw.metadata)["a2a_celery/usage"]
+        assert usage == {"script": {"inputTokens": 20, "outputTokens": 4}}
 
 
 @pytest.mark.parametrize(("fail_on", "expected"), [((), COMPLETED), (["length"], FAILED)])

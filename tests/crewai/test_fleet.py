@@ -10,7 +10,8 @@ import pytest
 from tests.acceptance.test_cancel import IGNORED
 from tests.acceptance.test_durable_steps import reached
 from tests.support import durable_agents
-from tests.support.booking_agents import BookingAgent, Client
+from tests.support.booking_agents import BookingAgent, Client, book_over
+from tests.support.clients import BINDINGS
 from tests.support.durable_agents import lines
 from tests.support.fleet import Fleet, Process, running_fleet
 from tests.support.talk import read, send, state
@@ -60,10 +61,10 @@ def test_feedback_reaches_another_worker(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Office:
-    """Fleet of the sample agent, which has asked something on a worker that is gone. Another worker runs."""
+    """Fleet of the sample agent, which has asked a question on a worker that has since stopped. Another worker runs."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.gateway = fleet.gateway()
+        self.gateway = fleet.gateway(grpc=True)
         first = fleet.worker(pool="prefork", concurrency=2)
         self.waiting = self.client()
         self.asked = self.waiting.say("hello"), self.waiting.say("book a table")
@@ -89,6 +90,11 @@ def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Off
 
     assert client.agree() == "COMPLETED Done: a table is booked."
     assert client.say("and now?") == "COMPLETED You said: hello; book a table; and now?."
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_question_is_answered_over_each_binding(office: Office, binding: str) -> None:
+    assert await book_over(office.gateway, CLERK, binding) == "Done: a table is booked."
 
 
 def test_nothing_is_booked_without_its_client(office: Office) -> None:

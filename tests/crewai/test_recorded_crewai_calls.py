@@ -1,10 +1,9 @@
-"""Results of the calls of a crew are recorded: later runs of the turn repeat no call."""
+"""Recorded results of a crew's calls: later runs of the turn repeat no call."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,27 +13,19 @@ from crewai import Task as CrewTask
 from crewai.tools import tool
 
 from a2a_celery import Turn, current_step_key
-from a2a_celery.frameworks.crewai import USAGE, crewai_agent
+from a2a_celery.frameworks.crewai import crewai_agent
 from a2a_celery.store import AsyncStore, Keys
-from tests.execution.attempts import Task, WorkerDies
-from tests.execution.scene import Gate, Scene
-from tests.support.seeds import Seeds
+from tests.execution.attempts import Task, WorkerDies, give_empty_sessions, open_task
 
 from .script import Answer, Script, crew_of, script
 
 
 @pytest.fixture
 async def task(store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Task]:
-    """A task whose attempts each begin with an empty session."""
-    monkeypatch.setattr(Turn, "session", property(lambda turn: turn.__dict__.setdefault("test_session", new_session())))
-    scene = Scene(Gate(store), keys, Seeds(store, keys))
-    yield Task(scene)
-    for events in scene.opened:
-        await events.abandon()
-
-
-def new_session() -> SimpleNamespace:
-    return SimpleNamespace(state={})
+    """Task whose attempts each begin with an empty session."""
+    give_empty_sessions(monkeypatch)
+    async with open_task(store, keys) as task:
+        yield task
 
 
 class Play:
@@ -65,7 +56,7 @@ class Play:
                 before = texts.get(event.artifact.artifact_id, "") if event.append else ""
                 texts[event.artifact.artifact_id] = before + text
             else:
-                self.usage = dict(event.metadata[USAGE])
+                self.usage = dict(event.metadata["a2a_celery/usage"]["script"])
         return list(texts.values())[-1]
 
     def _make(self, turn: Turn) -> Crew:
@@ -122,7 +113,7 @@ async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task) -> No
     assert play.model.calls == [0, 0, 1, 1, 2, 2], "each call that the worker survived was made once"
     assert sorted(play.calls) == ["a", "b", "c", "c"]
     assert len(play.keys) == 4
-    assert play.usage == {"prompt_tokens": 30, "completion_tokens": 6, "total_tokens": 36, "successful_requests": 3}
+    assert play.usage == {"inputTokens": 30, "outputTokens": 6}
 
 
 async def test_calls_of_a_model_without_native_tool_calls_are_recorded(task: Task) -> None:

@@ -1,4 +1,4 @@
-"""The ADK session of a context: what ADK keeps is found again, and what would be of other contexts is refused."""
+"""ADK session of a context: data that ADK stores is found again, and data that belongs to other contexts is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HERE = {**ME, "session_id": "c1"}
 
 @pytest.fixture
 def state() -> Iterator[dict[str, Any]]:
-    """Return the session state of the current run."""
+    """Session state of the current run."""
     session = SimpleNamespace(state={})
     token = CURRENT.set(cast(ContextSession, session))
     yield session.state
@@ -153,7 +153,7 @@ async def test_outside_of_a_run_the_error_names_the_cause() -> None:
 
 
 async def adk_client(grpc_address: str | None) -> Any:
-    """Return the A2A client that ADK makes of the card of a gateway with gRPC.
+    """Return the A2A client that ADK creates from the card of a gateway with gRPC.
 
     Raises:
         AgentCardResolutionError: ADK refuses the card.
@@ -177,6 +177,6 @@ async def test_the_client_of_adk_takes_the_card_of_a_gateway_with_grpc() -> None
 
 @pytest.mark.parametrize("address", ["localhost:50051", "dns:///localhost:50051", "https://localhost:50051"])
 async def test_the_client_of_adk_takes_no_address_of_another_port(address: str) -> None:
-    """When it takes one, `grpc_public_address` can have a default again."""
+    """If this test fails because ADK accepts an address, `grpc_public_address` can have a default again."""
     with pytest.raises(AgentCardResolutionError):
         await adk_client(address)

@@ -14,6 +14,7 @@ import strands
 from celery import Celery
 from google.adk.agents import LlmAgent
 from google.adk.runners import InMemoryRunner
+from llama_index.core.agent.workflow import FunctionAgent
 from pydantic_ai.capabilities import AbstractCapability
 from strands.types.content import Messages
 from strands.types.streaming import StreamEvent
@@ -21,6 +22,7 @@ from strands.types.streaming import StreamEvent
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.llamaindex import llamaindex_agent
 from a2a_celery.frameworks.openai_agents import openai_agent
 from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
@@ -28,7 +30,14 @@ from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.scene import TurnByTurn
 from tests.support.agents import card
-from workers import with_adk, with_agent_framework, with_openai_agents, with_pydantic_ai, with_strands
+from workers import (
+    with_adk,
+    with_agent_framework,
+    with_llamaindex,
+    with_openai_agents,
+    with_pydantic_ai,
+    with_strands,
+)
 
 a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
 
@@ -116,6 +125,10 @@ async def book_and_swallow(context: agents.RunContextWrapper[Turn], what: str) -
         return repr(error)
 
 
+def made_with_llamaindex(turn: Turn, tool: Callable[[Turn], Tool] = async_tool) -> FunctionAgent:
+    return FunctionAgent(llm=with_llamaindex.StandIn(), tools=[tool(turn)])
+
+
 async def run_adk(turn: Turn, tool: Callable[[Turn], Tool]) -> str:
     agent = LlmAgent(name="clerk", model=with_adk.StandIn(model="stand-in"), tools=[tool(turn)])
     *_, last = await InMemoryRunner(agent).run_debug(turn.text, quiet=True)
@@ -158,6 +171,10 @@ def adk_in_a_thread(turn: Turn) -> str:
 
 a2a.agent("strands", description="Books.", session=True)(strands_agent(made_with_strands))
 a2a.agent("agent-framework", description="Books.", session=True)(framework_agent(made_with_agent_framework))
+a2a.agent("llamaindex", description="Books.", session=True)(llamaindex_agent(made_with_llamaindex))
+a2a.agent("llamaindex-in-a-thread", description="Books.", session=True)(
+    llamaindex_agent(lambda turn: made_with_llamaindex(turn, blocking_tool))
+)
 a2a.add_agent(card("pydantic-ai"), made_with_pydantic_ai(book_async))
 a2a.add_agent(card("pydantic-ai-in-a-thread"), made_with_pydantic_ai(book_in_thread))
 a2a.add_agent(card("pydantic-ai-swallows"), made_with_pydantic_ai(book_async, Swallows()))
@@ -180,6 +197,8 @@ ASKING = [
     "openai-agents",
     "openai-agents-in-a-thread",
     "openai-agents-swallows",
+    "llamaindex",
+    "llamaindex-in-a-thread",
 ]
 
 

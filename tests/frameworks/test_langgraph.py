@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -19,30 +18,20 @@ from langgraph.types import Send
 
 from a2a_celery import Turn, current_step_key
 from a2a_celery.errors import SessionError, StepError
-from a2a_celery.frameworks.langgraph import USAGE, langgraph_agent
+from a2a_celery.frameworks.langgraph import langgraph_agent
 from a2a_celery.frameworks.langgraph_checkpoints import KIND
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.attempts import Task, WorkerDies
-from tests.execution.scene import Gate, Scene
-from tests.support.seeds import Seeds
 from tests.support.waiting import eventually_async
 
 SETTINGS = Settings(store_url="redis://127.0.0.1/0")
 
 
 @pytest.fixture
-async def task(store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Task]:
-    """A task whose attempts each begin with the session of the turn before."""
-    monkeypatch.setattr(Turn, "session", property(lambda turn: turn.__dict__.setdefault("test_session", new_session())))
-    scene = Scene(Gate(store), keys, Seeds(store, keys))
-    yield Task(scene, SETTINGS)
-    for events in scene.opened:
-        await events.abandon()
-
-
-def new_session() -> SimpleNamespace:
-    return SimpleNamespace(state={})
+def task(task: Task) -> Task:
+    task.settings = SETTINGS
+    return task
 
 
 class State(MessagesState):
@@ -289,7 +278,7 @@ async def test_the_tokens_of_a_turn_are_those_of_all_its_runs(task: Task) -> Non
     await task.attempt(run)
 
     [end] = ends
-    assert MessageToDict(end.metadata)[USAGE]["m"]["total_tokens"] == 3
+    assert sum(MessageToDict(end.metadata)["a2a_celery/usage"]["m"].values()) == 3
 
 
 async def test_checkpoints_are_encrypted_and_need_their_secret(task: Task, store: AsyncStore, keys: Keys) -> None:

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import pytest
+from a2a.helpers import new_data_part
 from a2a.types import Part
 from celery import Celery
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -150,20 +151,6 @@ async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> A
         yield turns
 
 
-@pytest.fixture
-def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    return Seeds(store, keys)
-
-
-async def text(seeds: Seeds) -> str:
-    """Return the text of the task's last artifact."""
-    return "".join(part.text for part in (await seeds.task("t")).artifacts[-1].parts)
-
-
-def data(value: Any) -> Part:
-    return ParseDict({"data": value}, Part())
-
-
 async def test_an_answer_is_the_result_of_the_interrupt(turns: TurnByTurn) -> None:
     assert await turns.begin("one") == (INPUT_REQUIRED, "On which day?")
     assert await turns.answer("one", "Monday") == ["Monday"]
@@ -175,7 +162,7 @@ async def test_one_node_asks_one_question_after_the_other(turns: TurnByTurn, see
     assert await turns.say("two", 2, Part(text="Ada")) == (INPUT_REQUIRED, "Where?")
     state, _ = await turns.say("two", 3, Part(text="Paris"))
 
-    assert (state, await text(seeds)) == (COMPLETED, "Ada and Paris")
+    assert (state, await seeds.last_text("t")) == (COMPLETED, "Ada and Paris")
     assert calls == ["ask"] * 3
 
 
@@ -190,8 +177,8 @@ async def test_a_value_is_a_data_part_and_an_answer_may_be_data(turns: TurnByTur
     [asked] = MessageToDict(part.data)["interrupts"]
     assert asked["value"] == {"question": "Pay?", "amount": 3.0, "to": ["a"]}
 
-    await turns.say("data", 2, data({"paid": 3}))
-    assert await text(seeds) == "{'paid': 3}"
+    await turns.say("data", 2, new_data_part({"paid": 3}))
+    assert await seeds.last_text("t") == "{'paid': 3}"
 
 
 async def test_a_schema_reaches_the_client(turns: TurnByTurn, seeds: Seeds) -> None:
@@ -200,21 +187,21 @@ async def test_a_schema_reaches_the_client(turns: TurnByTurn, seeds: Seeds) -> N
     assert schema is not None
     assert schema["required"] == ["day"]
 
-    state, asked = await turns.say("schema", 2, data({"no": 1}))
+    state, asked = await turns.say("schema", 2, new_data_part({"no": 1}))
     assert state == INPUT_REQUIRED
     assert "not accepted" in asked
-    await turns.say("schema", 3, data({"day": "Monday"}))
-    assert await text(seeds) == "{'day': 'Monday'}"
+    await turns.say("schema", 3, new_data_part({"day": "Monday"}))
+    assert await seeds.last_text("t") == "{'day': 'Monday'}"
 
 
 async def test_an_answer_that_the_type_refuses_is_asked_for_again(turns: TurnByTurn, seeds: Seeds) -> None:
     await turns.begin("type")
-    state, asked = await turns.say("type", 2, data({"day": "Sunday"}))
+    state, asked = await turns.say("type", 2, new_data_part({"day": "Sunday"}))
     assert state == INPUT_REQUIRED
     assert "closed on Sunday" in asked
 
-    await turns.say("type", 3, data({"day": "Monday"}))
-    assert await text(seeds) == "day='Monday'"
+    await turns.say("type", 3, new_data_part({"day": "Monday"}))
+    assert await seeds.last_text("t") == "day='Monday'"
 
 
 async def test_several_interrupts_are_asked_at_once(turns: TurnByTurn, seeds: Seeds) -> None:
@@ -226,8 +213,10 @@ async def test_several_interrupts_are_asked_at_once(turns: TurnByTurn, seeds: Se
     assert sorted(types.values()) == ["integer", "string"]
     assert {line.partition(": ")[2] for line in asked.splitlines()} == {"A?", NEEDS_INPUT}
 
-    await turns.say("parallel", 2, data({name: 7 if kind == "integer" else "x" for name, kind in types.items()}))
-    assert await text(seeds) == "a: x and b: 7"
+    await turns.say(
+        "parallel", 2, new_data_part({name: 7 if kind == "integer" else "x" for name, kind in types.items()})
+    )
+    assert await seeds.last_text("t") == "a: x and b: 7"
 
 
 async def test_a_subgraph_asks(turns: TurnByTurn) -> None:
@@ -242,7 +231,7 @@ async def test_a_retry_after_an_answer_receives_the_answer(turns: TurnByTurn, se
     assert state == WORKING
 
     assert (await turns.perform("flaky", 2, retries=1))[0] == COMPLETED
-    assert await text(seeds) == "yes"
+    assert await seeds.last_text("t") == "yes"
     assert calls == ["flaky"] * 3
 
 
@@ -251,4 +240,4 @@ async def test_nodes_may_ask_with_the_turn(turns: TurnByTurn, seeds: Seeds) -> N
     assert await turns.say("turn", 2, Part(text="1")) == (INPUT_REQUIRED, "Again?")
     assert await turns.say("turn", 3, Part(text="2")) == (INPUT_REQUIRED, "By interrupt?")
     await turns.say("turn", 4, Part(text="3"))
-    assert await text(seeds) == "1 and 2 and 3"
+    assert await seeds.last_text("t") == "1 and 2 and 3"

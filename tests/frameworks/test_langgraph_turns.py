@@ -25,11 +25,11 @@ from typing_extensions import TypedDict
 
 from a2a_celery import ConfigError
 from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
-from a2a_celery.frameworks.langgraph import MEMORY, USAGE, langgraph_agent
+from a2a_celery.frameworks.langgraph import MEMORY, langgraph_agent
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.lifecycle.own_metadata import own_metadata
 from a2a_celery.lifecycle.states import COMPLETED, FAILED
-from tests.support.booking_agents import turn
+from tests.support.booking_agents import NewTurn
 
 
 class Model(BaseChatModel):
@@ -53,19 +53,6 @@ class Model(BaseChatModel):
         yield ChatGenerationChunk(
             message=AIMessageChunk("", usage_metadata=cast(Any, usage), response_metadata=metadata)
         )
-
-
-class NewTurn:
-    """Turn with a session, whose status messages are recorded."""
-
-    def __init__(self, state: dict[str, Any], *parts: Part) -> None:
-        self.said: list[Any] = []
-        self.turn: Any = turn(state, *parts)
-        self.turn.question_count, self.turn.replay_questions = 0, lambda count: None
-        self.turn.say = self.say
-
-    async def say(self, text: str = "", *, parts: Any = ()) -> None:
-        self.said.append(text or [MessageToDict(part) for part in parts])
 
 
 def one_node(node: Callable[..., Any], state: Any = MessagesState) -> StateGraph[Any]:
@@ -144,8 +131,7 @@ async def test_the_end_has_the_tokens_by_model() -> None:
     *_, end = await sent(chat())
 
     assert isinstance(end, TaskStatusUpdateEvent)
-    usage = MessageToDict(end.metadata)[USAGE]["m-1"]
-    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (3, 2, 5)
+    assert MessageToDict(end.metadata)["a2a_celery/usage"] == {"m-1": {"inputTokens": 3, "outputTokens": 2}}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from a2a.server.agent_execution import AgentExecutor
 from celery import Celery
+from llama_index.core.llms.mock import MockFunctionCallingLLM
 
 from a2a_celery import A2A
 from a2a_celery.frameworks import conversation
@@ -25,15 +26,16 @@ SECTIONS = [
     "pydantic-ai",
     "OpenAI Agents SDK",
     "LangGraph",
+    "LlamaIndex",
 ]
-FRAMEWORKS = ("adk", "agent-framework", "strands", "pydantic-ai", "openai-agents", "langgraph", "crewai")
+FRAMEWORKS = ("adk", "agent-framework", "strands", "pydantic-ai", "openai-agents", "langgraph", "llamaindex", "crewai")
 
 
 """Extras of the table. tests/crewai runs the code of the section "CrewAI"."""
 
 
 def programs(section: str) -> list[str]:
-    """The programs of a section: the agent's module, and its line in the app."""
+    """Return the programs of a section: the agent's module, and the agent's line in the app."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
@@ -41,7 +43,8 @@ def programs(section: str) -> list[str]:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_code_runs(section: str) -> None:
     module, line = programs(section)
-    namespace: dict[str, Any] = {"book": print, "client": None, "model": "test", "__name__": "acme.clerk"}
+    model = MockFunctionCallingLLM() if section == "LlamaIndex" else "test"
+    namespace: dict[str, Any] = {"book": print, "client": None, "model": model, "__name__": "acme.clerk"}
     a2a = A2A(Celery("acme", set_as_current=False))
 
     exec(compile(module, "frameworks.md", "exec"), namespace)
@@ -59,7 +62,7 @@ def test_each_version_is_the_oldest_that_its_extra_takes() -> None:
 
     assert set(seen) == set(FRAMEWORKS)
     for extra, version in seen.items():
-        [oldest] = [one.partition(">=")[2].partition(",")[0] for one in EXTRAS[extra]]
+        oldest = EXTRAS[extra][0].partition(">=")[2].partition(",")[0]
         assert oldest in (version, version.rpartition(".")[0])
 
 

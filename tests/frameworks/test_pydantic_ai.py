@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from a2a.helpers import new_data_part
-from a2a.types import Message, Part, Role
+from a2a.types import Message, Part, Role, TaskStatusUpdateEvent
 from google.protobuf.json_format import MessageToDict
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -69,9 +69,9 @@ def new_inn() -> Any:
 
 
 async def say(answer: Any, asked: Turn) -> Any:
-    """Return the chunks of the answer, or the question."""
+    """Return the chunks of the answer without its final status, or the question."""
     try:
-        return [chunk async for chunk in answer(asked)]
+        return [chunk async for chunk in answer(asked) if not isinstance(chunk, TaskStatusUpdateEvent)]
     except InputRequired as question:
         return question
 

@@ -24,17 +24,13 @@ from a2a_celery.execution.events.steps import CURRENT_EXECUTION, Execution
 from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 from a2a_celery.lifecycle.execution import ExecutionState
 from a2a_celery.store import AsyncStore, Keys
-from tests.execution.attempts import Task, WorkerDies
-from tests.execution.scene import Gate, Scene
-from tests.support.seeds import Seeds
+from tests.execution.attempts import Task, WorkerDies, open_task
 
 
 @pytest.fixture
 async def task(store: AsyncStore, keys: Keys) -> AsyncIterator[Task]:
-    scene = Scene(Gate(store), keys, Seeds(store, keys))
-    yield Task(scene)
-    for events in scene.opened:
-        await events.abandon()
+    async with open_task(store, keys) as task:
+        yield task
 
 
 class Script:

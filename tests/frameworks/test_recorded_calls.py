@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,23 +28,8 @@ from a2a_celery.frameworks.agent_framework import framework_agent
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.attempts import Task, WorkerDies
-from tests.execution.scene import Gate, Scene, TurnByTurn
-from tests.support.seeds import Seeds
+from tests.execution.scene import TurnByTurn
 from workers import with_agent_framework
-
-
-@pytest.fixture
-async def task(store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Task]:
-    """A task whose attempts each begin with an empty session."""
-    monkeypatch.setattr(Turn, "session", property(lambda turn: turn.__dict__.setdefault("test_session", new_session())))
-    scene = Scene(Gate(store), keys, Seeds(store, keys))
-    yield Task(scene)
-    for events in scene.opened:
-        await events.abandon()
-
-
-def new_session() -> SimpleNamespace:
-    return SimpleNamespace(state={})
 
 
 class Script:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,24 +20,9 @@ from a2a_celery.frameworks.openai_agents import openai_agent
 from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from tests.execution.attempts import Task, WorkerDies
-from tests.execution.scene import Gate, Scene, TurnByTurn
+from tests.execution.scene import TurnByTurn
 from tests.support.agents import card
-from tests.support.seeds import Seeds
 from workers import with_openai_agents
-
-
-@pytest.fixture
-async def task(store: AsyncStore, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Task]:
-    """A task whose attempts each begin with an empty session."""
-    monkeypatch.setattr(Turn, "session", property(lambda turn: turn.__dict__.setdefault("test_session", new_session())))
-    scene = Scene(Gate(store), keys, Seeds(store, keys))
-    yield Task(scene)
-    for events in scene.opened:
-        await events.abandon()
-
-
-def new_session() -> SimpleNamespace:
-    return SimpleNamespace(state={})
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The samples of agent frameworks: those that are installed, and none of them imported where no agent runs."""
+"""Samples of agent frameworks: installed samples work, and processes that run no agents import none of them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ FRAMEWORKS = {
     "pydantic-ai": "pydantic_ai",
     "openai-agents": "agents",
     "langgraph": "langgraph",
+    "llamaindex": "llama_index",
     "crewai": "crewai",
 }
 
 INSTALLED = [of for of in FRAMEWORKS.values() if find_spec(of)]
-"""CrewAI has a separate environment: see `make crewai`."""
+"""Samples whose framework is installed. CrewAI has a separate environment: see `make crewai`."""
 
 PROGRAM = """
 import importlib.util, json, sys

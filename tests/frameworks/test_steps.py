@@ -1,4 +1,4 @@
-"""Calls by agents of frameworks are recorded as steps of their run's execution."""
+"""Recording of framework agents' calls as steps of the run's execution."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Scene:
         return MessageToDict(message.parts[0]) if message.parts else {}
 
 
-IN_THE_SESSION = [agent for agent in BOOKING_AGENTS if agent.name != "langgraph"]
+IN_THE_SESSION = [agent for agent in BOOKING_AGENTS if agent.name not in ("langgraph", "llamaindex")]
 """Agents whose question is in the session, not in the journal of a task."""
 
 

@@ -1,0 +1,35 @@
+"""Spans of framework agents: models run in the trace of the run, so that their spans are below the run's span."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from a2a.types import Part
+from opentelemetry import trace
+
+from tests.frameworks.test_steps import Scene
+from workers import stand_in, with_adk, with_agent_framework, with_strands
+
+SAMPLES: dict[str, ModuleType] = {
+    "adk": with_adk,
+    "agent-framework": with_agent_framework,
+    "strands": with_strands,
+}
+"""Samples by the names of their agents. The other frameworks have such a test in their own module."""
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+async def test_a_model_sees_the_trace_of_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = []
+
+    async def think(*args: object) -> str | stand_in.Call:
+        traces.append(trace.get_current_span().get_span_context().trace_id)
+        return "thought"
+
+    monkeypatch.setattr(SAMPLES[name], "think", think)
+    run = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))
+    with trace.use_span(run):
+        await Scene().say(name, Part(text="hello"))
+
+    assert traces == [1]
