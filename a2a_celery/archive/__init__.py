@@ -1,6 +1,7 @@
-"""Archive of ended tasks in a SQL database, in the SDK's table.
+"""Archive of ended tasks in a SQL database.
 
-The package needs neither Redis nor Celery. Gateways and watchers use `Archive`, which `open_archive` opens from a URL.
+The table has the columns of the SDK's task table. Gateways, watchers and ``a2a doctor`` use `Archive`, which
+`open_archive` opens from a URL.
 """
 
 from __future__ import annotations
@@ -28,21 +29,32 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Filter for archived tasks of `scope` whose status is not later than `not_after_us`, in µs since 1970."""
+    """Filter for archived tasks.
+
+    Attributes:
+        scope: Scope of the tasks.
+        not_after_us: Latest time of the status, in µs since 1970.
+        context_id: Context of the tasks, or "" for any context.
+        state: State of the tasks, or None for any state.
+        not_before_us: Earliest time of the status, in µs since 1970, or None for no limit.
+    """
 
     scope: Scope
     not_after_us: int
     context_id: str = ""
-    """Context of the tasks. "" matches any context."""
-
     state: TaskState | None = None
     not_before_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPage:
-    """Page of tasks, newest status first, and by descending id for equal times. `total` is the number of all
-    matches."""
+    """Page of tasks, newest status first. Tasks with equal times are sorted by descending id.
+
+    Attributes:
+        tasks: Tasks on the page.
+        total: Number of matching tasks in all pages.
+        more: True if another page follows.
+    """
 
     tasks: list[Task]
     total: int
@@ -86,10 +98,10 @@ class Archive(Protocol):
 
 
 def open_archive(url: str) -> Archive:
-    """Open the archive at an SQLAlchemy URL. The archive connects at its first use.
+    """Open the archive at an SQLAlchemy URL. The archive connects on first use.
 
     Raises:
-        ConfigError: The extra ``archive`` or the URL's driver is not installed.
+        ConfigError: The extra ``archive`` or the URL's driver is not installed, or the URL is invalid.
     """
     try:
         from .database import DatabaseArchive  # noqa: PLC0415 - needs an extra

@@ -23,7 +23,7 @@ from ..store.keys import quoted
 from . import Archived, ArchivedPage, Filter
 from .table import ArchivedTask, ArchiveTaskStore, at_us, column_of, owner_of
 
-TIMEOUT = 15.0
+DATABASE_TIMEOUT = 15.0
 """Seconds that an operation may take, including the connection."""
 
 PAGE_BYTES = 32 * 1024 * 1024
@@ -34,7 +34,7 @@ TASKS_PER_QUERY = 8
 
 
 class DatabaseArchive:
-    """Implementation of `Archive` in a SQL database. The table is created at the first use.
+    """Implementation of `Archive` in a SQL database. The table is created on first use.
 
     Raises:
         ConfigError: SQLAlchemy cannot parse the URL.
@@ -50,10 +50,9 @@ class DatabaseArchive:
         self._rows = ArchiveTaskStore(self._engine)
 
     async def put(self, tasks: Sequence[Archived]) -> None:
-        rows = [self._rows.row_of(archived) for archived in tasks]
         async with self._session() as session:
-            for row in rows:
-                await session.merge(row)
+            for task in tasks:
+                await session.merge(self._rows.row_of(task))
             await session.commit()
 
     async def require_writable(self) -> None:
@@ -64,10 +63,10 @@ class DatabaseArchive:
             await session.rollback()
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
-        wanted = (ArchivedTask.id == column_of(quoted(task_id)), ArchivedTask.owner == owner_of(scope))
+        conditions = (ArchivedTask.id == column_of(quoted(task_id)), ArchivedTask.owner == owner_of(scope))
         async with self._session() as session:
-            row = (await session.execute(select(ArchivedTask).where(*wanted))).scalar_one_or_none()
-            return None if row is None else Archived(scope, self._rows.task_of(row), row.version)
+            archived = (await session.execute(select(ArchivedTask).where(*conditions))).scalar_one_or_none()
+            return None if archived is None else Archived(scope, self._rows.task_of(archived), archived.version)
 
     async def page(
         self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
@@ -102,12 +101,12 @@ class DatabaseArchive:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(DATABASE_TIMEOUT):
                 await self._make_table()
                 async with self._rows.async_session_maker() as session:
                     yield session
         except TimeoutError:
-            raise ArchiveUnavailable(f"the archive did not reply within {TIMEOUT:g} s") from None
+            raise ArchiveUnavailable(f"the archive did not reply within {DATABASE_TIMEOUT:g} s") from None
         except (SQLAlchemyError, OSError) as e:
             raise ArchiveUnavailable(f"the archive failed: {_kind_of(e)}") from e
 
@@ -123,17 +122,17 @@ class DatabaseArchive:
         Tasks that were deleted since `ids` were selected are omitted.
         """
         tasks: list[Task] = []
-        seen, size, at_once = 0, 0, 1
-        wanted = select(ArchivedTask) if artifacts else select(ArchivedTask).options(defer(_ARTIFACTS))
-        while seen < len(ids) and size < PAGE_BYTES:
-            some = ids[seen : seen + at_once]
-            rows = {row.id: row for row in await session.scalars(wanted.where(ArchivedTask.id.in_(some)))}
-            read = [self._task(rows[task_id], artifacts) for task_id in some if task_id in rows]
+        count, size, at_once = 0, 0, 1
+        query = select(ArchivedTask) if artifacts else select(ArchivedTask).options(defer(_ARTIFACTS))
+        while count < len(ids) and size < PAGE_BYTES:
+            batch = ids[count : count + at_once]
+            rows = {row.id: row for row in await session.scalars(query.where(ArchivedTask.id.in_(batch)))}
+            tasks_of_batch = [self._task(rows[task_id], artifacts) for task_id in batch if task_id in rows]
             session.expunge_all()
-            tasks += read
-            seen, size = seen + len(some), size + sum(task.ByteSize() for task in read)
+            tasks += tasks_of_batch
+            count, size = count + len(batch), size + sum(task.ByteSize() for task in tasks_of_batch)
             at_once = min(at_once * 2, TASKS_PER_QUERY)
-        return tasks, seen
+        return tasks, count
 
     def _task(self, row: ArchivedTask, artifacts: bool) -> Any:
         if artifacts:

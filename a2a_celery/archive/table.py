@@ -1,7 +1,8 @@
 """Table of the archive: the SDK's table of tasks, with wider columns and exact times.
 
-The SDK's columns have the SDK's content, so the table can be queried with SQL. Values are compared byte by byte,
-because a collation would sort pages differently from the store, or treat two owners as equal."""
+The SDK's columns have the SDK's content, so the table can be queried with SQL. Ids and owners are compared byte by
+byte, because a collation could sort pages differently from the store, or treat two owners as equal.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +42,11 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class ArchivedTask(TaskMixin, Base):
-    """Row with an ended task.
+    """Row of the archive: one ended task.
 
-    `id`, `context_id` and `owner` are quoted as in the keys of the store. `owner` contains the scope. Times are in UTC
-    without a time zone, as in the SDK's table.
+    `id`, `context_id` and `owner` are percent-encoded as in the keys of the store, or replaced by a digest if they
+    exceed `LONGEST` characters. `owner` consists of agent, tenant and owner. Times are in UTC without a time zone, as
+    in the SDK's table.
     """
 
     __tablename__ = TABLE
@@ -56,9 +58,10 @@ class ArchivedTask(TaskMixin, Base):
     state: Mapped[int] = mapped_column(SmallInteger, nullable=False)
     version: Mapped[int] = mapped_column(BigInteger, nullable=False)
     whole: Mapped[str | None] = mapped_column(_LONG, nullable=True)
-    """Task as protobuf in Base64 if JSON cannot represent the task exactly, or None.
+    """Task as protobuf in Base64 if the other columns cannot represent the task exactly, or None.
 
-    The JSON columns then contain only the state of the task. Base64 is used because not every driver accepts bytes.
+    The JSON columns then contain only the state and its time. Base64 is used because not every driver
+    accepts bytes.
     """
 
     __table_args__ = (
@@ -69,7 +72,7 @@ class ArchivedTask(TaskMixin, Base):
 
 
 def column_of(text: str) -> str:
-    """Return a quoted text, or its digest if the text is too long for a column."""
+    """Return `text`, a quoted id or a scope, or the digest of `text` if `text` exceeds `LONGEST` characters."""
     return text if len(text) <= LONGEST else f"sha256~{sha256(text.encode()).hexdigest()}"
 
 
@@ -79,12 +82,12 @@ def owner_of(scope: Scope) -> str:
 
 
 def at_us(us: int) -> datetime:
-    """Return the table's time for µs since 1970."""
+    """Convert µs since 1970 to a time of the table."""
     return _EPOCH + timedelta(microseconds=us)
 
 
 class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
-    """Task store of the SDK on this table. It creates the table, and converts tasks to rows."""
+    """Task store of the SDK that creates this table and converts tasks to rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__(engine, table_name="tasks")
@@ -101,7 +104,7 @@ class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
         return row
 
     def task_of(self, row: ArchivedTask) -> Task:
-        """Return the task of a row. The task has no artifacts if the row was read without artifacts."""
+        """Return the task of a row. If the row was read without artifacts, only `whole` can contain artifacts."""
         if row.whole is not None:
             return Task.FromString(b64decode(row.whole))
         task: Task = self.from_row(row)
@@ -109,7 +112,7 @@ class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
         return task
 
     def _in_json(self, task: Task) -> ArchivedTask | None:
-        """Return the row with JSON columns, or None if JSON would lose data or an id is too long."""
+        """Convert the task to a row with JSON columns. Return None if JSON would lose data or an id is too long."""
         try:
             row = self._row(task)
         except (NotJson, ValueError):

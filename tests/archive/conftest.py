@@ -16,13 +16,13 @@ from tests.support.seeds import Seeds
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    """Create and read tasks."""
+    """Helper that creates and reads tasks."""
     return Seeds(store, keys)
 
 
 @pytest.fixture(scope="package", params=["sqlite", "postgresql", "mariadb"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the URL of a database of that kind. Fail if another test's table exists."""
+    """URL of a database of each kind. Fail if a table of another test exists."""
     if request.param == "sqlite":
         yield sqlite(tmp_path_factory.mktemp("archive"))
         return
@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 async def archive(url: str) -> AsyncIterator[Archive]:
-    """Open an empty archive."""
+    """Empty archive."""
     archive = open_archive(url)
     while await archive.forget(2**53, 1000):
         pass

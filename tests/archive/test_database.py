@@ -23,7 +23,7 @@ ODD = ["plain", "a:b", "with space ", "{brace}", "new\nline", "ünï", "%41", "n
 def ended(
     task_id: str, at_us: int = NOW_US, *, context_id: str = "c", state: TaskState = COMPLETED, text: str = "done"
 ) -> Task:
-    """A task with one of each."""
+    """Return an ended task that has every kind of content."""
     task = Task(id=task_id, context_id=context_id)
     message = Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text=text)])
     at = Timestamp()

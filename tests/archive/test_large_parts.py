@@ -25,7 +25,7 @@ LARGE = 5000
 
 @pytest.fixture
 async def blob_setup(blob_setup: BlobSetup, keys: Keys) -> BlobSetup:
-    """Return a setup whose ended tasks are archived."""
+    """Store with large parts whose ended tasks are archived."""
     await blob_setup.store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1"})
     return blob_setup
 

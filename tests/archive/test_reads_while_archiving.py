@@ -28,7 +28,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, stat
 
 
 class Moody:
-    """Archive with a database that can fail, or refuse some tasks."""
+    """Archive whose database can fail or refuse some tasks."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -83,17 +83,17 @@ class Scene:
         return Archiver(self.store, self.keys, self.archive, retention, clock=self.clock)
 
     async def due(self, *task_ids: str) -> None:
-        """Let the retention of tasks in the store end, by default that of all."""
+        """Make tasks in the store due for archiving, by default all, as if their retention had ended."""
         for place, tag in enumerate(task_ids or await self.store.redis.zrange(self.keys.archive, 0, -1)):
             await self.store.redis.zadd(self.keys.archive, {tag: place + 1})
 
     async def archived(self, *task_ids: str) -> None:
-        """Require that the tasks, by default all ended ones, are in the archive."""
+        """Archive the tasks, by default all ended ones, and require that they are in the archive."""
         await self.due(*task_ids)
         await self.archiver.tick()
 
     async def page(self, scope: Scope = ANN, **params: Any) -> ListTasksResponse:
-        """A page, as a client would ask for it."""
+        """Return a page of tasks, as a client requests it."""
         return await self.kept.page(scope, ListTasksRequest(**params))
 
     async def pages(self, between: Callable[[], Any] | None = None, **params: Any) -> list[Task]:
