@@ -20,17 +20,18 @@ LOGS_INPUT = (
     "a2a.server.routes.jsonrpc_dispatcher",
     "a2a_celery.gateway.protocol_errors",
 )
-"""Loggers whose errors contain the input."""
+"""Loggers whose error records may contain the client's input."""
 
 CLIENT_ERRORS = ("Failed to validate base JSON-RPC request", "Failed to parse request params")
-"""First words of the messages that `LOGS_INPUT` loggers log as errors, with a traceback, for an invalid request."""
+"""First words of the messages that `LOGS_INPUT` loggers log as errors with a traceback when a request is invalid."""
 
 
 def redact_logs() -> None:
     """Drop DEBUG records of `LOGS_SECRETS_AT_DEBUG`, and remove the input from validation errors of `LOGS_INPUT`.
 
     The redaction does not depend on the levels of the loggers. An invalid request is logged as one line at INFO, so
-    that clients cannot fill a log with errors."""
+    that clients cannot fill a log with errors.
+    """
     for name in LOGS_SECRETS_AT_DEBUG:
         logging.getLogger(name).addFilter(_is_above_debug)  # adding a filter twice has no effect
     for name in LOGS_INPUT:

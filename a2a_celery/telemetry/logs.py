@@ -19,7 +19,7 @@ FORMATS = (TEXT, JSON)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\t"}
-"""Escapes of control characters, because a control character can forge a line or control a terminal."""
+"""Escapes for control characters other than tabs. A control character could forge a line or control a terminal."""
 
 ABOUT = "a2a"
 """Attribute of a log record that contains the fields of `about`."""
@@ -30,8 +30,8 @@ def about(action: Action, celery_id: str = "", **fields: str | int | float | Non
 
     `celery_id` is ``<task id>.<run>`` and also sets ``task`` and ``run``. Fields that are None are omitted.
     """
-    known = {name: value for name, value in fields.items() if value is not None}
-    return {ABOUT: {"action": str(action), **_ids(celery_id), **known}}
+    values = {name: value for name, value in fields.items() if value is not None}
+    return {ABOUT: {"action": str(action), **_ids(celery_id), **values}}
 
 
 class TextFormatter(logging.Formatter):
@@ -41,9 +41,14 @@ class TextFormatter(logging.Formatter):
         super().__init__(TEXT_FORMAT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Format the first line of a record. A traceback follows unchanged."""
+        """Format the first line of a record."""
         record.message = record.message.translate(ESCAPED)
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        """Format a traceback with an indentation, because its last lines are the text of an exception."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {line.translate(ESCAPED)}" for line in lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -93,7 +98,7 @@ def _of_trace() -> dict[str, str]:
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return {}
-    here = api.get_current_span().get_span_context()
-    if not here.is_valid:
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
         return {}
-    return {"trace_id": f"{here.trace_id:032x}", "span_id": f"{here.span_id:016x}"}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

@@ -1,7 +1,8 @@
-"""Public names of log actions, metrics, spans and attributes, and the exposition of the metrics.
+"""Public names of log actions, metrics, spans and attributes, and the registry that exposes the metrics.
 
 docs/telemetry.md lists the names too. The names are a public contract: the change log lists each removal and each
-change of meaning. Labels have few values, such as agents, states and operations. An id is never a label."""
+change of meaning. Labels have few values, such as agents, states and operations. An id is never a label.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Action(StrEnum):
     RUN_DISPATCHED_AGAIN = "run.dispatched_again"
     RUN_EXPIRED = "run.expired"
     RUN_NOT_PUBLISHED = "run.not_published"
-    CANCEL_ASKED = "cancel.asked"
+    CANCEL_REQUESTED = "cancel.requested"
     PAUSES_ENDED = "pauses.ended"
     REQUEST_FAILED = "request.failed"
     REQUEST_REFUSED = "request.refused"
@@ -38,6 +39,8 @@ class Action(StrEnum):
     DELIVERY_FAILED = "delivery.failed"
     DELIVERY_GIVEN_UP = "delivery.given_up"
     DELIVERY_REPLAYED = "delivery.replayed"
+    TICK_SKIPPED = "schedule.tick_skipped"
+    TICK_REPEATED = "schedule.tick_repeated"
     TASK_REQUEUED = "task.requeued"
     ARCHIVE_BEGUN = "archive.begun"
     ARCHIVE_REFUSED = "archive.refused"
@@ -166,8 +169,8 @@ class Source(Protocol):
     def collect(self) -> Iterable[PrometheusMetric]: ...
 
 
-class Ours(Collector):
-    """Collector that filters the metrics of this package from a source, which may also have metrics of an application.
+class PackageMetrics(Collector):
+    """Collector of the metrics of this package in a source that may also have metrics of an application.
 
     The ``_created`` series of Python's client are omitted. Prometheus detects resets without them.
     """
@@ -183,8 +186,8 @@ class Ours(Collector):
                 yield metric
 
 
-def ours(source: Source) -> CollectorRegistry:
+def package_metrics(source: Source) -> CollectorRegistry:
     """Return a registry that contains only the metrics of this package from `source`."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Ours(source))
+    registry.register(PackageMetrics(source))
     return registry

@@ -15,7 +15,7 @@ from .tracing import tracing
 
 
 def only_where_traced() -> None:
-    """Make the SDK create spans only while tracing is configured, which is checked for each span."""
+    """Make the SDK create a span only if tracing is configured when the span starts."""
     names = vars(telemetry)
     if isinstance(names["trace"], ModuleType):  # otherwise it is disabled or already replaced
         names["trace"] = _TraceApi(names["trace"])

@@ -1,4 +1,4 @@
-"""Spans of this package. No other module imports OpenTelemetry; see ``tracing``.
+"""Spans of this package. No other module imports OpenTelemetry at runtime; see ``tracing``.
 
 A span is a child of the current span, so the spans of ASGI, Celery and SDK instrumentations belong to the same trace.
 """
@@ -42,26 +42,26 @@ class Spans:
         _W3C.inject(headers)
         return headers
 
-    def arriving(self, headers: Mapping[str, str]) -> Context:
+    def parent_of(self, headers: Mapping[str, str]) -> Context:
         """Return the parent context for the span of a request with `headers` (names in lower case).
 
         The parent is the current span if an instrumentation has started a span. Otherwise, the headers name the parent.
         """
-        here = contexts.get_current()
-        if trace.get_current_span(here).get_span_context().is_valid:
-            return here
-        return _W3C.extract(carried(headers), here)
+        context = contexts.get_current()
+        if trace.get_current_span(context).get_span_context().is_valid:
+            return context
+        return _W3C.extract(carried(headers), context)
 
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:
-        """Make `context` the current context in the ``with`` block. The block must not contain a ``yield``."""
+        """Make `context` current in the ``with`` block. The block must not contain a ``yield``."""
         token = contexts.attach(context)
         try:
             yield
         finally:
             contexts.detach(token)
 
-    def began(self, name: str, parent: Context, kind: SpanKind, attributes: Attributes) -> tuple[Span, Context]:
+    def start(self, name: str, parent: Context, kind: SpanKind, attributes: Attributes) -> tuple[Span, Context]:
         """Start a span, which the caller must end. Return the span, and the context in which the span is current."""
         labels = {str(key): value for key, value in attributes.items()}
         span = self._tracer.start_span(name, parent, kind, labels)
@@ -75,7 +75,7 @@ class Spans:
 
         Only the class of an exception is recorded, because its text may contain client content.
         """
-        span, context = self.began(name, contexts.get_current() if parent is None else parent, kind, attributes)
+        span, context = self.start(name, contexts.get_current() if parent is None else parent, kind, attributes)
         try:
             with self.within(context):
                 yield span
@@ -85,24 +85,24 @@ class Spans:
         finally:
             span.end()
 
-    def ended(self, span: Span, outcome: str, *, fine: bool) -> None:
-        """Record the outcome and end `span`."""
-        self.came_to(span, outcome, fine=fine)
+    def end(self, span: Span, outcome: str, *, fine: bool) -> None:
+        """Record the outcome in `span`, as `record_outcome` does, and end the span."""
+        self.record_outcome(span, outcome, fine=fine)
         span.end()
 
-    def came_to(self, span: Span, outcome: str, *, fine: bool) -> None:
-        """Record the outcome in `span`."""
+    def record_outcome(self, span: Span, outcome: str, *, fine: bool) -> None:
+        """Record the outcome in `span`. If `fine` is False, the status of the span is ERROR."""
         span.set_attribute(str(Attribute.OUTCOME), outcome)
         if not fine:
             failed(span, outcome)
 
-    def requested(self, operation: str, agent: str, headers: Mapping[str, str]) -> tuple[Span, Context]:
-        """Start the span of a client's request. The kind is SERVER, unless a local span encloses the span."""
-        parent = self.arriving(headers)
+    def start_request(self, operation: str, agent: str, headers: Mapping[str, str]) -> tuple[Span, Context]:
+        """Start the span of a client's request. The kind is SERVER, or INTERNAL if the parent is a local span."""
+        parent = self.parent_of(headers)
         around = trace.get_current_span(parent).get_span_context()
         kind = SpanKind.INTERNAL if around.is_valid and not around.is_remote else SpanKind.SERVER
         attributes: Attributes = {Attribute.AGENT: agent, Attribute.OPERATION: operation}
-        return self.began(SpanName.REQUEST.format(operation=operation), parent, kind, attributes)
+        return self.start(SpanName.REQUEST.format(operation=operation), parent, kind, attributes)
 
     @contextmanager
     def publishing(self, agent: str, celery_id: str, stored: Mapping[str, str]) -> Iterator[dict[str, str]]:
@@ -141,7 +141,7 @@ class Spans:
             labels = {f"a2a.{name}": value for name, value in fields.items() if value is not None}
             span.add_event(SpanEvent.EXECUTION, labels, at_us * 1000)
 
-    def appended(self, version: int) -> None:
+    def record_append(self, version: int) -> None:
         """Record in the current span that events up to `version` were written to the log."""
         trace.get_current_span().add_event(SpanEvent.APPENDED, {str(Attribute.VERSION): version})
 

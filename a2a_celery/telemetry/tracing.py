@@ -1,4 +1,4 @@
-"""Tracer of this process, and propagation of a trace with a run.
+"""Span factory of this process, and propagation of traces with runs.
 
 Tracing is enabled in a process that has configured a tracer provider, with ``opentelemetry-instrument`` or in code. The
 check costs one dictionary lookup. OpenTelemetry is imported only if tracing is enabled.
@@ -57,7 +57,7 @@ def carried(headers: Mapping[str, str]) -> dict[str, str]:
 def trace_to_keep(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the trace headers for a run that the current request creates.
 
-    They are the headers of the current span, or the headers of the client if there is no span.
+    The result contains the headers of the current span, or the client's `headers` if there is no span.
     """
     spans = tracing()
     return carried(headers) if spans is None else carried(spans.current()) or carried(headers)

@@ -1,4 +1,4 @@
-"""Installed versions of the packages that must be equal in all processes."""
+"""Installed versions of the packages whose versions must be equal in all processes."""
 
 from __future__ import annotations
 
