@@ -36,6 +36,7 @@ from .errors import (
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from .acceptance.errors import LimitExceededError
     from .execution.agents.answer import Answer
     from .execution.agents.durable_steps import step
     from .execution.agents.journal import current_step_key
@@ -50,6 +51,7 @@ else:
     _LAZY = {
         "Answer": "execution.agents.answer",
         "ContextSession": "execution.agents.session",
+        "LimitExceededError": "acceptance.errors",
         "Question": "lifecycle.questions",
         "RunInfo": "execution.agents.run_hooks",
         "TaskHandle": "submission",
@@ -60,7 +62,7 @@ else:
         "current_turn": "execution.plain_tasks.plain_task",
         "step": "execution.agents.durable_steps",
     }
-    """Modules of the public names that are imported at their first use, because the modules import the SDK."""
+    """Modules, by public name, that are imported only when the name is first used, because they import the SDK."""
 
     def __getattr__(name: str) -> Any:
         if name not in _LAZY:
@@ -88,6 +90,7 @@ __all__ = [
     "ContextSession",
     "Failed",
     "InputRequired",
+    "LimitExceededError",
     "Question",
     "Rejected",
     "RunInfo",
@@ -108,4 +111,4 @@ __all__ = [
     "step",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,4 +1,5 @@
-"""`Turn.call` in a worker: children of agents of the same app without HTTP, and of remote agents over HTTP."""
+"""Implementation of `Turn.call` in a worker. Calls to agents of the same app use the store and the broker, and calls to
+remote agents use an A2A client."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from .store.log.pubsub import LogFollower
 
 
 class AgentCalls:
-    """Calls of the runs of one worker process, on its event loop; see `execution.agent_caller.AgentCaller`."""
+    """Caller of agents for one worker process, on the event loop of the process. It implements the protocol
+    `execution.agent_caller.AgentCaller`."""
 
     def __init__(self, submitter: TaskSubmitter, follower: LogFollower) -> None:
         self._submitter = submitter
@@ -43,7 +45,7 @@ class AgentCalls:
         return Result(Task(id=task_id, context_id=context_id))
 
     async def result(self, call: ChildCall, task_id: str) -> Result:
-        """Wait until the child is terminal or interrupted, and return it."""
+        """Wait until the child is terminal or interrupted, and return its result."""
         if call.is_remote:
             async with _remote(call.target) as remote:
                 builder = ResultBuilder()
@@ -57,17 +59,17 @@ class AgentCalls:
         return Result.of(final.answer or final.task)
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
-        """Return a result as JSON, without the history of the task."""
+        """Serialize a result to JSON, without the task's history."""
         assert isinstance(result, Result)
         return result_data(result)
 
     def decode(self, data: Mapping[str, Any]) -> Result:
-        """Return the result that `encode` wrote."""
+        """Deserialize the output of `encode`."""
         return Result.from_dict(data)
 
 
 def _message(call: ChildCall) -> Message:
-    """Return the message of a call, which has the same id in every run."""
+    """Return the message of a call. The message id is the same in every run."""
     message = Session(call.context_id).message(call.content)
     if not (isinstance(call.content, Message) and call.content.message_id):
         message.message_id = call.key
@@ -76,7 +78,10 @@ def _message(call: ChildCall) -> Message:
 
 @asynccontextmanager
 async def _remote(target: Any) -> AsyncIterator[RemoteAgent]:
-    """Open the client of a remote agent. Tasks that it starts survive a retry of the run, which calls them again."""
+    """Yield the client of a remote agent. If `target` is a URL, a client is opened and closed.
+
+    Child tasks that are started in the block survive a retry of the run, because the next run repeats the call.
+    """
     children = CURRENT_CHILDREN.get()
     token = CURRENT_CHILDREN.set(None if children is None else children.surviving_retries())
     try:

@@ -16,6 +16,10 @@ def card_for_task(
     """Return a card for a plain Celery task.
 
     Args:
+        name: Name of the agent.
+        task: Celery task.
+        description: Description on the card, or None for the first paragraph of the task's docstring.
+        version: Version on the card.
         arguments: Description of the arguments, or "" if the task has none.
         texts: True if an argument accepts text.
     """
@@ -50,7 +54,8 @@ def card_for_function(
 ) -> AgentCard:
     """Return a card for a function agent.
 
-    The default description is the docstring of the function. The default skill has the name of the agent.
+    The default description is the first paragraph of the function's docstring, or the agent's name if there is none.
+    The default skill has the name and the description of the agent.
     """
     text = description or ("" if isinstance(function, str) else _summary(function)) or name
     return AgentCard(

@@ -1,4 +1,4 @@
-"""Registered agents, with their cards, code sources and options. The registration imports no agent code."""
+"""Registered agents, with their cards, code sources and options. Registration does not import the agents' code."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 """Pattern of agent names. A name is part of URLs, of the name of a Celery task, and of keys in the store."""
 
 MAX_WINDOW = 30 * 24 * 3600
-"""Maximum time, in seconds, for which message ids are remembered."""
+"""Maximum `idempotency_window` in seconds."""
 
 ExecutorSource: TypeAlias = "AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str"
 """Executor, its class, a factory, or "module:name" of any of these."""
 
 FrameworkAgent: TypeAlias = Callable[[Any], AsyncGenerator[Any, None]]
-"""Function of a `Turn` that an adapter in ``frameworks`` returns. It stores its conversation in the session."""
+"""Async generator function that an adapter in ``frameworks`` returns. It receives a `Turn`, and stores its conversation
+in the session."""
 
 CardSource: TypeAlias = "AgentCard | Callable[[], AgentCard]"
-"""Card, or a function that builds the card at its first use."""
+"""Card, or a function that builds the card when the card is first used."""
 
 Route: TypeAlias = "Callable[[SendMessageRequest, Caller], Mapping[str, Any]]"
-"""Function that returns Celery options (`CELERY_OPTIONS`) for a message and its caller. It runs on the gateway's event
-loop, so it must not block."""
+"""Function that returns Celery options (`CELERY_OPTIONS`) for a message and its caller. The function is called on the
+event loop of the process that creates the run, usually a gateway, so it must not block."""
 
 OnMessage: TypeAlias = Literal["queue", "steer", "interrupt", "reject"]
 """Effect of a message to a task whose run has not ended."""
@@ -67,7 +68,7 @@ OWN_OPTIONS = frozenset(
 """Options that are fields of `Agent`. All other options, except `RETRY_OPTIONS`, are passed to Celery."""
 
 MOST_ATTEMPTS = 1_000_000
-"""Number of attempts of a Celery task whose retries have no limit."""
+"""`max_attempts` of an agent whose Celery task has no limit of retries."""
 
 CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "expires"})
 """Celery options that an agent and its route may set."""
@@ -78,26 +79,32 @@ class Agent:
     """Registered agent of an app.
 
     Attributes:
-        code: Executor source, function of a `Turn`, or Celery task, depending on `kind`.
+        name: Name of the agent in URLs.
+        card_source: Public card, or a function that builds the card.
+        kind: Kind of the agent's code.
+        code: Executor source, function that receives a `Turn`, or Celery task, depending on `kind`.
+        extended_card: Card that GetExtendedAgentCard returns, or None.
         options: Options for Celery's ``apply_async`` of every run. Options from `route` take precedence.
-        idempotency_window: Seconds for which a repeated message id returns the first task, or None to ignore message
-            ids.
-        scheduling: Allows clients to set when a message runs.
+        idempotency_window: Seconds for which a repeated message id returns the first task or turn, or None to ignore
+            message ids.
+        route: Function that returns Celery options for a message, or None.
+        scheduling: Allows clients to set the earliest and the latest start of a message's run.
         max_attempts: Maximum number of attempts if workers are lost. With 1, the default, a lost worker fails the task.
-        time_limit: Seconds after which a run is FAILED and its agent cancelled, or None.
-        idle_limit: Seconds without an event after which a run is FAILED and its agent cancelled, or None.
+        time_limit: Seconds after which the agent is cancelled and its task is FAILED, or None for no limit.
+        idle_limit: Seconds without an event after which the agent is cancelled and its task is FAILED, or None for no
+            limit.
         input_timeout: Seconds that a task waits for its client before it is FAILED. `math.inf` means no limit, and None
-            means the value of the setting.
-        cancel_grace: Seconds that a cancelled agent may take to stop. None means the value of the setting.
+            means the setting `input_timeout`.
+        cancel_grace: Seconds that a cancelled agent may take to stop. None means the setting `cancel_grace`.
         show_execution: Shows clients which model or tool a run calls, in the metadata of WORKING statuses.
         session: Stores the state of the agent for each context.
         one_run_per_context: Serializes the messages of a caller in a context. None means True if the agent has a
             session and is not an executor.
-        on_message: Effect of a message to a task whose run has not ended. "queue": the message has its turn when the
-            agent has asked its client. "steer": the agent can read the message while it works. "interrupt": the agent
+        on_message: Effect of a message to a task whose run has not ended. "queue": the turn of the message begins when
+            the run ends with a question. "steer": the agent can read the message while it works. "interrupt": the agent
             is stopped, and the turn of the message begins. "reject": the message is refused.
         retry: Exceptions of the agent that cause a retry, and the delays.
-        version: Version of the agent's code. The runs of a turn are executed by workers with the version that began the
+        version: Version of the agent's code. Workers with the version that began a turn execute the later runs of the
             turn, while such a worker exists. None means any worker.
     """
 
@@ -131,10 +138,10 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """Return an agent of a framework, which has a session.
+        """Return an agent of a framework. Such an agent has a session.
 
         Raises:
-            ConfigError: An option is unknown or invalid, or `session` is not True.
+            ConfigError: The name or the card is invalid, an option is unknown or invalid, or `session` is not True.
         """
         options = {"session": True, **options}
         if options["session"] is not True:
@@ -157,7 +164,7 @@ class Agent:
         """Return an agent. `options` contains the fields of `Agent`, the retry options and the options for Celery.
 
         Raises:
-            ConfigError: An option is unknown or invalid.
+            ConfigError: The name or the card is invalid, or an option is unknown or invalid.
         """
         own = {name: options[name] for name in OWN_OPTIONS & set(options)}
         retry = {name: options[name] for name in RETRY_OPTIONS & set(options)}
@@ -171,8 +178,8 @@ class Agent:
             raise ConfigError(f"agent name {self.name!r}: use lower-case letters, digits, '_', '.' and '-', 63 at most")
         unknown = set(self.options) - CELERY_OPTIONS
         if unknown:
-            known = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS))
-            raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {known}")
+            names = ", ".join(sorted(CELERY_OPTIONS | OWN_OPTIONS | RETRY_OPTIONS))
+            raise ConfigError(f"agent {self.name!r}: unknown option {sorted(unknown)[0]!r}; known: {names}")
         self._check_own_options()
         if self.extended_card is not None and not self.card.capabilities.extended_agent_card:
             raise ConfigError(
@@ -191,7 +198,7 @@ class Agent:
 
     @property
     def delivers_messages(self) -> bool:
-        """True if a message to a working task reaches its run, and so has an effect before the run ends."""
+        """True if a message to a working task reaches the task's current run, or stops that run."""
         return self.on_message in ("steer", "interrupt")
 
     def grace(self, settings: Settings) -> float:
@@ -199,7 +206,7 @@ class Agent:
         return settings.cancel_grace if self.cancel_grace is None else self.cancel_grace
 
     def pause_limit(self, settings: Settings) -> float | None:
-        """Return the seconds that a task waits for its client, or None for no limit."""
+        """Return the maximum number of seconds that a task waits for its client, or None for no limit."""
         if self.input_timeout is None:
             return settings.input_timeout
         return None if self.input_timeout == inf else self.input_timeout
@@ -257,9 +264,9 @@ class Agent:
             raise ConfigError(f"agent {self.name!r}: version = {self.version!r} needs a queue instead of an exchange")
 
     def _check_on_message(self) -> None:
-        known = get_args(OnMessage)
-        if self.on_message not in known:
-            raise ConfigError(f"agent {self.name!r}: on_message = {self.on_message!r}: one of {', '.join(known)}")
+        values = get_args(OnMessage)
+        if self.on_message not in values:
+            raise ConfigError(f"agent {self.name!r}: on_message = {self.on_message!r}: one of {', '.join(values)}")
         if not self.delivers_messages:
             return
         if self.kind == "task":
@@ -287,7 +294,7 @@ def name_from_card(card: AgentCard) -> str:
     """Derive an agent name from the name of a card: "Route Planner 2" becomes "route-planner-2".
 
     Raises:
-        ConfigError: The name of the card contains no letter or digit.
+        ConfigError: The name of the card contains no ASCII letter or digit.
     """
     name = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-")[:63]
     if not name:

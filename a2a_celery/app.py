@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -28,11 +29,13 @@ from .errors import ConfigError
 from .execution.celery import worker_signals
 from .hooks import Hooks
 from .integrations.celery import resolve_proxy
+from .schedule_task import NAME, register_schedule_task, window_of
 from .settings import Settings
 from .settings.loading import LoadedSettings, read_settings
 
 if TYPE_CHECKING:
     from a2a.types import AgentCard, AgentSkill
+    from celery.schedules import BaseSchedule, crontab
     from starlette.applications import Starlette
 
     from .agent_calls import AgentCalls
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from .dispatch import Publisher
     from .execution.agent_worker import AgentWorker
     from .execution.process.worker_process import WorkerProcess
+    from .store.tasks.schedules import Overlap
     from .submission import Submissions, TaskHandle
     from .watcher.service import Watcher
 
@@ -83,6 +87,9 @@ class A2A:
         self._simulated_publisher: Publisher | None = None
         worker_signals.connect_logging(app, lambda: self.settings)
         worker_signals.connect(app, self.worker)
+        self._schedules: set[str] = set()
+        if not hasattr(app, EXTENSION_KEY):
+            register_schedule_task(app, lambda arguments, at: A2A.of(app)._submit_tick(arguments, at))
         setattr(app, EXTENSION_KEY, self)
 
     @classmethod
@@ -118,14 +125,19 @@ class A2A:
         """Add an unmodified AgentExecutor of the a2a-sdk, or an agent of another framework.
 
         Args:
-            executor: Instance, class, factory, or "module:name" of any of these. A name is imported in workers only. Or
-                the return value of an adapter in ``a2a_celery.frameworks``, which implies ``session=True``.
-            card: Card, or function that returns it.
+            card: Card. A function that returns the card is also accepted, but then `name` is required.
+            executor: AgentExecutor instance, class or factory, the return value of an adapter in
+                ``a2a_celery.frameworks``, or the import path "module:name" of an instance, class or factory. Only
+                workers import the path. An adapter's agent implies ``session=True``.
             name: Name in URLs, by default derived from the card's name.
-            options: Fields of `Agent`. Other options, such as queue and priority, are passed to Celery with every run.
+            extended_card: Card that GetExtendedAgentCard returns, or None. It requires
+                ``capabilities.extended_agent_card`` in `card`.
+            options: Options of the agent: fields of `Agent`, and Celery's retry options such as `autoretry_for`. The
+                options `queue`, `priority`, `exchange`, `routing_key` and `expires` are passed to Celery with every
+                run.
 
         Raises:
-            ConfigError: The card or an option is invalid, or the name is taken.
+            ConfigError: The name, the card or an option is invalid, or the name is taken.
         """
         name = name or name_from_card(card)
         if inspect.isasyncgenfunction(executor):
@@ -143,15 +155,22 @@ class A2A:
         output_modes: Sequence[str] = ("text/plain", "application/json"),
         **options: Any,
     ) -> Callable[[F], F]:
-        """Register a function of a `Turn` as an agent. The function may be async or sync, and may return or yield
-        values.
+        """Register a function that receives a `Turn` as an agent. The function may be async or sync, and may return or
+        yield values.
 
-        The decorator also accepts "module:name", which workers import. Returned and yielded values become artifacts:
-        text, bytes, JSON-like data, parts or complete artifacts.
+        The decorator also accepts the import path "module:name" of a function, which only workers import. Returned and
+        yielded values become artifacts: text, bytes, JSON-like data, parts or complete artifacts.
 
         Args:
+            name: Name in URLs and on the card.
+            description: Description on the card, by default the first paragraph of the function's docstring. Without a
+                docstring, the default is the name.
             version: Version of the agent's code, which the card shows; see `Agent.version`. Without a version, the card
                 shows "1.0.0".
+            skills: Skills on the card, by default one skill with the name and the description of the agent.
+            input_modes: Media types that the agent accepts.
+            output_modes: Media types that the agent produces.
+            options: See `add_agent`.
 
         Raises:
             ConfigError: See `add_agent`.
@@ -192,19 +211,24 @@ class A2A:
 
         A data part of the message becomes keyword arguments, checked against the task's signature. A text part becomes
         the argument that accepts text. The return value becomes an artifact, ``update_state`` becomes progress, and a
-        canvas that the task begins determines its end. The task keeps its queue, limits and retries.
+        canvas that the task starts determines the end of the A2A task. The task keeps its queue, limits and retries.
 
-        With `acks_late` and `reject_on_worker_lost`, the default `max_attempts` is the task's `max_retries` + 1.
+        If the task has `acks_late` and `reject_on_worker_lost`, the default `max_attempts` is the task's
+        `max_retries` + 1. If `max_retries` is None, there is practically no limit.
 
         Args:
             task: Task of this app.
             name: Name in URLs, by default the last part of the task's name.
-            card: Card, by default derived from the task's signature and docstring.
-            options: See `add_agent`.
+            description: Description on the derived card, by default the first paragraph of the task's docstring.
+                Without a docstring, the default is the agent's name.
+            version: Version on the derived card. Unlike in `agent`, it does not select the workers of a turn.
+            card: Card, by default derived from the task's signature and docstring. `description` and `version` have no
+                effect on this card.
+            options: See `add_agent`. Retry options are refused, because the task has its own.
 
         Raises:
-            ConfigError: An option is invalid, the name is taken, the task belongs to another app, or a parameter is
-                positional-only.
+            ConfigError: The name or an option is invalid, the name is taken, the task is already an agent or belongs to
+                another app, or a parameter is positional-only.
         """
         if task.app is not self.celery:
             raise ConfigError(f"task {task.name} belongs to another Celery app, {task.app.main!r}")
@@ -229,11 +253,11 @@ class A2A:
         return self._add(Agent.with_options(agent_name, card or card_of_task, "task", task, None, options))
 
     def add_thread_cleanup(self, function: Callable[[], object]) -> None:
-        """Call `function` in each worker thread in which agent code has ended.
+        """Call `function` in a worker's thread each time agent code in the thread has ended.
 
-        The threads are those of synchronous agents and of `asyncio.to_thread`. For example, a scoped session of
-        SQLAlchemy belongs to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are closed
-        automatically.
+        The function is called in the threads of synchronous agents and of `asyncio.to_thread`. For example, a scoped
+        session of SQLAlchemy belongs to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are
+        closed automatically.
         """
         self._thread_cleanups.append(function)
 
@@ -241,8 +265,8 @@ class A2A:
         """Enter `lifespan()` on the event loop of each worker process with agents, and exit it when the process stops.
 
         A lifespan is useful for connection pools and clients that belong to one loop. It is entered before the first
-        agent of the process is created. If entering fails, the run fails, and the next run tries again. If the process
-        is killed, the lifespan is not exited.
+        agent of the process is created. If the lifespan cannot be entered, the run fails, and the next run tries again.
+        If the process is killed, the lifespan is not exited.
 
         Args:
             lifespan: Function without parameters that returns an asynchronous context manager, for example a function
@@ -258,11 +282,12 @@ class A2A:
         """Call a function, async or sync, with the `RunInfo` of each run before the agent is called.
 
         ``@a2a.before_run`` applies to all agents, and ``@a2a.before_run("name", …)`` to the named agents. The function
-        may refuse the run by raising `Rejected`, `Failed` or `InputRequired`, and may add to `RunInfo.metadata`. Any
-        other exception fails the run.
+        may end the run by raising `Rejected`, `Failed`, `InputRequired` or `AuthRequired`, and may add to
+        `RunInfo.metadata`. Any other exception has the effect of an exception of the agent.
 
         Raises:
-            ConfigError: The hook is not a function, or is a generator.
+            ConfigError: The hook is not a function or is a generator function, or the decorator is called without the
+                name of an agent.
         """
         return self._hooks.decorate("before_run", of)
 
@@ -316,10 +341,12 @@ class A2A:
             context_id: Context of the task, or "" for a new context.
             metadata: Metadata of the request, as JSON values.
             extensions: URIs of the extensions that the caller requests.
-            cancel_with_parent: False if a task that an agent submits survives the end of the agent's task.
+            cancel_with_parent: True to cancel a task that an agent's code submits when the agent's task ends without a
+                result, or False to let the submitted task continue.
 
         Raises:
-            ConfigError: There is no such agent, or the store does not fit the settings.
+            ConfigError: There is no such agent, the store does not fit the settings, or no worker could read the
+                published message.
             A2AError: The message is invalid, or exceeds a limit.
             TypeError: `message` has a type that A2A cannot represent.
             StoreUnavailable: The store is unavailable. The task may have been created.
@@ -352,6 +379,65 @@ class A2A:
         """
         return self._submissions.handle(agent, task_id, owner=owner, tenant=tenant)
 
+    def schedule(
+        self,
+        name: str,
+        schedule: crontab | timedelta | float | BaseSchedule,
+        agent: str,
+        message: Content,
+        *,
+        owner: str = "",
+        tenant: str = "",
+        context_id: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        extensions: Sequence[str] = (),
+        overlap: Overlap = "skip",
+        **options: Any,
+    ) -> None:
+        """Submit a message at each tick of a schedule, with an entry for Celery beat.
+
+        At each tick, beat sends the Celery task ``a2a.submit_scheduled``, and a worker submits the message as `submit`
+        does. A tick starts at most one task, even if several beat processes send it or the broker delivers it twice.
+
+        Args:
+            name: Name of the schedule and of its entry.
+            schedule: Celery schedule, timedelta, or interval in seconds.
+            agent: Name of an agent that is already registered.
+            message: See `submit`.
+            owner: See `submit`.
+            tenant: See `submit`.
+            context_id: Context of all tasks, or "" for a new context at each tick.
+            metadata: See `submit`.
+            extensions: See `submit`.
+            overlap: Effect of a tick while a task of the schedule is SUBMITTED or WORKING. "skip": the tick starts no
+                task. "queue": the run of the new task waits for the run of the last task. "cancel": like "queue", and
+                the earlier tasks are cancelled.
+            options: Options of the Celery task that beat sends (queue, priority, expires …). The default queue is the
+                `queue` option of the agent.
+
+        Raises:
+            ConfigError: The name is taken, there is no such agent, or another argument is invalid.
+        """
+        from .schedules import ScheduledMessage
+
+        if name in self._schedules:
+            raise ConfigError(f"there is a schedule {name!r} already: pass another name")
+        fields: dict[str, Any] = {"owner": owner, "tenant": tenant, "context_id": context_id, "metadata": metadata}
+        fields |= {"extensions": extensions, "overlap": overlap, "window": window_of(schedule)}
+        scheduled = ScheduledMessage.of(self.agents, name, agent, message, **fields)
+        queue = self.agents[agent].options.get("queue")
+        options = {**({"queue": queue} if queue else {}), **options}
+        self._schedules.add(name)
+        task = self.celery.signature(NAME, kwargs=scheduled.arguments(), options=options)
+        self.celery.add_periodic_task(schedule, task, name=name)
+
+    def _submit_tick(self, arguments: Mapping[str, Any], at_us: int) -> dict[str, str]:
+        from .schedules import ScheduledMessage, submit_tick
+
+        submissions = self._submissions  # imports the modules of the app
+        scheduled = ScheduledMessage.of(self.agents, **arguments)
+        return submissions.run(lambda process: submit_tick(process, scheduled, at_us))
+
     @cached_property
     def _submissions(self) -> Submissions:
         from .dispatch import require_readable
@@ -362,10 +448,10 @@ class A2A:
         return Submissions(self.agents, lambda: self.settings, self._publisher)
 
     def signal(self, task_id: str, name: str, payload: Any = None, *, signal_id: str | None = None) -> bool:
-        """Send a signal to a task, which an agent receives with `Turn.wait_for`.
+        """Send a signal to a task. The task's agent receives the signal with `Turn.wait_for`.
 
-        A run that waits for the signal continues at once. Otherwise the signal is stored until a run waits for a signal
-        of that name. For operators and Celery tasks: the task may be of any caller.
+        A run that waits for the signal is resumed at once. Otherwise the signal is stored until a run waits for a
+        signal with this name. The method is for operators and Celery tasks: the task may belong to any caller.
 
         Args:
             task_id: Id of the A2A task.
@@ -379,8 +465,9 @@ class A2A:
 
         Raises:
             ValueError: The name, the payload or the id is invalid.
-            SignalRefused: The task is unknown, has ended or stores too many signals, or its agent is not a function.
-            StoreUnavailable: Redis is unreachable or refuses the signal.
+            SignalRefused: The task is unknown, has ended, stores too many signals or would become too large, or its
+                agent is not a function.
+            StoreUnavailable: Redis is unreachable or refuses commands.
         """
         from .acceptance.signals import Signal, SignalSender
 
@@ -399,11 +486,12 @@ class A2A:
         """Return the gateway as an ASGI app, with the agents of every module that the app includes or discovers.
 
         Args:
-            standalone: True if no other application wraps the gateway. Its gRPC port may then listen on the address of
-                HTTP.
+            standalone: True if no other application wraps the gateway. If False, gRPC without authentication is refused
+                unless the setting `grpc_without_authentication` allows it, because the wrapping application may
+                authenticate HTTP callers and does not see gRPC calls.
 
         Raises:
-            ConfigError: The configuration is invalid, or no worker could read what the gateway publishes.
+            ConfigError: The configuration is invalid, or no worker could read the messages that the gateway publishes.
         """
         from .dispatch import require_readable
         from .gateway.asgi import build_asgi
@@ -422,7 +510,7 @@ class A2A:
         """Return the watcher, which ``celery -A … a2a watcher`` runs.
 
         Raises:
-            ConfigError: No worker could read what the watcher publishes.
+            ConfigError: The configuration is invalid, or no worker could read the messages that the watcher publishes.
         """
         from .dispatch import require_readable
         from .watcher.service import Watcher
@@ -432,7 +520,7 @@ class A2A:
         return Watcher(self.settings, self._publisher(), self.celery)
 
     def worker(self) -> AgentWorker:
-        """Return the worker side. Celery's workers load it at their start, before they fork."""
+        """Return the worker side. Celery workers load it when they start, before they fork."""
         return self._worker
 
     @cached_property
@@ -451,7 +539,7 @@ class A2A:
         )
 
     def _agent_calls(self, process: WorkerProcess) -> AgentCalls:
-        """Return the calls between agents of a worker process; see `Turn.call`."""
+        """Return the implementation of `Turn.call` for a worker process."""
         from .acceptance.submitter import TaskSubmitter
         from .agent_calls import AgentCalls
         from .store.log.pubsub import LogFollower
@@ -470,10 +558,10 @@ class A2A:
 
     @contextmanager
     def simulation(self, loaded: LoadedSettings, publisher: Publisher) -> Iterator[None]:
-        """Return a context manager that replaces the settings and the publisher of runs. For ``a2a_celery.testing``.
+        """Replace the settings and the publisher of runs in a ``with`` block. For ``a2a_celery.testing``.
 
         Raises:
-            RuntimeError: The object is simulated already.
+            RuntimeError: Another simulation uses this object.
         """
         if self._simulated_publisher is not None:
             raise RuntimeError("this A2A object is in use by another AgentTester: leave its block first")

@@ -1,6 +1,6 @@
-"""Caller of a run: the part of a request that is stored with the run and reaches the worker.
+"""Caller of a run, stored with the run so that the worker receives it.
 
-It contains no credentials: no Authorization header, no cookie, and no header outside `CARRIED_HEADERS`.
+A stored caller contains no credentials: no Authorization header, no cookie, and no header outside `CARRIED_HEADERS`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Caller:
 
     @classmethod
     def of(cls, context: ServerCallContext) -> Caller:
-        """Return the caller from the gateway's authentication and the request's headers."""
+        """Return the caller of the request that `context` describes."""
         headers = {str(name).lower(): str(value) for name, value in context.state.get("headers", {}).items()}
         return cls(
             user=context.user.user_name,
@@ -40,7 +40,7 @@ class Caller:
         )
 
     def to_json(self) -> bytes:
-        """Return the stored form of the caller."""
+        """Return the caller as JSON for the store."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Child tasks: tasks that the code of a run has started with other agents. They are cancelled with the run.
+"""Child tasks: the tasks that the code of a run starts with other agents. Cancelling the run cancels its child tasks.
 
-``client`` adds child tasks, and removes child tasks that have ended. ``execution`` cancels the other child tasks when
-the run is cancelled or retried. The message that creates a child task names the parent in its metadata, see
-`name_parent`. The store records the parent, see ``store.tasks.family``.
+``client`` registers a child task at its start and unregisters it at its end. ``execution`` cancels the registered child
+tasks when the run is cancelled or retried. The message that creates a child task names the parent in its metadata; see
+`name_parent`. The store records the parent; see ``store.tasks.family``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
 logger = logging.getLogger(__name__)
 
 CANCELED_BY = "canceledBy"
-"""Metadata key of a CancelTask with the sender of the request: `BY_PARENT`, or no key if the client sends it."""
+"""Metadata key of a CancelTask request that names its sender: `BY_PARENT`, or no key if the client sends the
+request."""
 
 BY_PARENT = "parent"
 
@@ -62,7 +63,7 @@ class ChildTasks:
             self._cancels.pop(name, None)
 
     def surviving_retries(self) -> ChildTasks:
-        """Return a view of the same run. A retry of the run does not cancel the tasks that are added to the view."""
+        """Return a view of the child tasks. A retry of the run does not cancel the tasks that are added to the view."""
         return _SurvivingTasks(self)
 
     def cancel_all(self, *, is_retried: bool = False) -> None:
@@ -82,7 +83,7 @@ SURVIVING = "durable "
 
 
 class _SurvivingTasks(ChildTasks):
-    """View of the tasks of a run, whose tasks survive a retry of the run."""
+    """View of the child tasks of a run. Tasks that are added to the view survive a retry of the run."""
 
     __slots__ = ("_all",)
 
@@ -114,7 +115,7 @@ def parent_of_root(root_id: object) -> str:
 
 
 def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> None:
-    """Name the parent of the task that `message` creates in the metadata of the message.
+    """Add the parent of the task that `message` creates to the metadata of the message.
 
     Args:
         message: The message. A message that continues a task is not changed.
@@ -129,7 +130,8 @@ def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> Non
 
 
 def parent_named_in(message: Message) -> tuple[str, bool]:
-    """Return the id of the parent that `message` names, or "", and True if the task is cancelled with the parent."""
+    """Return the id of the parent that `message` names, or "" if it names none. Also return True if the task is
+    cancelled with the parent."""
     fields = message.metadata.fields
     parent_id = fields[NAMESPACE + PARENT_TASK_ID].string_value if NAMESPACE + PARENT_TASK_ID in fields else ""
     name = NAMESPACE + CANCEL_WITH_PARENT

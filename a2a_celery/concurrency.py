@@ -18,7 +18,7 @@ CANCEL_POLL_INTERVAL = 0.2
 
 
 class LeanEvent:
-    """Memory-lean `asyncio.Event` for one loop. It has no deque of waiters, which takes 600 bytes when it is empty."""
+    """Memory-lean `asyncio.Event` for one loop. It has no deque of waiters, because an empty deque takes 600 bytes."""
 
     __slots__ = ("_is_set", "_waiters")
 
@@ -64,9 +64,9 @@ _Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]
 
 
 class DaemonThreads:
-    """Daemon threads that execute blocking calls for coroutines, in order and at most `count` concurrently.
+    """Daemon threads that execute blocking calls for coroutines. Calls start in order, at most `count` concurrently.
 
-    A process does not wait for these threads when it exits. With an executor, whose threads Python joins at exit, a
+    A process does not wait for these threads when it exits. Python joins the threads of an executor at exit, so a
     publish to a broker that never replies would prevent a gateway from stopping. Each thread calls `at_end` before it
     ends.
     """
@@ -96,7 +96,7 @@ class DaemonThreads:
             del future  # holds the exception, whose traceback holds this frame
 
     def close(self) -> None:
-        """Let the threads end after the submitted calls."""
+        """Let the threads end after the submitted calls. This method does not wait for them."""
         for _ in self._threads:
             self._calls.put(None)
 
@@ -135,7 +135,8 @@ async def call_in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _runtime_error(error: StopIteration) -> RuntimeError:
-    """Return the replacement for `error`, which no future accepts, so that its caller would wait forever."""
+    """Return a RuntimeError to raise instead of `error`. No future accepts a StopIteration, so the caller would wait
+    forever."""
     replacement = RuntimeError(f"StopIteration was raised: {error}")
     replacement.__cause__ = error
     return replacement
@@ -144,8 +145,8 @@ def _runtime_error(error: StopIteration) -> RuntimeError:
 def start_daemon_thread(target: Callable[..., object], *arguments: Any, name: str) -> None:
     """Start a daemon thread, also from a signal handler.
 
-    Under gevent, `Thread.start` waits for a greenlet, but gevent's hub, which runs signal handlers, cannot wait. There,
-    the function starts a thread of the operating system. Such a thread can run an event loop beside the loop of the
+    Under gevent, `Thread.start` waits for a greenlet, but gevent's hub, which runs signal handlers, cannot wait. In
+    this case, the function starts a thread of the operating system, which can run an event loop next to the loop of the
     agents.
     """
     if _thread.start_new_thread.__module__.startswith("gevent"):
@@ -184,10 +185,10 @@ def new_loop(*, uvloop: bool) -> asyncio.AbstractEventLoop:
 
 
 def wait_for(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, is_stopping: Callable[[], bool]) -> T:
-    """Execute `work` on an event loop and return its result, from another thread.
+    """Execute `work` on the event loop of another thread, and return its result.
 
-    The wait also ends if `is_stopping` returns True, because `work` may take a long time, for example while the store
-    is unavailable. `work` is then cancelled.
+    If `is_stopping` returns True, `work` is cancelled and the wait ends, because `work` may take a long time, for
+    example while the store is unavailable.
 
     Raises:
         asyncio.CancelledError: `work` was cancelled.

@@ -1,7 +1,9 @@
-"""Errors of this package. Their messages state the remedy, and are not sent to remote clients unchanged.
+"""Errors of this package. Error messages state the remedy, and are not sent to remote clients unchanged.
 
 `ConfigError` is a configuration error. `StoreUnavailable`, `BrokerUnavailable` and `ArchiveUnavailable` are temporary.
-An agent raises an `AgentSignal` to end its run. ``gateway.protocol_errors`` maps all of them to errors of A2A."""
+``gateway.protocol_errors`` maps errors of a request to A2A errors. An agent raises an `AgentSignal` to end its run, and
+``execution`` maps it to the outcome of the run.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ __all__ = [
 
 
 class A2ACeleryError(Exception):
-    """Base class of the errors that this package raises."""
+    """Base class of this package's errors, except `LimitExceededError` and the exceptions that are not an
+    `Exception`."""
 
 
 class ConfigError(A2ACeleryError):
@@ -51,15 +54,17 @@ class StoreUnavailable(A2ACeleryError):
 
 
 class BlobsUnavailable(StoreUnavailable):
-    """The object store for large parts is unreachable, or a part is missing. The same call may succeed later."""
+    """The object store for large parts is unreachable or not configured, or a part is missing or damaged. The same call
+    may succeed later."""
 
 
 class ArchiveUnavailable(A2ACeleryError):
-    """The archive's database is unreachable or refuses a write. Ended tasks stay in the store."""
+    """The archive's database is unreachable, or refuses a read or a write. Tasks that are not archived stay in the
+    store."""
 
 
 class BrokerUnavailable(A2ACeleryError):
-    """The Celery broker did not accept a message. The task stays in the store and is published later."""
+    """The Celery broker did not accept a message. The task stays in the store, and its run is published later."""
 
 
 class RunNotAccepted(BrokerUnavailable):
@@ -76,7 +81,7 @@ class SessionConflict(SessionError):
 
 
 class ChildRefused(A2ACeleryError):
-    """An agent refused a message of `Turn.call`, and there is no child task.
+    """An agent refused the message that `Turn.call` sent, so no child task exists.
 
     Attributes:
         agent: Name or URL of the agent.
@@ -93,7 +98,7 @@ class ChildFailed(A2ACeleryError):
     Attributes:
         agent: Name or URL of the agent.
         task_id: Id of the child.
-        state: Name of its state, such as "FAILED".
+        state: Name of the child's state, such as "FAILED".
         result: The complete ``client.Result``.
     """
 
@@ -103,10 +108,10 @@ class ChildFailed(A2ACeleryError):
 
 
 class ChildInterrupted(ChildFailed):
-    """The child task of a `Turn.call` waits for input or an authorization.
+    """The child task of a `Turn.call` waits for input or authorization.
 
     Attributes:
-        question: Parts of its question.
+        question: Parts of the child's question.
     """
 
     @property
@@ -117,7 +122,8 @@ class ChildInterrupted(ChildFailed):
 
 
 class SignalRefused(A2ACeleryError):
-    """A signal cannot be received: its task is unknown or has ended, or stores too many signals."""
+    """A signal cannot be received, because its task is unknown, has ended, stores too many signals or would become too
+    large, or because the task's agent is not a function."""
 
 
 class StepError(A2ACeleryError):
@@ -147,14 +153,19 @@ class StepFailed(A2ACeleryError):
 
 
 class StepsChanged(BaseException):
-    """The agent's code does not match the steps that an earlier run of the turn recorded. The run ends.
+    """The agent's code does not match the steps that an earlier run of the turn recorded. The task fails and becomes a
+    dead letter.
 
-    The class is not an `Exception`, because agent code cannot handle it.
+    The class is not an `Exception`, so that an ``except Exception`` in agent code does not catch it.
     """
 
 
 class AgentSignal(BaseException):
-    """Base class of the exceptions that an agent raises to end its run. Text and parts are sent to the client."""
+    """Base class of the exceptions that an agent raises to end its run. Text and parts are sent to the client.
+
+    Raises:
+        TypeError: A part is not an ``a2a.types.Part``.
+    """
 
     def __init__(self, text: str = "", *, parts: Sequence[Part] = ()) -> None:
         from a2a.types import Part  # noqa: PLC0415 -- not at import: most processes never raise an AgentSignal
@@ -181,9 +192,10 @@ class AuthRequired(AgentSignal):
 
 
 class SuspendRun(AgentSignal):
-    """Exception that ends the run until a time or a signal. `Turn.sleep` and `Turn.wait_for` raise it; do not catch it.
+    """Exception that suspends the run until a time, a signal or the end of a child task.
 
-    Not an `Exception`; see `InputRequired`.
+    `Turn.sleep`, `Turn.wait_for` and `Turn.call` raise this exception. Do not catch it. The class is not an
+    `Exception`; see `InputRequired`.
     """
 
 

@@ -1,4 +1,4 @@
-"""Functions of an app that are called around the runs of its agents."""
+"""Hooks: functions that an app's workers call around the runs of the app's agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Hooks:
             The function, or a decorator.
 
         Raises:
-            ConfigError: The hook is not a function, or a name is not a string.
+            ConfigError: The hook is not a function or is a generator function, `of` is empty, or a name is not a
+                string. For a decorator, the function is checked when the decorator is applied.
         """
         if len(of) == 1 and callable(of[0]):
             return self._add(kind, frozenset(), of[0])

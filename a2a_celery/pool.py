@@ -1,7 +1,8 @@
-"""Celery pool for agents that wait for I/O. It executes thousands of runs on the event loop of one worker process.
+"""Celery pool for agents that wait for I/O. The pool executes thousands of runs on the event loop of one worker
+process.
 
-Celery loads the pool by its path, ``a2a_celery.pool:AsyncioPool``. Runs of agents are awaited. All other Celery tasks,
-including tasks that are exposed as agents, run in threads, as on Celery's thread pool.
+Celery loads the pool by its path, ``a2a_celery.pool:AsyncioPool``. Runs of agents are executed as asyncio tasks. All
+other Celery tasks, including tasks that are exposed as agents, are executed in threads, as on Celery's thread pool.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from .integrations.celery import PoolInfo
 logger = logging.getLogger(__name__)
 
 THREADS = 32
-"""Maximum number of threads for Celery tasks that are not agents. The concurrency of the pool is a limit too."""
+"""Maximum number of threads for Celery tasks that are not runs of agents. If the concurrency of the pool is lower, it
+is the maximum."""
 
 
 class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
-    """Pool that runs at most `limit` agents concurrently. Further agents wait in order.
+    """Pool that executes at most `limit` runs of agents concurrently. Further runs wait in order.
 
-    Only the event loop changes the waiting and running calls, so no lock is needed and a signal handler may interrupt
-    any code.
+    Only the event loop changes the collections of waiting and running calls, so no lock is needed and a signal handler
+    may interrupt any code.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -49,7 +51,10 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         accept_callback: Any = None,
         **options: Any,
     ) -> Any:
-        """Run the call of an agent on the event loop, and any other call in a thread."""
+        """Execute the run of an agent on the event loop, and any other Celery task in a thread.
+
+        If the event loop failed to start, the run is also executed in a thread.
+        """
         request = getattr(accept_callback, "__self__", None)  # Celery passes the pool only bound methods of the request
         if isinstance(request, RunRequest) and request.may_be_awaited:
             loop = self._loop_of(request)
@@ -60,13 +65,13 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         return super().on_apply(target, args, kwargs, callback, accept_callback, **options)
 
     def grow(self, n: int = 1) -> None:
-        """Raise the limit by `n` agents."""
+        """Raise the limit by `n` runs."""
         self.limit += n
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_next)
 
     def shrink(self, n: int = 1) -> None:
-        """Lower the limit by `n` agents. Running agents continue.
+        """Lower the limit by `n` runs. Active runs continue.
 
         Raises:
             ValueError: The limit would be below 1.
@@ -76,16 +81,16 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         self.limit -= n
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Accept the termination of an agent, which Celery then stops through `AsyncTaskCall`.
+        """Accept the termination of a run. Celery then stops the run's agent through `AsyncTaskCall`.
 
         Raises:
-            NotImplementedError: The call runs in a thread, which cannot be stopped.
+            NotImplementedError: `pid` belongs to a Celery task in a thread, which cannot be stopped.
         """
         if not isinstance(pid, AgentPid):
             raise NotImplementedError("a Celery task that is not an agent runs in a thread and cannot be terminated")
 
     def on_stop(self) -> None:
-        """Wait for all running calls. Waiting calls are not started."""
+        """Wait for all active calls, and discard the waiting calls."""
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._drained(), self._loop).result()
         super().on_stop()
@@ -99,7 +104,7 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
     def _loop_of(self, request: RunRequest) -> asyncio.AbstractEventLoop | None:
         """Return the event loop for runs, or None if the loop failed to start.
 
-        In that case, the thread of the run reports the failure.
+        Without a loop, the thread that executes the run reports the failure.
         """
         if self._loop is None:
             try:
@@ -126,5 +131,5 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         self._begin_next()
 
     def further_info(self) -> dict[str, Any]:
-        """Return the numbers of running and waiting agents for ``celery inspect stats``."""
+        """Return the numbers of active and waiting runs of agents, for ``celery inspect stats``."""
         return {"agents": len(self._begun), "waiting": len(self._waiting)}

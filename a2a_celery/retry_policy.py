@@ -1,4 +1,4 @@
-"""Retry options of an agent. Their names and meanings are those of Celery's retry options of a task."""
+"""Retry options of an agent, with the names and meanings of Celery's retry options."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ MAX_DELAY = 366 * 24 * 3600
 class RetryPolicy:
     """Retry policy for the runs of an agent.
 
-    A run is retried if its agent raises one of `autoretry_for` that is not one of `dont_autoretry_for`. The maximum
-    number of retries is `max_retries`, or unlimited if it is None. The delay is `default_retry_delay` seconds. With
-    `retry_backoff` (True, or a factor in seconds), the delay doubles with each retry, up to `retry_backoff_max`
-    seconds. With `retry_jitter`, this delay is a random time between 0 and that value."""
+    A run is retried if its agent raises an exception of a class in `autoretry_for` that is not of a class in
+    `dont_autoretry_for`. The maximum number of retries is `max_retries`, or unlimited if `max_retries` is None.
+
+    Without `retry_backoff`, the delay is `default_retry_delay` seconds. With `retry_backoff`, the first delay is that
+    number of seconds (True means 1), and the delay doubles with each retry, up to `retry_backoff_max` seconds. With
+    `retry_jitter`, the doubling delay is replaced with a random time between 0 and that delay. A Retry-After header in
+    the exception takes precedence; see `requested_delay`. Exceptions that end a run on purpose, such as `Rejected` and
+    Celery's ``Ignore``, cause no retry.
+    """
 
     autoretry_for: tuple[type[Exception], ...] = ()
     dont_autoretry_for: tuple[type[Exception], ...] = ()
@@ -70,10 +75,11 @@ class RetryPolicy:
         return delay
 
     def requested_delay(self, error: BaseException | None, now: float) -> float | None:
-        """Return the delay that a Retry-After header in `error` requests, up to `retry_backoff_max` seconds, or None.
+        """Return the delay, in seconds, that a Retry-After header in `error` requests, or None without such a header.
+        The delay is limited to `retry_backoff_max` seconds.
 
-        The header is read from `error.response.headers`, which exceptions of httpx and of clients of model providers
-        have. `now` is in seconds since 1970.
+        The header is read from `error.response.headers`. Exceptions of httpx and of model providers' clients have this
+        attribute. `now` is in seconds since 1970.
         """
         try:
             headers = error.response.headers  # type: ignore[union-attr]

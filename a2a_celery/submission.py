@@ -1,8 +1,8 @@
 """Submission of tasks from Python without HTTP: `A2A.submit` and the handle of a task.
 
 Each process has a background thread whose event loop owns the connections. The blocking and the asynchronous methods
-run their work on this loop, so a handle can be used in any thread and on any event loop. The thread is created at the
-first call, and therefore after any fork.
+run their work on this loop, so a handle can be used in any thread and on any event loop. The thread is created on the
+first call in each process, so forked processes do not share it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,12 +47,16 @@ from .telemetry.tracing import trace_to_keep
 T = TypeVar("T")
 
 CANCEL_MARGIN = 2.0
-"""Seconds that a cancel waits for the end of the task, in addition to the agent's cancel grace."""
+"""Seconds that `TaskHandle.cancel` waits for the end of the task, in addition to the agent's `cancel_grace`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Message to submit, with its caller. It is created in the thread or coroutine of the submitting code."""
+    """Message to submit, with its caller.
+
+    Create the object in the thread or coroutine of the submitting code, because `of` reads the run and the trace of the
+    current context.
+    """
 
     agent: str
     params: SendMessageRequest
@@ -92,7 +97,9 @@ class SubmissionProcess:
         self.keys = Keys(settings.key_prefix)
         self.publisher = publisher
         self.loop = new_loop(uvloop=settings.uvloop)
-        threading.Thread(target=self.loop.run_forever, name="a2a-submissions", daemon=True).start()
+        self._connections = AsyncExitStack()
+        self._thread = threading.Thread(target=self._serve, name="a2a-submissions", daemon=True)
+        self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._start(agents), self.loop).result()
         except BaseException:
@@ -101,18 +108,21 @@ class SubmissionProcess:
 
     def close(self) -> None:
         """Close the connections and end the thread."""
-
-        async def stop() -> None:
-            await self.listener.stop()
-            await self.store.aclose()
-
-        asyncio.run_coroutine_threadsafe(stop(), self.loop).result()
+        asyncio.run_coroutine_threadsafe(self._connections.aclose(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        self.loop.run_forever()
+        if not asyncio.all_tasks(self.loop):  # an unfinished asyncio task still needs its loop
+            self.loop.close()
 
     async def _start(self, agents: Mapping[str, Agent]) -> None:
         settings = self.settings
         self.store = TracedStore(settings.store_url, blobs_of(settings), wait_replicas=settings.store_wait_replicas)
+        self._connections.push_async_callback(self.store.aclose)
         self.listener = PubSubListener(settings.store_url)
+        self._connections.push_async_callback(self.listener.stop)
         await check_store(self.store, self.keys, settings, sealer_of(settings.secret_keys), report=False)
         self.follower = LogFollower(self.store, self.keys, self.listener)
         self.submitter = TaskSubmitter(agents, settings, self.store, self.keys, self.publisher)
@@ -147,7 +157,7 @@ class Submissions:
         """Run a call on the background loop, and block until the call returns.
 
         Raises:
-            RuntimeError: The method was called from a coroutine, whose event loop it would block.
+            RuntimeError: A coroutine called this method, which would block the coroutine's event loop.
         """
         try:
             asyncio.get_running_loop()
@@ -174,22 +184,27 @@ class Submissions:
         return TaskHandle(self, task_id, context_id, Scope(submission.agent, caller.tenant, caller.user))
 
     def close(self) -> None:
-        """Close the connections of this process. The next call opens them again."""
+        """Close the connections of this process. The next call opens new connections."""
         process = self._processes.pop(os.getpid(), None)
         if process is not None:
             process.close()
 
     def _process(self) -> SubmissionProcess:
         pid = os.getpid()
-        if pid not in self._processes:
+        process = self._processes.get(pid)
+        if process is None:
             with self._locks.setdefault(pid, threading.Lock()):
-                if pid not in self._processes:
-                    self._processes[pid] = SubmissionProcess(self._agents, self._settings(), self._publisher())
-        return self._processes[pid]
+                process = self._processes.get(pid)
+                if process is None:
+                    process = SubmissionProcess(self._agents, self._settings(), self._publisher())
+                    self._processes[pid] = process
+        return process
 
 
 class TaskHandle:
-    """Task that was submitted without HTTP. Each blocking method has an asynchronous variant.
+    """Handle of a task of an agent of this app, without HTTP.
+
+    Each blocking method has an asynchronous variant. A blocking method raises RuntimeError if a coroutine calls it.
 
     Attributes:
         task_id: Id of the task.
@@ -214,8 +229,8 @@ class TaskHandle:
             timeout: Seconds to wait, or None for no limit. With 0, only the current state is checked.
 
         Raises:
-            DeadlineExceeded: The task did not end in time, and continues. The `result` of the exception is the current
-                state of the task.
+            DeadlineExceeded: The task was not terminal or interrupted in time, and continues. The `result` of the
+                exception is the current state of the task.
             TaskNotFoundError: The task does not exist, or was deleted after its retention.
             StoreUnavailable: The store is unavailable.
         """
@@ -244,10 +259,11 @@ class TaskHandle:
                 yield event
 
     def cancel(self) -> Result:
-        """Cancel the task, and wait for its end, like CancelTask.
+        """Cancel the task, like CancelTask, and wait until the agent has stopped, up to slightly longer than its
+        `cancel_grace`.
 
         Returns:
-            The task after the request. Its `stop_reason` is None if the agent is still stopping. A task that has
+            The task after the request. Its `stop_reason` is None if the agent is still stopping. A task that had
             already ended is returned unchanged.
 
         Raises:
@@ -299,7 +315,11 @@ class TaskHandle:
 
 
 class EventReader:
-    """Reader of the events of a task. The first event is the task itself, and the later events come from its log."""
+    """Reader of a task's events. The first event is the task itself, and the later events come from the task's log.
+
+    Attributes:
+        is_over: True if the last event that was read is the last event of the stream.
+    """
 
     def __init__(self, task_id: str, scope: Scope) -> None:
         self.is_over = False
@@ -309,7 +329,7 @@ class EventReader:
         self._context_id = ""
 
     async def read(self, process: SubmissionProcess) -> list[StreamResponse]:
-        """Return the next events. If there are none yet, wait for them."""
+        """Wait until events are available, and return them."""
         if self._after is None:
             return [stream_response(await self._task(process))]
         async with process.follower.listen(self._task_id) as signal:

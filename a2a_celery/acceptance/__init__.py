@@ -1,1 +1,1 @@
-"""Acceptance of messages, which gateways, workers and other processes share: validation, limits and new tasks."""
+"""Acceptance of messages (validation, limits and new tasks) in gateways, workers and other processes."""

@@ -1,4 +1,4 @@
-"""Errors about a message: invalid fields, unknown tasks and exceeded limits."""
+"""Errors of requests: invalid fields, unknown tasks and exceeded limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotFoundError
 
 MAX_ID_LENGTH = 256
-"""Maximum length of a message id or context id, and of an id in the text of an error."""
+"""Maximum length of an id, a tenant or an owner in a request, in characters. Errors truncate longer values."""
 
 
 class LimitExceededError(A2AError):
@@ -22,10 +22,11 @@ class LimitExceededError(A2AError):
 
 
 class FieldErrors(dict[str, Any]):
-    """Field violations of an InvalidParamsError, from which the SDK builds a BadRequest. As a mapping, it is empty.
+    """Field violations of an InvalidParamsError, from which the SDK builds a BadRequest. The object is an empty
+    mapping.
 
-    The SDK also sends an error's ``data`` as ErrorInfo.metadata, whose values must be strings. With a list in it, typed
-    clients cannot read the detail.
+    The SDK also sends an error's ``data`` as ErrorInfo.metadata, whose values must be strings. Typed clients could not
+    read metadata that contains a list.
     """
 
     def __init__(self, errors: list[Any]) -> None:
@@ -48,7 +49,7 @@ MAX_NAMED = 3
 
 
 def invalid(field: str, rule: str) -> InvalidParamsError:
-    """Return an InvalidParamsError that names `field`, as in the .proto, and the `rule` that it breaks."""
+    """Return an InvalidParamsError that names `field`, as in the .proto, and the `rule` that the field breaks."""
     return invalid_fields([{"field": field, "message": rule}])
 
 
@@ -58,9 +59,9 @@ def invalid_fields(errors: Sequence[Mapping[str, str]]) -> InvalidParamsError:
 
 
 def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
-    """Return the field errors as text, for clients that show only the text of an error and not its details."""
-    named = " ".join(f"{error['field']}: {error['message'].rstrip('.')}." for error in errors[:MAX_NAMED])
-    return f"{named} {len(errors) - MAX_NAMED} more fields are wrong." if len(errors) > MAX_NAMED else named
+    """Return the field errors as text, for clients that show an error's text but not the details."""
+    text = " ".join(f"{error['field']}: {error['message'].rstrip('.')}." for error in errors[:MAX_NAMED])
+    return f"{text} {len(errors) - MAX_NAMED} more fields are wrong." if len(errors) > MAX_NAMED else text
 
 
 def not_found(task_id: str) -> TaskNotFoundError:

@@ -11,7 +11,7 @@ from ..store.tasks.results import Limited
 from .errors import LimitExceededError
 
 REQUESTS, STREAMS = "requests", "streams"
-"""Names of the limits on requests and streams. `TaskLimits` names the limits on tasks."""
+"""Names of the limits on requests and streams. The scripts of the store name the other limits."""
 
 MAX_WAIT = 60
 """Maximum Retry-After of a rejected message, in seconds. The wait is only an estimate."""
@@ -32,7 +32,7 @@ LIMIT_TEXTS = {
 
 
 def task_limits_of(settings: Settings, agents: Iterable[str]) -> TaskLimits | None:
-    """Return the limits for new messages of a deployment that serves `agents`, or None without limits."""
+    """Return the limits for new messages in a deployment that serves `agents`, or None if no limit is set."""
     agent_names = tuple(agents)
     limits = TaskLimits(
         agent_names,

@@ -1,5 +1,5 @@
-"""New tasks: the stored form of a client's first message, the options and the Celery message of its run, and its
-idempotency key."""
+"""New tasks, with the stored form of the client's first message, its idempotency key, and the options and Celery
+message of its run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from ..store.client.redis_clients import database_of
 from ..store.runs.commands import RunRef
 from ..store.tasks.commands import BrokerMessage, IdempotencyKey, ReplyChannel, TaskLimits, create_task
 from ..store.tasks.family import MAX_DEPTH, Parent
-from ..store.tasks.results import Conflict, Created, Known, Limited, TooDeep
+from ..store.tasks.results import Conflict, Created, NotCreated, TooDeep
+from ..store.tasks.schedules import Tick
 from ..store.webhooks.push_configs import NewPushConfig
 from ..telemetry.tracing import trace_to_keep
 from .errors import MAX_ID_LENGTH, invalid
@@ -46,12 +47,12 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call:
     """
     now = SYSTEM_CLOCK.now()
     times = _times(agent, request, now)
-    given: Any = {}
+    route: Any = {}
     if agent.route is not None:
         shown = SendMessageRequest()
         shown.CopyFrom(request)  # a route may change its argument, so it gets a copy
-        given = agent.route(shown, caller)
-    options = RunOptions.of(given, times.get("not_before"), times.get("not_after"), now, call)
+        route = agent.route(shown, caller)
+    options = RunOptions.of(route, times.get("not_before"), times.get("not_after"), now, call)
     return replace(options, trace=trace_to_keep(caller.headers))
 
 
@@ -61,12 +62,12 @@ def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str
         return {}
     if not agent.scheduling:
         raise invalid(field, "This agent does not let clients schedule messages.")
-    given = MessageToDict(request.metadata)[SCHEDULE]
-    if not isinstance(given, dict) or not given or set(given) - set(TIMES):
+    schedule = MessageToDict(request.metadata)[SCHEDULE]
+    if not isinstance(schedule, dict) or not schedule or set(schedule) - set(TIMES):
         raise invalid(field, f"An object with {' or '.join(TIMES)}, or both.")
-    times = {name: _time(f"{field}.{name}", value) for name, value in given.items()}
+    times = {name: _time(f"{field}.{name}", value) for name, value in schedule.items()}
     earliest = times.get("not_before", now)
-    # with a window, the message may have been accepted before, when the time was still to come
+    # with an idempotency window, the message may repeat one whose times were in the future when it was accepted
     if agent.idempotency_window is None:
         earliest = max(now, earliest)
     if times.get("not_after", datetime.max.replace(tzinfo=UTC)) <= earliest:
@@ -87,7 +88,8 @@ def _time(field: str, value: Any) -> datetime:
 class BrokerMessages:
     """Factory of the Celery messages that the store pushes to the broker.
 
-    With `store_wait_replicas`, a script does not decide alone that a message is accepted, so it pushes no message.
+    With `store_wait_replicas`, a script alone cannot decide that a message is accepted, so scripts push no Celery
+    message.
     """
 
     def __init__(self, publisher: Publisher, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -101,7 +103,8 @@ class BrokerMessages:
         return database_of(self._settings.store_url)
 
     def of(self, agent: str, ref: RunRef, options: RunOptions) -> BrokerMessage | None:
-        """Return the message of a run, or None if the run must be published after it is accepted."""
+        """Return the Celery message of a run, or None if the run must be published after the client's message is
+        stored."""
         if not self.is_enabled:
             return None
         prepared = self._publisher.prepare(agent, ref.task_id, ref.run, options)
@@ -120,7 +123,8 @@ class BrokerMessages:
         )
 
     def record_refusal(self) -> None:
-        """Prepare no message for some seconds, because the store accepted a run and could not push its message."""
+        """Prepare no message for some seconds, because the store accepted a run but could not push the run's
+        message."""
         self._publisher.preparer.suspend()
 
 
@@ -131,7 +135,7 @@ class NewTask:
     With `has_message`, the operation pushes the Celery message of the run.
     """
 
-    create: Operation[Created | Known | Conflict | Limited | TooDeep]
+    create: Operation[Created | NotCreated]
     options: RunOptions
     has_message: bool = False
 
@@ -161,8 +165,9 @@ class NewTasks:
         push: NewPushConfig | None = None,
         reply_channel: ReplyChannel | None = None,
         messages: BrokerMessages | None = None,
+        tick: Tick | None = None,
     ) -> NewTask:
-        """Return the task of a message without a task id.
+        """Return the new task for a message that names no task.
 
         Raises:
             InvalidParamsError: The message is not a valid call of the agent's Celery task, or its times are not valid.
@@ -188,11 +193,16 @@ class NewTasks:
             reply_channel=reply_channel,
             parent=Parent(parent_id, cancels) if 0 < len(parent_id) <= MAX_ID_LENGTH else None,
             message=message,
+            tick=tick,
         )
         return NewTask(create, options, message is not None)
 
     def call_of(self, messages: list[Message]) -> Call | None:
-        """Return the call of a plain Celery task with `messages`, or None for another agent."""
+        """Return the call of a plain Celery task with `messages`, or None for another agent.
+
+        Raises:
+            InvalidParamsError: The messages are not a valid call.
+        """
         if self._signature is None:
             return None
         try:
@@ -213,7 +223,7 @@ class NewTasks:
 
 
 def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: str) -> SendMessageRequest:
-    """Return the request for the run and the agent's route.
+    """Return the form of the request that is stored and that the agent's route receives.
 
     The request contains the validated tenant, and its message contains the task id and the context id. The push
     notification config is removed, because it may contain secrets.
@@ -236,8 +246,8 @@ def idempotency_key(agent: Agent, params: SendMessageRequest) -> IdempotencyKey 
 
 
 def message_digest(params: SendMessageRequest) -> str:
-    """Return a digest that is equal for two requests if and only if they ask for the same work, whatever binding they
-    use.
+    """Return a digest that is equal for two requests if and only if they ask for the same work. The binding does not
+    matter.
 
     `return_immediately` and `history_length` are excluded, so that a client can wait for a task by sending its message
     again. The tenant is excluded because it is part of the scope, and the parent because it is not part of the work.
@@ -249,9 +259,9 @@ def message_digest(params: SendMessageRequest) -> str:
     work.ClearField("tenant")
     work.ClearField("configuration")
     remove_parent(work.message)
-    asked = SendMessageConfiguration()
-    asked.CopyFrom(params.configuration)
-    asked.ClearField("return_immediately")
-    asked.ClearField("history_length")
-    canonical = json.dumps([MessageToDict(work), MessageToDict(asked)], sort_keys=True, separators=(",", ":"))
+    configuration = SendMessageConfiguration()
+    configuration.CopyFrom(params.configuration)
+    configuration.ClearField("return_immediately")
+    configuration.ClearField("history_length")
+    canonical = json.dumps([MessageToDict(work), MessageToDict(configuration)], sort_keys=True, separators=(",", ":"))
     return sha256(canonical.encode()).hexdigest()

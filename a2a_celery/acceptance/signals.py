@@ -1,4 +1,4 @@
-"""Signals of an operator to tasks: `A2A.signal`, and the publication of the runs that they resume."""
+"""Signals that operators and Celery tasks send to A2A tasks (`A2A.signal`), and the publication of the resumed runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class Signal:
     """Signal to a task.
 
     Attributes:
-        payload: JSON.
-        signal_id: Id of the signal. A second signal with this id has no effect.
+        task_id: Id of the task.
+        name: Name of the signal.
+        payload: Payload as encoded JSON.
+        signal_id: Id of the signal. A second signal with the same id has no effect.
     """
 
     task_id: str
@@ -51,7 +53,11 @@ class Signal:
     def operation(
         self, keys: Keys, max_bytes: int | None, agents_without_signals: Iterable[str]
     ) -> Operation[SentSignal]:
-        """Return the operation that sends the signal to a task of any owner."""
+        """Return the operation that sends the signal to a task of any owner.
+
+        The store refuses a signal to a task of an agent in `agents_without_signals`, and a signal that would make the
+        task larger than `max_bytes` (None for no limit).
+        """
         return send_signal(
             keys,
             None,
@@ -65,9 +71,11 @@ class Signal:
 
 
 class SignalSender:
-    """Sender of signals to tasks of all owners, and publisher of the runs that the signals resume.
+    """Sender of signals to tasks of all owners. It also publishes the runs that the signals resume.
 
     Args:
+        settings: Settings of the deployment.
+        publisher: Function that returns the publisher of the resumed runs.
         agents: Agents of the app. Signals to tasks of agents that are not functions are refused.
     """
 
@@ -78,7 +86,8 @@ class SignalSender:
         self._without_signals = [agent.name for agent in agents if agent.kind != "function"]
 
     def send(self, signal: Signal) -> bool:
-        """Send `signal`. See `A2A.signal`."""
+        """Send `signal`; see `A2A.signal`. The method uses no event loop, because greenlets on gevent share the thread
+        of the agents' loop, in which no second loop can run."""
         store = SyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
         try:
             resumed = _resumed(store.run(self._operation(signal)), signal)

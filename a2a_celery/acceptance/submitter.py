@@ -1,4 +1,5 @@
-"""Submission of a message without a gateway: validate it as SendMessage does, store its task, and publish its run."""
+"""Submission of a message without a gateway. The message is validated as in SendMessage, its task is stored, and its
+run is published."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from math import ceil
 from uuid import uuid4
 
 from a2a.types import SendMessageRequest
-from a2a.utils.errors import UnsupportedOperationError
+from a2a.utils.errors import A2AError, UnsupportedOperationError
 from a2a.utils.input_mode_validator import validate_input_modes
 
 from ..agents import Agent
@@ -16,12 +17,26 @@ from ..caller import Caller
 from ..clock import SYSTEM_CLOCK, Clock
 from ..dispatch import Publisher, RunOptions
 from ..errors import BrokerUnavailable, ConfigError, StoreUnavailable
+from ..lifecycle.outcomes import CANCELED_BY_SCHEDULE
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Scope
 from ..store.admin.usage import MemoryWatermark
 from ..store.runs.commands import RunRef, mark_published
-from ..store.tasks.commands import TaskLimits, acquire_request, read_task
-from ..store.tasks.results import Conflict, Created, Known, Limited, TooDeep
+from ..store.tasks.commands import TaskLimits, acquire_request, read_task, request_cancel
+from ..store.tasks.results import (
+    CanceledNow,
+    Conflict,
+    Created,
+    Known,
+    Limited,
+    NotCreated,
+    TickRepeated,
+    TickSkipped,
+    TooDeep,
+)
+from ..store.tasks.schedules import Tick, earlier_tasks
+from ..telemetry.logs import about
+from ..telemetry.names import Action
 from .errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import LIMIT_TEXTS, REQUESTS, error_of_limit, limit_error, task_limits_of
 from .new_tasks import BrokerMessages, NewTasks
@@ -61,40 +76,53 @@ class TaskSubmitter:
         A message that was already accepted within the agent's `idempotency_window` creates no task.
 
         Args:
-            task_id: Id of the new task, or "" for a new id. A repeated call with an id creates no second task.
+            agent_name: Name of the agent.
+            params: Request with the message.
+            caller: Caller who will own the task.
+            task_id: Id of the new task, or "" for a new id. A repeated call with the same id creates no second task.
 
         Returns:
-            The id of the task of the message, and the id of its context.
+            The id of the message's task, and the id of the task's context.
 
         Raises:
             ConfigError: The app has no agent with this name.
             A2AError: The message is invalid or exceeds a limit, as in SendMessage.
             StoreUnavailable: The store is unavailable. The task may have been created.
         """
-        agent = self.agent(agent_name)
-        self._check(agent, params, caller)
-        scope = Scope(agent_name, caller.tenant, caller.user)
-        await self._count_request(scope)
-        task_id = task_id or str(uuid4())
-        limits = await self._task_limits()
-        new = self._new_tasks_of(agent).of(params, caller, scope, task_id, limits=limits, messages=self._messages)
-        match answer := await self._store.run(new.create):
-            case Created(task, _, is_blocked, is_published):
-                if not is_blocked and not is_published:
-                    if new.has_message:
-                        self._messages.record_refusal()
-                    await self._publish(agent_name, RunRef(task_id, 1), new.options)
-                return task_id, task.context_id
+        match answer := await self._create(agent_name, params, caller, task_id or str(uuid4())):
+            case Created(task):
+                return task.id, task.context_id
             case Known():
+                scope = Scope(agent_name, caller.tenant, caller.user)
                 head = read_task(self._keys, scope, answer.task_id, history_length=0, artifacts=False)
                 stored = await self._store.run(head)
                 if stored is None:
                     raise not_found(answer.task_id)
                 return answer.task_id, stored[0].context_id
-            case Limited():
-                raise limit_error(answer)
-            case Conflict() | TooDeep():
-                raise self._new_tasks_of(agent).refusal(answer)
+            case _:
+                raise self._error_of(agent_name, answer)
+
+    async def submit_tick(
+        self, agent_name: str, params: SendMessageRequest, caller: Caller, tick: Tick
+    ) -> Created | TickSkipped | TickRepeated:
+        """Create the task of a tick, publish its run, and apply the overlap rule of the schedule.
+
+        A repeated call creates no second task. Concurrent calls for equal ticks create one task.
+
+        Raises:
+            ConfigError: The app has no agent with this name.
+            A2AError: The message is invalid or exceeds a limit. The tick can be submitted again.
+            StoreUnavailable: The store is unavailable. The task may have been created, and the call can be repeated.
+        """
+        match answer := await self._create(agent_name, params, caller, tick.task_id(self._keys), tick):
+            case Created():
+                if tick.overlap == "cancel":
+                    await self._cancel_earlier_tasks(tick)
+                return answer
+            case TickSkipped() | TickRepeated():
+                return answer
+            case _:
+                raise self._error_of(agent_name, answer)
 
     def agent(self, name: str) -> Agent:
         """Return an agent of the app.
@@ -103,9 +131,46 @@ class TaskSubmitter:
             ConfigError: There is no agent with this name.
         """
         if name not in self.agents:
-            known = ", ".join(sorted(self.agents)) or "none"
-            raise ConfigError(f"no agent {name!r} in this app; known: {known}")
+            names = ", ".join(sorted(self.agents)) or "none"
+            raise ConfigError(f"no agent {name!r} in this app; known: {names}")
         return self.agents[name]
+
+    async def _create(
+        self, agent_name: str, params: SendMessageRequest, caller: Caller, task_id: str, tick: Tick | None = None
+    ) -> Created | NotCreated:
+        agent = self.agent(agent_name)
+        self._check(agent, params, caller)
+        scope = Scope(agent_name, caller.tenant, caller.user)
+        await self._count_request(scope)
+        limits = await self._task_limits()
+        new = self._new_tasks_of(agent).of(
+            params, caller, scope, task_id, limits=limits, messages=self._messages, tick=tick
+        )
+        answer = await self._store.run(new.create)
+        if isinstance(answer, Created) and not answer.is_blocked and not answer.is_published:
+            if new.has_message:
+                self._messages.record_refusal()
+            await self._publish(agent_name, RunRef(task_id, 1), new.options)
+        return answer
+
+    def _error_of(self, agent_name: str, answer: NotCreated) -> A2AError:
+        match answer:
+            case Limited():
+                return limit_error(answer)
+            case Conflict() | TooDeep():
+                return self._new_tasks_of(self.agent(agent_name)).refusal(answer)
+            case _:
+                raise AssertionError(answer)
+
+    async def _cancel_earlier_tasks(self, tick: Tick) -> None:
+        for task in await self._store.run(earlier_tasks(self._keys, tick)):
+            cancel = request_cancel(self._keys, task.scope, task.task_id, task.context_id, text=CANCELED_BY_SCHEDULE)
+            result = await self._store.run(cancel)
+            fields = about(Action.CANCEL_REQUESTED, agent=task.scope.agent, task=task.task_id)
+            text = "task %s: cancellation requested by the next tick of the schedule %s: %s"
+            logger.info(text, task.task_id, tick.schedule, type(result).__name__, extra=fields)
+            if isinstance(result, CanceledNow):
+                self._publisher.revoke_canceled_soon(task.task_id, result.run, result.canvas)
 
     def _check(self, agent: Agent, params: SendMessageRequest, caller: Caller) -> None:
         require_fields(params)
@@ -140,7 +205,8 @@ class TaskSubmitter:
             raise error_of_limit(REQUESTS, LIMIT_TEXTS[REQUESTS], ceil(wait))
 
     async def _publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
-        """Publish a run, and record it as published. A watcher publishes a run that is scheduled for much later."""
+        """Publish a run, and record it as published. A watcher publishes a run that is scheduled for much later, and a
+        run that the broker does not accept."""
         now = self._clock.now()
         if options.publish_delay(now):
             return

@@ -23,8 +23,8 @@ from google.protobuf.struct_pb2 import Value
 from .errors import MAX_ID_LENGTH, invalid, invalid_fields
 
 MAX_JSON_VALUES = 20_000
-"""Maximum values of a message. Each value blocks the event loop for several microseconds, mostly in protobuf's
-parser."""
+"""Maximum number of JSON values in a request. Each value blocks the event loop for several microseconds, mostly in
+protobuf's parser."""
 
 MAX_REFERENCES = 16
 """Maximum number of tasks that a message may refer to, because the worker reads all of them before the agent starts."""
@@ -64,11 +64,12 @@ def _check_ids(message: Message) -> None:
 
 
 def check_values(params: SendMessageRequest) -> None:
-    """Reject values that protobuf allows in a message but JSON does not. A JSON body is checked before it is parsed.
+    """Reject values that protobuf allows in a message but JSON does not. ``gateway.middleware.bodies`` checks JSON
+    bodies.
 
     Raises:
-        InvalidParamsError: The message has too many values, or a number that JSON cannot represent, which would make
-            the stored task unreadable.
+        InvalidParamsError: The message has too many values, or a number that JSON cannot represent. Such a number would
+            make the stored task unreadable.
     """
     message = params.message
     lists = (message.parts, message.extensions, params.configuration.accepted_output_modes)
@@ -139,8 +140,8 @@ def _checked(kind: Any) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def _requires(kind: Any, above: tuple[Any, ...]) -> bool:
-    """Return True if a message type, or a type inside it, has required fields. `above` contains the enclosing types, at
-    which the recursion ends."""
+    """Return True if a message type, or a type inside it, has required fields. The recursion ends at the enclosing
+    types `above`."""
     return any(
         _is_required(field)
         or (

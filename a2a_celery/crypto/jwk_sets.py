@@ -1,4 +1,4 @@
-"""JWK Sets of other parties (RFC 7517 5): validation of their URLs, and a bounded fetch."""
+"""JWK Sets of other parties (RFC 7517, section 5): validation of their URLs, and a bounded fetch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import httpx
 
 from ..clock import SYSTEM_CLOCK, Clock
 
-TIMEOUT = 5.0
-MAX_BYTES = 1024 * 1024
+JWKS_TIMEOUT = 5.0
+MAX_JWKS_BYTES = 1024 * 1024
 
 
 def jwks_url_mistake(url: str) -> str:
@@ -27,7 +27,7 @@ def jwks_url_mistake(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if `host` is a loopback address."""
+    """Return True if `host` is ``localhost`` or a loopback address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -42,16 +42,21 @@ async def fetch_jwk_set(
     Redirects are not followed, because another server would then choose the keys. Requests to a loopback address do not
     use a proxy.
 
+    Args:
+        url: URL of the document.
+        transport: httpx transport for the request, or None for the default transport.
+        clock: Clock for the total timeout, twice `JWKS_TIMEOUT`.
+
     Raises:
         httpx.HTTPError: The request failed.
         TimeoutError: The response took too long.
-        ValueError: The response is too large or is not JSON.
+        ValueError: The status is not 200, or the response is too large or is not JSON.
     """
     host = urlsplit(url).hostname or ""
     direct = {f"all://{f'[{host}]' if ':' in host else host}": None} if is_loopback(host) else None
     async with (
-        clock.timeout(2 * TIMEOUT),
-        httpx.AsyncClient(timeout=TIMEOUT, transport=transport, mounts=direct, follow_redirects=False) as http,
+        clock.timeout(2 * JWKS_TIMEOUT),
+        httpx.AsyncClient(timeout=JWKS_TIMEOUT, transport=transport, mounts=direct, follow_redirects=False) as http,
         http.stream("GET", url, headers={"Accept": "application/json"}) as response,
     ):
         if response.status_code != 200:
@@ -59,8 +64,8 @@ async def fetch_jwk_set(
         body = b""
         async for chunk in response.aiter_bytes():
             body += chunk
-            if len(body) > MAX_BYTES:
-                raise ValueError(f"more than {MAX_BYTES} bytes")
+            if len(body) > MAX_JWKS_BYTES:
+                raise ValueError(f"more than {MAX_JWKS_BYTES} bytes")
         return json.loads(body)
 
 

@@ -1,4 +1,4 @@
-"""Encryption of clients' secrets in the store.
+"""Encryption of sensitive data in the store, such as push-notification configs and sessions.
 
 The encryption is AES-256-GCM (NIST SP 800-38D), with a key that HKDF (RFC 5869) derives from the setting `secret_key`.
 Data that was sealed for one purpose, such as a config of a task, cannot be opened for another purpose.
@@ -28,7 +28,8 @@ class NotSealedHere(A2ACeleryError):
 
 
 class Sealer:
-    """Authenticated encryption that seals with the first of `secret_keys`, and opens data sealed with any of them.
+    """Authenticated encryption. Data is sealed with the first secret in `secret_keys`, and data that was sealed with
+    any of these secrets can be opened.
 
     Raises:
         ValueError: `secret_keys` is empty.
@@ -51,7 +52,7 @@ class Sealer:
         return frozenset(self._keys)
 
     def seal(self, text: bytes, *purpose: str) -> bytes:
-        """Encrypt `text` for `purpose`, such as the task and the id of a config. Each call returns another
+        """Encrypt `text` for `purpose`, such as the task and the id of a config. Each call returns a different
         ciphertext."""
         nonce = os.urandom(NONCE_BYTES)
         head = FORM + bytes.fromhex(self._first)
@@ -82,7 +83,8 @@ def sealer_of(secret_keys: Sequence[bytes]) -> Sealer | None:
 
 
 def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
-    """Check that `sealer` has all secrets that are in use. `in_use` contains their fingerprints (`secrets_in_use`).
+    """Check that `sealer` has all secrets that are in use. `in_use` contains the fingerprints that
+    `secrets_in_use` reads.
 
     Raises:
         ConfigError: A secret is missing. The message states the remedy.

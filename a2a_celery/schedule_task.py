@@ -1,0 +1,191 @@
+"""Celery task ``a2a.submit_scheduled``, which Celery beat or another scheduler sends at each tick of a schedule.
+
+The module does not import the SDK, because every process that registers agents imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from celery import Celery, Task
+from celery.schedules import crontab
+from celery.schedules import schedule as interval
+
+from .clock import SYSTEM_CLOCK
+from .errors import ConfigError, StoreUnavailable
+
+NAME = "a2a.submit_scheduled"
+
+TICK_HEADER = "a2a_tick"
+"""Header with the time of the tick in µs. The process of the scheduler sets the header if it has imported the app's
+module. Otherwise, the worker computes the time."""
+
+DEFAULT_WINDOW = 30.0
+"""Seconds within which two messages of a schedule count as the same tick, if the schedule is neither a crontab nor an
+interval, or if the Celery message has no `window`."""
+
+INTERVAL_WINDOW = 0.9
+"""Window of a schedule with a fixed interval, as a fraction of the interval. Two schedulers may have different phases,
+and the time between a late message and the next message may be shorter than the interval."""
+
+PERIODS = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta(days=1462))
+"""Lengths of the periods that are searched, in this order, for the latest time of a crontab. Each period ends at the
+current time, and the longest contains a leap day."""
+
+MAX_RETRIES = 60
+RETRY_DELAY = 60.0
+
+SubmitTick = Callable[[Mapping[str, Any], int], dict[str, str]]
+"""Function that submits the message of a tick, and returns the result of the Celery task. The parameters are the Celery
+task's arguments, and the time of the tick in µs."""
+
+
+class ScheduleTask(Task):  # type: ignore[misc]
+    """Celery task that submits the message of a tick. A redelivered Celery message starts no second A2A task."""
+
+    acks_late = True
+    reject_on_worker_lost = True
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        """Publish the task with the time of its tick in a header. A retry keeps the header."""
+        headers = options.pop("headers", None) or {}
+        if TICK_HEADER not in headers:
+            schedule = (kwargs or {}).get("schedule") or (args[0] if args else "")
+            headers = {**headers, TICK_HEADER: tick_time(self.app, schedule, SYSTEM_CLOCK.now())}
+        return super().apply_async(args, kwargs, *rest, headers=headers, **options)
+
+
+def register_schedule_task(app: Celery, submit: SubmitTick) -> None:
+    """Register the Celery task with `app`. Celery creates the task when the app is finalized, so the app may be
+    configured later."""
+
+    def submit_scheduled(
+        self: Task,
+        schedule: str,
+        agent: str,
+        message: Any,
+        owner: str = "",
+        tenant: str = "",
+        context_id: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        extensions: Sequence[str] = (),
+        overlap: str = "skip",
+        window: float = DEFAULT_WINDOW,
+    ) -> dict[str, str]:
+        arguments = {
+            "agent": agent,
+            "message": message,
+            "owner": owner,
+            "tenant": tenant,
+            "context_id": context_id,
+            "metadata": metadata,
+            "extensions": extensions,
+            "overlap": overlap,
+            "window": window,
+        }
+        at = (self.request.headers or {}).get(TICK_HEADER)
+        if at is None:  # the scheduler's process does not import the module of the app
+            at = tick_time(app, schedule, SYSTEM_CLOCK.now())
+        return submit({"schedule": schedule, **arguments}, int(at))
+
+    app.task(
+        name=NAME,
+        base=ScheduleTask,
+        bind=True,
+        shared=False,
+        autoretry_for=(StoreUnavailable,),
+        retry_backoff=True,
+        retry_backoff_max=RETRY_DELAY,
+        max_retries=MAX_RETRIES,
+    )(submit_scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEntry:
+    """Entry of ``beat_schedule`` that submits messages. `when` is the crontab or the interval as text."""
+
+    schedule: str
+    agent: str
+    when: str
+    owner: str = ""
+    tenant: str = ""
+    overlap: str = "skip"
+
+
+ENTRY_NAMES = ("schedule", "agent", "owner", "tenant", "overlap")
+
+
+def schedule_entries(app: Celery) -> Iterator[ScheduleEntry]:
+    """Yield the entries of the app's ``beat_schedule`` that submit messages, each schedule once."""
+    seen: set[str] = set()
+    for entry in app.conf.beat_schedule.values():
+        arguments = entry.get("kwargs") if isinstance(entry, Mapping) and entry.get("task") == NAME else None
+        if not isinstance(arguments, Mapping):
+            continue
+        names = {name: value for name, value in arguments.items() if name in ENTRY_NAMES and isinstance(value, str)}
+        if {"schedule", "agent"} <= names.keys() and names["schedule"] not in seen:
+            seen.add(names["schedule"])
+            yield ScheduleEntry(**names, when=text_of(entry.get("schedule")))
+
+
+def text_of(when: Any) -> str:
+    """Return a Celery schedule as text: the five fields of a crontab, "every 30 s" for an interval, or the ``str`` of
+    any other schedule."""
+    if isinstance(when, crontab):
+        return str(when).removeprefix("<crontab: ").partition(" (")[0]
+    if isinstance(when, interval):
+        when = when.run_every
+    if isinstance(when, timedelta):
+        when = when.total_seconds()
+    return f"every {when:g} s" if isinstance(when, int | float) else str(when)
+
+
+def tick_time(app: Celery, schedule: str, now: datetime) -> int:
+    """Return the time, in µs, of the tick of a message that is sent at `now`.
+
+    If `schedule` names a crontab in the app's ``beat_schedule``, the tick is the crontab's latest time up to `now`, so
+    that a late message and the message of another scheduler belong to the same tick. Otherwise, the tick is `now`.
+    """
+    entry = app.conf.beat_schedule.get(schedule)
+    when = entry.get("schedule") if isinstance(entry, Mapping) else None
+    at = last_time(when, now) if isinstance(when, crontab) else now
+    return round(at.timestamp() * 1_000_000)
+
+
+def last_time(when: crontab, now: datetime) -> datetime:
+    """Return the latest time of a crontab up to `now`, or `now` if the crontab has no time in the last four years."""
+    for period in PERIODS:
+        time = _next_time(when, now - period)
+        if time <= now:
+            while (following := _next_time(when, time)) <= now:
+                time = following
+            return time
+    return now
+
+
+def _next_time(when: crontab, time: datetime) -> datetime:
+    last, delta, _ = when.remaining_delta(time)
+    return cast(datetime, last + delta).astimezone(UTC)
+
+
+def window_of(when: Any) -> float:
+    """Return the seconds within which two messages of the schedule `when` count as the same tick.
+
+    Raises:
+        ConfigError: `when` is not a schedule of Celery, or its interval is not positive.
+    """
+    if isinstance(when, crontab):
+        return 0.0  # the times of its ticks are exact
+    if isinstance(when, interval):
+        when = when.run_every
+    seconds = when.total_seconds() if isinstance(when, timedelta) else when
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        if hasattr(seconds, "remaining_estimate"):  # such as celery.schedules.solar
+            return DEFAULT_WINDOW
+        raise ConfigError(f"schedule={when!r}: pass a crontab, a timedelta or a number of seconds")
+    if not seconds > 0:
+        raise ConfigError(f"schedule={when!r}: the interval must be longer than 0 s")
+    return INTERVAL_WINDOW * seconds
