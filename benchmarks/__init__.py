@@ -1,1 +1,1 @@
-"""Measurements, as ratios taken in one run. Each prints a table, and exits non-zero on collapse."""
+"""Benchmarks. They report ratios of measurements in one run, because absolute numbers depend on the machine."""

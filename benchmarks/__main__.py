@@ -2,8 +2,8 @@
 
     pip install -e '.[benchmarks]' && python -m benchmarks
 
-Each round measures all sides in direct succession, so that other load on the machine affects them alike. The results
-are ratios; absolute numbers only show how fast the machine was.
+Each round measures all servers in direct succession, so that other load on the machine affects them alike. The results
+are ratios. Absolute numbers only show how fast the machine was.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .table import processor_table, table
 MILLION = 1_000_000
 
 FAST = ("uvloop", "httptools", "hiredis")
-"""Packages of the extra ``fast``. If they are installed, all sides use them."""
+"""Packages of the extra ``fast``. If they are installed, all compared servers use them."""
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     options = Options()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=positive, help=f"rounds of each measure: {options.rounds}, or 3 with --short")
+    parser.add_argument("--rounds", type=positive, help=f"rounds per benchmark: {options.rounds}, or 3 with --short")
     parser.add_argument("--only", nargs="+", choices=MEASURES, metavar="NAME", help=", ".join(MEASURES))
     parser.add_argument("--short", action="store_true", help=f"{', '.join(SHORT)}; fails on collapse, see table.json")
     parser.add_argument("--tasks", type=positive, default=options.tasks, help="tasks in the store: %(default)s")
@@ -81,8 +81,8 @@ def machine() -> str:
 
 
 def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list[str]]:
-    """Run the measures, print each result, and return the results and a line for each measure that failed."""
-    os.environ["OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"] = "false"  # on every side
+    """Run the benchmarks and print the results of each. Return the results, and an error line for each failure."""
+    os.environ["OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"] = "false"  # for every server
     results: list[Result] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -102,7 +102,7 @@ def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list
 
 def main(given: Sequence[str] | None = None) -> int:
     asked = arguments(given)
-    os.environ[FRESH_PROCESSES] = "1"  # as users start them: forks share memory and objects that are not collected
+    os.environ[FRESH_PROCESSES] = "1"  # like users' processes: forks share memory and objects that are not collected
     options = Options(
         rounds=asked.rounds or (3 if asked.short else Options().rounds),
         tasks=asked.tasks,

@@ -2,7 +2,7 @@
 
     python -m benchmarks.acknowledgement [rounds]
 
-Three fleets on Redis acknowledge early (the default), late, or not at all (kombu's emulation is off). Each round sends
+Three fleets on Redis acknowledge early, late, or early but in memory only (`ack_emulation` is off). Each round sends
 blocking echoes, 16 at once, to one fleet after the other. Then each worker is killed while it has running, prefetched
 and queued runs. A new worker starts, and the time is measured until all runs that had not begun are completed.
 """
@@ -25,7 +25,7 @@ from tests.support.records import log_of, states_in
 from tests.support.talk import HEADERS, read, send, state
 from tests.support.waiting import eventually
 
-MODES = ("early", "late", "none")
+MODES = ("early", "late", "memory")
 AT_ONCE = 16
 ECHOES = 320
 LEASE = 3
@@ -51,7 +51,7 @@ def main(rounds: int) -> int:
 
 
 def started(stack: ExitStack, folder: Path, mode: str, pool: str) -> tuple[Fleet, Gateway, Process]:
-    """Start a fleet with this acknowledgement mode."""
+    """Start a fleet with the acknowledgement mode `mode`."""
     (folder / mode).mkdir()
     settings = {"BENCHMARK_ACKS": mode, "A2A_LEASE_TTL": str(LEASE)}
     fleet = stack.enter_context(running_fleet(folder / mode, app="benchmarks.acknowledging", **settings))
@@ -60,7 +60,7 @@ def started(stack: ExitStack, folder: Path, mode: str, pool: str) -> tuple[Fleet
 
 
 def echoes_a_second(gateway: Gateway) -> float:
-    """Return the rate of blocking echoes."""
+    """Return the rate of blocking echoes per second, `AT_ONCE` at a time."""
 
     def echo(client: httpx.Client) -> None:
         for _ in range(ECHOES // AT_ONCE):
@@ -76,7 +76,7 @@ def echoes_a_second(gateway: Gateway) -> float:
 
 
 def killed(fleet: Fleet, gateway: Gateway, worker: Process, pool: str) -> str:
-    """Kill a worker and return a line about its runs."""
+    """Kill a worker, start another, and return a line about the recovery of the killed worker's runs."""
     running = [send(gateway, "silent", "600", returnImmediately=True) for _ in range(2)]
     eventually(lambda: all(state(read(gateway, "silent", t)) == "WORKING" for t in running), within=60)
     waiting = [send(gateway, "echo", str(n), returnImmediately=True) for n in range(20)]

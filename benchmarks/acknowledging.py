@@ -1,4 +1,4 @@
-"""The test agents with the acknowledgement mode of BENCHMARK_ACKS: "early", "late" or "none"."""
+"""The test agents with the acknowledgement mode of BENCHMARK_ACKS: "early", "late" or "memory"."""
 
 from __future__ import annotations
 
@@ -10,5 +10,4 @@ MODE = os.environ["BENCHMARK_ACKS"]
 if MODE == "late":
     for name, task in app.tasks.items():
         task.acks_late = name.startswith("a2a.")
-if MODE == "none":
-    app.conf.broker_transport_options = {"ack_emulation": False}
+app.conf.a2a_ack_emulation = MODE != "memory"

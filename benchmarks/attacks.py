@@ -1,10 +1,10 @@
-"""Measure the latency of one owner with and without attacks of another owner on the gateway.
+"""Measure the latency of one owner's requests with and without attacks of another owner on the gateway.
 
     pip install -e '.[benchmarks]' && python -m benchmarks.attacks [--rounds N] [attack ...]
 
-Each round measures the quiet owner alone and beside each attack in turn, at a fixed pace. The attacker is a separate
-process with a low priority, since it would share its cores with the gateway otherwise, and is ended after each round.
-The exit status is 1 if the 99th percentile beside any attack is more than `LIMIT` times the one alone.
+Each round measures the quiet owner alone and during each attack in turn, at a fixed pace. The attacker is a separate
+process that ends after each measurement. Its priority is low, so that it takes no CPU time from the gateway. The exit
+status is 1 if the 99th percentile during any attack is more than `LIMIT` times the 99th percentile without an attack.
 """
 
 from __future__ import annotations
@@ -21,18 +21,27 @@ import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count as numbers
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
+import grpc.aio
+from a2a.types import Message, Part, Role, SendMessageRequest
+from a2a.types.a2a_pb2_grpc import A2AServiceStub
 
 from tests.support.fleet import running_fleet
 
 from . import load
 from .cancel import at
 
-KEYS = {"quiet": "quiet-key", "loud": "loud-key"}
+QUIET_KEY = "quiet-key"
+LOUD_KEY = os.environ.get("ATTACKER_KEY", "")
+"""API key of this process if it is an attacker. Each attack has a separate owner, so that no earlier attack has used up
+the owner's rate limit."""
+
 LIMITS = {
     "A2A_OWNER_REQUESTS_PER_SECOND": "20",
     "A2A_OWNER_REQUEST_BURST": "50",
@@ -40,35 +49,49 @@ LIMITS = {
     "A2A_OWNER_MAX_STREAMS": "20",
 }
 CONNECTIONS = 64
-"""Connections of an attacker. Each sends its next request as soon as it has the response."""
+"""Number of an attacker's connections. Each sends its next request as soon as the response has arrived."""
 
 PACE = 0.1
-"""Seconds between two requests of the quiet owner: fewer than it may send."""
+"""Seconds between two requests of the quiet owner. The rate is below the owner's rate limit."""
 
 LIMIT = 2.0
-"""Largest ratio of the 99th percentiles."""
+"""Maximum ratio of the 99th percentiles."""
 
-Attack = Callable[[str], Awaitable[None]]
+
+class Target(NamedTuple):
+    """Addresses of the gateway."""
+
+    url: str
+    grpc: str
+
+
+Attack = Callable[[Target], Awaitable[None]]
 
 responses: Counter[int | str] = Counter()
-"""Statuses of the responses that this process, an attacker, got."""
+"""Number of responses by status, if this process is an attacker."""
 
 
 def count(status: int | str) -> None:
-    """Count a response. The first one tells the parent process that the attack has begun."""
+    """Count a response. On the first, print a line that tells the parent process that the attack has begun."""
     if not responses:
         print("begun", flush=True)
     responses[status] += 1
 
 
-def repeated(path: str, body: bytes, key: str = KEYS["loud"], method: str = "POST") -> Attack:
-    """Return an attack that sends one request over all connections, again and again."""
+def repeated(path: str, body: bytes, key: str = LOUD_KEY, method: str = "POST") -> Attack:
+    """Return an attack that sends one request repeatedly over all connections.
 
-    async def attack(url: str) -> None:
+    "{n}" in the path is replaced by a new number for each request.
+    """
+
+    async def attack(target: Target) -> None:
+        number = numbers()
+
         async def send(session: aiohttp.ClientSession) -> None:
             while True:
+                url = f"{target.url}{path}".replace("{n}", str(next(number)))
                 try:
-                    async with session.request(method, f"{url}{path}", data=body, headers=headers(key)) as response:
+                    async with session.request(method, url, data=body, headers=headers(key)) as response:
                         count(response.status)
                         await response.read()
                 except aiohttp.ClientError as e:
@@ -81,36 +104,39 @@ def repeated(path: str, body: bytes, key: str = KEYS["loud"], method: str = "POS
 
 
 def after_tasks(number: int, body: bytes, attack: Attack) -> Attack:
-    """Return an attack that begins when its owner has created `number` tasks with `body` within the rate limit."""
+    """Return `attack`, preceded by the creation of `number` tasks with `body` within the rate limit."""
 
-    async def prepared(url: str) -> None:
+    async def prepared(target: Target) -> None:
         async with load.client() as session:
             created = 0
             while created < number:
-                async with session.post(f"{url}{SEND}", data=body, headers=headers(KEYS["loud"])) as response:
+                async with session.post(f"{target.url}{SEND}", data=body, headers=headers(LOUD_KEY)) as response:
                     created += response.status == 200
                     await asyncio.sleep(float(response.headers.get("Retry-After", 0)))
-        await attack(url)
+        await attack(target)
 
     return prepared
 
 
-async def subscriptions(url: str) -> None:
-    """Create a large task that works for the time of the attack, and subscribe to it over all connections, again and
-    again."""
-    large = json.loads(load.body("60", returnImmediately=True))
-    large["message"]["metadata"] = {"values": [0] * 19_000}
+async def working_task(session: aiohttp.ClientSession, target: Target, agent: str, **metadata: object) -> str:
+    """Create a task that works longer than the attack lasts. Return the task's id."""
+    body = json.loads(load.body("60", returnImmediately=True))
+    body["message"]["metadata"] = metadata
+    url = f"{target.url}/agents/{agent}/message:send"
+    async with session.post(url, json=body, headers=headers(LOUD_KEY)) as response:
+        return str((await response.json())["task"]["id"])
 
+
+async def subscriptions(target: Target) -> None:
+    """Create a large task, and subscribe to it repeatedly over all connections."""
     async with load.client() as session:
-        created = session.post(f"{url}/agents/silent/message:send", json=large, headers=headers(KEYS["loud"]))
-        async with created as response:
-            task_id = (await response.json())["task"]["id"]
+        task_id = await working_task(session, target, "silent", values=[0] * 19_000)
 
         async def subscribe() -> None:
             while True:
                 try:
                     path = f"/agents/silent/tasks/{task_id}:subscribe"
-                    async with session.get(f"{url}{path}", headers=headers(KEYS["loud"])) as response:
+                    async with session.get(f"{target.url}{path}", headers=headers(LOUD_KEY)) as response:
                         count(response.status)
                         await response.content.readline()
                 except aiohttp.ClientError as e:
@@ -119,20 +145,62 @@ async def subscriptions(url: str) -> None:
         await asyncio.gather(*(subscribe() for _ in range(CONNECTIONS)))
 
 
-def trickled(head: str) -> Attack:
-    """Return an attack that opens connections, sends the start of a request, and then a byte every second."""
+async def signals(target: Target) -> None:
+    """Send large signals to a running task."""
+    async with load.client() as session:
+        task_id = await working_task(session, target, "silent")
+    body = json.dumps({"name": "go", "payload": "x" * 60_000}).encode()
+    await repeated(f"/agents/silent/tasks/{task_id}:signal", body)(target)
 
-    async def attack(url: str) -> None:
+
+async def steering(target: Target) -> None:
+    """Send messages to a running task."""
+    async with load.client() as session:
+        task_id = await working_task(session, target, "steered")
+    body = json.loads(load.body("more", returnImmediately=True))
+    body["message"]["taskId"] = task_id
+    await repeated("/agents/steered/message:send", json.dumps(body).encode())(target)
+
+
+def called(message: Message, key: str = LOUD_KEY) -> Attack:
+    """Return an attack that sends a message repeatedly over all gRPC connections."""
+    request = SendMessageRequest(message=message, tenant="echo")
+    metadata = (("a2a-version", "1.0"), ("x-api-key", key))
+
+    async def attack(target: Target) -> None:
         async def send() -> None:
-            place = urlsplit(url)
+            options = [("grpc.use_local_subchannel_pool", 1)]  # a separate connection
+            async with grpc.aio.insecure_channel(target.grpc, options) as channel:
+                stub = A2AServiceStub(channel)  # type: ignore[no-untyped-call]
+                while True:
+                    try:
+                        await stub.SendMessage(request, metadata=metadata)
+                        count("OK")
+                    except grpc.aio.AioRpcError as e:
+                        count(e.code().name)
+
+        await asyncio.gather(*(send() for _ in range(CONNECTIONS)))
+
+    return attack
+
+
+def trickled(head: str) -> Attack:
+    """Return an attack that opens connections, sends `head`, and then a byte every second.
+
+    If `head` is "", nothing is sent.
+    """
+
+    async def attack(target: Target) -> None:
+        async def send() -> None:
+            place = urlsplit(target.url)
             while True:
                 with suppress(OSError):
-                    _, writer = await asyncio.open_connection(place.hostname, place.port)
+                    reader, writer = await asyncio.open_connection(place.hostname, place.port)
                     writer.write(head.encode())
                     count("opened")
-                    while not writer.is_closing():
+                    while not (writer.is_closing() or reader.at_eof()):
                         await asyncio.sleep(1)
-                        writer.write(b" ")
+                        writer.write(b" " if head else b"")
                         await writer.drain()
 
         await asyncio.gather(*(send() for _ in range(10 * CONNECTIONS)))
@@ -140,42 +208,85 @@ def trickled(head: str) -> Attack:
     return attack
 
 
+async def trailers(target: Target) -> None:
+    """Send requests with endless trailers."""
+    place = urlsplit(target.url)
+    head = f"{HEAD}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n".encode()
+
+    async def send() -> None:
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(place.hostname, place.port)
+                writer.write(head)
+                count("opened")
+                while not (writer.is_closing() or reader.at_eof()):
+                    writer.write(b"a: b\r\n" * 1_000)
+                    await writer.drain()
+
+    await asyncio.gather(*(send() for _ in range(CONNECTIONS)))
+
+
+def key_of(attack: str) -> str:
+    """Return the API key of the owner that performs the attack."""
+    return f"{attack.replace(' ', '-')}-key"
+
+
 def headers(key: str) -> dict[str, str]:
-    """Return the headers of an owner's requests."""
+    """Return the request headers of the owner with the API key."""
     return {"X-API-Key": key}
 
 
 def message(**metadata: object) -> bytes:
-    """Return a message with this metadata."""
+    """Return a SendMessage request with `metadata` in its message."""
     return json.dumps({"message": {**json.loads(load.ECHO)["message"], "metadata": metadata}}).encode()
 
 
 SEND, STREAM = "/agents/echo/message:send", "/agents/silent/message:stream"
 LIST = "/agents/echo/tasks?pageSize=100"
-HEAD = f"POST {SEND} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEYS['loud']}\r\nContent-Type: application/json\r\n"
+HEAD = f"POST {SEND} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {LOUD_KEY}\r\nContent-Type: application/json\r\n"
+RPC = {"jsonrpc": "2.0", "id": "1\n2026-01-01 WARNING forged" * 20_000, "method": "Unknown"}
+LONG_TEXT = "x" * 6_000_000
+LARGE = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=LONG_TEXT)])
+MANY_PARTS = Message(message_id="m", role=Role.ROLE_USER, parts=[Part()] * 300_000)
+SMALL = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hello")])
 ATTACKS: dict[str, Attack] = {
     "messages": repeated(SEND, load.ECHO),
+    "tenants": repeated("/agents/echo/tenant-{n}/message:send", load.ECHO),
     "strangers": repeated(SEND, load.ECHO, key="a wrong key"),
     "streams": repeated(STREAM, load.body("60")),
     "reads": repeated(LIST, b"", method="GET"),
     "identifiers": repeated(f"/agents/echo/tasks/{'x' * 200}", b"", method="GET"),
     "values": repeated(SEND, message(values=[0] * 19_000)),
     "reads of values": after_tasks(11, message(values=[0] * 19_000), repeated(LIST, b"", method="GET")),
+    "large messages": repeated(SEND, load.body(LONG_TEXT, returnImmediately=True, historyLength=0)),
+    "reads of large tasks": after_tasks(
+        3, load.body(LONG_TEXT, returnImmediately=True, historyLength=0), repeated(LIST, b"", method="GET")
+    ),
     "subscriptions": subscriptions,
+    "signals": signals,
+    "steering": steering,
+    "operators": repeated("/operator/v1/overview", b"", method="GET"),
+    "forged ids": repeated("/agents/echo/", json.dumps(RPC).encode()),
+    "gRPC messages": called(SMALL),
+    "gRPC strangers": called(LARGE, key="a wrong key"),
+    "gRPC large messages": called(LARGE),
+    "gRPC too many values": called(MANY_PARTS),
     "too many values": repeated(SEND, message(values=[0] * 300_000)),
     "no JSON": repeated(SEND, b"[" * 1_000_000),
+    "idle connections": trickled(""),
+    "trailers": trailers,
     "half heads": trickled(HEAD),
     "slow bodies": trickled(f"{HEAD}Content-Length: 1000000\r\n\r\n"),
 }
 
 
 async def measure(url: str, seconds: float) -> list[float]:
-    """Return the seconds of each echo of the quiet owner."""
+    """Send echoes as the quiet owner for `seconds`. Return the duration of each in seconds."""
     taken = []
     until = perf_counter() + seconds
     async with load.client() as session:
         while (began := perf_counter()) < until:
-            async with session.post(f"{url}{SEND}", data=load.ECHO, headers=headers(KEYS["quiet"])) as response:
+            async with session.post(f"{url}{SEND}", data=load.ECHO, headers=headers(QUIET_KEY)) as response:
                 answer = await response.read()
             assert b"COMPLETED" in answer, answer
             taken.append(perf_counter() - began)
@@ -184,13 +295,15 @@ async def measure(url: str, seconds: float) -> list[float]:
 
 
 @contextmanager
-def attacked(url: str, name: str) -> Iterator[None]:
-    """Run an attack in a separate process for the time of the block."""
-    command = ["nice", "-n", "15", sys.executable, "-m", "benchmarks.attacks", "--attack", name, "--url", url]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def attacked(target: Target, name: str) -> Iterator[None]:
+    """Run an attack in a separate process while the block runs."""
+    command = ["nice", "-n", "15", sys.executable, "-m", "benchmarks.attacks", "--attack", name]
+    command += ["--url", target.url, "--grpc", target.grpc]
+    environment = {**os.environ, "ATTACKER_KEY": key_of(name)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        process.stdout.readline()  # it has begun
+        process.stdout.readline()  # the attack has begun
         yield
         assert process.poll() is None, f"the attack {name!r} ended"
     finally:
@@ -198,10 +311,10 @@ def attacked(url: str, name: str) -> Iterator[None]:
         print(f"{name}: {process.communicate()[0].strip()}", flush=True)
 
 
-async def run_attack(name: str, url: str) -> None:
-    """Attack until this process is terminated, then print the responses."""
+async def run_attack(name: str, target: Target) -> None:
+    """Attack until this process receives SIGTERM, and then print the counts of the responses."""
     loop = asyncio.get_running_loop()
-    attack = asyncio.ensure_future(ATTACKS[name](url))
+    attack = asyncio.ensure_future(ATTACKS[name](target))
     loop.add_signal_handler(signal.SIGTERM, attack.cancel)
     with suppress(asyncio.CancelledError):
         await attack
@@ -214,28 +327,30 @@ def percentile(seconds: list[float], percent: int) -> float:
 
 
 def main(rounds: int, seconds: float, names: list[str]) -> int:
-    keys = "\n".join(f"{owner}:sha256:{hashlib.sha256(key.encode()).hexdigest()}" for owner, key in KEYS.items())
+    hashes = [hashlib.sha256(key.encode()).hexdigest() for key in (QUIET_KEY, *map(key_of, ATTACKS))]
+    keys = "\n".join(f"owner-{number}:sha256:{each}" for number, each in enumerate(hashes))
     with tempfile.TemporaryDirectory() as folder:
         settings = {"A2A_AUTH_API_KEYS": keys, **LIMITS}
         with running_fleet(Path(folder), app="benchmarks.peers.agents", **settings) as fleet:
             fleet.worker(concurrency=4)
-            url = fleet.gateway(log_level="error").url
-            asyncio.run(measure(url, 2))  # warms
+            gateway = fleet.gateway(log_level="error", grpc=True)
+            url, target = gateway.url, Target(gateway.url, gateway.grpc)
+            asyncio.run(measure(url, 2))  # warm up
             alone: list[float] = []
             beside: dict[str, list[float]] = {name: [] for name in names}
             for _ in range(rounds):
                 for name in names:
                     alone += asyncio.run(measure(url, seconds / 2))
-                    with attacked(url, name):
-                        asyncio.run(measure(url, 2))  # its burst is over
+                    with attacked(target, name):
+                        asyncio.run(measure(url, 2))  # until the attack has used up its burst
                         beside[name] += asyncio.run(measure(url, seconds))
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'alone':16} p50 {percentile(alone, 50):7.1f} ms   p99 {percentile(alone, 99):7.1f} ms")
+    print(f"{'alone':20} p50 {percentile(alone, 50):7.1f} ms   p99 {percentile(alone, 99):7.1f} ms")
     ratios = []
     for name, taken in beside.items():
         ratios.append(percentile(taken, 99) / percentile(alone, 99))
         print(
-            f"{name:16} p50 {percentile(taken, 50):7.1f} ms   p99 {percentile(taken, 99):7.1f} ms   x {ratios[-1]:.2f}"
+            f"{name:20} p50 {percentile(taken, 50):7.1f} ms   p99 {percentile(taken, 99):7.1f} ms   x {ratios[-1]:.2f}"
         )
     return 0 if max(ratios) <= LIMIT else 1
 
@@ -246,9 +361,10 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=10, help="of each measure beside an attack")
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--grpc", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", default=[*ATTACKS])
     options = parser.parse_args()
     if options.attack:
-        asyncio.run(run_attack(options.attack, options.url))
+        asyncio.run(run_attack(options.attack, Target(options.url, options.grpc)))
     else:
         sys.exit(main(options.rounds, options.seconds, options.names))

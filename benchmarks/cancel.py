@@ -1,9 +1,9 @@
-"""Measure the time from a client's CancelTask to the response that says CANCELED.
+"""Measure the time from a client's CancelTask to the response with the state CANCELED.
 
     python -m benchmarks.cancel [times]
 
-The client, the gateway and the worker are separate processes. The agent waits and can be cancelled at once. The time of
-a GetTask shows how fast the machine is.
+The client, the gateway and the worker are separate processes. The agent waits and can be cancelled at once. The
+duration of a GetTask shows how fast the machine is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import httpx
 from tests.support.fleet import running_fleet
 
 LIMIT = 50.0
-"""Largest 95th percentile in milliseconds. If an idle machine takes longer, some component waits for a timer."""
+"""Maximum 95th percentile in milliseconds. If an idle machine takes longer, some component waits for a timer."""
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -30,7 +30,7 @@ def main(times: int) -> int:
         fleet.worker(concurrency=1)
         base = f"{fleet.gateway().url}/agents/silent"
         with httpx.Client(headers=HEADERS, timeout=60) as client:
-            for _ in range(3):  # warm
+            for _ in range(3):  # warm up
                 cancel(client, base)
             answers = sorted((cancel(client, base) for _ in range(times)), key=lambda pair: pair[1])
     reads, cancels = sorted(read for read, _ in answers), [cancelled for _, cancelled in answers]
@@ -43,7 +43,7 @@ def main(times: int) -> int:
 
 
 def cancel(client: httpx.Client, base: str) -> tuple[float, float]:
-    """Begin a task and cancel it. Return the milliseconds of the last read before, and of the cancel."""
+    """Begin a task and cancel it. Return the milliseconds of the last GetTask and of CancelTask."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "60"}]}
     body = {"message": message, "configuration": {"returnImmediately": True}}
     task: dict[str, Any] = client.post(f"{base}/message:send", json=body).json()["task"]
@@ -57,7 +57,7 @@ def cancel(client: httpx.Client, base: str) -> tuple[float, float]:
 
 
 def timed(client: httpx.Client, method: str, url: str) -> tuple[dict[str, Any], float]:
-    """Return the response and its milliseconds."""
+    """Send a request. Return the response and the duration in milliseconds."""
     began = time.perf_counter()
     answer: dict[str, Any] = client.request(method, url).json()
     return answer, (time.perf_counter() - began) * 1000

@@ -2,8 +2,8 @@
 
     python -m benchmarks.chunks [chunks]
 
-Streams one artifact through a gateway and a worker, and compares the time per chunk of the first and the last thousand,
-as the client sees them. Then reads the task: the artifact must be complete.
+The benchmark streams one artifact through a gateway and a worker, and compares the time per chunk of the first and the
+last thousand at the client. Then it reads the task, whose artifact must be complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import httpx
 from tests.support.fleet import running_fleet
 
 LIMIT = 1.5
-"""Largest ratio of the last thousand to the first. A higher ratio means that the cost grows with the task."""
+"""Maximum ratio of the last thousand to the first. A higher ratio means that the cost grows with the task."""
 
 HEADERS = {"A2A-Version": "1.0"}
 WINDOW = 1000
@@ -30,7 +30,7 @@ def main(chunks: int) -> int:
         fleet.worker(concurrency=1)
         gateway = fleet.gateway(A2A_MAX_REQUEST_BYTES="1048576")
         base = f"{gateway.url}/agents/count"
-        stream(base, WINDOW)  # warm
+        stream(base, WINDOW)  # warm up
         task_id, arrivals = stream(base, chunks)
         first, last = arrivals[WINDOW] - arrivals[0], arrivals[-1] - arrivals[-1 - WINDOW]
         began = time.perf_counter()
@@ -47,7 +47,7 @@ def main(chunks: int) -> int:
 
 
 def stream(base: str, chunks: int) -> tuple[str, list[float]]:
-    """Send the message. Return the task's id and the time at which each chunk arrived."""
+    """Stream a task. Return the task's id and the time at which each chunk arrived."""
     body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": str(chunks)}]}}
     arrivals: list[float] = []
     task_id = ""

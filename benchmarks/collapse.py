@@ -1,7 +1,7 @@
-"""Detect ratios that are less than half as good as the recorded ones.
+"""Detection of ratios that are less than half as good as the recorded ones.
 
-A timed test with a limit of ten percent fails because of the machine. A ratio of two sides in one run does not halve
-because of the machine.
+On a busy machine, a benchmark with a limit of ten percent fails without a cause in the code. Other load does not halve
+the ratio of two servers in one run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from .results import Result
 
 TWICE = 2.0
-"""A ratio that is this many times worse than recorded has collapsed."""
+"""Factor by which a collapsed ratio is worse than the recorded one."""
 
 
 def collapsed(results: Iterable[Result], recorded: Iterable[Result]) -> list[str]:

@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 async def read_at_once(served: Served, task_id: str, clients: int) -> tuple[list[int], float]:
-    """Return the statuses of the reads and the gateway's peak memory in MiB."""
+    """Read a task with several clients at once. Return the statuses and the gateway's peak memory in MiB."""
     gateway = psutil.Process(served.gateway.pid)
     most = 0.0
     done = asyncio.Event()

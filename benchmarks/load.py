@@ -1,6 +1,6 @@
-"""HTTP client of all measures: one process, one event loop, a connection for each caller, and a parser in C.
+"""HTTP client of all benchmarks: one process, one event loop, a connection for each caller, and a parser in C.
 
-A slow client would make all sides look alike on few cores. This client takes about 0.1 ms a request.
+On few cores, a slow client would make all servers look alike. This client takes about 0.1 ms per request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STAMP = re.compile(rb'"text": ?"(\d+\.\d+)')
 
 
 def body(text: str, **configuration: Any) -> bytes:
-    """Return a request with one text part."""
+    """Return the body of a SendMessage request with one text part."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     return json.dumps({"message": message, **({"configuration": configuration} if configuration else {})}).encode()
 
@@ -40,7 +40,7 @@ async def echo(session: aiohttp.ClientSession, url: str) -> None:
 async def begun(
     session: aiohttp.ClientSession, url: str, agent: str, text: str, **configuration: Any
 ) -> dict[str, Any]:
-    """Send a message without waiting for its end, and return the task."""
+    """Send a message without waiting for the end of its task, and return the task."""
     data = body(text, returnImmediately=True, **configuration)
     async with session.post(f"{url}/agents/{agent}/message:send", data=data) as response:
         answer = await response.json(content_type=None)
@@ -54,7 +54,8 @@ async def stream(session: aiohttp.ClientSession, url: str, chunks: int) -> None:
 
 
 async def arrivals(session: aiohttp.ClientSession, url: str, chunks: int) -> list[float]:
-    """Return the time of arrival of each chunk. The empty chunk that ends the artifact on some sides is left out."""
+    """Stream `chunks` chunks and return their arrival times, without the empty chunk with which some servers end the
+    artifact."""
     came = []
     async with session.post(f"{url}/agents/count/message:stream", data=body(str(chunks))) as response:
         async for line in response.content:
@@ -65,7 +66,7 @@ async def arrivals(session: aiohttp.ClientSession, url: str, chunks: int) -> lis
 
 
 async def delays(session: aiohttp.ClientSession, url: str, chunks: int, pause: float) -> list[float]:
-    """Return the seconds that each chunk of a paced stream took. A chunk contains the time at which it was sent."""
+    """Return the latency of each chunk of a paced stream in seconds. A chunk contains the time at which it was sent."""
     taken = []
     async with session.post(f"{url}/agents/pace/message:stream", data=body(f"{chunks} {pause}")) as response:
         async for line in response.content:
@@ -79,7 +80,7 @@ Call = Callable[[aiohttp.ClientSession], Awaitable[object]]
 
 
 async def together(call: Call, times: int, at_once: int) -> float:
-    """Run `call` `times` times, `at_once` at a time, and return the total seconds."""
+    """Run `call` `times` times, `at_once` at a time. Return the total duration in seconds."""
     left = iter(range(times))
 
     async def caller() -> None:
@@ -93,7 +94,7 @@ async def together(call: Call, times: int, at_once: int) -> float:
 
 
 async def alone(call: Call, times: int) -> list[float]:
-    """Run `call` `times` times, one after the other, and return the sorted seconds of each."""
+    """Run `call` `times` times, one after the other. Return the sorted durations in seconds."""
     taken = []
     async with client() as session:
         for _ in range(times):
@@ -104,5 +105,5 @@ async def alone(call: Call, times: int) -> list[float]:
 
 
 def client() -> aiohttp.ClientSession:
-    """Return a session without a limit of connections."""
+    """Return a session without a limit on connections."""
     return aiohttp.ClientSession(headers=HEADERS, timeout=TIMEOUT, connector=aiohttp.TCPConnector(limit=0))

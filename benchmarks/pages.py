@@ -1,4 +1,4 @@
-"""The recorded run: a file of its measurements, and the tables between two marks in the documentation.
+"""The recorded run: the file with its results, and the tables between two marks in the documentation.
 
 A test compares the tables with the file.
 """
@@ -18,32 +18,32 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "benchmarks" / "table.json"
 PICTURE = ROOT / "docs" / "performance.svg"
 SUMMARY = ("echo", "echo-alone", "streams", "get-task-of-many", "cancel")
-"""Measures in the README: some are better than those of the SDK's server, and some are worse."""
+"""Benchmarks in the README. In some of them this project is better than the SDK's server, in some worse."""
 BEGIN, END = "<!-- measured, by python -m benchmarks --record -->", "<!-- /measured -->"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A complete run and the machine that it was measured on."""
+    """Results of a complete run, and the machine on which the run was measured."""
 
     machine: str
     results: Sequence[Result]
 
 
 def recorded(path: Path = RECORDED) -> Record:
-    """Return the run that was recorded last."""
+    """Return the recorded run."""
     fields = json.loads(path.read_text(encoding="utf-8"))
     return Record(fields["machine"], [Result.of_json(result) for result in fields["results"]])
 
 
 def as_json(record: Record) -> str:
-    """Return the text of the file."""
+    """Return the text of the record's file."""
     fields = {"machine": record.machine, "results": [result.as_json() for result in record.results]}
     return json.dumps(fields, indent=1) + "\n"
 
 
 def pages(record: Record) -> Mapping[Path, str]:
-    """Return the text between the marks of each page."""
+    """Return the text that belongs between the marks of each page."""
     on = f"One run, on {record.machine}:"
     summary = [result for result in record.results if result.name in SUMMARY]
     whole = f"{on}\n\n{table(record.results)}\n\n{processor_table(record.results)}"
@@ -65,7 +65,7 @@ def marked(text: str, body: str) -> str:
     """Return `text` with `body` between the marks.
 
     Raises:
-        ValueError: `text` has no marks, or more than two.
+        ValueError: `text` does not contain exactly one begin mark and, after it, one end mark.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""The curves as an SVG, with a panel for each result that has curves."""
+"""SVG of the curves, with a panel for each result that has curves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _panel(result: Result, top: int) -> str:
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Move the names at these heights apart, downwards, so that they do not overlap."""
+    """Return the heights of the names, some moved down so that the names do not overlap."""
     placed: dict[str, float] = {}
     above = math.inf
     for side, height in sorted(heights.items(), key=lambda item: -item[1]):

@@ -1,4 +1,4 @@
-"""CPU time and memory of processes, as counted by the kernel. They vary less than wall time on a busy machine."""
+"""CPU time and memory of processes, as the kernel counts them. On a busy machine, they vary less than wall time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of measures: ratios of this project's medians to those of other servers, with their spread and targets."""
+"""Results of benchmarks: ratios of this project's medians to those of other servers, with their spread and targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of medians. `low` and `high` are the extremes of single rounds."""
+    """Ratio of medians. `low` and `high` are the lowest and the highest ratio of a single round."""
 
     median: float
     low: float
@@ -23,7 +23,8 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Limit of the ratio ours / `beside`, or of our own median if `beside` is None."""
+    """Limit of the ratio of this project's median to that of the server `beside`, or, if `beside` is None, of this
+    project's median."""
 
     limit: float
     beside: str | None = None
@@ -38,10 +39,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Figures of each round by side, in `unit`. `what` describes the measure in one line.
+    """Measured values of each server's rounds, in `unit`. `what` describes the benchmark in one line.
 
-    `processor` has the milliseconds of CPU time per request, by side and process, if they were measured.
-    `curves` has the points of each side: a value in `curve_unit` against `along`.
+    `processor` contains the milliseconds of CPU time per request, by server and process, if they were measured.
+    `curves` contains the points of each server: a value in `curve_unit` against `along`.
     """
 
     name: str
@@ -56,12 +57,12 @@ class Result:
     curve_unit: str = ""
 
     def median(self, side: str = OURS) -> float:
-        """Return the median of a side's rounds."""
+        """Return the median of a server's rounds."""
         return statistics.median(self.figures[side])
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Result:
-        """Return the result that `as_json` was called on, without targets for peers that were not measured."""
+        """Return the result whose `as_json` returned `fields`, without targets for servers that were not measured."""
         targets = [
             Target(*((aim["at_least"], aim["beside"]) if "at_least" in aim else (aim["at_most"], aim["beside"], False)))
             for aim in fields["targets"]
@@ -72,11 +73,11 @@ class Result:
 
     @property
     def peers(self) -> list[str]:
-        """Return the sides that ours is compared with."""
+        """Return the names of the servers with which this project is compared."""
         return [side for side in self.figures if side != OURS]
 
     def ratio(self, peer: str) -> Ratio:
-        """Return the ratio ours / peer. If the peer has fewer rounds, `low` and `high` use only as many rounds."""
+        """Return the ratio of this project to `peer`. `low` and `high` use only rounds in which both were measured."""
         pairs = zip(self.figures[OURS], self.figures[peer], strict=False)
         single = [a / b for a, b in pairs]
         return Ratio(self.median() / self.median(peer), min(single), max(single))
@@ -86,7 +87,8 @@ class Result:
         return self.median() if target.beside is None else self.ratio(target.beside).median
 
     def target(self, beside: str | None) -> Target | None:
-        """Return the target for the ratio to this peer, or for our own median if `beside` is None."""
+        """Return the target for the ratio to the server `beside`, or for this project's median if `beside` is None.
+        Return None if there is no such target."""
         return next((target for target in self.targets if target.beside == beside), None)
 
     def as_json(self) -> dict[str, Any]:

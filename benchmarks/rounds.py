@@ -1,4 +1,4 @@
-"""Rounds that measure all sides in direct succession, so that other load on the machine affects them alike."""
+"""Rounds that measure all servers in direct succession, so that other load on the machine affects them alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .results import Curve
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A side of a measure. `once` returns its figure and is called once a round, but at most `most` times.
+    """Server or function that a benchmark measures. `once` returns a measured value. It is called once per round, but
+    at most `most` times if `most` is not None.
 
     The CPU time of `processes` is read before and after each call, and divided by the number of `requests`.
     """
@@ -26,14 +27,14 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Figures of each round, and milliseconds of CPU time per request, by side."""
+    """Measured values of each round, and milliseconds of CPU time per request, by contender."""
 
     figures: dict[str, list[float]]
     processor: dict[str, dict[str, float]]
 
 
 def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = True) -> Measurements:
-    """Measure all `contenders`. With `warm`, an additional first round is not counted."""
+    """Measure all `contenders`. If `warm` is true, an additional first round is not counted."""
     values: dict[str, list[float]] = {one.name: [] for one in contenders}
     spent: dict[str, dict[str, float]] = {one.name: dict.fromkeys(one.processes, 0.0) for one in contenders}
     for number in range(0 if warm else 1, rounds + 1):
@@ -56,7 +57,7 @@ def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = Tr
 
 
 def medians(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Curve]:
-    """Return the curve of each side: the median of its rounds at each size."""
+    """Return the curve of each server: the median of its rounds at each size."""
     return {
         side: [(size, statistics.median(found)) for size, found in by_size.items()] for side, by_size in curves.items()
     }

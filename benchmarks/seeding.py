@@ -1,6 +1,6 @@
-"""Fill a store quickly with ended tasks that are copies of one real task.
+"""Fast seeding of a store with ended tasks that are copies of one real task.
 
-A real run takes milliseconds. This module copies the keys that a run left, by plain Redis commands, thousands in a
+A real run takes milliseconds. This module copies the keys that a run has left with plain Redis commands, thousands per
 round trip.
 """
 
@@ -20,22 +20,22 @@ from a2a_celery.store.client.round_trips import packed
 from .peers.seeded import seeded_context, seeded_id
 
 BATCH = 500
-"""Tasks that are sent together. The replies of the same number of tasks may be outstanding."""
+"""Number of tasks that are sent together. Replies for as many tasks may be outstanding."""
 
-AT = re.compile(rb"(?<!\d)\d{16}(?!\d)")
-"""A number that may be a time in µs. It is one if it is near the time of the task (`FAR`)."""
+AT = re.compile(rb"(?=(\d{16}))")
+"""Pattern of sixteen digits that may be a time in µs. They are a time if they are near the time of the task (`FAR`)."""
 
 FAR = 600_000_000
 
 OUTGROWN = (b"outgrown", b"-" * 1000)
-"""A large field that makes Redis encode a hash as a hash table, also after the field is removed. A record that once had
-a request is encoded so."""
+"""Large field that makes Redis encode a hash as a hash table, even after the field is removed. The record of a real
+task is encoded as a hash table, because it has contained the request."""
 
 
 class TaskTemplate:
-    """The keys of an ended task, as commands that write them with other ids and another time.
+    """Commands that write the keys of an ended task with other ids and another time.
 
-    The other ids must have the same length. Counters of all tasks are not copied.
+    The other ids must have the same length. Keys that count all tasks are not copied.
     """
 
     def __init__(self, commands: Sequence[Sequence[bytes]], task_id: str, context_id: str, at: int) -> None:
@@ -63,6 +63,8 @@ class TaskTemplate:
                         commands += [[b"HSET", name, *OUTGROWN, *fields], [b"HDEL", name, OUTGROWN[0]]]
                     else:
                         commands.append([b"HSET", name, *fields])
+                case b"string" if own:
+                    commands.append([b"SET", name, await client.get(name)])
                 case b"list" if own:
                     commands.append([b"RPUSH", name, *await client.lrange(name, 0, -1)])
                 case kind:
@@ -81,7 +83,7 @@ class TaskTemplate:
 
 
 async def seed(store_url: str, template: TaskTemplate, numbers: range) -> None:
-    """Write the tasks with these numbers as if they had ended now. `store_url` names a Unix socket.
+    """Write the tasks with `numbers`, with the current time as the time of their end. `store_url` names a Unix socket.
 
     Raises:
         RuntimeError: Redis rejected a command.

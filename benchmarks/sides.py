@@ -1,4 +1,4 @@
-"""The servers that are compared: ours, the floor, the SDK's server in one process, and the SDK's cluster mode."""
+"""The compared servers: this project, the floor, the SDK's server in one process, and the SDK's cluster mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.fleet import Fleet, Gateway, Process, free_port, running_flee
 from tests.support.waiting import eventually
 
 CONCURRENCY = 2
-"""Processes of a prefork worker: the number of cores of the reference machine."""
+"""Number of processes of a prefork worker. The reference machine has as many cores."""
 
 AGENTS = "benchmarks.peers.agents"
 FLOOR = "benchmarks.peers.floor"
@@ -24,7 +24,7 @@ FLOOR = "benchmarks.peers.floor"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server to measure, with its agents at ``<url>/agents/<name>``. `processes` has its process ids by role."""
+    """Running server with agents at ``<url>/agents/<name>``. `processes` contains the process ids by role."""
 
     name: str
     url: str
@@ -41,7 +41,7 @@ def ours(
     *,
     name: str = "ours",
 ) -> Iterator[Side]:
-    """Run a gateway and a worker of this project without a watcher. With a `concurrency` of 0, run no worker."""
+    """Run a gateway and a worker of this project, without a watcher. If `concurrency` is 0, run no worker."""
     with running_fleet(folder, app=AGENTS, **(settings or {})) as fleet:
         workers = {"worker": fleet.worker(pool=pool, concurrency=concurrency).pid} if concurrency else {}
         gateway: Gateway = fleet.gateway(log_level="warning")
@@ -50,7 +50,8 @@ def ours(
 
 @contextmanager
 def floor(folder: Path, pool: str = "prefork", concurrency: int = CONCURRENCY) -> Iterator[Side]:
-    """Run the floor, on a Redis and a worker like ours."""
+    """Run the floor, with a Redis server and a worker like those of this project. If `concurrency` is 0, run no
+    worker."""
     with running_fleet(folder, app=FLOOR) as fleet:
         workers = {"worker": fleet.worker(pool=pool, concurrency=concurrency).pid} if concurrency else {}
         with uvicorn(f"{FLOOR}:asgi", folder, fleet.environment) as (url, pid):
@@ -66,7 +67,7 @@ def sdk(folder: Path, **environ: str) -> Iterator[Side]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Side]:
-    """Run one server of the SDK's cluster mode, on a separate PostgreSQL."""
+    """Run one server of the SDK's cluster mode, with a temporary PostgreSQL server."""
     with running(Postgres) as database:
         environ = {"BENCHMARK_DATABASE_URL": database.url}
         with uvicorn("benchmarks.peers.cluster:app", folder, environ) as (url, pid):
@@ -75,7 +76,7 @@ def cluster(folder: Path) -> Iterator[Side]:
 
 @contextmanager
 def uvicorn(app: str, folder: Path, env: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """Serve `app` by one process, and yield its URL and process id."""
+    """Serve `app` in one uvicorn process, and yield the server's URL and process id."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "warning", "--no-access-log"]
     server = Process(app, command, {**os.environ, **env}, folder / f"{app.partition(':')[0]}.log")
@@ -88,7 +89,7 @@ def uvicorn(app: str, folder: Path, env: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def redis_of(fleet: Fleet) -> int:
-    """Return the process id of a fleet's Redis."""
+    """Return the process id of a fleet's Redis server."""
     assert fleet.redis.process is not None
     return fleet.redis.process.pid
 

@@ -1,7 +1,7 @@
 """Measure the memory and CPU time of Redis per task, for docs/sizing.md. Run: python -m benchmarks.sizing
 
-A gateway, a worker and a watcher run with Redis as the broker too. CPU time is that of ``INFO cpu``, which other load
-on the machine changes little. Memory is ``used_memory``, and ``MEMORY USAGE`` of a task's keys.
+A gateway, a worker and a watcher run, and Redis is also the broker. CPU time is that of ``INFO cpu``. Other load on the
+machine changes it little. Memory is ``used_memory`` of the server, and ``MEMORY USAGE`` of a task's keys.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Meter:
         self.redis = redis.asyncio.Redis.from_url(url)
 
     async def now(self) -> tuple[float, int]:
-        """Return the CPU seconds of Redis since its start, and its bytes in use."""
+        """Return the CPU seconds of Redis since its start, and its memory use in bytes."""
         cpu, memory = await self.redis.info("cpu"), await self.redis.info("memory")
         return cpu["used_cpu_user"] + cpu["used_cpu_sys"], memory["used_memory"]
 
     async def of_task(self, task_id: str) -> dict[str, int]:
-        """Return the bytes of each key of a task, by the last part of its name."""
+        """Return the bytes of a task's keys, by the kind of the key."""
         found = {}
         async for key in self.redis.scan_iter(f"a2a:{{{task_id}}}:*"):
             found[key.decode().rpartition("}:")[2].partition(":")[0]] = await self.redis.memory_usage(key, samples=0)
@@ -45,7 +45,7 @@ class Meter:
 
 
 async def send(http: httpx.AsyncClient, url: str, agent: str, text: str) -> dict[str, Any]:
-    """Send a blocking message and return its task."""
+    """Send a message, wait for the response, and return the task."""
     answer = await http.post(f"{url}/agents/{agent}/message:send", json=message_json(text))
     task: dict[str, Any] = answer.json()["task"]
     return task

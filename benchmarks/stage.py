@@ -1,4 +1,4 @@
-"""Options of a run, and the servers that its measures share. Each server is started when it is first used."""
+"""Options of a run, and the servers that its benchmarks share. Each server is started when it is first used."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Options:
 
     rounds: int = 5
     tasks: int = 100_000
-    """Largest number of tasks in the store."""
+    """Maximum number of tasks in the store."""
     waiting: int = 5_000
-    """Waiting agents in one worker process."""
+    """Number of waiting agents in one worker process."""
     pool: str = "asyncio"
     """Worker pool of the waiting agents."""
     cluster: bool = False
-    """Compare with the SDK's cluster mode too, which needs PostgreSQL."""
+    """Compare with the SDK's cluster mode too. It needs PostgreSQL."""
 
 
 class Stage:
-    """Shared sides, which run until the stack is closed."""
+    """Environment of the benchmarks: options, folders and shared servers. The servers run until the stack is closed."""
 
     def __init__(self, folder: Path, stack: ExitStack, options: Options) -> None:
         self.options = options
@@ -52,13 +52,13 @@ class Stage:
         return Path(mkdtemp(dir=self._folder))
 
     def side(self, name: str) -> Side:
-        """Return a shared side. It is idle except while it is measured."""
+        """Return a shared server, and start it if necessary. The server is idle except while it is measured."""
         if name not in self._running:
             self._running[name] = self._stack.enter_context(SHARED[name](self.folder()))
         return self._running[name]
 
     def sides(self, *names: str) -> list[Side]:
-        """Return shared sides, and the SDK's cluster mode only if the options include it."""
+        """Return the named shared servers, without the SDK's cluster mode unless the options include it."""
         return [self.side(name) for name in names if name != "cluster" or self.options.cluster]
 
 

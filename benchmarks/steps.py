@@ -2,7 +2,7 @@
 
     python -m benchmarks.steps [steps]
 
-One agent sends events, each of which it waits for until the store has it, and another executes steps, in alternation.
+In alternation, one agent sends events and waits until the store has written each, and another agent executes steps.
 A step is such an event with a recorded result, so the ratio is the cost of durability. CPU time is that of this process
 and of Redis.
 """
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 ROUNDS = 5
 LIMIT = 2.0
-"""Largest ratio of the CPU time of a step to that of an event."""
+"""Maximum ratio of the CPU time of a step to that of an event."""
 
 
 class CountingStore(AsyncStore):
-    """Store that counts the calls of scripts."""
+    """Store client that counts the operations that it runs."""
 
     calls = 0
 
@@ -52,7 +52,7 @@ class CountingStore(AsyncStore):
 
 @dataclass
 class Cost:
-    """Cost of one event or step: µs of CPU time of this process and of Redis, and round trips."""
+    """Cost of one event or step: CPU time of this process and of Redis in µs, and the number of round trips."""
 
     process: float
     redis: float
@@ -75,7 +75,7 @@ async def take_steps(turn: Turn, events: RunEventQueue, count: int) -> None:
 
 
 async def send_events(turn: Turn, events: RunEventQueue, count: int) -> None:
-    """Send events, and wait for each."""
+    """Send events, and wait until the store has written each."""
     for n in range(count):
         await events.enqueue_event(TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=await work(n)))
         while events._pending:
@@ -87,7 +87,7 @@ Agent = Callable[[Turn, RunEventQueue, int], Awaitable[None]]
 
 
 async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
-    """Return the cost of one event or step of `agent` in a new task."""
+    """Run `agent` with `count` events or steps in a new task. Return the cost of one event or step."""
     keys = Keys("benchmark")
     claim = await Seeds(store, keys).claimed()
 

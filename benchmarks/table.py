@@ -12,12 +12,12 @@ PROCESSOR_HEAD = ("measure", "side", "milliseconds of CPU time per request")
 
 
 def table(results: Iterable[Result]) -> str:
-    """Return a table with a row for each peer and for a target of our own median."""
+    """Return a table with a row for each ratio and for each target of this project's median."""
     return _padded([HEAD, *(row for result in results for row in _rows(result))])
 
 
 def summary_table(results: Iterable[Result]) -> str:
-    """Return a table with one row for each result: our median and the medians of the peers."""
+    """Return a table with one row for each result: this project's median and the medians of the peers."""
     rows = [
         (
             result.what,

@@ -1,4 +1,4 @@
-"""The measures. Each is a function that measures on a stage and returns one or more results."""
+"""The benchmarks. Each is a function that takes a `Stage` and returns one or more results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURES: dict[str, Measure] = {
     "webhooks": webhooks.measure,
     "waiting": waiting.measure,
 }
-"""Measures by the name that `--only` takes."""
+"""Benchmarks by their name for `--only`."""
 
 SHORT = ("echo", "echo-alone", "streams")
-"""Measures of `--short`: the most common requests."""
+"""Benchmarks of `--short`. They measure the most common requests."""

@@ -20,7 +20,7 @@ ECHOES = 400
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Measure the rate of each side with 16 calls at once."""
+    """Measure the rates of this project and of bare Celery with 16 calls at once."""
     side = stage.side("ours")
     assert side.fleet is not None
     processes = {name: pid for name, pid in side.processes.items() if name != "gateway"}
@@ -46,7 +46,7 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 def bare_echoes(client: Celery, side: Side) -> Callable[[], float]:
-    """Return a function that calls the task from threads and returns the rate."""
+    """Return a function that calls the Celery task from threads and returns the rate per second."""
     assert side.fleet is not None
     queue = side.fleet.queue
 

@@ -1,4 +1,4 @@
-"""Time of a cancel of a silent agent, from the call to the response that says CANCELED."""
+"""Duration of CancelTask for a waiting agent, from the request to the response with the state CANCELED."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..rounds import Contender, interleaved
 from ..stage import Stage
 
 TIMES = 20
-"""Cancels in a round."""
+"""Number of cancelled tasks in a round."""
 
 TIMEOUT = 60.0
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Measure cancels, and a GetTask for comparison. Client, gateway and worker are separate processes."""
+    """Measure CancelTask, and GetTask for comparison. Client, gateway and worker are separate processes."""
     side = stage.side("ours")
     reads: list[float] = []
 
@@ -47,13 +47,14 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 async def cancels(url: str) -> list[tuple[float, float]]:
-    """Return the milliseconds of the last read before, and of the cancel, of each task."""
+    """Cancel `TIMES` tasks. Return the milliseconds of the last GetTask and of CancelTask for each."""
     async with load.client() as session:
         return [await one(session, url) for _ in range(TIMES)]
 
 
 async def one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
-    """Begin a task, wait until its agent runs, and cancel it."""
+    """Begin a task, wait until its agent runs, and cancel the task. Return the milliseconds of the last GetTask and of
+    CancelTask."""
     task, read = await load.begun(session, url, "silent", "60"), 0.0
     until = perf_counter() + TIMEOUT
     while task["status"]["state"] != "TASK_STATE_WORKING":
@@ -67,7 +68,7 @@ async def one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
 
 
 async def timed(session: aiohttp.ClientSession, method: str, url: str) -> tuple[dict[str, Any], float]:
-    """Return the response and its milliseconds."""
+    """Send a request. Return the response and the duration in milliseconds."""
     began = perf_counter()
     async with session.request(method, url) as response:
         answer: dict[str, Any] = await response.json(content_type=None)

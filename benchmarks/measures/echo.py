@@ -14,20 +14,20 @@ from ..stage import Stage
 
 AT_ONCE = 16
 ASYNCIO = "asyncio"
-"""Name of our side in the asyncio pool."""
+"""Name of this project's server whose worker uses the asyncio pool."""
 
 ECHOES = {"cluster": 96}
-"""Echoes in a round. The other sides have 400."""
+"""Number of concurrent echoes in a round by server. The default is 400."""
 
 ONE_BY_ONE = {"cluster": 20}
-"""Echoes in a round, one at a time. The other sides have 150."""
+"""Number of echoes in a round, one at a time, by server. The default is 150."""
 
 SLOW = {"cluster": 2}
-"""Largest number of rounds of slow sides."""
+"""Maximum number of rounds of slow servers."""
 
 
 def at_once(stage: Stage) -> Sequence[Result]:
-    """Measure the rate of 16 callers."""
+    """Measure the rate of echoes of 16 concurrent callers."""
 
     def contender(side: Side) -> Contender:
         echoes = ECHOES.get(side.name, 400)
@@ -43,7 +43,7 @@ def at_once(stage: Stage) -> Sequence[Result]:
 
 
 def alone(stage: Stage) -> Sequence[Result]:
-    """Measure the median time of one caller."""
+    """Measure the median duration of one caller's echoes."""
 
     def contender(side: Side) -> Contender:
         echoes = ONE_BY_ONE.get(side.name, 150)
@@ -63,7 +63,7 @@ def _sides(stage: Stage) -> list[Side]:
 
 
 def _results(name: str, what: str, unit: str, taken: Measurements, targets: Sequence[Target]) -> Sequence[Result]:
-    """Return the results of our prefork pool and of our asyncio pool, each compared with all other servers."""
+    """Return the results of this project's prefork pool and asyncio pool, each compared with all other servers."""
     peers = {side: values for side, values in taken.figures.items() if side not in (OURS, ASYNCIO)}
     spent = {side: processes for side, processes in taken.processor.items() if side != ASYNCIO}
     more_is_better = targets[0].at_least

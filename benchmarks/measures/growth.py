@@ -1,4 +1,4 @@
-"""Time per chunk of a long task, compared with a short one."""
+"""Time per chunk of a long task, compared with that of a short task."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..sides import Side
 from ..stage import Stage
 
 SIZES = (1_000, 4_000, 16_000)
-"""Chunks of a task."""
+"""Numbers of chunks of a task."""
 
 MOST = {"sdk": 1}
-"""Largest number of rounds. A long task of the SDK's server takes half a minute."""
+"""Maximum number of rounds by server. A long task of the SDK's server takes half a minute."""
 
 
 def measure(stage: Stage) -> Sequence[Result]:
@@ -25,7 +25,7 @@ def measure(stage: Stage) -> Sequence[Result]:
 
     def contender(side: Side) -> Contender:
         def once() -> float:
-            asyncio.run(per_chunk(side, SIZES[0]))  # warms
+            asyncio.run(per_chunk(side, SIZES[0]))  # warm up
             taken = {size: asyncio.run(per_chunk(side, size)) for size in SIZES}
             for size, ms in taken.items():
                 curves[side.name][size].append(ms)

@@ -22,7 +22,7 @@ SIZES = (250, 500, 1_000)
 
 WARM = 50
 SETTLES = 2.0
-"""Seconds after which a new stream is idle: longer than `first_event_hold`."""
+"""Seconds after which a new stream is idle. The time is longer than `first_event_hold`."""
 
 Started = Callable[[Path], AbstractContextManager[Side]]
 
@@ -31,11 +31,12 @@ SERVERS: dict[str, tuple[Started, str]] = {
     "floor": (lambda folder: sides.floor(folder, concurrency=0), "gateway"),
     "sdk": (sides.sdk, "server"),
 }
-"""Function that starts each server, and the measured process. There is no worker, so tasks stay idle."""
+"""Function that starts the server, and name of the measured process. There is no worker, so tasks stay idle."""
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Measure a new server in each round, because a process does not return memory to the system."""
+    """Measure the memory per idle stream. Each round starts new servers, because a process does not return memory to
+    the system."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def contender(name: str, start: Started, process: str) -> Contender:
@@ -66,7 +67,7 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 async def opened(url: str, pid: int) -> dict[int, float]:
-    """Return the KiB per stream, by the number of open streams."""
+    """Open streams in steps. Return the KiB of the process per stream, by the number of open streams."""
     async with load.client() as session:
         async with AsyncExitStack() as warming:
             await more(warming, session, url, WARM)

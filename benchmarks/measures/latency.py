@@ -1,4 +1,4 @@
-"""Time of an event from the agent to the client, across processes, in paced streams."""
+"""Latency of an event from the agent to the client, across processes, in paced streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PAUSE = 0.05
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Compare with a bare Redis pub/sub message between two processes, and with the SDK's server in one process."""
+    """Measure the latency of this project, of a bare Redis pub/sub message between two processes, and of the SDK's
+    server in one process."""
     with sides.ours(stage.folder(), pool="threads", concurrency=STREAMS) as ours:
         assert ours.fleet is not None
         url = ours.fleet.redis.store_url
@@ -53,7 +54,8 @@ def _streaming(side: Side) -> Contender:
 
 
 async def streamed(url: str) -> float:
-    """Return the median milliseconds of all chunks of all streams. The streams begin one after the other."""
+    """Return the median latency of all chunks of all streams in milliseconds. The starts of the streams are spread over
+    one interval."""
 
     async def one(number: int) -> list[float]:
         await asyncio.sleep(PAUSE * number / STREAMS)
@@ -65,7 +67,7 @@ async def streamed(url: str) -> float:
 
 
 async def hop(url: str) -> float:
-    """Return the median milliseconds of the same number of bare messages from another process, at the same pace."""
+    """Return the median latency in milliseconds of as many bare messages from another process, at the same pace."""
     taken: list[float] = []
     async with redis.asyncio.Redis.from_url(url) as client, client.pubsub() as pubsub:
         await pubsub.subscribe(*(f"hop:{number}" for number in range(STREAMS)))

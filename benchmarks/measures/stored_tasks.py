@@ -1,4 +1,4 @@
-"""Time of GetTask and of the first page of ListTasks, by the number of tasks in the store."""
+"""Duration of GetTask and of the first page of ListTasks, by the number of tasks in the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..sides import Side
 from ..stage import Stage
 
 FEW = 10_000
-"""Number of tasks in the comparison with the SDK."""
+"""Number of tasks in the comparison with the SDK's server."""
 
 GETS = 200
 LISTS = 40
@@ -31,7 +31,8 @@ WHAT = {"get-task": "GetTask", "list-tasks": "ListTasks, first page of 50"}
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Measure both calls with `FEW` tasks beside the SDK's server, and then ours with more tasks."""
+    """Measure both calls of this project and of the SDK's server with `FEW` tasks, and then those of this project with
+    more tasks."""
     most = stage.options.tasks
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     results: list[Result] = []
@@ -87,7 +88,7 @@ def _results(
 
 
 def call(name: str, side: Side, tasks: int) -> Contender:
-    """Return a contender that makes one call after the other, for random tasks."""
+    """Return a contender that makes one call after the other. GetTask calls are for random tasks."""
 
     async def get(session: aiohttp.ClientSession) -> None:
         task_id = seeded_id(random.randrange(tasks))
@@ -111,7 +112,7 @@ def call(name: str, side: Side, tasks: int) -> Contender:
 
 
 async def template_of_an_echo(side: Side) -> TaskTemplate:
-    """Run an echo on a temporary worker, and return the template of its task."""
+    """Run an echo on a temporary worker, and return a template of its task."""
     assert side.fleet is not None
     worker = side.fleet.worker(concurrency=1)
     async with (
@@ -127,7 +128,7 @@ async def template_of_an_echo(side: Side) -> TaskTemplate:
 
 
 def fill(side: Side, template: TaskTemplate, numbers: range) -> None:
-    """Write ended echoes with these numbers."""
+    """Seed the store of `side` with the tasks of `numbers`."""
     assert side.fleet is not None
     began = time.perf_counter()
     asyncio.run(seed(side.fleet.redis.store_url, template, numbers))

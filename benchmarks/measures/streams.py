@@ -17,7 +17,7 @@ CHUNKS = 50
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Measure events per second."""
+    """Measure the events per second of each server."""
 
     def contender(side: Side) -> Contender:
         def once() -> float:

@@ -20,14 +20,14 @@ from ..stage import Stage
 ECHOES = 100
 AT_ONCE = 16
 WITHIN = 180.0
-"""Seconds in which all agents must have begun to wait."""
+"""Seconds within which all agents must have begun to wait."""
 
 SPARE = 8
-"""Slots of the pool that stay free for the echoes."""
+"""Number of slots of the pool that stay free for the echoes."""
 
 
 def measure(stage: Stage) -> Sequence[Result]:
-    """Measure a worker process with waiting agents, in the number and the pool of the options."""
+    """Measure a worker process with waiting agents. The options contain their number and the pool."""
     waiting, pool = stage.options.waiting, stage.options.pool
     with sides.ours(stage.folder(), pool=pool, concurrency=waiting + SPARE) as side:
         alone = interleaved(stage.options.rounds, [echoes("ours", side)])

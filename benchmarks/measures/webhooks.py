@@ -1,4 +1,4 @@
-"""Rate of a watcher's deliveries to a fast receiver."""
+"""Rate of a watcher's webhook deliveries to a fast receiver."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ..stage import Stage
 TASKS = 24
 CHUNKS = 30
 POSTS = TASKS * (CHUNKS + 3)
-"""Deliveries of all tasks. Each task has the task itself, WORKING, the chunks and COMPLETED."""
+"""Number of deliveries of all tasks. For each task: the task itself, WORKING, the chunks and COMPLETED."""
 
 AT_ONCE = 8
-"""Concurrent posts of a watcher to one host."""
+"""Number of concurrent posts of a watcher to one host."""
 
 BODY = b'{"artifactUpdate":{"taskId":"%s","contextId":"%s","artifact":{"artifactId":"%s","parts":[{"text":"1 "}]}}}' % (
     (b"0" * 36,) * 3
@@ -64,7 +64,7 @@ def measure(stage: Stage) -> Sequence[Result]:
 
 
 def delivered(side: Side, watcher: Process, url: str) -> float:
-    """Return the posts per second, from the first post to the last."""
+    """Let the watcher deliver the events of new tasks. Return the posts per second, from the first post to the last."""
     httpx.get(f"{url}/reset")
     watcher.signal(signal.SIGSTOP)
     try:
@@ -81,7 +81,7 @@ def delivered(side: Side, watcher: Process, url: str) -> float:
 
 
 async def create_deliveries(side: Side, url: str) -> None:
-    """Complete tasks, each event of which is due for the receiver."""
+    """Complete tasks with a push-notification config, so that a delivery of each event is due."""
 
     async def one(session: aiohttp.ClientSession) -> None:
         config = {"url": f"{url}/hook", "token": SECRET}

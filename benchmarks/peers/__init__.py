@@ -1,1 +1,1 @@
-"""Servers to compare this project with. Each serves the agents echo and count over HTTP+JSON."""
+"""Servers with which this project is compared, this project's agents, and helper processes."""

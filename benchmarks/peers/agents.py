@@ -1,4 +1,4 @@
-"""The agents of our side. They do almost nothing, as those of the other sides."""
+"""Agents of this project's server. They do almost nothing, like the agents of the other servers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ async def echo(turn: Turn) -> str:
 
 @a2a.agent("count")
 async def count(turn: Turn) -> AsyncIterator[str]:
-    """Yield as many chunks as the message says."""
+    """Yield the number of chunks in the message."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
 
 @a2a.agent("pace")
 async def pace(turn: Turn) -> AsyncIterator[str]:
-    """Yield the current time as often, and at the interval, that the message says: "<chunks> <seconds>"."""
+    """Yield the current time repeatedly. The message contains the number and the interval: "<chunks> <seconds>"."""
     chunks, pause = turn.text.split()
     for _ in range(int(chunks)):
         yield f"{time.monotonic():.6f} "
@@ -42,7 +42,14 @@ async def pace(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("silent")
 async def silent(turn: Turn) -> str:
-    """Wait for the seconds that the message says."""
+    """Wait for the number of seconds in the message."""
+    await asyncio.sleep(float(turn.text))
+    return "done"
+
+
+@a2a.agent("steered", on_message="steer")
+async def steered(turn: Turn) -> str:
+    """Wait for the number of seconds in the message. More messages may arrive while the agent waits."""
     await asyncio.sleep(float(turn.text))
     return "done"
 

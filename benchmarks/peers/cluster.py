@@ -23,7 +23,7 @@ handler = DefaultRequestHandlerV2(Echo(), store, card("echo"), event_stream=even
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    await store.initialize()  # concurrent first requests would each create the tables
+    await store.initialize()  # otherwise each concurrent first request would create the tables
     await events.initialize()
     yield
     await engine.dispose()

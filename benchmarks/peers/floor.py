@@ -2,7 +2,7 @@
 
     uvicorn benchmarks.peers.floor:asgi        and        celery -A benchmarks.peers.floor worker
 
-The cost of this project is the difference to the floor.
+The difference between this project and the floor is the cost of this project's own code.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ END = b"end"
 app = Celery("floor")
 app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
 app.conf.broker_connection_retry_on_startup = True
-store = redis.Redis.from_url(STORE)  # connects when it is first used, so after any fork
+store = redis.Redis.from_url(STORE)  # connects on first use, after any fork
 
 
 @app.task(name="floor.echo", ignore_result=True)
 def echo(task_id: str) -> None:
-    """Write the text of the message."""
+    """Write the text of the message as an event."""
     text = json.loads(store.get(f"floor:{task_id}"))["message"]["parts"][0]["text"]  # type: ignore[arg-type]
     write(task_id, [json.dumps({"artifactUpdate": text}).encode(), END])
 
 
 @app.task(name="floor.count", ignore_result=True)
 def count(task_id: str) -> None:
-    """Write as many chunks as the message says, in batches of the size that ours has at most."""
+    """Write the number of chunks in the message, in batches of the maximum size of this project's batches."""
     chunks = int(json.loads(store.get(f"floor:{task_id}"))["message"]["parts"][0]["text"])  # type: ignore[arg-type]
     for first in range(0, chunks, 64):
         part = range(first, min(first + 64, chunks))
@@ -63,7 +63,7 @@ def write(task_id: str, events: list[bytes]) -> None:
 
 
 class Gateway:
-    """Reader of all logs. One connection receives the notifications of all tasks."""
+    """Reader of all logs. A single connection receives the notifications of all tasks."""
 
     def __init__(self) -> None:
         self.redis = redis.asyncio.Redis.from_url(STORE)

@@ -1,4 +1,4 @@
-"""A fast receiver of webhooks, which responds 200 to each post and counts the posts.
+"""A fast webhook receiver that responds with 200 to each post and counts the posts.
 
 python -m benchmarks.peers.receiver <port>        GET returns ``{"posts": …, "seconds": …}``; GET /reset also clears it
 """

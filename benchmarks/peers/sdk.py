@@ -1,4 +1,4 @@
-"""The SDK's server with the same agents, in one process and in memory, as in its documentation.
+"""The SDK's server with equivalent agents, in one process and in memory, as in the SDK's documentation.
 
 uvicorn benchmarks.peers.sdk:app
 """
@@ -39,7 +39,7 @@ class Echo(AgentExecutor):
 
 
 class Count(Echo):
-    """Agent that sends as many chunks as the message says."""
+    """Agent that sends the number of chunks in the message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begun(context, event_queue)
@@ -52,7 +52,7 @@ class Count(Echo):
 
 
 class Pace(Echo):
-    """Agent that sends the current time as often, and at the interval, that the message says: "<chunks> <seconds>"."""
+    """Agent that sends the current time repeatedly. The message contains the number and the interval in seconds."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begun(context, event_queue)
@@ -65,7 +65,7 @@ class Pace(Echo):
 
 
 class Silent(Echo):
-    """Agent that waits for the seconds that the message says."""
+    """Agent that waits for the number of seconds in the message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await begun(context, event_queue)
@@ -74,7 +74,7 @@ class Silent(Echo):
 
 
 async def begun(context: RequestContext, event_queue: EventQueue) -> TaskUpdater:
-    """Send the events SUBMITTED and WORKING, as our runs do, and return the task's updater."""
+    """Send the events SUBMITTED and WORKING, as this project does, and return the task's updater."""
     assert context.message is not None
     task = context.current_task or new_task_from_user_message(context.message)
     await event_queue.enqueue_event(task)
@@ -88,7 +88,7 @@ def card(name: str) -> AgentCard:
 
 
 def mounted(name: str, handler: RequestHandler) -> Mount:
-    """Mount `handler` at the path of an agent of our gateway."""
+    """Mount `handler` at the path that an agent has in this project's gateway."""
     return Mount(f"/agents/{name}", app=Router([*create_rest_routes(handler)]))
 
 
@@ -98,7 +98,7 @@ def served(name: str, executor: AgentExecutor, store: InMemoryTaskStore) -> Moun
 
 
 async def seed(store: InMemoryTaskStore, tasks: int) -> None:
-    """Save ended echoes with the ids of `seeded_id`."""
+    """Save `tasks` ended echoes with the ids of `seeded_id`."""
     for number in range(tasks):
         status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
         status.timestamp.FromMilliseconds(1_700_000_000_000 + number)

@@ -1,4 +1,4 @@
-"""Ids of seeded tasks, which are the same on every side."""
+"""Ids of seeded tasks. They are the same on every server."""
 
 from __future__ import annotations
 

@@ -1,0 +1,4 @@
+"""Time to the first text of framework agents."""
+
+TEXT = "hello"
+"""Text of each message."""
