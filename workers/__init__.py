@@ -1,1 +1,1 @@
-"""Sample agents, ready to run: ``celery -A workers.app worker``, or all of it with ``a2a-celery demo``."""
+"""Sample agents. ``celery -A workers.app worker`` runs one worker, and ``a2a-celery demo`` runs a complete fleet."""

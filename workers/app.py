@@ -1,6 +1,6 @@
 """Celery app of the sample agents.
 
-Broker and store come from the environment (CELERY_BROKER_URL, A2A_STORE_URL); see the README.
+The environment variables CELERY_BROKER_URL and A2A_STORE_URL name the broker and the store; see the README.
 """
 
 from celery import Celery

@@ -1,6 +1,7 @@
 """Agents of the installed agent frameworks, added by name so that the gateway imports none of the frameworks.
 
-Each agent books things ("book a table") and asks first. After "wait", it works until it is cancelled.
+Each agent books things ("book a table") and asks first. After the message "wait", the agent works until it is
+cancelled.
 """
 
 from importlib.util import find_spec
@@ -34,6 +35,11 @@ if find_spec("langgraph"):
         f"{__package__}.with_langgraph:clerk"
     )
 
+if find_spec("llama_index"):
+    a2a.agent("llamaindex", description="Books things with LlamaIndex, and asks first.", session=True)(
+        f"{__package__}.with_llamaindex:clerk"
+    )
+
 if find_spec("crewai"):
     a2a.agent("crewai", description="Books things with CrewAI, and asks first.", session=True)(
         f"{__package__}.with_crewai:clerk"
@@ -52,5 +58,5 @@ if find_spec("google.adk"):
         ),
         executor=f"{__package__}.with_adk:executor",
         session=True,
-        one_run_per_context=True,  # ADK is not made for two runs that share a session
+        one_run_per_context=True,  # ADK does not support concurrent runs that share a session
     )

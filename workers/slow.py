@@ -1,4 +1,4 @@
-"""Unmodified a2a-sdk executor that runs for some seconds, so that it can be watched and cancelled."""
+"""Unmodified a2a-sdk executor that runs for some seconds, so that clients can follow and cancel its task."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ STEPS = 30
 
 
 class SlowExecutor(AgentExecutor):
-    """Executor that reports a step per second. The text of the message is the number of steps."""
+    """Executor that reports a step per second. The first number in the message is the number of steps."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -45,6 +45,6 @@ a2a.add_agent(
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="slow", name="slow", description="Reports its steps.", tags=["sample"])],
     ),
-    # by name: imported in workers, not in the gateway
+    # by name, so that workers import the executor, and the gateway does not
     executor=f"{__name__}:SlowExecutor",
 )

@@ -1,4 +1,4 @@
-"""Agent of google-adk, run by ADK's unmodified A2A executor. Its tool needs a confirmation of the client."""
+"""Agent of google-adk, run by ADK's unmodified A2A executor. Its tool needs the client's confirmation."""
 
 from collections.abc import AsyncGenerator
 
@@ -18,7 +18,7 @@ from .stand_in import Call, think
 
 
 class StandIn(BaseLlm):
-    """Stand-in for a model; use a name, "gemini-…", or one of ``google.adk.models``."""
+    """Stand-in for a model. For a real model, use a name such as "gemini-…", or a class in ``google.adk.models``."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -41,7 +41,7 @@ def book(what: str) -> str:
 
 
 def executor() -> A2aAgentExecutor:
-    """Return ADK's executor as in its documentation, with sessions that all workers share."""
+    """Return ADK's executor, created as in ADK's documentation, with sessions that all workers share."""
     tools = [FunctionTool(book, require_confirmation=True)]
     agent = LlmAgent(name="clerk", model=StandIn(model="stand-in"), tools=list(tools))
     app = App(name="clerk", root_agent=agent, plugins=[ExecutionSteps()])

@@ -23,7 +23,7 @@ from .stand_in import Call, think
 
 
 class StandIn(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
-    """Stand-in for a model; use one of the chat clients of agent-framework."""
+    """Stand-in for a model. For a real model, use one of agent-framework's chat clients."""
 
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any

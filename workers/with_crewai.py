@@ -18,18 +18,18 @@ POLL_INTERVAL = 0.1
 
 
 class StandIn(BaseLLM):
-    """Stand-in for a model; use a name such as "openai/gpt-5.2"."""
+    """Stand-in for a model. For a real model, use a name such as "openai/gpt-5.2"."""
 
     def supports_function_calling(self) -> bool:
         """Return True."""
         return True
 
     def get_context_window_size(self) -> int:
-        """Return the tokens that the model accepts."""
+        """Return the maximum number of tokens that the model accepts."""
         return 100_000
 
     def get_input_tokens_count(self, messages: Any, *args: Any, **kwargs: Any) -> int:
-        """Return an estimate of the tokens of messages."""
+        """Return an estimate of the number of tokens in `messages`."""
         return len(str(messages)) // 4
 
     def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ class StandIn(BaseLLM):
 
 
 def make_crew(turn: Turn) -> Crew:
-    """Return a crew for one run, whose tool asks the client."""
+    """Return a crew for one run. The crew's tool asks the client."""
 
     @tool("book")
     def book(what: str) -> str:

@@ -18,7 +18,7 @@ from .stand_in import Call, think
 
 
 class StandIn(BaseChatModel):
-    """Stand-in for a model; use one of LangChain's integrations with ``bind_tools([book])``."""
+    """Stand-in for a model. For a real model, use one of LangChain's integrations, with ``bind_tools([book])``."""
 
     @property
     def _llm_type(self) -> str:

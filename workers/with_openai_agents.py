@@ -14,7 +14,7 @@ from .stand_in import Call, think
 
 
 class StandIn(Model):
-    """Stand-in for a model; leave the model out, or name one of OpenAI."""
+    """Stand-in for a model. For a model of OpenAI, omit the argument `model` of the agent, or set it to a name."""
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """Return the model's answer."""

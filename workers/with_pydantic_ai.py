@@ -26,7 +26,7 @@ async def respond(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterato
 
 
 agent = Agent(FunctionModel(stream_function=respond), output_type=[str, DeferredToolRequests])
-"""Agent with a stand-in for a model; use a model of pydantic-ai, such as "openai:gpt-5.2"."""
+"""Agent with a stand-in for a model. For a real model, use a name such as "openai:gpt-5.2"."""
 
 
 @agent.tool_plain(requires_approval=True)

@@ -16,7 +16,7 @@ from .stand_in import Call, think
 
 
 class StandIn(Model):
-    """Stand-in for a model; use one of ``strands.models``."""
+    """Stand-in for a model. For a real model, use a class in ``strands.models``."""
 
     def update_config(self, **model_config: Any) -> None:
         """Ignore the configuration."""

@@ -1,4 +1,4 @@
-"""Existing Celery task; `expose` makes it an A2A agent."""
+"""Plain Celery task that `expose` makes an A2A agent."""
 
 from celery import Task
 

@@ -1,4 +1,4 @@
-"""Commands of Django."""
+"""Django's management commands."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Two agents on two queues: questions are answered by one worker while another calculates."""
+"""Two agents on two queues: one worker answers questions while another worker calculates."""
 
 from celery import Celery
 
@@ -15,7 +15,7 @@ async def answers(turn: Turn) -> str:
 
 @a2a.agent("primes", description="Counts the primes up to a number.", queue="slow", time_limit=600)
 def primes(turn: Turn) -> str:
-    """Count the primes; a plain function, because it occupies a processor."""
+    """Count the primes. The function is not async, because it occupies a CPU."""
     limit = int(turn.text)
     sieve = bytearray([1]) * (limit + 1)
     sieve[:2] = bytes(min(2, limit + 1))

@@ -1,4 +1,4 @@
-"""A shop whose Celery task is also an A2A agent."""
+"""Shop whose Celery task is also an A2A agent."""
 
 from .celery import app as celery_app
 

@@ -1,4 +1,4 @@
-"""The shop, and the gateway under /a2a, in one ASGI server."""
+"""ASGI application with the shop's pages, and with the gateway under /a2a."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

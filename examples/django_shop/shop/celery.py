@@ -1,4 +1,4 @@
-"""Celery app and A2A of the project."""
+"""Celery app of the project, and its `A2A` object."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Settings of the project. Those of this package have the prefix CELERY_A2A_."""
+"""Settings of the project. The settings of a2a_celery have the prefix CELERY_A2A_."""
 
 import os
 from pathlib import Path
