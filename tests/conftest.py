@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a private Redis, stores on it, fleets of real processes, and both brokers."""
+"""Fixtures for all tests: a Redis server of the test session, stores on it, fleets of real processes, and brokers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,17 +27,17 @@ from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 from .support.moved_clock import MovedClock
 from .tiers import BROKERS, MARKERS, assign_tiers, select_change_tier
 
-# A loaded machine draws examples slowly, which says nothing of the code under test.
+# On a loaded machine, Hypothesis draws examples slowly. The code under test is not the cause.
 settings.register_profile("a2a_celery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("a2a_celery")
 
-# The OpenAI Agents SDK sends traces to OpenAI, also from the workers of fleets.
+# By default, the OpenAI Agents SDK sends traces to OpenAI. The processes of fleets inherit the variable.
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "true"
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[EmbeddedRedis]:
-    """A Redis that belongs to this test session."""
+    """Redis server of this test session."""
     server = EmbeddedRedis()
     server.start()
     yield server
@@ -43,7 +46,7 @@ def redis_server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 async def store(redis_server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
-    """An empty store."""
+    """Store on `redis_server`, emptied before the test."""
     store = AsyncStore(redis_server.store_url)
     await store.redis.flushall()
     yield store
@@ -59,7 +62,7 @@ def keys() -> Keys:
 async def blob_setup(
     redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore
 ) -> AsyncIterator[BlobSetup]:
-    """An empty store whose large parts are in a folder."""
+    """Empty store that keeps large parts in a temporary folder."""
     blob_setup = BlobSetup(redis_server.store_url, tmp_path / "blobs", keys)
     yield blob_setup
     await blob_setup.store.aclose()
@@ -67,7 +70,7 @@ async def blob_setup(
 
 @pytest.fixture
 async def subscriber(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListener]:
-    """Run a subscriber of the test's Redis."""
+    """Running pub/sub listener of `redis_server`."""
     subscriber = PubSubListener(redis_server.store_url)
     await subscriber.start()
     yield subscriber
@@ -75,7 +78,7 @@ async def subscriber(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListene
 
 
 def rabbitmq_reachable() -> bool:
-    """Return whether a RabbitMQ responds on the port of the tests."""
+    """Return whether a server accepts connections at the address in `RABBITMQ_URL`."""
     parts = urlsplit(RABBITMQ_URL)
     try:
         socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout=2).close()
@@ -85,7 +88,7 @@ def rabbitmq_reachable() -> bool:
 
 
 def require_server(kind: type[Postgres] | type[Maria]) -> None:
-    """Skips what needs a SQL server that is not installed; it may be missing on a developer's machine, never in CI."""
+    """Skip the test if the SQL server `kind` is not installed. In CI, fail instead."""
     if not kind.is_installed():
         if os.environ.get("CI"):
             pytest.fail(f"no {kind.__name__} here: CI needs one")
@@ -93,7 +96,7 @@ def require_server(kind: type[Postgres] | type[Maria]) -> None:
 
 
 def require_peers(environment: str) -> None:
-    """Skip the test where an environment of tests/peers is not installed; fail in CI."""
+    """Skip the test if an environment of tests/peers is not installed. In CI, fail instead."""
     if not is_installed(environment):
         missing = f"no environment {environment!r} of other A2A libraries here: make peers"
         if os.environ.get("CI"):
@@ -102,7 +105,7 @@ def require_peers(environment: str) -> None:
 
 
 def require_compiler() -> None:
-    """Skip the test where no C compiler is installed, which moves the clocks of processes; fail in CI."""
+    """Skip the test if the C compiler that `MovedClock` needs is not installed. In CI, fail instead."""
     if not moved_clock.is_available():
         if os.environ.get("CI"):
             pytest.fail("no C compiler here: CI needs one")
@@ -110,7 +113,7 @@ def require_compiler() -> None:
 
 
 def require_nginx() -> None:
-    """Skip the test where nginx is not installed; fail in CI."""
+    """Skip the test if nginx is not installed. In CI, fail instead."""
     if shutil.which("nginx") is None:
         if os.environ.get("CI"):
             pytest.fail("no nginx here: CI needs one")
@@ -118,7 +121,7 @@ def require_nginx() -> None:
 
 
 def require_broker(broker: str) -> None:
-    """Skip the test where `broker` is RabbitMQ and none runs; fail in CI."""
+    """Skip the test if `broker` is "rabbitmq" and no server is reachable. In CI, fail instead."""
     if broker == "rabbitmq" and not rabbitmq_reachable():
         if os.environ.get("CI"):
             pytest.fail(f"no RabbitMQ at {urlsplit(RABBITMQ_URL).netloc.rpartition('@')[2]}: CI needs one")
@@ -126,22 +129,32 @@ def require_broker(broker: str) -> None:
 
 
 @pytest.fixture
+def redbeat() -> ModuleType:
+    """Module of RedBeat, a beat scheduler. Skip the test if RedBeat is not installed. In CI, fail instead."""
+    if find_spec("redbeat") is None:
+        if os.environ.get("CI"):
+            pytest.fail("no RedBeat here: CI needs it")
+        pytest.skip("no RedBeat here: pip install celery-redbeat")
+    return import_module("redbeat")
+
+
+@pytest.fixture
 def moved(tmp_path: Path) -> MovedClock:
-    """Return a clock that child processes can be given, and that the test moves."""
+    """Clock for child processes that the test moves."""
     require_compiler()
     return MovedClock(tmp_path)
 
 
 @pytest.fixture(scope="module", params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> str:
-    """Return the name of each broker in turn."""
+    """Name of a broker. The tests of a module run once for each broker."""
     require_broker(request.param)
     return str(request.param)
 
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet of this test's own, on Redis; nothing runs yet."""
+    """Fleet on Redis for this test. The test starts its workers, gateways and watchers."""
     with running_fleet(tmp_path) as fleet:
         yield fleet
 
@@ -163,7 +176,7 @@ NEXT = "All of it works. Next: .venv/bin/a2a-celery demo runs sample agents, and
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say what to try next after a run of the whole change tier that passed."""
+    """Print a suggestion for the next step if the whole change tier ran and passed."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     selected = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
     if reporter is None or selected or config.option.collectonly:

@@ -2,12 +2,12 @@
 
 Each test belongs to exactly one tier, named by a marker:
 
-- change: everything without a fleet of processes, and one path through everything for each pool and broker.
-- merge: the acceptance tests on one cell of the matrix (pool × broker), on a few more where pool or broker matter.
-- nightly: the rest of the matrix, and what runs for minutes: chaos, soak, flood, hostile input, rolling restarts.
+- change: every test without a fleet of processes, and one end-to-end test for each pool and broker.
+- merge: the acceptance tests on one cell of the matrix (pool × broker), on a few more cells if pool or broker matter.
+- nightly: the rest of the matrix, and tests that run for minutes: chaos, soak, flood, hostile input, rolling restarts.
 
-A marker at a test, class or module decides. Without one, a test in a folder of `MERGE_FOLDERS` is in the merge tier, a
-cell that the merge tier leaves out is nightly, and every other test is in the change tier.
+A marker on a test, class or module decides. Without a marker, a test in a folder of `MERGE_FOLDERS` is in the merge
+tier, or in the nightly tier if the merge tier leaves out its cell. Every other test is in the change tier.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MERGE_FOLDERS = ("acceptance", "docker", "browser", "peers")
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 BROKERS = ("redis", "rabbitmq")
 FIRST_CELL = ("prefork", "redis")
-"""The cell on which the merge tier runs every acceptance test."""
+"""Cell on which the merge tier runs every acceptance test."""
 MORE_CELLS = (
     ("prefork", "rabbitmq"),
     ("threads", "rabbitmq"),
@@ -44,24 +44,27 @@ CELLS = (FIRST_CELL, *MORE_CELLS)
 
 
 def assign_tiers(items: Iterable[pytest.Item]) -> None:
-    """Give a tier's marker to each item without one."""
+    """Add the marker of its tier to each item that has none."""
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             item.add_marker(tier_of(item))
 
 
 def select_change_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the other tiers where the command line names neither a path nor a marker expression."""
+    """Deselect the other tiers, unless the command line names a path or a marker expression."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     if named or config.option.markexpr:
         return
-    selected = [item for item in items if item.get_closest_marker("change")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
+    selected: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (selected if item.get_closest_marker("change") else others).append(item)
+    config.hook.pytest_deselected(items=others)
     items[:] = selected
 
 
 def tier_of(item: pytest.Item) -> str:
-    """Return the tier of an item without a tier's marker."""
+    """Return the tier of an item that has no marker of a tier."""
     if item.path.parent.name not in MERGE_FOLDERS:
         return "change"
     cell = cell_of(item)
@@ -72,7 +75,7 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def cell_of(item: pytest.Item) -> tuple[str | None, str | None]:
-    """Return the pool and the broker that the parameters of `item` name, or None for what they do not name."""
+    """Return the pool and the broker in the parameters of `item`, each None if no parameter names it."""
     callspec = getattr(item, "callspec", None)
     values = [] if callspec is None else [value for value in callspec.params.values() if isinstance(value, str)]
     pool = next((value for value in values if value in POOLS), None)

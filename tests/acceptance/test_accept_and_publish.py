@@ -1,4 +1,4 @@
-"""A message is accepted and its run queued in one step, on a fleet whose broker and store are one Redis server."""
+"""One script accepts a message and queues its run, on a fleet whose broker and store are the same Redis server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUBLISHED = b"published_at"
 
 
 def pushed(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
-    """Send a message, and return its task if a script pushed its run to the queue, or {}."""
+    """Send a message. Return its task if a script has pushed the run to the queue, or {} otherwise."""
     with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
         task = send(gateway, "echo", "hello", returnImmediately=True)
         client.echo("that is all")
@@ -30,7 +30,7 @@ def pushed(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
 
 
 def test_a_killed_gateway_loses_no_accepted_message_and_needs_no_watcher(fleet: Fleet) -> None:
-    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="true")
+    gateway = fleet.gateway()
     task = eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
     gateway.kill()
 
@@ -41,7 +41,7 @@ def test_a_killed_gateway_loses_no_accepted_message_and_needs_no_watcher(fleet: 
 
 
 def test_an_answered_question_is_queued_in_the_same_step(fleet: Fleet) -> None:
-    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="true")
+    gateway = fleet.gateway()
     fleet.worker(pool="threads")
     eventually(lambda: pushed(fleet, gateway), what="the store pushes a message")
     task = send(gateway, "ask", "hello")
@@ -59,8 +59,8 @@ def test_an_answered_question_is_queued_in_the_same_step(fleet: Fleet) -> None:
     assert answered.split()[0] == b"2"  # type: ignore[union-attr]
 
 
-def test_it_is_off_by_default(fleet: Fleet) -> None:
-    gateway = fleet.gateway()
+def test_a_setting_disables_it(fleet: Fleet) -> None:
+    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="false")
     fleet.worker(pool="threads")
 
     tasks = [pushed(fleet, gateway) for _ in range(5)]

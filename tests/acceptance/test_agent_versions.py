@@ -1,4 +1,4 @@
-"""Workers with two versions of an agent's code, which are killed: a turn ends on the version that began it."""
+"""Killed workers with two versions of an agent's code: a turn is completed by the version that began it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ AGENTS = ("versions", "asks", "changes")
 
 
 class TwoVersions:
-    """Fleet with workers of versions "1" and "2" of the same agents. Short leases let lost runs begin again soon."""
+    """Fleet with workers of versions "1" and "2" of the same agents. Leases are short, so that lost runs are soon
+    repeated."""
 
     def __init__(self, fleet: Fleet, pool: str) -> None:
         self.fleet = fleet
@@ -50,7 +51,7 @@ class TwoVersions:
         return self._store.run(version_workers(Keys(DEFAULT_KEY_PREFIX)))
 
     def leave_queue(self, worker: Process) -> None:
-        """Make a worker consume its version queues only, so that other workers receive each published run."""
+        """Make a worker consume only its version queues, so that other workers receive all newly published runs."""
         left = self.fleet.command("control", "-d", self._nodes[worker], "cancel_consumer", self.fleet.queue)
         assert left.returncode == 0, left.stderr
         worker.wait_for_output(f"Canceling queue {self.fleet.queue}")
@@ -61,22 +62,22 @@ class TwoVersions:
         eventually(lambda: self._nodes[worker] not in {served.worker for served in self.served()}, what="withdrawn")
 
     def send(self, agent: str) -> dict[str, Any]:
-        """Send a message to an agent, and return its task."""
+        """Send a message to an agent. Return the task without waiting for its end."""
         return send(self.gateway, agent, agent, returnImmediately=True)
 
     def ended(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-        """Wait until no run of the task is open, and return the task."""
+        """Wait until the task is neither queued nor running, and return the task."""
         eventually(lambda: state(read(self.gateway, agent, task)) not in ("SUBMITTED", "WORKING"), what=f"{agent} ends")
         return read(self.gateway, agent, task)
 
     def asked(self, agent: str) -> dict[str, Any]:
-        """Send a message to an agent, and return its task when it waits for an answer."""
+        """Send a message to an agent, wait until the agent has asked a question, and return the task."""
         task = self.ended(agent, self.send(agent))
         assert state(task) == "INPUT_REQUIRED", task
         return task
 
     def answered(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-        """Answer the question of a task, and return the task when it has ended."""
+        """Answer the question of a task, wait for the end of the turn, and return the task."""
         message = {"messageId": "answer", "role": "ROLE_USER", "taskId": task["id"], "parts": [{"text": "yes"}]}
         url = f"{self.gateway.url}/agents/{agent}/message:send"
         reply = httpx.post(url, json={"message": message}, headers=HEADERS, timeout=TIMEOUT)
@@ -84,7 +85,7 @@ class TwoVersions:
         return self.ended(agent, task)
 
     def requeued(self, agent: str, task: dict[str, Any], *options: str) -> dict[str, Any]:
-        """Requeue the dead letter of a task, and return the new task when it has ended."""
+        """Requeue the dead letter of a task, wait for the end of the new task, and return the new task."""
         requeued = self.fleet.command("a2a", "requeue", task["id"], *options)
         assert requeued.returncode == 0, requeued.stderr
         return self.ended(agent, {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]})
@@ -92,7 +93,7 @@ class TwoVersions:
 
 @contextmanager
 def two_versions(folder: Path, pool: str, broker: str) -> Iterator[TwoVersions]:
-    """A fleet whose agents write to `folder`."""
+    """Run a fleet whose agents write to `folder`."""
     env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder)}
     with running_fleet(folder, broker, app="tests.support.version_agents", **env) as fleet:
         yield TwoVersions(fleet, pool)
@@ -170,7 +171,7 @@ def test_another_version_continues_when_the_last_worker_of_the_first_is_killed(t
         task = versions.send("versions")
         eventually((tmp_path / "versions.after-0").exists, what="the agent has made its first step")
         for n in range(1, STEPS):
-            (tmp_path / f"versions.after-{n}").touch()  # the next run does not stop
+            (tmp_path / f"versions.after-{n}").touch()  # the next run does not hang
         newer = versions.worker("2")
         older.kill()
 

@@ -22,7 +22,7 @@ def test_it_is_touched_as_long_as_the_store_is_reached(tmp_path: Path) -> None:
         failed = "heartbeat: a tick failed"
         watcher.wait_for_output(failed)
         alive.unlink(missing_ok=True)  # after earlier messages have been handled
-        eventually(lambda: watcher.output().count(failed) > 1, what="it looks again")
+        eventually(lambda: watcher.output().count(failed) > 1, what="the watcher scans again")
         assert not alive.exists()
 
 

@@ -1,5 +1,5 @@
-"""Ended tasks in an archive on PostgreSQL: they are listed and read together with those in the store, and an outage of
-the database loses nothing."""
+"""Ended tasks in an archive on PostgreSQL: the gateway lists and reads them together with the tasks in the store, and
+an outage of the database loses no task."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RETENTION = 2
 
 @dataclass
 class ArchivingFleet:
-    """A fleet whose ended tasks stay in the store for a moment."""
+    """Fleet whose ended tasks stay in the store only for a moment."""
 
     fleet: Fleet
     gateway: Gateway
     database: Postgres
 
     def ended(self, who: dict[str, str] = ALICE, **config: Any) -> dict[str, Any]:
-        """Create a task and wait for its end."""
+        """Create a task, wait until it is COMPLETED, and return the task."""
         body = message_json("hello")
         answer = rest(self.gateway, "POST", "/message:send", with_config(body, **config) if config else body, **who)
         task: dict[str, Any] = answer.json()["task"]
@@ -54,7 +54,7 @@ class ArchivingFleet:
         return page
 
     def pages(self, who: dict[str, str] = ALICE) -> Iterator[dict[str, Any]]:
-        """Yield the pages, as a client requests them."""
+        """Yield all pages in the order in which a client requests them."""
         page = self.page(who=who)
         yield page
         while page.get("nextPageToken"):
@@ -69,12 +69,12 @@ class ArchivingFleet:
         return found
 
     def left(self, *tasks: dict[str, Any]) -> None:
-        """Wait until Redis no longer has the tasks."""
+        """Wait until the tasks are no longer in Redis."""
         task_ids = {task["id"] for task in tasks}
         eventually(lambda: not task_ids & self.in_store(), what="they are archived", every=0.1)
 
     def reason_of(self, task: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> str:
-        """Return the reason of an error about a task."""
+        """Send a request about a task, and return the reason of the error."""
         answer = rest(self.gateway, method, path.format(task["id"]), body, **ALICE, **headers)
         assert answer.status_code >= 400, answer.text
         reason: str = answer.json()["error"]["details"][0]["reason"]
@@ -94,7 +94,7 @@ def archiving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFle
 
 
 def proto(task: dict[str, Any]) -> Task:
-    """Return a task as a client reads it: lists include empty fields."""
+    """Return a task as a protobuf message, for comparisons, because lists include empty fields."""
     return ParseDict(task, Task())
 
 

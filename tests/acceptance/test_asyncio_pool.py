@@ -1,6 +1,6 @@
-"""A thousand agents wait in one worker process without a thread each, and nothing else of Celery's is given up for it.
+"""The asyncio pool: a thousand agents wait in one worker process without a thread each, and Celery's features work.
 
-How runs end there is in test_endings, test_cancel and test_shutdown, beside the other pools.
+test_endings, test_cancel and test_shutdown test how runs end in this pool and in the other pools.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.waiting import LIMIT, eventually
 
 AGENTS = 1000
 FEW = 60
-"""Maximum number of threads and of connections of a process with many agents."""
+"""Maximum number of threads, and of connections, of a process with many agents."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A gateway with authentication: it is checked first, over each binding, and errors reveal nothing."""
+"""A gateway with authentication: credentials are checked first, over each binding, and errors reveal nothing."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_tenant_of_ones_own_is(served: Served) -> None:
 
 
 def command(served: Served, *arguments: str, code: int = 0, **environ: str) -> str:
-    """Return the output of ``a2a …`` with the agents of the fleet's gateway."""
+    """Run ``a2a <arguments>`` against the gateway, require the exit code, and return the output."""
     output = CliRunner().invoke(
         a2a, [*arguments, "--url", served.url], obj=SimpleNamespace(app=app), env=dict.fromkeys(VARIABLES) | environ
     )

@@ -49,15 +49,15 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(params=WAYS, ids="-".join)
 def way(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A binding and the protocol version spoken over it."""
+    """Binding and protocol version."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 async def connect(served: Served, way: tuple[str, str]) -> AsyncIterator[object]:
-    """Return a function that makes clients.
+    """Function that creates clients.
 
-    ``connect(agent)`` returns one that streams, ``connect(agent, streaming=False)`` one that blocks.
+    ``connect(agent)`` returns a client that blocks, ``connect(agent, streaming=True)`` a client that streams.
     """
     binding, version = way
     opened = []
@@ -168,7 +168,7 @@ async def test_an_unknown_task_is_not_found(connect, way: tuple[str, str]) -> No
 
 
 async def test_tasks_are_listed(connect, way: tuple[str, str]) -> None:
-    if way[1] == "0.3":  # it has no ListTasks
+    if way[1] == "0.3":  # protocol 0.3 has no ListTasks
         with pytest.raises(NotImplementedError):
             await (await connect("echo")).list_tasks(ListTasksRequest())
         return
@@ -220,10 +220,10 @@ async def test_every_agent_has_a_card_of_its_own(served: Served) -> None:
 
 
 def _as_received(way: tuple[str, str], error: type[A2AError]) -> type[A2AError] | tuple[type[A2AError], ...]:
-    """Return the error as the SDK's client reads it.
+    """Return the class of the error that the SDK's client raises.
 
-    The SDK's 0.3 client expects HTTP+JSON errors in another format than the SDK's own server sends, and only reads
-    their status.
+    For HTTP+JSON, the SDK's 0.3 client expects errors in another format than the SDK's own server sends, and only reads
+    the status.
     """
     return (A2AClientError, MethodNotFoundError) if way == ("HTTP+JSON", "0.3") else error
 

@@ -17,19 +17,19 @@ pytestmark = pytest.mark.every_cell
 
 LEASE = 3
 LONG = {"A2A_LEASE_TTL": str(LEASE), "A2A_REDISPATCH_AFTER": "600"}
-"""No run is published again because of a long wait."""
+"""Settings with which no run is published again because it waits long."""
 
 SHORT_VISIBILITY = "tests.support.short_visibility"
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
 
 def fetched(worker: Process, task: dict[str, Any]) -> bool:
-    """Return whether `worker` has received the message."""
+    """Return whether `worker` has received the Celery message of the task's first run."""
     return f"[{task['id']}.1] received" in worker.output()
 
 
 def is_reported(fleet: Fleet, task: dict[str, Any]) -> bool:
-    """Return whether the store has a prefetch report of the task's run."""
+    """Return whether the task's run is in a prefetch report in the store."""
     store = SyncStore(fleet.redis.store_url)
     waiting = store.redis.hget(Keys().task(task["id"]).record, "prefetched")
     store.close()
@@ -44,7 +44,7 @@ def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker:
         running = send(gateway, "silent", "600", returnImmediately=True)
         eventually(lambda: state(read(gateway, "silent", running)) == "WORKING", what="it runs")
         waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(2)]
-        if pool == "prefork":  # solo fetches nothing while it runs
+        if pool == "prefork":  # a solo worker fetches no message while it executes a run
             eventually(lambda: all(is_reported(fleet, task) for task in waiting), what="the store knows of them")
         waiting += [send(gateway, "echo", str(number), returnImmediately=True) for number in range(6)]
         if pool == "prefork":
@@ -64,7 +64,7 @@ def test_what_a_killed_worker_had_fetched_runs_elsewhere(tmp_path: Path, broker:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Path, pool: str) -> None:
-    with running_fleet(tmp_path, app=SHORT_VISIBILITY, **LONG) as fleet:
+    with running_fleet(tmp_path, app=SHORT_VISIBILITY, A2A_ACK_EMULATION="true", **LONG) as fleet:
         gateway = fleet.gateway()
         workers = [fleet.worker(pool=pool, concurrency=1) for _ in range(2)]
         running = [send(gateway, "silent", "9", returnImmediately=True) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""A broker that accepts data but does not respond: messages are accepted and run after its recovery."""
+"""A broker that accepts data but does not respond: gateways accept messages, which run after the broker's recovery."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.every_cell
 
 SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
 PUBLISHERS = 4
-"""Threads of a gateway that publish: more messages than that, and a gateway whose threads hang shows it."""
+"""Number of a gateway's publishing threads. A test that sends more messages detects threads that hang."""
 
 
 @pytest.fixture
@@ -32,11 +32,12 @@ def redis_broker(tmp_path: Path) -> Iterator[MortalRedis]:
 
 
 GIVEN_UP = "will be published by the watcher"
-"""The gateway's log line for a publish that it has given up."""
+"""Text that the gateway logs when it gives up publishing a run."""
 
 
 def accepted(gateway: Gateway, number: int) -> list[dict[str, Any]]:
-    """Send `number` messages; fail if the gateway has given up the publish of each when it has accepted the last."""
+    """Send `number` messages and return their tasks. Fail if the gateway has already given up publishing all runs when
+    it accepts the last message."""
     before = gateway.output().count(GIVEN_UP)
     tasks = [send(gateway, "echo", str(text), returnImmediately=True) for text in range(number)]
     assert gateway.output().count(GIVEN_UP) - before < number, "each message waited for the broker"
@@ -44,7 +45,7 @@ def accepted(gateway: Gateway, number: int) -> list[dict[str, Any]]:
 
 
 def complete_once(fleet: Fleet, gateway: Gateway, tasks: list[dict[str, Any]]) -> None:
-    """Wait for the end of all tasks, and require that each COMPLETED exactly once."""
+    """Wait for the end of all tasks, and require that each log contains COMPLETED exactly once."""
     for task in tasks:
         eventually(
             lambda t=task: state(read(gateway, "echo", t)) not in ("SUBMITTED", "WORKING"),
@@ -93,7 +94,7 @@ def test_a_worker_s_line_to_redis_that_dies_in_silence(tmp_path: Path, redis_bro
 
 @pytest.fixture
 def line(broker: str, redis_broker: MortalRedis) -> Iterator[tuple[Proxy, str, str]]:
-    """A proxy before either broker, the broker's address through it, and past it."""
+    """Proxy in front of the broker, the broker's URL through the proxy, and the broker's own URL."""
     if broker == "redis":
         with proxy(str(redis_broker.home / "redis.sock")) as through:
             yield through, f"redis://127.0.0.1:{through.port}/1", redis_broker.broker_url

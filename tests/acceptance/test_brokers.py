@@ -1,4 +1,4 @@
-"""Publishing to each broker, also while it is unavailable. Celery messages do not contain the client's message."""
+"""Publishing to each broker, even while it is unavailable. Celery messages do not contain the client's message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "the colour of my front door"
 
 @pytest.fixture
 def second_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
-    """Return a stopped Redis for a broker, whose address is known."""
+    """Redis server for use as a broker. It is not running, but its address is known."""
     server = EmbeddedRedis(data=tmp_path / "broker")
     yield server
     server.stop()
@@ -58,7 +58,7 @@ async def test_a_message_accepted_during_an_outage_of_the_broker_runs_after_it(
 
 
 async def test_two_fleets_on_one_broker_run_each_its_own_tasks(tmp_path: Path, broker: str) -> None:
-    """The second fleet has fewer agents. No watcher publishes a run again."""
+    """The second fleet has fewer agents. No watcher runs, so no run is published again."""
     other = {"A2A_KEY_PREFIX": "other"}
     with running_fleet(tmp_path, broker) as fleet:
         gateways = [fleet.gateway(), fleet.gateway(**other)]
@@ -119,7 +119,7 @@ def test_publishing_waits_for_no_result(tmp_path: Path) -> None:
 
 
 def _queued(fleet: Fleet) -> list[dict[str, Any]]:
-    """Wait for messages in the broker and return them with headers and arguments."""
+    """Wait for messages in the fleet's queue and return their headers and arguments."""
     found: list[dict[str, Any]] = []
     with kombu.Connection(fleet.broker_url) as connection:
         queue = connection.SimpleQueue(fleet.queue)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from a2a_celery.cli.main import main
 from tests.support.clients import Served, rest
 from tests.support.fleet import running_fleet
 from tests.support.terminal import CTRL_C, Terminal, terminal
+from tests.support.waiting import eventually
 from tests.support.webhooks import served as listening
 
 COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
@@ -25,7 +28,7 @@ COMMAND = ("from a2a_celery.cli.main import main; main()", "call")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    # a hold and a grace that a loaded machine keeps too: of "direct", and of who presses Ctrl-C again
+    # long enough for a loaded machine: the hold for "direct" to answer, the grace for a second Ctrl-C
     env = {"A2A_FIRST_EVENT_HOLD": "20", "A2A_CANCEL_GRACE": "20"}
     with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.all_agents", **env) as fleet:
         yield Served(fleet, fleet.gateway(), fleet.worker(pool="threads", concurrency=8))
@@ -39,7 +42,7 @@ def call(served: Served, agent: str, *arguments: str, code: int = 0, typed: str 
 
 
 def task_on(screen: Terminal) -> str:
-    """The id of the task that is shown."""
+    """Return the id of the task on the screen."""
     return screen.screen.partition("task ")[2].split()[0]
 
 
@@ -134,6 +137,24 @@ class TestInAScript:
         shown = call(served, "data", "--data", '{"a": 1}', "-H", "X-Test: yes").stdout
 
         assert '"number": 1' in shown or '"number": 1.0' in shown
+
+    def test_chunks_of_a_stream_are_one_text(self, served: Served) -> None:
+        assert "artifact response: 0 1 2\n" in call(served, "count", "3").stdout
+
+    def test_files_are_saved(self, served: Served, tmp_path: Path) -> None:
+        result = call(served, "files", "hello", "--json", "--save", str(tmp_path / "out"))
+
+        found = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert found == {"report.txt": b"hello", "made.png": b"\0"}
+        assert [line.split()[0] for line in result.stderr.splitlines()] == ["saved", "saved"]
+        assert all(json.loads(line) for line in result.stdout.splitlines())
+
+    def test_a_failure_shows_the_reference_that_the_worker_logs(self, served: Served) -> None:
+        found = re.search(r"\[reference (\w+)\]$", call(served, "fail", "x", code=1).stdout, re.MULTILINE)
+
+        assert found is not None
+        assert served.worker is not None
+        eventually(lambda: found[1] in served.worker.output(), what=f"the worker logs {found[1]}")
 
     @pytest.mark.parametrize(
         ("arguments", "error"),

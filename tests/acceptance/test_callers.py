@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def guarded(served: Served) -> Gateway:
-    """Run a gateway of the same fleet that authenticates callers."""
+    """Gateway of the same fleet that authenticates callers."""
     return start_guarded(served.fleet)
 
 
@@ -199,7 +199,7 @@ def _completed(gateway: Gateway, agent: str, task_id: str) -> bool:
 
 
 def stored(fleet: Fleet) -> str:
-    """Return the contents of the fleet's Redis, tasks and broker, as text."""
+    """Return the contents of the fleet's Redis server, of the store and of the broker, as text."""
     found = []
     for database in (0, 1):
         client = redis.Redis.from_url(f"{fleet.redis.store_url}?db={database}")

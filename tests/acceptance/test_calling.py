@@ -1,4 +1,4 @@
-"""`a2a.call` on real workers and both brokers: canvases of remote agents, which hold no worker while they wait."""
+"""`a2a.call` on real workers and both brokers: canvases of remote agents do not block a worker while they wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def site(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 
 @pytest.fixture(scope="module")
 def worker(site: Callers) -> Process:
-    """Run a worker with one slot and one prefetched message."""
+    """Worker with one slot that prefetches one message."""
     return site.worker()
 
 
@@ -65,8 +65,8 @@ def test_a_task_that_failed_stops_its_chain_and_fires_link_error(site: Callers) 
     with pytest.raises(CallFailed, match=r"the task failed: The agent failed\.") as caught:
         first.get(timeout=LIMIT)
     assert caught.value.result.state_name == "FAILED"
-    noted = eventually(lambda: site.app.backend.get(f"noted-{first.id}"), what="the errback ran")
-    assert noted.decode().startswith("CallFailed: ")
+    errback_text = eventually(lambda: site.app.backend.get(f"noted-{first.id}"), what="the errback ran")
+    assert errback_text.decode().startswith("CallFailed: ")
     assert site.tasks("count") == []
 
 

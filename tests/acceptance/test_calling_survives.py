@@ -83,7 +83,7 @@ def test_a_killed_worker_s_calls_go_on_in_another(broker: str, tmp_path: Path) -
         waiting = [site.call.delay(site.url("once"), f"number{n} 8") for n in range(3)]
         for step in waiting:
             site.waits(step)
-        # between BRPOP and the list of what is not acknowledged a message is in the worker's memory only: see the page
+        # between BRPOP and the list of unacknowledged messages, a message is only in the worker's memory: see the docs
         eventually(
             lambda: all(first.output().count(f"a2a.call[{step.id}] received") >= 2 for step in waiting),
             what="the worker has their next looks in hand",
@@ -120,7 +120,7 @@ def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
             site.call.delay("echo", "soon"),
         )
 
-        sooner = (1 - JITTER) * WEBHOOK_POLL_INTERVAL_MIN - 5  # than it would look by itself
+        sooner = (1 - JITTER) * WEBHOOK_POLL_INTERVAL_MIN - 5  # less than a step waits until it polls
         assert [end.get(timeout=sooner)["text"] for end in (slow, quick)] == ["done", "soon"]
         for step in (slow.parent, slow, quick):
             assert worker.output().count(f"a2a.call[{step.id}] retry") == 1, "it looked when it was told, and only then"

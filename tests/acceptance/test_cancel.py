@@ -25,7 +25,7 @@ GRACE = 1.0
 IGNORED = "ignores the stop"
 SETTINGS = {"app": "tests.support.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}
 PATIENT = SETTINGS | {"A2A_CANCEL_GRACE": "4"}
-"""Grace in which agents that end without force do so on a loaded machine too."""
+"""Settings with a grace in which cooperative agents end, even on a loaded machine."""
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -41,19 +41,20 @@ def prefork(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[S
 
 
 def cancel(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
-    """Cancel the task and return it as in the response."""
+    """Cancel the task and return the task from the response."""
     answer: dict[str, Any] = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent=agent).json()
     return answer
 
 
 def canceled(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
-    """Cancel the task, wait for its end and return it. The response arrives shortly after the grace, in any state."""
+    """Cancel the task, wait for its end, and return the task. CancelTask may respond before the end, shortly after the
+    grace."""
     task = cancel(system, agent, task_id)
     return system.ended(agent, task_id) if task["status"]["state"] == "TASK_STATE_WORKING" else task
 
 
 def begun(system: SystemUnderTest, agent: str, marks: Path) -> str:
-    """Return the id of a task whose agent has made its first mark."""
+    """Send a message, and wait until the agent has made its first mark. Return the task's id."""
     task_id = system.send(agent, str(marks))
     eventually(lambda: marks.exists() and marks.stat().st_size > 0, what=f"{agent} works")
     return task_id
@@ -61,7 +62,7 @@ def begun(system: SystemUnderTest, agent: str, marks: Path) -> str:
 
 @contextmanager
 def nothing_more_in(marks: Path) -> Iterator[None]:
-    """Fail if a mark is made while the block lasts, and for half a second at least."""
+    """Require that no mark is made while the block runs, and for at least half a second."""
     until = time.monotonic() + 0.5
     size = marks.stat().st_size
     yield
@@ -83,7 +84,7 @@ def test_an_agent_that_ignores_its_cancel_is_ended_with_its_process(
         assert text_of(task) == CANCELED_BY_CLIENT
         prefork.require_celery_events(task_id, "revoked")
         assert IGNORED in prefork.worker.output()
-    for _ in range(3):  # each child of the pool, most likely
+    for _ in range(3):  # most likely reaches each child of the pool
         prefork.require_working()
     assert prefork.log(task_id) == [*WORKED, "CANCELED"]
 
@@ -171,9 +172,9 @@ def test_what_was_cancelled_in_its_queue_never_begins_also_on_a_worker_that_come
 
         assert talk.state(talk.cancel(gateway, "deaf-function", task)) == "CANCELED"
 
-        worker = fleet.worker(pool="solo")  # takes waiting messages in order
+        worker = fleet.worker(pool="solo")  # executes waiting messages in order
         assert talk.state(talk.send(gateway, "echo", "behind it")) == "COMPLETED"
-        name = f"{task['id']}.1"  # another worker of this broker may have sent it the revoke
+        name = f"{task['id']}.1"  # the worker may have received the revoke from another worker at startup
         assert f"run {name} dropped" in worker.output() or f"revoked task: a2a.deaf-function[{name}]" in worker.output()
         assert talk.state(talk.read(gateway, "deaf-function", task)) == "CANCELED"
     assert not marks.exists()
@@ -184,7 +185,7 @@ def test_what_is_cancelled_in_the_queue_of_a_worker_is_revoked_there(prefork: Sy
     with prefork.without_consumer():
         task_id = prefork.send("deaf-function", str(marks))
         assert cancel(prefork, "deaf-function", task_id)["status"]["state"] == "TASK_STATE_CANCELED"
-        prefork.worker.wait_for_output(f"{task_id}.1")  # it has received the revoke
+        prefork.worker.wait_for_output(f"{task_id}.1")  # the worker has received the revoke
 
     prefork.require_celery_events(task_id, "revoked")
     assert prefork.log(task_id) == ["SUBMITTED", "CANCELED"]

@@ -1,4 +1,4 @@
-"""Cards refer to this gateway by its configured address, or by the address of the request."""
+"""Cards contain the configured address of the gateway, or the address of the request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def public(served: Served) -> Gateway:
-    """A gateway with a configured public address."""
+    """Gateway with a configured public address."""
     return served.fleet.gateway(grpc=True, A2A_PUBLIC_URL=PUBLIC, A2A_GRPC_PUBLIC_ADDRESS="grpc.example.com:443")
 
 

@@ -59,7 +59,7 @@ def test_a_result_backend_that_is_down_changes_no_end(tmp_path: Path, pool: str)
 
 def test_an_agent_that_may_run_again_does_so_before_its_lease_is_over(tmp_path: Path) -> None:
     with running_system(tmp_path, "prefork", A2A_LEASE_TTL="600") as system:
-        system.fleet.watcher(A2A_LEASE_TTL="2")  # after its start a watcher waits for half of it
+        system.fleet.watcher(A2A_LEASE_TTL="2")  # a new watcher waits for half the TTL before it recovers runs
         task_id = system.send("phoenix", "hello")
 
         assert system.ended("phoenix", task_id)["status"]["state"] == "TASK_STATE_COMPLETED"

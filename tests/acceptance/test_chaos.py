@@ -1,6 +1,6 @@
 """A fleet under chaos: the documented guarantees hold while processes and servers are killed.
 
-The seed is fixed here. `make chaos` uses other seeds and runs for longer.
+The test uses a fixed seed. `make chaos` uses other seeds and runs for longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.nightly
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 SECONDS = float(os.environ.get("CHAOS_MINUTES", "0.75")) * 60
 REDIS = os.environ.get("CHAOS_REDIS", "")
-"""Prefix of the version of the Redis server, or "" for any."""
+"""Prefix of the Redis server's version, or "" for any version."""
 LIMIT = SECONDS * 1.25 + 400
 DISK_BYTES = 2**31
 

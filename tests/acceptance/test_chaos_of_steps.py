@@ -1,4 +1,4 @@
-"""Agents of ten durable steps whose workers are killed at random: only a step that was running is executed again.
+"""Agents with ten durable steps whose workers are killed at random: only a running step is executed again.
 
 `CHAOS_SEED` repeats the kills of a run, and `CHAOS_MINUTES` sets its length.
 """
@@ -31,7 +31,7 @@ TASKS_AT_ONCE = 6
 
 
 class KilledWorkers:
-    """Workers of a fleet, of each pool one, that are killed and replaced in a random order."""
+    """Workers of a fleet, one for each pool, that are killed and replaced in random order."""
 
     def __init__(self, fleet: Fleet, choices: random.Random) -> None:
         self._fleet = fleet
@@ -53,19 +53,19 @@ class KilledWorkers:
 
 
 def is_completed(gateway: Gateway, agent: str, task: dict[str, Any]) -> bool:
-    """Return True if the task has ended with its result."""
+    """Return True if the task is COMPLETED."""
     return state(read(gateway, agent, task)) == "COMPLETED"
 
 
 def repeated(lines: list[Line]) -> Iterator[tuple[Line, Line]]:
-    """Yield each execution that did not begin the next step, with the execution before it."""
+    """Yield each execution that is not of the next step, preceded by the execution before it."""
     return ((before, line) for before, line in pairwise(lines) if line.step != before.step + 1)
 
 
 def require_only_running_steps_repeated(lines: list[Line], killed: set[str]) -> None:
-    """Require that each repeated step was the newest of its task when its worker was killed.
+    """Require that each repeated step was the newest step of its task and that its worker was killed.
 
-    A worker that had recorded the step has begun the next one or was killed. Steps are repeated by other workers.
+    A repeated step is executed by another worker.
     """
     assert {line.step for line in lines} == set(range(STEPS)), lines
     for before, line in repeated(lines):
@@ -77,7 +77,7 @@ def require_only_running_steps_repeated(lines: list[Line], killed: set[str]) -> 
 @pytest.mark.timeout(SECONDS * 1.25 + 400)
 def test_only_steps_that_were_running_at_a_kill_are_executed_again(tmp_path: Path, broker: str) -> None:
     choices = random.Random(SEED)
-    # A lease is long enough for the pauses of a busy machine: a lost lease would look like a kill.
+    # The leases are long enough for the pauses of a busy machine, because a lost lease would look like a kill.
     env = {"A2A_LEASE_TTL": "5", "A2A_REDISPATCH_AFTER": "5", "TEST_FOLDER": str(tmp_path)}
     tasks: list[tuple[str, str, dict[str, Any]]] = []
     with running_fleet(tmp_path, broker, app="tests.support.ten_step_agents", **env) as fleet:

@@ -1,4 +1,4 @@
-"""`turn.call` with real processes: the child is the same in every attempt, and is cancelled with its parent."""
+"""`turn.call` with real processes: every attempt has the same child, and the child is cancelled with its parent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, WORKING
+from a2a_celery.store import Keys, SyncStore
+from a2a_celery.store.tasks.family import read_family
 from tests.acceptance.test_families import Families, families  # noqa: F401
-from tests.support.fleet import ASYNCIO_POOL
+from tests.support.fleet import ASYNCIO_POOL, running_fleet
 from tests.support.talk import cancel, read, send, state
 from tests.support.waiting import eventually
 
@@ -156,3 +158,24 @@ def test_a_suspended_parent_is_cancelled_with_its_child(families: Families) -> N
 
     families.reaches(task["id"], CANCELED)
     families.reaches(child, CANCELED)
+
+
+@pytest.mark.parametrize("agent", ["calls", "calls-remote"])
+def test_a_worker_that_dies_before_it_records_its_child_starts_no_other_one(tmp_path: Path, agent: str) -> None:
+    env = {"A2A_LEASE_TTL": "2", "TEST_FOLDER": str(tmp_path)}
+    with running_fleet(tmp_path, app="tests.support.killed_calls", **env) as fleet:
+        gateway = fleet.gateway()
+        fleet._env["TEST_GATEWAY"] = gateway.url
+        fleet.watcher()
+        store = SyncStore(fleet.redis.store_url)
+        fleet.worker(concurrency=4)
+
+        task = send(gateway, agent, "hello")
+
+        assert (tmp_path / "killed").exists()
+        assert text_of(task) == "|hello"
+        assert task["metadata"]["a2a_celery/attempt"] == 2
+        family = store.run(read_family(Keys("a2a"), None, task["id"]))
+        assert family is not None
+        assert len(family.children) == 1
+        store.close()

@@ -1,4 +1,5 @@
-"""Tasks that an agent starts on a server without this package are cancelled with it, on every pool and broker."""
+"""Tasks that an agent starts on a server without this package are cancelled with the agent's task, on every pool and
+broker."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.support.waiting import eventually_async
 pytestmark = pytest.mark.every_cell
 
 DELEGATING = ("streams", "submits-in-a-thread", "submits-in-a-task", "publishes-a-chain")
-"""Agents of the support module, which is not imported here because it registers them in a shared app."""
+"""Agents of the support module. It is not imported, because the import would register the agents in a shared app."""
 
 POOLS = ("prefork", "threads", "solo", "asyncio")
 """Pools on which plain functions and steps can use asyncio. All greenlets of gevent share one thread."""
@@ -28,7 +29,7 @@ def system(
     folder, app = tmp_path_factory.mktemp(request.param), "tests.support.delegating_agents"
     with running_system(folder, request.param, broker, app=app) as system:
         system.fleet.watcher()
-        if request.param == "solo":  # which executes an agent or a step of it, but not both
+        if request.param == "solo":  # one solo worker cannot execute an agent and its step at the same time
             system.fleet.worker(pool="solo")
         yield system
 
@@ -41,7 +42,7 @@ async def elsewhere() -> AsyncIterator[tuple[Steps, str]]:
 
 
 def has_polled(system: SystemUnderTest, root_id: str) -> bool:
-    """Return True if a step of the canvas with this root has sent its message and waits for its next poll."""
+    """Return True if a step of the canvas that `root_id` started has sent its message and waits for its next poll."""
     steps = [event["uuid"] for event in system.events.whole if event.get("root_id") == root_id != event["uuid"]]
     return any("retried" in system.events.of[step] for step in steps)
 
@@ -52,13 +53,13 @@ async def test_a_remote_task_is_cancelled_with_its_agent(
     system: SystemUnderTest, elsewhere: tuple[Steps, str], agent: str, how: str
 ) -> None:
     if how == "operator" and system.pool == "prefork" and agent == "submits-in-a-task":
-        return  # Celery ends the process of a plain task
+        return  # Celery terminates the process of a plain task
     executor, url = elsewhere
     task_id = await asyncio.to_thread(system.send, agent, url)
 
     async def has_begun() -> bool:
         if agent == "publishes-a-chain" and not has_polled(system, f"{task_id}.1"):
-            return False  # a process that is killed before has not recorded which task it has started
+            return False  # a process that is killed earlier has not recorded the task that it has started
         return bool(executor.begun) and system.is_in(task_id, "WORKING")
 
     await eventually_async(has_begun, what="the remote task begins")

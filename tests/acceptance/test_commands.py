@@ -1,4 +1,4 @@
-"""``a2a send | get | tail | cancel | list`` against a real gateway and worker, for people and for scripts."""
+"""``a2a send | get | tail | cancel | list`` against a real gateway and worker, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -22,13 +23,13 @@ from tests.support.waiting import eventually
 
 @dataclass
 class Commands:
-    """The commands as a person types them, on a fleet."""
+    """Runner of commands against a fleet's gateway."""
 
     fleet: Fleet
     url: str
 
     def __call__(self, *arguments: str, code: int = 0) -> Result:
-        """Runs one in this process: it starts in no time."""
+        """Run ``a2a <arguments>`` in this process, because that is fast, and require the exit code."""
         result = CliRunner().invoke(a2a, [*arguments, "--url", self.url], obj=SimpleNamespace(app=app))
         assert result.exit_code == code, result.output
         return result
@@ -38,7 +39,7 @@ class Commands:
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
     def accepted(self, agent: str, text: str) -> str:
-        """Return the id of a task that may still run."""
+        """Send a message without waiting for the end of its task. Return the task's id."""
         (event,) = self.lines("send", agent, text, "--return-immediately")
         return str(event["task"]["id"])
 
@@ -116,6 +117,17 @@ class TestSend:
         assert "\x1b" not in shown
         assert "artifact response: one\N{REPLACEMENT CHARACTER}[2J\n  two\n" in shown
 
+    def test_files_are_saved_at_the_end(self, commands: Commands, tmp_path: Path) -> None:
+        for number, how in enumerate(([], ["--no-stream"])):
+            commands("send", "files", "hello", *how, "--save", str(tmp_path / str(number)))
+
+        assert {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.txt")} == {
+            "0/report.txt": b"hello",
+            "1/report.txt": b"hello",
+        }
+        refused = commands("send", "echo", "hello", "--return-immediately", "--save", str(tmp_path), code=2)
+        assert "--save needs the end of the task" in refused.stderr
+
     @pytest.mark.parametrize("agent", ["fail", "refuse"])
     def test_a_task_that_fails_is_an_answer_too(self, commands: Commands, agent: str) -> None:
         assert re.search("^(FAILED|REJECTED): ", commands("send", agent, "hello").stdout, re.MULTILINE)
@@ -168,7 +180,7 @@ class TestOneTask:
 
 @pytest.fixture(scope="module")
 def context(commands: Commands) -> str:
-    """Return a context with a task of echo, then one of full, then one of ask that waits."""
+    """Context with three tasks in this order: of echo, of full, and of ask, which waits for an answer."""
     name = f"list-{uuid4()}"
     for agent in ("echo", "full", "ask"):
         commands("send", agent, "hello", "--context", name)

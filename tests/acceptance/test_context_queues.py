@@ -1,4 +1,4 @@
-"""Serialized runs of a context on several workers that are killed, on both brokers."""
+"""Serialized runs of a context on several workers, some of which are killed, on both brokers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CONTEXTS, TASKS = 5, 10
 
 
 def first_begins(context: Context) -> list[str]:
-    """Return the messages in the order in which their first runs began. Fail if two runs were active at once."""
+    """Return the messages in the order in which their first runs began. Fail if two runs were active at the same
+    time."""
     order: list[str] = []
     at_work: tuple[str, int] | None = None
     for line in context.notes:

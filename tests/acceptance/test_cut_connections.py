@@ -1,4 +1,4 @@
-"""A worker whose connection to RabbitMQ breaks in the middle of its work consumes again afterwards, on every pool."""
+"""A worker whose connection to RabbitMQ breaks while it works consumes messages again afterwards, on every pool."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_busy_worker_consumes_again_when_it_was_cut_off(tmp_path: Path, 
 
 
 async def begin(fleet: ChaosFleet) -> str:
-    """Send a message that keeps a worker busy for a moment, and return its task's id."""
+    """Send a message that keeps a worker busy for a moment. Return the task's id."""
     body = message_json(Order(pause=0.3).to_text()) | {"configuration": {"returnImmediately": True}}
     async with httpx.AsyncClient() as http:
         (gateway,) = fleet.slots_of("gateway")

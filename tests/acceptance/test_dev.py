@@ -1,4 +1,4 @@
-"""``a2a dev`` and ``a2a-celery demo``: a command starts a fleet, and every way to end it stops all processes."""
+"""``a2a dev`` and ``a2a-celery demo``: one command starts a fleet, and all processes stop however the command ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import monotonic
 
@@ -19,128 +19,34 @@ import httpx
 import psutil
 import pytest
 import redis
+import yaml
+from click.testing import CliRunner
 
+from a2a_celery import __version__
 from a2a_celery.cli.dev.embedded_redis import STOP_TIMEOUT, EmbeddedRedis
 from a2a_celery.cli.dev.environment import with_redis
 from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE
+from a2a_celery.cli.main import main
 from tests.support import ROOT
 from tests.support.agents import app as agents_app
+from tests.support.dev import STOP, STOP_MARGIN, Dev, busy
 from tests.support.fleet import free_port
 from tests.support.receiver import receiver
 from tests.support.terminal import Terminal, terminal
 from tests.support.waiting import eventually
 
 START = 60.0
-"""Seconds until all processes run, on a loaded machine."""
-
-STOP = 5.0
-"""Seconds within which everything must have stopped, as documented …"""
-
-STOP_MARGIN = 10.0
-"""… and a margin for a loaded machine. Agents here would work for a minute."""
+"""Seconds within which all processes must run, even on a loaded machine."""
 
 BIN = Path(sys.executable).parent
 DEMO = [str(BIN / "a2a-celery"), "demo"]
 DEV = [sys.executable, "-m", "celery", "-A", "tests.support.agents", "a2a", "dev"]
-
-
-class Dev:
-    """Supervisor under test, with all processes that it started."""
-
-    def __init__(self, command: list[str], folder: Path, log: Path, **env: str) -> None:
-        self.log = log
-        self._known: dict[int, psutil.Process] = {}
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))}
-        with log.open("wb") as output:
-            self.popen = subprocess.Popen(
-                command, cwd=folder, env={**clean, **env}, stdout=output, stderr=output, start_new_session=True
-            )
-
-    @property
-    def url(self) -> str:
-        """Return the gateway's address."""
-        found = re.search(r"^# Ready: \d+ agents? at (\S+)", self.output(), re.MULTILINE)
-        assert found, self.output()
-        return found[1]
-
-    @property
-    def home(self) -> Path:
-        """Return the folder of the embedded Redis."""
-        found = re.search(r"embedded Redis at unix://(\S+)/redis.sock", self.output())
-        assert found, self.output()
-        return Path(found[1])
-
-    @property
-    def block(self) -> str:
-        """Return the suggested commands."""
-        found = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
-        assert found, self.output()
-        return found[0]
-
-    def command(self, step: int) -> str:
-        """Return the command of a step of the tour."""
-        found = re.search(rf"^# {step}\. .*?\n(.*?)\n#", self.block, re.MULTILINE | re.DOTALL)
-        assert found, self.block
-        return found[1]
-
-    def output(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def wait_until_ready(self) -> Dev:
-        def ready() -> bool:
-            assert self.popen.poll() is None, self.output()
-            return "# Ctrl-C stops everything" in self.output()
-
-        eventually(ready, what="it says what to try")
-        self.processes()
-        return self
-
-    def processes(self) -> list[psutil.Process]:
-        """Return every process that it has started so far, with their children, including ended ones."""
-        with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self.popen.pid).children(recursive=True):
-                self._known[process.pid] = process
-        return list(self._known.values())
-
-    def child(self, *words: str) -> psutil.Process:
-        """Return its direct child with these words in its command line."""
-        for process in psutil.Process(self.popen.pid).children():
-            if set(words) <= set(" ".join(process.cmdline()).split()):
-                return process
-        raise AssertionError(f"no child {words}: {self.output()}")
-
-    def end(self) -> None:
-        """End it, and kill what a failed test left of it."""
-        self.processes()
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.terminate()
-            self.popen.wait(2 * STOP)
-        self.popen.kill()
-        for process in self._known.values():
-            with suppress(psutil.NoSuchProcess):  # psutil distinguishes a process from a later one with its id
-                process.kill()
-        self.popen.wait(10)
-
-    def require_stopped(self, since: float) -> None:
-        """Require that nothing of it is left `STOP` seconds after `since`, with a margin for a loaded machine."""
-        left = max(0.0, STOP + STOP_MARGIN - (monotonic() - since))
-        eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
-        eventually(lambda: not self.home.exists(), what="its folder is gone")
-
-    def _alive(self) -> list[str]:
-        return [" ".join(p.cmdline()) for p in self._known.values() if _alive(p)]
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+KEY = "a-key-for-the-tests-of-32-characters-and-more"
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """Run a demo without a Redis on PATH and without settings, in a folder with a separate `workers`."""
+    """Demo without a Redis server on PATH and without settings, in a folder that contains another module `workers`."""
     folder = tmp_path_factory.mktemp("demo")
     (folder / "workers.py").write_text("raise RuntimeError('not these workers')")
     dev = Dev([*DEMO, "--port", "0", "--concurrency", "2"], folder, folder / "demo.log", PATH=str(folder))
@@ -152,7 +58,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def devs(tmp_path: Path) -> Iterator[list[Dev]]:
-    """Collect the supervisors that the test starts."""
+    """List for the supervisors that the test starts. They are stopped after the test."""
     started: list[Dev] = []
     yield started
     for dev in started:
@@ -160,7 +66,7 @@ def devs(tmp_path: Path) -> Iterator[list[Dev]]:
 
 
 def typed(command: str) -> AbstractContextManager[Terminal]:
-    """Type a call of the tour on a terminal."""
+    """Run a suggested ``a2a-celery`` command on a terminal."""
     return terminal("from a2a_celery.cli.main import main; main()", *shlex.split(command)[1:])
 
 
@@ -171,7 +77,7 @@ def run(command: str | list[str], **options: object) -> subprocess.CompletedProc
         shell=isinstance(command, str),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         **options,  # type: ignore[call-overload]
     )
@@ -179,26 +85,9 @@ def run(command: str | list[str], **options: object) -> subprocess.CompletedProc
     return done
 
 
-def busy(dev: Dev, agent: str, text: str) -> None:
-    """Wait until a run of the agent works."""
-    message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": text}]}
-    task = httpx.post(
-        f"{dev.url}/agents/{agent}/message:send",
-        headers={"A2A-Version": "1.0"},
-        json={"message": message, "configuration": {"returnImmediately": True}},
-        timeout=20,
-    ).json()["task"]
-
-    def works() -> bool:
-        found = httpx.get(f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=20)
-        return bool(found.json()["status"]["state"] == "TASK_STATE_WORKING")
-
-    eventually(works, what="the agent works")
-
-
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """Run the sample agents with ``a2a dev``."""
+    """``a2a dev`` with the sample agents."""
     command = [sys.executable, "-m", "celery", "-A", "workers.app", "a2a", "dev", "--port", "0", "--concurrency", "2"]
     dev = Dev(command, ROOT, tmp_path_factory.mktemp("dev") / "dev.log")
     try:
@@ -208,7 +97,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 
 MAX_LINES = 20
-"""Number of lines that the demo may print until it is ready, with its tour."""
+"""Maximum number of lines that the demo prints until it is ready, including the suggested commands."""
 
 
 def restarted(demo: Dev, component: str, times: int) -> None:
@@ -250,7 +139,7 @@ class TestDemo:
             run(kill)
 
             assert screen.ends() == 0
-        assert screen.screen.count("Once") > 3  # three in 60 words, and more from the attempt that was lost
+        assert screen.screen.count("Once") > 3  # three in 60 words, and at least one from the lost attempt
         assert "COMPLETED" in screen.screen
         restarted(demo, "worker", 1)
 
@@ -282,15 +171,74 @@ class TestDemo:
         restarted(demo, "gateway", gateways + 1)
 
     def test_each_output_line_starts_with_the_name_of_its_process(self, demo: Dev) -> None:
-        # a line of the block has no prefix, and nothing is coloured where there is no terminal
+        # lines of the block have no prefix, and without a terminal the output has no colours
         rest = demo.output().replace(demo.block, "")
         assert all(re.match(r"(dev|worker|watcher|gateway) +\| |$", line) for line in rest.splitlines())
         assert "/health/ready" not in rest
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a project that ``a2a-celery init`` has created."""
+    folder = tmp_path_factory.mktemp("new")
+    run([str(BIN / "a2a-celery"), "init", "tea-shop"], cwd=folder)
+    return folder / "tea-shop"
+
+
+class TestNewProject:
+    def test_its_own_test_passes(self, project: Path) -> None:
+        assert "1 passed" in run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider"], cwd=project).stdout
+
+    def test_ruff_finds_nothing(self, project: Path) -> None:
+        run([str(BIN / "ruff"), "check", "--no-cache", "."], cwd=project)
+        run([str(BIN / "ruff"), "format", "--no-cache", "--check", "."], cwd=project)
+
+    def test_its_agent_answers_under_a2a_dev(self, project: Path, devs: list[Dev]) -> None:
+        command = [sys.executable, "-m", "celery", "-A", "tea_shop", "a2a", "dev", "--port", "0", "--concurrency", "1"]
+        dev = Dev(command, project, project.parent / "dev.log")
+        devs.append(dev)
+        dev.wait_until_ready()
+
+        answered = run([str(BIN / "a2a-celery"), "call", dev.url, "Hi"], cwd=project, input="Ada\n").stdout
+
+        assert "artifact response: Hello, Ada from London!\nCOMPLETED\n" in answered
+
+    def test_its_files_name_the_module_and_the_release(self, project: Path) -> None:
+        written = [path for path in project.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        files = {str(path.relative_to(project)): path.read_text() for path in written}
+        compose = yaml.safe_load(files["compose.yaml"])
+
+        assert {".github/workflows/ci.yml", ".gitignore", "Dockerfile", "README.md", "tea_shop.py"} <= set(files)
+        assert [name for name, text in files.items() if "{{module" in text or "{{version" in text] == []
+        assert files["requirements.txt"] == f"a2a-celery[fast]>={__version__}\n"
+        assert "ENV APP=tea_shop " in files["Dockerfile"]
+        assert set(compose["services"]) == {"redis", "gateway", "worker", "watcher"}
+        assert yaml.safe_load(files[".github/workflows/ci.yml"])["jobs"]["test"]["steps"][-1] == {"run": "pytest"}
+
+    @pytest.mark.parametrize(
+        ("name", "error"),
+        [
+            ("taken", "taken is not empty"),
+            ("celery", "'celery' is the name of an installed Python module"),
+            ("json", "'json' is the name of an installed Python module"),
+            ("1a", "'1a' is not a name for a Python module"),
+            ("class", "'class' is not a name for a Python module"),
+        ],
+    )
+    def test_a_folder_that_cannot_be_a_project_stays_unchanged(self, name: str, error: str, tmp_path: Path) -> None:
+        (tmp_path / "taken").mkdir()
+        (tmp_path / "taken" / "mine.txt").write_text("mine")
+
+        result = CliRunner().invoke(main, ["init", str(tmp_path / name)])
+
+        assert result.exit_code in (1, 2)
+        assert error in result.output
+        assert [path.name for path in tmp_path.rglob("*")] == ["taken", "mine.txt"]
+
+
 def killing(command: str) -> tuple[str, str]:
-    """Return the command that kills a process, without its delay, and the call of a step of the tour."""
-    found = re.fullmatch(r"\(sleep \d+; (kill .*)\) & (.*)", command)
+    """Split a suggested command into the command that kills a process, without its condition, and the call."""
+    found = re.fullmatch(r"rm -f \S+; \(until .*; done; (kill .*)\) & (.*) \| tee \S+", command)
     assert found, command
     return found[1], found[2]
 
@@ -324,19 +272,10 @@ class TestDevOfTheSampleAgents:
         assert "artifact_update fleet" in output
 
     def test_the_whole_block_is_valid_for_a_shell(self, dev: Dev) -> None:
-        # in the folder of the agents, as its reader is
+        # in the folder of the agents, like a user
         output = run(["bash", "-e"], input=dev.block, cwd=ROOT).stdout
 
-        assert output.rstrip().endswith("COMPLETED")  # the last of them is a2a send
-
-
-def test_verbose_shows_the_start_of_each_process(devs: list[Dev], tmp_path: Path) -> None:
-    command = [*DEV, "--port", "0", "--pool", "solo", "--verbose"]
-    devs.append(dev := Dev(command, ROOT, tmp_path / "log").wait_until_ready())
-
-    before = dev.output().replace(dev.block, "")
-    for text in (r"worker +\| .* ready\.$", r"watcher +\| .*watcher started", r"gateway +\| .*Uvicorn running on"):
-        assert re.search(f"^{text}", before, re.MULTILINE), text
+        assert output.rstrip().endswith("COMPLETED")  # the last command is a2a send
 
 
 @pytest.mark.parametrize(("number", "pool"), [(signal.SIGINT, "prefork"), (signal.SIGTERM, "threads")])
@@ -402,12 +341,16 @@ def test_a_worker_that_can_not_start_ends_everything(devs: list[Dev], tmp_path: 
 def test_with_a_redis_of_ones_own_that_is_store_and_broker_and_stays(
     redis_server: EmbeddedRedis, devs: list[Dev], tmp_path: Path
 ) -> None:
-    options = ["--port", "0", "--pool", "solo", "--redis-url", f"{redis_server.store_url}?db=3"]
-    devs.append(dev := Dev([*DEV, *options], ROOT, tmp_path / "log").wait_until_ready())
+    options = ["--port", "0", "--pool", "solo", "--verbose", "--redis-url", f"{redis_server.store_url}?db=3"]
+    devs.append(dev := Dev([*DEV, *options], ROOT, tmp_path / "log", A2A_SECRET_KEY=KEY).wait_until_ready())
 
     assert "embedded Redis" not in dev.output()
+    before = dev.output().replace(dev.block, "")
+    for text in (r"worker +\| .* ready\.$", r"watcher +\| .*watcher started", r"gateway +\| .*Uvicorn running on"):
+        assert re.search(f"^{text}", before, re.MULTILINE), f"--verbose shows {text}"
+    assert has_webhooks(dev), "it has a key for them"
     with redis.Redis.from_url(redis_server.store_url, db=3) as client:
-        assert client.exists("_kombu.binding.celery.pidbox")  # the worker's, and so the broker's
+        assert client.exists("_kombu.binding.celery.pidbox")  # a key of the worker, so this is the broker
         dev.popen.terminate()
         assert dev.popen.wait(STOP + STOP_MARGIN) == 0
         assert client.ping()
@@ -429,24 +372,24 @@ def test_a_webhook_on_this_machine_receives_events(demo: Dev) -> None:
             return any(b"TASK_STATE_COMPLETED" in got.body for got in hooks.received())
 
         eventually(ended, what="the webhook hears of the end")
-        assert httpx.get(f"{demo.url}/.well-known/agent-card.json", timeout=20).json()["capabilities"][
-            "pushNotifications"
-        ]
+        assert has_webhooks(demo)
 
 
-@pytest.mark.parametrize("key", ["", "a-key-for-the-tests-of-32-characters-and-more"])
-def test_a_store_that_stays_has_webhooks_if_there_is_a_key_for_them(key: str, devs: list[Dev], tmp_path: Path) -> None:
+def test_a_store_that_stays_has_no_webhooks_without_a_key_for_them(devs: list[Dev], tmp_path: Path) -> None:
     options = ["--port", "0", "--pool", "solo", "--data", str(tmp_path / "data")]
-    env = {"A2A_SECRET_KEY": key} if key else {}
-    devs.append(dev := Dev([*DEV, *options], ROOT, tmp_path / "log", **env).wait_until_ready())
+    devs.append(dev := Dev([*DEV, *options], ROOT, tmp_path / "log").wait_until_ready())
 
+    assert not has_webhooks(dev)
+
+
+def has_webhooks(dev: Dev) -> bool:
+    """Return whether the card offers webhooks."""
     card = httpx.get(f"{dev.url}/.well-known/agent-card.json", timeout=20).json()
-
-    assert card["capabilities"].get("pushNotifications", False) is bool(key)
+    return bool(card["capabilities"].get("pushNotifications", False))
 
 
 class TestThatItCanNotStart:
-    """A failed start is one error line with exit code 1, or 2 for wrong usage, and starts nothing."""
+    """A failed start prints one error line, exits with 1, or with 2 for wrong usage, and leaves no process running."""
 
     def refused(self, *options: str, command: list[str] = DEV, folder: Path = ROOT, **env: str) -> str:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))} | env

@@ -24,7 +24,7 @@ ORDER = (
 
 
 def doctor(fleet: Fleet, *arguments: str, **env: str) -> tuple[int, str]:
-    """Return its exit code and its output."""
+    """Run ``a2a doctor``. Return the exit code and the output."""
     done = fleet.command("a2a", "doctor", *arguments, **env)
     assert "Traceback" not in done.stdout + done.stderr
     return done.returncode, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""``a2a drain`` on RabbitMQ, where a worker keeps its prefetched messages until it returns them: they run elsewhere."""
+"""``a2a drain`` on RabbitMQ: the worker returns its prefetched messages to the broker, and another worker executes
+them."""
 
 from __future__ import annotations
 

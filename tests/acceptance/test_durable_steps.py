@@ -25,7 +25,7 @@ LARGE_RESULT = sha256(b"".join(bytes([n]) * LARGE for n in range(STEPS))).hexdig
 
 @contextmanager
 def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch, **more: str) -> Iterator[Fleet]:
-    """A fleet with short leases whose agents write to `folder`."""
+    """Run a fleet with short leases whose agents write to `folder`."""
     monkeypatch.setattr(durable_agents, "FOLDER", folder)
     env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(folder), **more}
     with running_fleet(folder, broker, app="tests.support.durable_agents", **env) as fleet:
@@ -33,7 +33,7 @@ def fleet_on(folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch, **more:
 
 
 def reached(folder: Path, place: str) -> None:
-    """Wait until an agent stops at a place."""
+    """Wait until an agent hangs at a place."""
     eventually((folder / place).exists, what=f"the agent is at {place}")
 
 
@@ -44,7 +44,7 @@ def text_of(task: dict[str, Any]) -> str:
 
 
 def require_ended(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
-    """Wait for the end of a task, and require its result."""
+    """Wait for the end of a task, and require that it is COMPLETED with the result `text`."""
     eventually(lambda: state(read(gateway, agent, task)) not in ("SUBMITTED", "WORKING"), what=f"{agent} ends")
     ended = read(gateway, agent, task)
     assert state(ended) == "COMPLETED", ended
@@ -73,7 +73,7 @@ def test_steps_on_workers_that_are_killed_between_every_two(
 
 
 @pytest.mark.merge
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
 def test_steps_of_a_worker_that_shuts_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
     with fleet_on(tmp_path, "redis", monkeypatch) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
@@ -107,7 +107,7 @@ def test_steps_of_a_task_that_is_requeued(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def large_files(blobs: Path) -> list[Path]:
-    """Return the files of all large results, which are in one folder for each journal."""
+    """Return the files of all large results. Each journal has one folder."""
     return [path for path in blobs.rglob("journal-*/*") if path.stat().st_size == LARGE]
 
 

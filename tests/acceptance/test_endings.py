@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 NOWHERE = "redis://127.0.0.1:1/0"
-"""A result backend that does not answer."""
+"""URL of a result backend that is not available."""
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -66,7 +66,7 @@ ENDS: list[tuple[str, str, list[str], str | None, str]] = [
 
 
 FORCED = ("ends", "sync-ends", "exits-when-loaded", "limited", "idle", "framework")
-"""Agents whose end depends on the pool: by force, by a limit, or by an exception that ends a process."""
+"""Agents that end in a way that depends on the pool: by force, by a limit, or by an exception that ends a process."""
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_worker_that_does_not_know_the_agent(system: SystemUnderTest) -> None:
 @pytest.mark.every_cell
 @pytest.mark.parametrize("copy", ["expired", "revoked"])
 def test_the_end_of_a_copy_is_not_the_end_of_the_run(system: SystemUnderTest, tmp_path: Path, copy: str) -> None:
-    if system.pool == "solo":  # would not look at the copy before the run is over
+    if system.pool == "solo":  # a solo worker fetches the copy only after the run has ended
         return
     may_end = tmp_path / "may-end"
     task_id = system.send("until", str(may_end))
@@ -149,7 +149,7 @@ def test_the_end_of_a_copy_is_not_the_end_of_the_run(system: SystemUnderTest, tm
 @pytest.mark.every_cell
 @pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
 def test_a_lost_child_process_fails_its_run(system: SystemUnderTest, how: str) -> None:
-    if system.pool != "prefork":  # the whole worker is lost, which a watcher detects
+    if system.pool != "prefork":  # the whole worker is lost, and a watcher ends the run
         return
     task_id = system.send("ends", how)
 
@@ -167,7 +167,7 @@ def test_terminated_while_it_runs(system: SystemUnderTest) -> None:
     system.celery.control.revoke(f"{task_id}.1", terminate=True)
 
     task = system.ended("silent", task_id)
-    if system.pool == "solo":  # reads no broadcast while it runs a task: a watcher does, see test_revokes.py
+    if system.pool == "solo":  # a busy solo worker reads no broadcast, but a watcher does: see test_revokes.py
         assert system.log(task_id) == [*WORKED, "artifact", "COMPLETED"]
     else:
         assert text_of(task) == CANCELED_BY_OPERATOR

@@ -1,6 +1,6 @@
-"""Every error of the specification, provoked in every binding: none is missing here, or its test fails.
+"""Every error of the specification, provoked over every binding. A test fails if an error is missing in this module.
 
-Source: A2A specification 3.3.2 (what each means), 5.4, 9.5, 10.6 and 11.6 (how each is said); ``CODES`` has the table.
+Source: A2A specification 3.3.2 (meaning of the errors), 5.4, 9.5, 10.6 and 11.6 (encoding). ``CODES`` is the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
 
 @dataclass(frozen=True)
 class Provocation:
-    """A request that ends with the error; "ENDED" in its parameters is the id of a task that has ended."""
+    """Request that causes an error. "ENDED" in its parameters stands for the id of an ended task."""
 
     reason: str
     method: str
@@ -33,7 +33,7 @@ class Provocation:
     agent: str = "echo"
     headers: dict[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
-    """What the details tell the client: keys of the ErrorInfo's metadata, or the fields that are wrong."""
+    """Names in the details of the error: keys of the ErrorInfo's metadata, or the invalid fields."""
 
 
 PNG = [{"raw": "AAAA", "mediaType": "image/png"}]
@@ -66,11 +66,11 @@ PROVOKED: dict[type[A2AError], Provocation] = {
 }
 
 OF_A_BINDING = {errors.InvalidRequestError, errors.MethodNotFoundError, errors.JSONParseError}
-"""What is wrong before it is a request of the protocol; each binding has its own ways, see the tests below."""
+"""Errors of requests that are not valid in their binding. The tests below cause them for each binding."""
 
 NEVER_RETURNED = {errors.InvalidAgentResponseError}
-"""An agent runs in a worker, behind the task that its client has got already: what it answers in a form that nobody can
-be sent ends that task as FAILED. No request of ours ends with this error; its mapping is tested all the same."""
+"""Errors that gateways never return. An agent runs in a worker, and its client has already received the task, so an
+invalid response of the agent ends the task as FAILED. Other tests check the mapping of the error."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def ended(served: Served) -> str:
 
 
 def test_no_error_is_missing_here() -> None:
-    known = set(PROVOKED) | OF_A_BINDING | NEVER_RETURNED | set(EXTRA_RPC_CODES)  # those: test_authentication.py
+    known = set(PROVOKED) | OF_A_BINDING | NEVER_RETURNED | set(EXTRA_RPC_CODES)  # extra: test_authentication.py
     assert known == set(JSON_RPC_ERROR_CODE_MAP)
     by_reason = {one.reason: JSON_RPC_ERROR_CODE_MAP[error] for error, one in PROVOKED.items()}
     assert {reason: CODES[reason][0] for reason in by_reason} == by_reason
@@ -101,7 +101,7 @@ async def test_each_error_conforms_to_the_specification(
     one = PROVOKED[error]
     params = {name: ended if value == "ENDED" else value for name, value in one.params.items()}
 
-    # fault() holds the answer against CODES: code, status and typed details
+    # fault() compares code, status and typed details of the response with CODES
     found = await fault(served.gateway, binding, one.method, params, agent=one.agent, **one.headers)
 
     assert found.reason == one.reason
@@ -135,7 +135,7 @@ def post(served: Served, path: str, content: str, media_type: str = "application
 
 
 def refused(served: Served, path: str, content: str, media_type: str = "application/json") -> Fault:
-    """Return the error for a raw body, on "/" over JSON-RPC."""
+    """Post a raw body and return the error, of JSON-RPC for the path "/" and of HTTP+JSON for others."""
     answer = post(served, path, content, media_type)
     return from_rpc(answer.json()) if path == "/" else from_rest(answer)
 

@@ -20,7 +20,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def ended(served: Served) -> dict[str, Any]:
-    """Return a task of "echo" that is COMPLETED."""
+    """COMPLETED task of "echo"."""
     task: dict[str, Any] = rpc(served.gateway, "SendMessage", message_json("hello"), agent="echo")["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     return task

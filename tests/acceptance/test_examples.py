@@ -1,4 +1,4 @@
-"""The projects of examples/, started by the commands of their READMEs; docs/django.md shows their code."""
+"""The projects of examples/, started with the commands in their READMEs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,29 @@ import pytest
 import yaml
 
 from tests.support import ROOT
-from tests.support.fleet import Fleet, Process, free_port
+from tests.support.fleet import Fleet, Process, free_port, running_fleet
+from tests.support.terminal import terminal
 from tests.support.waiting import LIMIT, eventually
 
 SHOP = ROOT / "examples" / "django_shop"
 README = (SHOP / "README.md").read_text(encoding="utf-8")
 DEV, CURL, SEPARATE = re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 QUEUES = ROOT / "examples" / "two_queues"
+ASSISTANT = ROOT / "examples" / "langgraph_assistant"
+ASSISTANT_README = (ASSISTANT / "README.md").read_text(encoding="utf-8")
 MESSAGES = re.findall(r"agents/(\w+)/message:send.*?-d '(.*?)'", (QUEUES / "README.md").read_text(), re.DOTALL)
 BIN = Path(sys.executable).parent
+CALL = "from a2a_celery.cli.main import main; main()"
 TEA = {"product": "tea", "quantity": 2}
 
 
-class Shop:
-    """A copy of the shop in `folder`, whose processes belong to `fleet`."""
+class Project:
+    """Copy of an example in `folder`. Its processes belong to `fleet`."""
 
-    def __init__(self, fleet: Fleet, folder: Path) -> None:
-        self.fleet, self.folder, self.port = fleet, folder / "shop", free_port()
+    def __init__(self, fleet: Fleet, example: Path, folder: Path) -> None:
+        self.fleet, self.folder, self.port = fleet, folder / example.name, free_port()
         ignored = shutil.ignore_patterns("*.sqlite3", "__pycache__")
-        shutil.copytree(SHOP, self.folder, ignore=ignored)
+        shutil.copytree(example, self.folder, ignore=ignored)
         self.env = {"PATH": f"{BIN}:/usr/bin:/bin", "PYTHONPATH": f"{self.folder}:{ROOT}", "PYTHONUNBUFFERED": "1"}
 
     @property
@@ -41,7 +46,7 @@ class Shop:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, name: str, line: str) -> Process:
-        """Run a line of the README in the folder of the shop."""
+        """Run a line of the README in the folder of the copy."""
         before, _, last = line.replace("8000", str(self.port)).rpartition("&& ")
         shell = f"cd {shlex.quote(str(self.folder))} && {before and before + '&& '}exec {last}"
         process = Process(name, ["bash", "-c", shell], self.env, self.folder.parent / f"{name}.log")
@@ -50,11 +55,11 @@ class Shop:
 
 
 @pytest.fixture
-def shop(fleet: Fleet, tmp_path: Path) -> Shop:
-    return Shop(fleet, tmp_path)
+def shop(fleet: Fleet, tmp_path: Path) -> Project:
+    return Project(fleet, SHOP, tmp_path)
 
 
-def test_one_command_starts_the_agent_of_the_shop(shop: Shop) -> None:
+def test_one_command_starts_the_agent_of_the_shop(shop: Project) -> None:
     dev = shop.start("dev", DEV.strip())
     dev.wait_for_output("# Ready")
     program, *_, body = shlex.split(CURL)
@@ -66,7 +71,7 @@ def test_one_command_starts_the_agent_of_the_shop(shop: Shop) -> None:
     assert task["artifacts"][0]["parts"][0]["data"] == {"order": 1, **TEA}
 
 
-def test_pages_and_gateway_share_a_server(shop: Shop) -> None:
+def test_pages_and_gateway_share_a_server(shop: Project) -> None:
     redis = shop.fleet.redis
     export, *commands = SEPARATE.splitlines()
     assert export.startswith("export CELERY_BROKER_URL=redis://")
@@ -87,8 +92,41 @@ def test_pages_and_gateway_share_a_server(shop: Shop) -> None:
     eventually(lambda: {"tea", "cups", "spoons"} == products(shop), what="all orders are stored")
 
 
+ONE_COMMAND, REFUND = re.findall(r"^```sh\n(.*?)\n^```", ASSISTANT_README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def assistant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    folder = tmp_path_factory.mktemp("assistant")
+    setting, _, start = ONE_COMMAND.partition(" ")
+    with running_fleet(folder) as fleet:
+        project = Project(fleet, ASSISTANT, folder)
+        project.env |= dict([setting.split("=")])
+        project.start("dev", start).wait_for_output("# Ready")
+        yield project
+
+
+@pytest.mark.parametrize(
+    ("approved", "text"),
+    [("yes", "19.90 for order A7 was refunded. Sorry!"), ("no", "The refund of order A7 was declined. Sorry!")],
+)
+def test_a_person_decides_about_a_refund(assistant: Project, approved: str, text: str) -> None:
+    _, verb, url, message = shlex.split(REFUND)
+
+    with terminal(CALL, verb, url.replace("http://localhost:8000", assistant.url), message) as screen:
+        screen.shows("Pay this refund? (yes or no): ")
+        screen.types(f"{approved}\n")
+        screen.shows("Note to the customer")
+        screen.types("Sorry!\n")
+
+        assert screen.ends() == 0
+    assert screen.screen.endswith(f"{text}\r\nCOMPLETED\r\n")
+    assert httpx.get(f"{assistant.url}/ui/").status_code == 200
+
+
 def test_each_queue_has_its_worker(fleet: Fleet) -> None:
-    """The services of compose.yaml as processes; tests/docker/test_examples.py runs them as containers."""
+    """The test runs the services of compose.yaml as processes. tests/docker/test_examples.py runs them as
+    containers."""
     services = yaml.safe_load((QUEUES / "compose.yaml").read_text(encoding="utf-8"))["services"]
     port = free_port()
     environment = fleet.environment | services["gateway"]["environment"] | {"PYTHONPATH": f"{QUEUES}:{ROOT}"}
@@ -117,13 +155,13 @@ def serves(url: str, path: str = "/health/live") -> bool:
 
 
 def requested(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the task of a message."""
+    """Post a SendMessage request and return the task."""
     response = httpx.post(url, json=body, headers={"A2A-Version": "1.0"}, timeout=LIMIT)
     assert response.status_code == 200, response.text
     task: dict[str, Any] = response.json()["task"]
     return task
 
 
-def products(shop: Shop) -> set[str]:
+def products(shop: Project) -> set[str]:
     """Return the products of the stored orders."""
     return {order["product"] for order in httpx.get(f"{shop.url}/orders/", timeout=LIMIT).json()["orders"]}

@@ -1,4 +1,4 @@
-"""A run's execution as operators and clients see it: Celery's events, ``a2a get --execution``, metadata of a status."""
+"""The execution of a run for operators and clients: Celery events, ``a2a get --execution``, metadata of the status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "secret words"
 
 
 def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
-    """Send a message, to a task if one is named, and return the task at once."""
+    """Send a message, to the task `task_id` if it is not "". Return the task without waiting for the turn."""
     body = {**message_json(SECRET), "configuration": {"returnImmediately": True}}
     if task_id:
         body["message"]["taskId"] = task_id
@@ -38,7 +38,7 @@ def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
 
 
 class Watched:
-    """Fleet of agents that record steps, with a listener to its Celery events."""
+    """Fleet of agents that record steps, and the Celery events of the fleet."""
 
     def __init__(self, fleet: Fleet, events: CeleryEvents) -> None:
         self.fleet, self.events = fleet, events
@@ -47,14 +47,14 @@ class Watched:
         self.store = SyncStore(fleet.redis.store_url)
 
     def work(self, pool: str, *options: str) -> None:
-        """Start a worker."""
+        """Start a worker with the pool and additional options."""
         number = len(self.fleet.processes)
         arguments = ("worker", "-n", f"w{number}-{self.fleet.queue}@%h", "-P", pool, "-c", "2", "-l", "INFO", *options)
         self.worker = self.fleet.start(f"worker-{number}", *arguments, A2A_LEASE_TTL="2")
         self.worker.wait_for_output(" ready.")
 
     def celery_events(self, task_id: str) -> list[str]:
-        """Return Celery's events of the task's executions."""
+        """Return the Celery events about the execution of the task, as text."""
         celery_events = [event for event in self.events.whole if event["type"] == "a2a-execution"]
         return [
             " ".join([e["to_state"], *[e[name] for name in ("model", "tool", "reason") if name in e]])
@@ -63,26 +63,26 @@ class Watched:
         ]
 
     def ended(self, agent: str, *states: str, task_id: str = "") -> str:
-        """Send a message to `agent` and return its task's id when the task is in one of `states`."""
+        """Send a message to `agent`, and wait until the task is in one of `states`. Return the task's id."""
         task = send_to(self.gateway, agent, task_id)
         eventually(lambda: state(read(self.gateway, agent, task)) in states, what=f"{agent}: {states}")
         return str(task["id"])
 
     def stored_steps(self, task_id: str) -> list[str]:
-        """Return the stored steps."""
+        """Return the stored steps of the task, as text."""
         found = self.store.run(read_steps(Keys("a2a"), task_id))
         assert found is not None
         return [" ".join([s.transition.after, *map(str, s.transition.detail.values())]) for s in found.steps]
 
     def get(self, task_id: str, *options: str) -> Result:
-        """``a2a get --execution``, as an operator calls it, in this process."""
+        """Run ``a2a get --execution`` in this process, with an operator's app."""
         app = Celery(broker="memory://", set_as_current=False)
         app.conf.a2a_store_url = self.fleet.redis.store_url
         A2A(app).add_agent(card("echo"), "no:code", name="echo")
         return CliRunner().invoke(a2a, ["get", task_id, "--execution", *options], obj=SimpleNamespace(app=app))
 
     def shown(self, task_id: str) -> list[dict[str, Any]]:
-        """Return the JSON output of the command."""
+        """Return the JSON output of ``a2a get --execution``."""
         done = self.get(task_id, "--json")
         assert done.exit_code == 0, done.output
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -102,13 +102,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
 def observed(request: pytest.FixtureRequest, watched: Watched) -> Iterator[Watched]:
-    """Run a worker that sends events."""
+    """Fleet with a worker that sends events."""
     watched.work(request.param, "-E")
     yield watched
     watched.worker.kill()
 
 
-# First of all: another worker would take its task.
+# This test must come first, because other workers could execute its task.
 def test_a_history_outlives_its_worker_and_is_stored_without_celery_events(watched: Watched) -> None:
     watched.work("prefork")
     task = send(watched.gateway, "waits", returnImmediately=True)

@@ -1,6 +1,6 @@
 """Failover under load: the primary behind Sentinels is killed while clients send messages.
 
-Nothing hangs, and each accepted task ends, or is one that the page on guarantees says may be lost.
+No request hangs. Each accepted task ends, except those that may be lost according to docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEASE = {"A2A_LEASE_TTL": "4", "A2A_REDISPATCH_AFTER": "5"}
 
 @dataclass
 class Accepted:
-    """A task that a gateway accepted; `after_failover` if the new primary took it."""
+    """Accepted task. `after_failover` is true if the new primary accepted it."""
 
     url: str
     after_failover: bool
@@ -40,7 +40,7 @@ class Accepted:
 
 @dataclass
 class Load:
-    """Clients that send one message after the other, and what came of the messages."""
+    """Clients that send one message after the other, and the accepted tasks."""
 
     gateways: list[Gateway]
     http: httpx.AsyncClient
@@ -57,14 +57,14 @@ class Load:
             await self._send(f"{gateway.url}/agents/{agent}", text, configuration)
 
     def ended(self, agent: str, *, after_failover: bool) -> int:
-        """Return how many tasks of `agent` were COMPLETED."""
+        """Return the number of COMPLETED tasks of `agent` that were accepted before or after the failover."""
         return sum(
             task.state == "COMPLETED" and task.after_failover == after_failover and f"/{agent}/" in task.url
             for task in self.accepted
         )
 
     async def find(self, task: Accepted) -> str:
-        """Return the state of a task as the store has it, or "LOST"."""
+        """Return the current state of a task, "LOST" if the task does not exist, or "" after another error."""
         response = await self.http.get(task.url)
         if response.status_code == 404:
             return "LOST"
@@ -103,7 +103,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGr
 
 @pytest.fixture(params=[OWN, SHARED, CONFIRMED, VALKEY])
 def fleet(request: pytest.FixtureRequest, group: SentinelGroup, tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet whose store is behind Sentinels."""
+    """Fleet that finds the primary of its store through Sentinels."""
     env = {"A2A_STORE_URL": group.store_url, **LEASE}
     app = "tests.support.agents"
     if request.param == CONFIRMED:
@@ -148,7 +148,7 @@ async def test_a_killed_primary_hangs_nothing_and_loses_nothing_but_its_newest_w
 
 
 async def wait_for_ends(load: Load) -> None:
-    """Return when tasks of each client have been COMPLETED in this phase of the test."""
+    """Wait until tasks of each agent have been COMPLETED in the current phase, before or after the failover."""
 
     async def has_ends() -> bool:
         ends = [load.ended(agent, after_failover=load.failed_over) for agent in ("echo", "pace")]
@@ -158,7 +158,7 @@ async def wait_for_ends(load: Load) -> None:
 
 
 async def has_ended(load: Load, task: Accepted) -> str:
-    """Return the state in which the task ended, or "LOST"."""
+    """Wait until the task has ended or is lost. Return the terminal state, or "LOST"."""
 
     async def end() -> str:
         found = await load.find(task)
@@ -168,7 +168,8 @@ async def has_ended(load: Load, task: Accepted) -> str:
 
 
 def check_operators(fleet: Fleet, gateway: Gateway, group: SentinelGroup, killed: int) -> None:
-    """Revokes reach a run, and the doctor finds nothing wrong, when the killed server is a replica."""
+    """Restart the killed server as a replica. Require that revokes reach a run and that the doctor reports no
+    problem."""
     group.restart(killed)
     eventually(lambda: group.online_replicas() == 2, what="the killed primary follows the new one")
     task = send(gateway, "silent", "600", returnImmediately=True)

@@ -1,4 +1,4 @@
-"""Families of tasks with real processes: children are recorded, shown, and cancelled with their parent."""
+"""Task families with real processes: children are recorded, shown, and cancelled with their parent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Families:
         return family
 
     def children(self, task_id: str, number: int) -> list[str]:
-        """Wait for the children of a task, and return their ids."""
+        """Wait until a task has at least `number` children. Return the ids of all children."""
 
         def all_children() -> list[str]:
             children = self.family(task_id).children
@@ -49,11 +49,11 @@ class Families:
         return eventually(all_children, what=f"{number} children")
 
     def reaches(self, task_id: str, wanted: int) -> None:
-        """Wait until a task is in a state."""
+        """Wait until a task is in the state `wanted`."""
         eventually(lambda: self.family(task_id).task.state == wanted, what=f"{task_id} reaches {wanted}")
 
     def begun(self, text: str, agent: str = "starts") -> dict[str, Any]:
-        """Send a message and return its task at once."""
+        """Send a message. Return the task without waiting for its end."""
         return send(self.gateway, agent, text, returnImmediately=True)
 
 
@@ -75,7 +75,7 @@ def worker(families: Families) -> None:
 
 
 def require_canceled_family(families: Families, parent_id: str) -> None:
-    """Require that a canceled task of `starts` has cancelled all descendants but the one that survives."""
+    """Require that the cancellation of a task of `starts` has cancelled all descendants except the survivor."""
     relay, survivor = families.children(parent_id, 2)
     [grandchild] = families.children(relay, 1)
     families.reaches(relay, CANCELED)
@@ -112,7 +112,7 @@ def test_a_parent_that_fails_cancels_its_family(families: Families, tmp_path: Pa
 
 @pytest.mark.usefixtures("worker")
 def test_a_parent_whose_worker_died_is_cancelled_with_its_family(families: Families) -> None:
-    """The memory of the worker is lost; the cancel comes from the store."""
+    """The memory of the worker is lost, so a watcher cancels the children that the store has recorded."""
     fleet = families.fleet
     queue = f"{fleet.queue}-mortal"
     fleet.queues.append(queue)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.nightly
 
 LIMITS = {"A2A_OWNER_REQUESTS_PER_SECOND": "1", "A2A_OWNER_REQUEST_BURST": "10", "A2A_OWNER_MAX_CONCURRENT_TASKS": "10"}
 FLOOD = 100
-"""Requests, at least: ten times what may come at once."""
+"""Minimum number of requests: ten times the burst that the limit allows."""
 
 
 @pytest.fixture(scope="module")

@@ -27,17 +27,18 @@ PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8").partition("
 
 @dataclass
 class Shown:
-    """System that Flower observes."""
+    """System under test, and the Flower server that observes it."""
 
     system: SystemUnderTest
     url: str
 
     def run(self, task_id: str, *states: str, number: int = 1) -> dict[str, Any]:
-        """Wait until a run in Flower's API is in one of `states`, and return it."""
+        """Wait until Flower's API shows a run in one of `states`, and return the run."""
         return self._when(f"{task_id}.{number}", lambda run: run.get("state") in states, f"Flower says {states}")
 
     def retried(self, task_id: str) -> dict[str, Any]:
-        """Wait until the first run in Flower's API was retried and its next message received, and return it."""
+        """Wait until Flower's API shows that the first run was retried and its next message received. Return the
+        run."""
         return self._when(f"{task_id}.1", lambda run: run.get("retried") and run["retries"], "Flower knows the retry")
 
     def _when(self, celery_id: str, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
@@ -51,7 +52,7 @@ class Shown:
         return shown
 
     def text(self, path: str, **query: str) -> str:
-        """A page, or what it asks for."""
+        """Return the body of a page or of an API response of Flower."""
         answer = httpx.get(f"{self.url}{path}", params=query, timeout=30)
         assert answer.status_code == 200, answer.text
         return answer.text
@@ -65,7 +66,7 @@ def command() -> list[str]:
 
 @contextmanager
 def flower(system: SystemUnderTest) -> Iterator[Shown]:
-    """Run the page's command on a free port."""
+    """Run the documented command on a free port."""
     url = f"http://127.0.0.1:{free_port()}"
     port = f"--port={url.rpartition(':')[2]}"
     system.fleet.start("flower", *command(), port, FLOWER_UNAUTHENTICATED_API="true")
@@ -85,7 +86,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 def everywhere(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[Shown]:
-    """Flower and a system on each pool and broker."""
+    """Flower and a system under test, for each pool and broker."""
     folder, quick = tmp_path_factory.mktemp(request.param), {"A2A_CANCEL_GRACE": "1", "TEST_ALONE": "1"}
     with running_system(folder, request.param, broker, **quick) as system:
         system.fleet.watcher().wait_for_output("listening for revokes")
@@ -101,7 +102,7 @@ def knows_the_worker(url: str) -> bool:
 
 
 ENDS = [
-    # agent, message, what becomes of the A2A task, what Flower says of the run
+    # agent, message, final state of the A2A task, state of the run in Flower
     ("echo", SECRET, "COMPLETED", "SUCCESS"),
     ("fail", SECRET, "FAILED", "FAILURE"),
     ("refuse", SECRET, "REJECTED", "REFUSED"),
@@ -122,7 +123,7 @@ def test_a_run_is_found_by_its_task_s_id_with_its_end(
 
     run = shown.run(task_id, flower)
 
-    if agent != "ghost":  # of what it does not know, a worker says no more than that it failed
+    if agent != "ghost":  # for an unknown task, a worker only reports the failure
         assert (run["name"], run["retries"]) == (f"a2a.{agent}", 0)
         assert (run["args"], run["kwargs"]) == (f"('{task_id}', 1)", "{}")
     if flower != "FAILURE":

@@ -1,4 +1,4 @@
-"""Model and tool calls of frameworks' agents on real workers that are killed: no finished call is repeated."""
+"""Model and tool calls of framework agents on real workers that are killed: no finished call is repeated."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
 
-@pytest.mark.every_cell
 @pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
 def test_calls_on_workers_that_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
 ) -> None:
     monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
-    # a worker that imports all frameworks under load must not lose its leases: its calls would be made again
+    # a worker that imports all frameworks under load must not lose its leases, or its calls would be repeated
     env = {"A2A_LEASE_TTL": "10", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
     with running_fleet(tmp_path, broker, app="tests.support.framework_agents", **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()

@@ -1,4 +1,4 @@
-"""Agents of other frameworks with a stand-in for a model: a question of one worker is answered on another."""
+"""Framework agents with a stand-in for the model: an agent asks on one worker and continues on another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.runs.release import read_steps
 from tests.acceptance.test_cancel import IGNORED
-from tests.support.booking_agents import BOOKING_AGENTS, WITH_SCHEMA, BookingAgent, Client
+from tests.support.booking_agents import BOOKING_AGENTS, WITH_SCHEMA, BookingAgent, Client, book_over
+from tests.support.clients import BINDINGS
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.waiting import eventually
 
@@ -18,10 +19,10 @@ SAMPLES = "workers.app"
 
 
 class Office:
-    """A fleet in which every agent has asked something on a worker that is gone now; another works."""
+    """Fleet in which every agent has asked a question on a worker that has since been stopped. Another worker runs."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.gateway: Gateway = fleet.gateway()
+        self.gateway: Gateway = fleet.gateway(grpc=True)
         first = fleet.worker(pool="prefork", concurrency=2)
         self.waiting = {agent.name: self.client(agent) for agent in BOOKING_AGENTS}
         self.asked = {name: (client.say("hello"), client.say("book a table")) for name, client in self.waiting.items()}
@@ -65,6 +66,12 @@ def test_what_was_asked_on_a_worker_that_died_is_answered_on_another(office: Off
     assert (asking[:2], asking[-1]) == (["INITIALIZING", "MODEL_CALL"], "INTERRUPTED")
     assert answering == ["INITIALIZING", "TOOL_EXECUTION book", "MODEL_CALL", "COMPLETED"]
     assert client.say("and now?") == "COMPLETED You said: hello; book a table; and now?."
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+async def test_a_question_is_answered_over_each_binding(office: Office, agent: BookingAgent, binding: str) -> None:
+    assert await book_over(office.gateway, agent, binding) == "Done: a table is booked."
 
 
 @pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
@@ -120,6 +127,14 @@ def test_conversations_side_by_side_do_not_meet(office: Office, agent: BookingAg
         received = list(threads.map(talk, names))
 
     assert [last for *_, last in received] == [f"COMPLETED You said: {n} 0; {n} 1; {n} 2." for n in names]
+
+
+@pytest.mark.parametrize("agent", BOOKING_AGENTS, ids=lambda agent: agent.name)
+def test_text_is_streamed(office: Office, agent: BookingAgent) -> None:
+    chunks = office.client(agent).stream("hello")
+
+    assert "".join(chunks).split() == ["You", "said:", "hello."]
+    assert len(chunks) == (1 if agent.name == "adk" else 3)  # ADK only streams if `streaming_mode` is set
 
 
 STRUCTURED = [agent for agent in BOOKING_AGENTS if agent.name in WITH_SCHEMA]

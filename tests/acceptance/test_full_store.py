@@ -1,4 +1,4 @@
-"""A Redis at its memory limit with real processes: runs end, and no live worker loses a run."""
+"""Real processes with a Redis server at its memory limit: runs end, and no live worker loses a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway command with several processes, which share the ports only."""
+"""A gateway command with several processes that share only the ports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet:
     async def send_and_read(number: int) -> str:
         async with httpx.AsyncClient(
             headers=HEADERS, timeout=30
-        ) as client:  # a connection each: any process may answer
+        ) as client:  # a new connection for each request, so that any process may respond
             message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": str(number)}]}
             sent = await client.post(f"{gateway.url}/agents/echo/message:send", json={"message": message})
         async with httpx.AsyncClient(headers=HEADERS, timeout=30) as client:
@@ -39,7 +39,18 @@ def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet:
     assert not left
 
 
+def test_a_gateway_logs_requests_only_if_asked(fleet: Fleet) -> None:
+    quiet, talkative = fleet.gateway(), fleet.gateway(access_log=True)
+
+    for gateway in (quiet, talkative):
+        assert httpx.get(f"{gateway.url}/nothing-here", timeout=30).status_code == 404
+
+    talkative.wait_for_output("GET /nothing-here")
+    quiet.stop()
+    assert "/nothing-here" not in quiet.output()
+
+
 def serving_processes(pid: int, url: str) -> list[psutil.Process]:
-    """The gateway's serving processes, once all three of them have come up."""
+    """Return the gateway's serving processes, or [] until all three of them serve."""
     found = [p for p in psutil.Process(pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
     return found if len(found) == 3 and httpx.get(f"{url}/health/live", timeout=30).status_code == 200 else []

@@ -1,4 +1,4 @@
-"""Long calls, too many messages and disconnected clients: resources that a gateway keeps and releases."""
+"""Resources of a gateway for long calls, too many messages and disconnected clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def body(text: str, *, data: Any = None, **more: Any) -> dict[str, Any]:
 
 
 async def send_and_leave(url: str, context: str) -> list[object]:
-    """Send a message from three clients that disconnect after three seconds, and return the results of their calls."""
+    """Send three concurrent messages that time out after three seconds. Return the results or errors of the calls."""
     async with httpx.AsyncClient(headers=HEADERS, timeout=3) as client:
         sent = [client.post(url, json=body("20", contextId=context)) for _ in range(3)]
         return list(await asyncio.gather(*sent, return_exceptions=True))

@@ -1,4 +1,4 @@
-"""Shutdown of a gateway: it completes the requests that it can, and ends in time."""
+"""Shutdown of a gateway: it completes requests where possible, and ends in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 def serving(fleet: Fleet, workers: int) -> Gateway:
-    """Start a gateway with several processes."""
+    """Start a gateway with several processes and wait until it serves."""
     gateway = fleet.gateway(workers=workers, wait=False)
 
     def alive() -> bool:
@@ -35,7 +35,7 @@ def wait_for_exit(gateway: Gateway) -> None:
 
 @asynccontextmanager
 async def asked(gateway: Gateway, agent: str, text: str) -> AsyncIterator[asyncio.Task[httpx.Response]]:
-    """Start a blocking call."""
+    """Start a blocking SendMessage request and yield the asyncio task that waits for the response."""
     async with asyncio.TaskGroup() as group:
         body = message_json(text)
         yield group.create_task(asyncio.to_thread(rest, gateway, "POST", "/message:send", body, agent=agent))
@@ -90,7 +90,7 @@ async def test_streams_are_cut_and_go_on_at_another_gateway(fleet: Fleet, worker
                     if len(seen) == 8:
                         first.signal(signal.SIGTERM)
         except httpx.TransportError:
-            pass  # cut in the middle, which the client detects
+            pass  # the stream was cut, and the client detects it
         assert len(seen) < 60
         wait_for_exit(first)
         task_id = seen[0].data["task"]["id"]

@@ -1,5 +1,5 @@
-"""Thousands of invalid requests: each response conforms to the protocol and reveals no internals, and the gateway is
-unchanged afterwards: the same process, connections, asyncio tasks and memory, and no unexpected error in its log."""
+"""Thousands of invalid requests: each response conforms to the protocol and reveals no internals. Afterwards, the
+gateway has the same process, connections, asyncio tasks and memory, and no unexpected error in its log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import monotonic
 
+import httpx
 import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -22,22 +23,23 @@ from tests.support.clients import Served, message_json, rest, serving
 from tests.support.hostile_requests import Known, Request
 from tests.support.hostile_run import HostileRun
 from tests.support.leaks import leaks
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.nightly
 
 REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "0"))
-"""How many to send; 0: as many as go into `SECONDS`, at most `AT_MOST`."""
+"""Number of requests, or 0 for as many as possible within `SECONDS`, but at most `AT_MOST`."""
 
 SECONDS = 25.0
 AT_MOST = 3000
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 LIST = 20
 WARM_UP = 0.3
-"""The part of the requests after which memory is first looked at: what is loaded late, or kept once, is there then."""
+"""Fraction of the requests after which memory is first measured. By then, lazily loaded modules and caches are in
+memory."""
 
 MAX_GROWTH = 48 * 1024 * 1024
-"""Bytes that a gateway may be larger at the end."""
+"""Maximum growth of a gateway's memory in bytes."""
 
 SECRET = "what-another-owner-said-4f1c"
 HOOK_SECRET = "what-another-owner-s-webhook-is-told-77ab"
@@ -54,7 +56,7 @@ class State:
 
 
 def state_of(served: Served) -> State:
-    """Return the gateway's state once it is idle."""
+    """Return the current state of the gateway."""
     process = psutil.Process(served.gateway.pid)
     before = len(served.gateway.output())
     served.gateway.signal(signal.SIGUSR1)
@@ -65,29 +67,33 @@ def state_of(served: Served) -> State:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     env = {"app": "tests.support.hostile_agents", "A2A_MAX_REQUEST_BYTES": "200000"}
-    env |= {"A2A_SECRET_KEY": "x" * 32, "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
+    env |= {"A2A_SECRET_KEY": "x" * 32, "A2A_ALLOW_NETWORKS": "127.0.0.0/8", "A2A_UI": "on", "A2A_OPERATORS": "*"}
     with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **env) as served:
         yield served
 
 
 def tasks_of(served: Served) -> list[str]:
-    """Return ids of tasks that requests may name: an ended one, a waiting one, and one of another owner."""
+    """Create tasks and return the ids that requests may contain: of an ended task, of waiting tasks, and of a task in
+    another tenant."""
     found = []
     for agent, path in (("echo", "/message:send"), ("ask", "/message:send"), ("ask", "/elsewhere/message:send")):
         words = SECRET if "elsewhere" in path else "hello"
         found.append(rest(served.gateway, "POST", path, message_json(words), agent=agent).json()["task"]["id"])
     hook = {"id": "c", "url": "http://127.0.0.1:9/", "token": HOOK_SECRET}
+    for agent in ("approval", "asks-number"):
+        message = message_json("wait") | {"configuration": {"returnImmediately": True}}
+        found.append(rest(served.gateway, "POST", "/message:send", message, agent=agent).json()["task"]["id"])
     made = rest(served.gateway, "POST", f"/elsewhere/tasks/{found[2]}/pushNotificationConfigs", hook, agent="ask")
     assert made.status_code == 200, made.text
     return found
 
 
 def hypothesis_of(known: Known, turn: int) -> Callable[[Callable[[list[Request]], None]], Callable[[], None]]:
-    """Call `check` with lists of requests, the same ones for the same `turn`."""
+    """Return a decorator for a function that checks lists of requests. `turn` seeds the requests."""
     how = settings(
         max_examples=20,
         deadline=None,
-        phases=[Phase.generate],  # wrong requests are reported unchanged
+        phases=[Phase.generate],  # failing requests are reported without shrinking
         suppress_health_check=list(HealthCheck),
         database=None,
     )
@@ -99,6 +105,8 @@ def hypothesis_of(known: Known, turn: int) -> Callable[[Callable[[list[Request]]
 def test_each_response_conforms_to_the_protocol_and_no_request_changes_the_gateway(served: Served) -> None:
     known = Known(tasks_of(served))
     run = HostileRun(served.gateway.url, served.gateway.grpc, (SECRET, HOOK_SECRET))
+    # opens connections to the broker that stay open
+    assert httpx.get(f"{served.url}/operator/v1/workers", timeout=LIMIT).status_code == 200
     states = [state_of(served)]
     until = monotonic() + SECONDS
     wanted = REQUESTS or AT_MOST
@@ -112,7 +120,7 @@ def test_each_response_conforms_to_the_protocol_and_no_request_changes_the_gatew
             if not over():
                 runner.run(run.send(requests))
 
-        for turn in count(SEED * 1_000_000):  # one long turn would repeat requests
+        for turn in count(SEED * 1_000_000):  # a single long turn would repeat requests
             if over():
                 break
             hypothesis_of(known, turn)(send)()
@@ -143,13 +151,13 @@ def test_each_response_conforms_to_the_protocol_and_no_request_changes_the_gatew
 
 
 def errors(log: str) -> list[str]:
-    """Return the log entries at ERROR or worse, each with its traceback.
+    """Return the log entries of level ERROR or above, each with its traceback.
 
-    Entries of uvicorn about garbage after a request are left out: it responds to the garbage, closes, and then finds
-    the connection closed.
+    Entries of uvicorn about garbage after a request are left out. uvicorn responds to the garbage, closes the
+    connection, and then logs that the connection is closed.
     """
     entries = re.split(r"^(?=\d{4}-\d\d-\d\d \d\d:)", log, flags=re.MULTILINE)
-    found = [entry for entry in entries if re.match(r"\S+ \S+ (ERROR|CRITICAL) ", entry) or "\nTraceback" in entry]
+    found = [entry for entry in entries if re.match(r"\S+ \S+ (ERROR|CRITICAL) ", entry) or "\n  Traceback" in entry]
     closed = "h11._util.LocalProtocolError: can't handle event type Response when role=SERVER and state=MUST_CLOSE"
     return [entry for entry in found if closed not in entry][:10]
 

@@ -26,7 +26,7 @@ def test_an_agent_that_does_it_wrong_fails_and_the_next_is_served(site: tuple[Fl
     gateway = site[1]
 
     assert state(send(gateway, agent)) == "FAILED"
-    for _ in range(4):  # each child of the pool, most likely
+    for _ in range(4):  # most likely reaches each child of the pool
         assert state(send(gateway, "echo", "still here")) == "COMPLETED"
 
 

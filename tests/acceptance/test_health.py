@@ -26,7 +26,8 @@ def live(gateway: Gateway) -> int:
 
 
 def when(gateway: Gateway, status: int, part: str) -> str:
-    """Return the readiness text of `part` as soon as the status is `status`. With 503, only this part is not "ok"."""
+    """Wait until the readiness check responds with `status` and, for 503, only because of `part`. Return the text of
+    `part`."""
 
     def readiness_text() -> str | None:
         code, body = ready(gateway)
@@ -111,7 +112,7 @@ def test_a_frozen_store_is_reported_and_does_not_prevent_a_shutdown(fleet: Fleet
 
 @pytest.fixture(scope="module")
 def storeless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A gateway whose store is killed while it serves."""
+    """Gateway whose store has been killed while it serves."""
     with serving(tmp_path_factory.mktemp("fleet"), pool=None) as served:
         assert rest(served.gateway, "GET", "/tasks").status_code == 200
         assert served.fleet.redis.process is not None

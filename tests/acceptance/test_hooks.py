@@ -14,7 +14,7 @@ pytestmark = pytest.mark.every_cell
 
 AGENTS = ("function", "plain-function", "executor", "celery-task")
 SECRET = "a secret"
-"""As in the support module, which is not imported here because it registers its agents in a shared app."""
+"""Secret of the support module. It is not imported, because the import would register its agents in a shared app."""
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 
@@ -29,7 +29,7 @@ def system(
 
 
 def ended(system: SystemUnderTest, kind: str, text: str) -> dict[str, Any]:
-    """Send a message and return the task at its end."""
+    """Send a message, wait for the end of the task, and return the task."""
     return system.ended(kind, system.send(kind, text))
 
 

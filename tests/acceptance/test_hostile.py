@@ -36,7 +36,8 @@ def http() -> Iterator[httpx.Client]:
 
 
 def unexpected_tracebacks(log: str) -> list[str]:
-    """The lines before tracebacks, except those the SDK writes for what it can't parse (and answers well)."""
+    """Return the lines before unexpected tracebacks, and the error lines of uvicorn and this package. Expected are the
+    SDK's tracebacks for requests that it cannot parse."""
     lines = log.splitlines()
     found = [lines[n - 1] for n, line in enumerate(lines) if line.startswith("Traceback") and lines[n - 1]]
     expected = ("Failed to parse request params", "Failed to validate base JSON-RPC request")
@@ -46,13 +47,13 @@ def unexpected_tracebacks(log: str) -> list[str]:
 
 
 def envelope(**changes: Any) -> str:
-    """A good JSON-RPC request with changes; a value of ... leaves the member out."""
+    """Return a valid JSON-RPC request with `changes`. A value of ``...`` removes the member."""
     body = {"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": "nobody"}} | changes
     return json.dumps({name: value for name, value in body.items() if value is not ...})
 
 
 def message(**fields: Any) -> str:
-    """The parameters of a SendMessage with changes to the message, as JSON."""
+    """Return the parameters of SendMessage as JSON. `fields` are fields of the message."""
     return json.dumps(message_json(**fields) | {"configuration": {"returnImmediately": True}})
 
 
@@ -146,7 +147,7 @@ def test_a_client_that_hangs_up_within_its_body_is_no_error(served: Served, http
     with socket.create_connection((host, int(port))) as line:
         line.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf of it".encode())
 
-    assert http.get(f"{served.url}/health/live").status_code == 200  # it has come to what was sent later
+    assert http.get(f"{served.url}/health/live").status_code == 200  # the gateway has handled the earlier requests
     assert "Traceback" not in served.gateway.output()[before:]
 
 

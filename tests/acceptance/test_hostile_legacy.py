@@ -83,13 +83,13 @@ def test_a_bad_json_rpc_message_of_protocol_03_is_refused(
 
 
 def legacy_message(text: str = "x", **fields: Any) -> dict[str, Any]:
-    """The parameters of a message/send of protocol 0.3."""
+    """Return the parameters of message/send in protocol 0.3."""
     message = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": text}]}
     return {"message": message | fields}
 
 
 def legacy_error(http: httpx.Client, url: str, method: str, params: Any, headers: dict[str, str]) -> dict[str, Any]:
-    """The error of a JSON-RPC call of protocol 0.3, which a stream has in its only frame."""
+    """Make a JSON-RPC call of protocol 0.3 and return its error. A stream contains the error in its only frame."""
     answer = http.post(url, content=envelope(method=method, params=params), headers=headers)
     text = answer.text.strip().removeprefix("data:") if method == "message/stream" else answer.text
     error: dict[str, Any] = json.loads(text)["error"]

@@ -1,4 +1,4 @@
-"""Endless headers are refused and their connection is closed, with each HTTP parser."""
+"""The gateway refuses endless headers and closes the connection, with each HTTP parser."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import httpx
 from tests.support.fleet import Fleet, Gateway
 
 ENOUGH = 1 << 23
-"""Bytes of headers that no server may take; kernels' buffers are in it."""
+"""Number of header bytes that a server must not accept. The number allows for the kernel's buffers."""
 
 HEADERS = {"A2A-Version": "1.0"}
 
 
 def endless(gateway: Gateway, filler: bytes) -> tuple[int, bytes]:
-    """Return the number of accepted header bytes and the response."""
+    """Send up to `ENOUGH` bytes of headers. Return the number of accepted bytes and the response."""
     parts = urlsplit(gateway.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
         client.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nX-Filler: ")
@@ -37,7 +37,7 @@ def test_headers_without_an_end(fleet: Fleet) -> None:
     for filler in (b"a" * 4096, b"a\r\nX-Filler: " * 300):
         sent, answer = endless(gateway, filler)
         assert sent < ENOUGH
-        assert answer.startswith(b"HTTP/1.1 400 ") or not answer  # it may be lost after unread data
+        assert answer.startswith(b"HTTP/1.1 400 ") or not answer  # the response may be lost if data was unread
 
     assert httpx.get(f"{gateway.url}/health/live", timeout=30).status_code == 200
 

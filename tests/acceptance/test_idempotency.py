@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def second(served: Served) -> Gateway:
-    """Another gateway of the same fleet."""
+    """Second gateway of the same fleet."""
     return served.fleet.gateway(grpc=True)
 
 
@@ -56,7 +56,7 @@ async def streaming(second: Gateway, request: pytest.FixtureRequest) -> AsyncIte
 
 
 def again(sent: SendMessageRequest) -> SendMessageRequest:
-    """Repeat the request, as a client without a response does."""
+    """Return a copy of the request, for a client that repeats it because it received no response."""
     copy = SendMessageRequest()
     copy.CopyFrom(sent)
     return copy
@@ -120,7 +120,7 @@ async def test_a_repeated_stream_shows_the_task_and_what_follows(streaming: Clie
 
 
 def ends(events: list[StreamResponse]) -> str:
-    """The state that a stream ends with."""
+    """Return the state in the last event of a stream."""
     return TaskState.Name(events[-1].status_update.status.state)
 
 
@@ -208,5 +208,5 @@ async def test_a_direct_answer_is_given_again(served: Served, streams: bool) -> 
         listed = await client.list_tasks(ListTasksRequest(context_id=answers[0].context_id, page_size=5))
 
     assert answers[0].parts[0].text == "directly"
-    assert answers[0] == answers[1] == answers[2]  # with one id: the agent ran once
+    assert answers[0] == answers[1] == answers[2]  # the ids are equal too, so the agent ran once
     assert listed.total_size == 0, "a message alone leaves no task"

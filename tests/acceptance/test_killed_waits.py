@@ -1,4 +1,4 @@
-"""Waits between durable steps on real workers and watchers that are killed before, in and after each wait.
+"""Waits between durable steps on real workers and watchers that are killed before, during and after each wait.
 
 Each kind of wait continues once with the same value, and no step around it is repeated.
 """
@@ -31,14 +31,21 @@ RECEIVED = {
     "waits-in-thread": "Bob",
     "asks-number": "4",
     "listens-once": "left",
+    "interrupted": "left",
     "calls-child": "result 2",
+    "calls-remote": "result 2",
 }
-"""Value that each agent receives from its wait."""
+"""Value that each agent's wait returns."""
+
+IN_A_RUN = ("listens-once", "interrupted", "calls-remote")
+"""Agents whose run continues while they wait."""
+
+CHILDREN = ("child", "remote-child")
 
 
 @dataclass
 class Waits:
-    """A task of each agent, and the worker and the watcher that are killed."""
+    """Fleet with one task of each agent, and the worker and the watcher that are killed."""
 
     fleet: Fleet
     pool: str
@@ -46,8 +53,8 @@ class Waits:
     folder: Path
 
     def start(self) -> None:
-        """Start a worker and a watcher."""
-        self.worker = self.fleet.worker(pool=self.pool, concurrency=8)
+        """Start a worker with a slot for each agent and its child, and a watcher."""
+        self.worker = self.fleet.worker(pool=self.pool, concurrency=len(RECEIVED) + len(CHILDREN))
         self.watcher = self.fleet.watcher()
 
     def kill(self) -> None:
@@ -60,15 +67,15 @@ class Waits:
         self.tasks = {agent: send(self.gateway, agent, agent, returnImmediately=True) for agent in RECEIVED}
 
     def kill_at(self, place: str) -> None:
-        """Kill the processes when each agent has reached a place, and start others."""
+        """Wait until each agent has reached a place, then kill the worker and the watcher, and start new ones."""
         for agent in RECEIVED:
             reached(self.folder, f"{agent}.{place}")
         self.kill()
         self.start()
 
     def is_waiting(self, agent: str) -> bool:
-        """Return True if the agent waits: without a run, or in its run for a message."""
-        if agent == "listens-once":
+        """Return True if the agent waits, either suspended or in a run that continues."""
+        if agent in IN_A_RUN:
             return bool(lines(agent, "waits"))
         with Redis.from_url(self.fleet.redis.store_url) as redis:
             phase = redis.hget(Keys("a2a").task(self.tasks[agent]["id"]).record, "phase")
@@ -77,12 +84,12 @@ class Waits:
         return phase == b"suspended" or has_slept or asks
 
     def deliver(self) -> None:
-        """Send what the agents wait for."""
+        """Send the signals and messages for which the agents wait."""
         for agent in ("waits-for-signal", "waits-in-thread"):
             body: dict[str, Any] = {"name": "go", "payload": {"by": RECEIVED[agent]}}
             reply = rest(self.gateway, "POST", f"/tasks/{self.tasks[agent]['id']}:signal", body, agent=agent)
             assert (reply.status_code, reply.json()["resumed"]) == (202, True), reply.text
-        for agent, text in (("asks-number", "3"), ("listens-once", "left")):
+        for agent, text in (("asks-number", "3"), ("listens-once", "left"), ("interrupted", "left")):
             message = message_json(text, taskId=self.tasks[agent]["id"])
             message["configuration"] = {"returnImmediately": True}
             assert rest(self.gateway, "POST", "/message:send", message, agent=agent).status_code == 200
@@ -97,12 +104,14 @@ def test_waits_of_each_kind_on_processes_that_are_killed(
     env = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
     with running_fleet(tmp_path, broker, app="tests.support.waits_between_steps", **env) as fleet:
         waits = Waits(fleet, pool, fleet.gateway(), tmp_path)
+        fleet._env["TEST_GATEWAY"] = waits.gateway.url
         waits.start()
         waits.begin()
         waits.kill_at("before")
         for agent in RECEIVED:
             eventually(lambda a=agent: waits.is_waiting(a), what=f"{agent} waits")
-        eventually(lambda: lines("child", "waits"), what="the child works")
+        for child in CHILDREN:
+            eventually(lambda c=child: lines(c, "waits"), what=f"{child} works")
         waits.kill()
         waits.deliver()
         waits.start()
@@ -116,4 +125,5 @@ def test_waits_of_each_kind_on_processes_that_are_killed(
             assert Counter(lines(agent, "executed")) == {"0": 1, "2": 1}, agent
             assert lines(agent, "effects") == ["0", "2"]
             assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
-        assert lines("child", "executed") == ["0", "2"], "one child, whose steps are not repeated"
+        for child in CHILDREN:
+            assert lines(child, "executed") == ["0", "2"], "one child, whose steps are not repeated"

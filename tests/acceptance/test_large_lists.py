@@ -1,4 +1,4 @@
-"""Lists of large tasks: the bytes of a page are limited, and so is the memory of the gateway."""
+"""Lists of large tasks: the size of a page and the memory of the gateway are limited."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def ended_tasks(store_url: str, text: str) -> list[str]:
 
 
 def peak_memory(gateway: Gateway) -> int:
-    """The most bytes that the gateway's process has had in memory."""
+    """Return the peak resident memory of the gateway's process in bytes."""
     lines = Path(f"/proc/{gateway.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 

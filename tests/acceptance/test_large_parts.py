@@ -1,4 +1,4 @@
-"""Large parts on a complete fleet: each binding returns all of them, or an error."""
+"""Large parts on a complete fleet: each binding returns all parts, or an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = (1500, THRESHOLD, 3000, 200_000)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the large parts."""
+    """Folder of the object store."""
     return tmp_path_factory.mktemp("blobs") / "store"
 
 
@@ -42,7 +42,7 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 def parts() -> list[Part]:
-    """Parts of every kind and of sizes around the threshold."""
+    """Return parts of different kinds, with sizes around the threshold."""
     made = [Part(raw=bytes(n % 251 for n in range(size)), filename=f"{size}.bin") for size in SIZES]
     made += [Part(text="ä€" * (size // 5), media_type="text/plain") for size in SIZES]
     data = Part(media_type="application/json")
@@ -129,7 +129,7 @@ def test_a_watcher_removes_the_blobs_of_expired_tasks(served: Served, folder: Pa
     assert list(blobs.iterdir())
     store = SyncStore(served.fleet.redis.store_url)
     store.redis.delete(*store.redis.keys(f"*{task['id']}*"))
-    store.redis.zadd(Keys().blobs, {task["id"]: 1})  # when it is looked at
+    store.redis.zadd(Keys().blobs, {task["id"]: 1})  # make the removal of the task's blobs due
     store.close()
 
     eventually(lambda: not blobs.exists(), what="the blobs are removed")

@@ -32,16 +32,17 @@ from tests.support.waiting import LIMIT, eventually
 
 @dataclass
 class Watched(Served):
-    """With the address of a watcher's metrics."""
+    """Fleet with the address of a watcher's metrics."""
 
     watcher: str
 
     def metrics(self) -> Scrape:
-        """The gateway's."""
+        """Scrape the gateway."""
         return scrape(self.url)
 
     def becomes(self, wanted: float, name: str, **labels: str) -> Scrape:
-        """Return the first scrape with the value. A gateway process may have values that are a second old."""
+        """Wait for a scrape of the gateway with the value `wanted`, and return the scrape. Values of another gateway
+        process may be a second old."""
         values: list[float] = []
 
         def matching_scrape() -> Scrape | None:
@@ -91,7 +92,7 @@ def test_requests_of_all_processes_are_counted(served: Watched) -> None:
     labels = {"agent": "echo", "operation": "GetTask"}
     before = served.metrics()
 
-    for _ in range(20):  # a connection each: either of the two may get it
+    for _ in range(20):  # a new connection for each request, so that either process may respond
         assert rest(served.gateway, "GET", f"/tasks/{task['id']}", agent="echo").status_code == 200
     assert rest(served.gateway, "GET", "/tasks/none", agent="echo").status_code == 404
 
@@ -114,7 +115,7 @@ async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served
             await stream.__aexit__(None, None, None)
 
     await asyncio.to_thread(served.becomes, 0.0, "a2a_gateway_open_streams", agent="silent")
-    for task in rest(served.gateway, "GET", "/tasks", agent="silent").json()["tasks"]:  # the worker has other work
+    for task in rest(served.gateway, "GET", "/tasks", agent="silent").json()["tasks"]:  # free the worker's slots
         rpc(served.gateway, "CancelTask", {"id": task["id"]}, agent="silent")
     async with sdk_client(served.gateway, "count") as client:
         await collect(client.send_message(request("10")))

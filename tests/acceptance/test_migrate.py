@@ -1,4 +1,4 @@
-"""Releases on a store of another schema refuse to start, and `a2a migrate` describes and runs the migration."""
+"""Processes refuse to start on a store with another schema, and ``a2a migrate`` describes and runs the migration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = b'{"not_before_us":7,"trace":{"traceparent":"00-ab-cd-01"},"options":{
 
 @pytest.fixture
 def stored(fleet: Fleet) -> redis.Redis:
-    """Return the fleet's Redis, with a task of a release that wrote no schema."""
+    """Client of the fleet's store. The store contains a task of a release that did not write the schema."""
     store = SyncStore(fleet.redis.store_url)
     sent = request(task_id="t", context_id=CONTEXT)
     store.run(create_task(KEYS, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60, options=OPTIONS))

@@ -1,6 +1,6 @@
-"""Executors of frameworks that send events in unusual orders: the resulting log and snapshot of each.
+"""Executors that send events in unusual orders, as some frameworks do: the resulting log and snapshot of each.
 
-The table in execution/events/translator.py describes the same.
+The table in execution/events/translator.py describes the same cases.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ASKS, BY_CLIENT = f"INPUT_REQUIRED {NEEDS_INPUT}", f"CANCELED {CANCELED_BY_CLIEN
 
 @dataclass
 class Site:
-    """A gateway and its store."""
+    """Gateway and its store."""
 
     gateway: Gateway
     store: SyncStore
 
     def send(self, text: str, *, agent: str = "odd", task_id: str = "", wait: bool = True) -> dict[str, Any]:
-        """Send a message, and return the task when its turn has ended, or at once."""
+        """Send a message, and return the task, after the end of its turn if `wait` is true."""
         fields = {"taskId": task_id} if task_id else {}
         body = message_json(text, **fields) | {"configuration": {"returnImmediately": not wait}}
         answer = rest(self.gateway, "POST", "/message:send", body, agent=agent)
@@ -47,7 +47,7 @@ class Site:
         return task
 
     def log(self, task_id: str) -> list[str]:
-        """The whole log, in a word or two for each entry; each must be of this task."""
+        """Return the complete log as texts, one for each entry. Require that each entry is of this task."""
         entries = self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries
         assert [entry.version for entry in entries] == list(range(1, len(entries) + 1))
         return [shown(entry.event, task_id) for entry in entries]
@@ -72,7 +72,7 @@ def shown(event: Event, task_id: str) -> str:
 
 
 def state_and_text(status: TaskStatus) -> str:
-    """Return a state and its text."""
+    """Return the state and the text of a status."""
     if status.HasField("message"):
         assert status.message.parts, "a message must have parts"
     name = TaskState.Name(status.state).removeprefix("TASK_STATE_")
@@ -84,7 +84,7 @@ def words(parts: Any) -> str:
 
 
 def snapshot(task: dict[str, Any]) -> list[str]:
-    """The task in the same words: its history, its artifacts, its status."""
+    """Return the task as texts: its history, its artifacts and its status, as `shown` writes them."""
     status = task["status"]
     state = status["state"].removeprefix("TASK_STATE_")
     return [
@@ -106,7 +106,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 PARTS: list[tuple[str, list[str], list[str]]] = [
-    # the part, its log behind SUBMITTED, its snapshot behind the client's message
+    # behaviour, log after SUBMITTED, snapshot after the client's message
     ("artifacts_without_working", ["WORKING", "a=one ", "a+=two", "COMPLETED"], ["a=one two", "COMPLETED"]),
     ("messages_without_parts", ["WORKING", "COMPLETED"], ["COMPLETED"]),
     ("answer_without_parts", ["COMPLETED"], ["COMPLETED"]),

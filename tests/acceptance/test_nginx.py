@@ -26,7 +26,7 @@ KEY = {"X-API-Key": "key"}
 
 @dataclass
 class Nginx:
-    """nginx with the configuration of compose, as `url` and `grpc`, and where it keeps files."""
+    """nginx with the configuration of compose/: its addresses `url` and `grpc`, and the folder of its files."""
 
     url: str
     grpc: str
@@ -35,7 +35,9 @@ class Nginx:
 
 @pytest.fixture
 def gateway(fleet: Fleet) -> Gateway:
-    return fleet.gateway(grpc=True, A2A_AUTH_API_KEYS=f"ann:sha256:{sha256(b'key').hexdigest()}", A2A_UI="on")
+    return fleet.gateway(
+        grpc=True, A2A_AUTH_API_KEYS=f"ann:sha256:{sha256(b'key').hexdigest()}", A2A_UI="on", A2A_OPERATORS="ann"
+    )
 
 
 @pytest.fixture
@@ -71,11 +73,16 @@ def _status(url: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "path", ["/metrics", "/health/ready", "/ui", "/ui/", "/ui/agents.json", "/%6detrics", "//metrics"]
+    "path",
+    [
+        *("/metrics", "/health/ready", "/ui", "/ui/", "/ui/agents.json", "/%6detrics", "//metrics"),
+        *("/operator/v1/overview", "/operator/v1/dead-letters", "/%6fperator/v1/tasks", "//operator//v1/tasks"),
+    ],
 )
 def test_what_is_for_operators_is_not_passed_on(nginx: Nginx, gateway: Gateway, path: str) -> None:
     assert httpx.get(f"{nginx.url}{path}", headers=KEY).status_code == 404
-    assert httpx.get(f"{gateway.url}/metrics", headers=KEY).status_code == 200, "the gateway itself says it"
+    for known in ("/metrics", "/operator/v1/overview"):
+        assert httpx.get(f"{gateway.url}{known}", headers=KEY).status_code == 200, "the gateway itself says it"
 
 
 def test_a_body_goes_to_the_gateway_as_it_comes_and_nowhere_else(nginx: Nginx) -> None:

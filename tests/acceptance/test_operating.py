@@ -17,6 +17,7 @@ from tests.support import ROOT
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.operator import Operator
 from tests.support.talk import read, send, state
+from tests.support.terminal import CTRL_C, terminal
 from tests.support.waiting import eventually
 
 NOWHERE = "127.0.0.1:1"
@@ -24,8 +25,11 @@ NOWHERE = "127.0.0.1:1"
 
 @dataclass
 class Site:
-    """No watcher, no events, a Redis that evicts; a worker of another release, with another pool and another lease; a
-    task that was lost with its process, two that hold up their workers, six that wait."""
+    """Fleet with many problems.
+
+    There is no watcher, there are no events, and Redis evicts keys. One worker has another release, pool and lease TTL.
+    One task was lost with its process, two tasks occupy their workers, and six tasks wait.
+    """
 
     fleet: Fleet
     gateway: Gateway
@@ -34,7 +38,7 @@ class Site:
     a2a: Operator
     lost: str
     works: dict[str, str]
-    """Ids of the tasks that hold up the "good" and the "bad" worker."""
+    """Ids of the tasks that occupy the "good" and the "bad" worker."""
 
     waits: list[str]
 
@@ -43,12 +47,12 @@ class Site:
         return f"{worker.name}-{self.fleet.queue}@{gethostname()}"
 
     def is_in(self, agent: str, task_id: str, wanted: str) -> None:
-        """Wait until the task is in that state."""
+        """Wait until the task is in the state `wanted`."""
         task = {"id": task_id}
         eventually(lambda: state(read(self.gateway, agent, task)) == wanted, what=f"{agent}: {wanted}")
 
     def begun(self, agent: str, text: str) -> str:
-        """Return a task that a worker runs."""
+        """Send a message, and wait until a worker runs the task. Return the task's id."""
         task_id = str(send(self.gateway, agent, text, returnImmediately=True)["id"])
         self.is_in(agent, task_id, "WORKING")
         return task_id
@@ -65,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         operator = Operator(fleet)
         operator.a2a.agent("unread", queue="nobody-reads-this")(_unread)
         made = Site(fleet, gateway, good, bad, operator, "", {}, [])
-        # one works while the other has left their queue: the good one is the only one that has what is lost with it
+        # while the bad worker has left the queue, only the good worker receives the run that is lost with its process
         operator.rows("drain", "--worker", made.node(bad))
         made.lost = made.begun("patient", "")
         for child in psutil.Process(good.pid).children():
@@ -79,7 +83,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made.waits += [str(send(gateway, "echo", "a secret", returnImmediately=True)["id"]) for _ in range(6)]
         yield made
         for worker in (good, bad):
-            worker.kill()  # they would wait for what they run
+            worker.kill()  # a graceful shutdown would wait for the runs
 
 
 async def _unread(turn: object) -> str:
@@ -114,6 +118,34 @@ def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
     }.items():
         assert text in findings[where], where
     assert "wrong, " in site.a2a("doctor", "--url", site.gateway.url, code=1).stdout.splitlines()[-1]
+
+
+def test_top_shows_active_and_prefetched_runs_of_each_worker(site: Site) -> None:
+    [view] = site.a2a.rows("top", "--once")
+
+    workers = {worker["worker"]: worker for worker in view["workers"]}
+    assert sorted(workers) == sorted([site.node(site.good), site.node(site.bad)])
+    assert {worker["active"] for worker in workers.values()} == {1}
+    assert sum(worker["prefetched"] for worker in workers.values()) == len(site.waits)
+    assert view["runs"]["running"] == 2
+    assert view["agents"]["patient"]["ended"]["failed"] == 1
+    for line in site.a2a("top", "--once").stdout.splitlines():
+        assert "secret" not in line
+    assert "needs a terminal" in site.a2a("top", code=2).stderr
+
+
+@pytest.mark.parametrize("key", ["q", CTRL_C])
+def test_top_on_a_terminal(site: Site, key: str) -> None:
+    settings = {"A2A_STORE_URL": site.fleet.redis.store_url, "CELERY_BROKER_URL": site.fleet.broker_url}
+    settings |= {"TEST_QUEUE": site.fleet.queue}
+    program = f"import os; os.environ.update({settings!r}); from celery.__main__ import main; main()"
+    with terminal(program, "-A", "tests.support.agents", "a2a", "top") as screen:
+        screen.shows(site.node(site.good))
+        screen.shows("UTC", times=2)
+        screen.types(key)
+
+        assert screen.ends() == 0
+        assert screen.screen.endswith("\x1b[?25h\x1b[?1049l")
 
 
 def test_stats_counts_waiting_working_and_lost_tasks(site: Site) -> None:
@@ -174,6 +206,8 @@ def test_the_documented_commands_work(site: Site) -> None:
             words = [word if word != "--shutdown" else "--undo" for word in words]
         if "--watch" in words:
             words = words[: words.index("--watch")]
+        if words == ["top"]:
+            words += ["--once"]
         if words[0] == "cancel":
             words += ["--help"] if "--store" in words else ["--dry-run"]
         if words[0] == "signal" or (words[0] == "requeue" and ("--all" in words or site.lost in words)):
@@ -186,7 +220,7 @@ def test_the_documented_commands_work(site: Site) -> None:
 def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     a2a, bad, good = site.a2a, site.node(site.bad), site.node(site.good)
 
-    # what the bad worker has fetched runs elsewhere, as soon as there is room; what it has begun goes on
+    # messages that the bad worker has fetched run on other workers, and the run that it has begun continues
     [left] = a2a.rows("drain", "--worker", bad, "--timeout", "0", code=1)
     assert (left["state"], left["running"]) == ("busy", [f"{site.works['bad']}.1"])
     assert left["queues"] == [site.fleet.queue]
@@ -199,14 +233,14 @@ def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     assert left["returned"] > 0
     site.is_in("silent", site.works["bad"], "WORKING")
 
-    # when that is over too, it can go
+    # after the end of that run, the worker can be stopped
     output = a2a("cancel", "--all", "--yes", "--agent", "silent").stdout
     assert output == "1 task: 1 canceled, 0 had ended, 0 still running\n"
     [drained] = a2a.rows("drain", "--worker", bad, "--shutdown")
     assert drained["state"] == "shut_down"
     eventually(lambda: not site.bad.running, what="the worker ends")
 
-    # a queue that others use as well, and nobody else reads
+    # a queue that other agents use too, and that no other worker consumes
     output = a2a("drain", "--agent", "echo").stdout
     assert re.search(rf"the queue {site.fleet.queue} also serves .*patient.*, and other Celery tasks", output)
     assert f"no other worker that reports consumes {site.fleet.queue}" in output
@@ -216,7 +250,7 @@ def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     assert a2a("drain", "--all", "--undo").stdout == f"{good}: consumes {site.fleet.queue} again\n"
     site.is_in("echo", waits, "COMPLETED")
 
-    # and lost tasks run again
+    # lost tasks run again
     [again] = a2a.rows("requeue", "--all", "--agent", "patient")
     assert again["requeuedFrom"] == site.lost
     site.is_in("patient", again["task"], "WORKING")

@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def unmanned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A gateway without a worker."""
+    """Gateway without a worker."""
     with serving(tmp_path_factory.mktemp("unmanned"), pool=None) as served:
         yield served
 
@@ -196,7 +196,7 @@ class TestFollowUps:
 
             answers = await asyncio.gather(*(send(client, text, task_id=task.id) for text in "23"))
 
-            # each knows how its own turn ended, or how the task stands if that has paused again
+            # each response has the state in which its turn ended, or that of the task if it was interrupted again
             assert [state(answer) for answer in answers] == ["INPUT_REQUIRED"] * 2
             received = {answer.status.message.parts[0].text for answer in answers}
             assert received <= {"after 2?", "after 3?"}
@@ -288,8 +288,8 @@ class TestDirectAnswers:
 
 
 class TestABlockingMessage:
-    """The result of a short turn arrives with its notification, that of a long turn is read afterwards. Clients cannot
-    tell the difference."""
+    """The notification of a short turn contains the result. The result of a long turn is read from the store. Clients
+    cannot tell the difference."""
 
     @pytest.mark.parametrize("length", [None, 0, 1, 5])
     @pytest.mark.parametrize(

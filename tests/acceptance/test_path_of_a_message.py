@@ -1,4 +1,4 @@
-"""Modules that one blocking SendMessage enters, which limits how many modules a reader must open."""
+"""Number of modules that one blocking SendMessage enters. The limit bounds how many modules a reader must open."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture" / "message.md"
 
-MOST = 83
-"""Number of modules on the page. Only lower it."""
+MOST = 82
+"""Maximum number of modules on the path. The number may only be lowered."""
 
 TRIES = 5
-"""Traces of which one has to show the path alone: a loop that ticks meanwhile enters modules of its own."""
+"""Number of traces. One of them must contain only the path, because periodic jobs enter other modules."""
 
 
 def test_a_message_enters_the_modules_that_the_page_names(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_message_enters_the_modules_that_the_page_names(tmp_path: Path) -> Non
     assert len(named) <= MOST
     with running_fleet(tmp_path, app="tests.support.traced_modules", **{traced_modules.FOLDER: str(tmp_path)}) as fleet:
         worker, gateway = fleet.worker(pool="threads"), fleet.gateway()
-        send(gateway.url)  # for what is imported or connected once
+        send(gateway.url)  # imports modules and opens connections
         for _ in range(TRIES):
             for process in (worker, gateway):
                 signalled(process, traced_modules.BEGIN, tmp_path, "begin")
@@ -44,7 +44,7 @@ def test_a_message_enters_the_modules_that_the_page_names(tmp_path: Path) -> Non
 
 
 def section(title: str) -> str:
-    """Return a section of the page."""
+    """Return a section of the documentation page."""
     return PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
@@ -54,7 +54,7 @@ def send(url: str) -> None:
 
 
 def signalled(process: Process, number: int, folder: Path, written: str) -> str:
-    """Send a signal to a process, and return what it writes then."""
+    """Send the signal `number` to a process. Return the text that the process writes to ``<pid>.<written>``."""
     path = folder / f"{process.pid}.{written}"
     path.unlink(missing_ok=True)
     os.kill(process.pid, number)

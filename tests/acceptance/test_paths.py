@@ -1,4 +1,4 @@
-"""A short path through all components, for each pool and broker. It runs for every change."""
+"""A short end-to-end test of all components, for each pool and broker. It is in the change tier."""
 
 from __future__ import annotations
 

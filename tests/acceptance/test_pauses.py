@@ -1,4 +1,4 @@
-"""Interrupted tasks: asked in every way, answered on any worker, and expired."""
+"""Interrupted tasks: agents ask in every way, answers continue on any worker, and questions expire."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HEADERS = {"A2A-Version": "1.0"}
 
 
 class Conversation:
-    """A client that talks to one agent, in one task."""
+    """Client of one agent, in one task."""
 
     def __init__(self, gateway: Gateway, agent: str) -> None:
         self._url = f"{gateway.url}/agents/{agent}"
         self.task: dict[str, Any] = {}
 
     def say(self, text: str) -> str:
-        """Send a message to the task, or begins it; gives the state and what the agent said with it."""
+        """Send a message to the task, or begin the task. Return the state and the text of the status."""
         message: dict[str, Any] = {"messageId": f"m-{text}", "role": "ROLE_USER", "parts": [{"text": text}]}
         if self.task:
             message["taskId"] = self.task["id"]
@@ -32,7 +32,7 @@ class Conversation:
         return self.state_and_text()
 
     def read(self) -> str:
-        """Read the task."""
+        """Read the task. Return the state and the text of the status."""
         self.task = httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=20).json()
         return self.state_and_text()
 

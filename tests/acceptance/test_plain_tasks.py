@@ -99,7 +99,7 @@ def test_a_task_ends_once_like_its_celery_task(
     eventually(lambda: len(system.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
     assert sorted(system.events.ends_of(f"{task_id}.1")) == sorted(
         events
-    )  # an attempt's event may outrun the last one's
+    )  # events of consecutive attempts may arrive in any order
     assert system.log(task_id) == log
 
 
@@ -191,7 +191,7 @@ def test_celerys_time_limits(system: SystemUnderTest, agent: str) -> None:
 
 @pytest.mark.every_cell
 def test_a_soft_limit_that_the_task_catches_is_its_own_affair(system: SystemUnderTest) -> None:
-    if system.pool == "prefork":  # nowhere else is there anything to catch
+    if system.pool == "prefork":  # only this pool raises SoftTimeLimitExceeded in the task
         task_id = system.send("soft", data={"seconds": 30, "tidy": True})
 
         assert artifacts(system.ended("soft", task_id)) == ["tidied up"]
@@ -200,7 +200,7 @@ def test_a_soft_limit_that_the_task_catches_is_its_own_affair(system: SystemUnde
 @pytest.mark.every_cell
 @pytest.mark.parametrize("what", ["SystemExit", "SIGKILL"])
 def test_a_task_that_ends_its_process(system: SystemUnderTest, what: str) -> None:
-    if what == "SIGKILL" and system.pool != "prefork":  # the whole worker is gone
+    if what == "SIGKILL" and system.pool != "prefork":  # the whole worker is killed
         return
     task_id = system.send("raises", data={"what": what})
 
@@ -221,7 +221,7 @@ def test_revoked_before_it_began(system: SystemUnderTest) -> None:
 
 @pytest.mark.every_cell
 def test_terminated_while_it_runs(system: SystemUnderTest) -> None:
-    if system.pool == "solo":  # reads no broadcast while it runs a task
+    if system.pool == "solo":  # a busy solo worker reads no broadcast
         return
     task_id = system.send("sleeps", data={"seconds": 3})
     eventually(lambda: system.is_in(task_id, "WORKING"))
@@ -259,7 +259,7 @@ def test_the_end_of_a_canvas_is_the_end_of_its_task(
 
 @pytest.mark.every_cell
 def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(broker: str, tmp_path: Path) -> None:
-    """On prefork: with other pools the worker is lost, and its lease."""
+    """The test only uses prefork. In other pools, the whole worker is lost with its lease."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     with running_system(tmp_path, "prefork", broker, app="tests.support.plain_tasks") as system:
@@ -301,7 +301,7 @@ def test_a_canvas_that_is_cancelled_ends_at_once_and_its_tasks_are_revoked(syste
     answer = rest(system.gateway, "POST", f"/tasks/{task_id}:cancel", agent="canvas").json()
 
     assert answer["status"]["state"] == "TASK_STATE_CANCELED"
-    if system.pool == "prefork":  # elsewhere what has begun can't be ended
+    if system.pool == "prefork":  # other pools cannot terminate a running task
         eventually(lambda: system.celery.AsyncResult(first).state == "REVOKED", what="it is terminated")
     assert system.celery.AsyncResult(last).state in ("PENDING", "REVOKED")
     assert system.log(task_id) == [*WORKED, "CANCELED"]
@@ -331,7 +331,8 @@ def test_a_worker_without_the_task(system: SystemUnderTest) -> None:
 
 
 def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> None:
-    """An older release of the same app, say, while a fleet is rolled: what it has done is known by its results."""
+    """During a rolling restart, for example, a worker may run an older release of the app. The result backend contains
+    its results."""
     with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
         gateway, _ = fleet.gateway(), fleet.worker(app="tests.support.old_release")
         fleet.watcher()
@@ -356,7 +357,7 @@ def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: P
         fleet.watcher()
         eventually(lambda: state(read(gateway, "waits", task)) == "WORKING", what="a look")
 
-        fleet.worker()  # it would take a second copy
+        fleet.worker()  # would receive a second copy
         if killed:
             worker.kill()
         else:

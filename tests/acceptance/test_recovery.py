@@ -20,7 +20,7 @@ LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 
 @pytest.fixture
 def leased(tmp_path, broker: str):  # type: ignore[no-untyped-def]
-    """A fleet with short leases, on either broker."""
+    """Fleet with short leases, on each broker."""
     with running_fleet(tmp_path, broker, **LEASE) as fleet:
         yield fleet
 
@@ -55,7 +55,7 @@ def test_a_worker_that_is_killed_fails_what_may_not_run_twice_and_gives_on_what_
 
 
 def backup_of(store: SyncStore) -> dict[bytes, bytes]:
-    """Return a copy of every key of the store, all of one moment."""
+    """Return a consistent copy of all keys of the store."""
     keys = store.redis.keys()
     with store.redis.pipeline(transaction=True) as pipeline:
         for key in keys:
@@ -64,7 +64,7 @@ def backup_of(store: SyncStore) -> dict[bytes, bytes]:
 
 
 def restore(store: SyncStore, backup: dict[bytes, bytes]) -> None:
-    """Replace what the store has by an older copy, and cut its connections, as a failover to a replica does."""
+    """Replace the content of the store with `backup` and cut pub/sub connections, like a failover to a replica."""
     with store.redis.pipeline(transaction=True) as pipeline:
         pipeline.flushdb()
         for key, value in backup.items():

@@ -25,7 +25,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def ended(served: Served, agent: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Send a message and return its task after the end."""
+    """Send a message and return its completed task."""
     task: dict[str, Any] = rpc(served.gateway, "SendMessage", body, agent=agent)["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED", task
     return task
@@ -104,7 +104,7 @@ async def test_active_extensions_are_in_the_response(served: Served, asked: str 
 
 
 async def over_grpc(served: Served, method: str, headers: dict[str, str]) -> str | None:
-    """Return the extensions in the initial metadata of a gRPC call."""
+    """Make a gRPC call and return the extensions in the initial metadata of the response."""
     request = ParseDict(message_json() | {"tenant": "related-executor"}, SendMessageRequest())
     metadata = [("a2a-version", "1.0"), *((name.lower(), value) for name, value in headers.items())]
     async with grpc.aio.insecure_channel(served.gateway.grpc) as channel:

@@ -1,4 +1,4 @@
-"""Reminders of open questions on real processes, which are killed: status events, webhooks and the escalation."""
+"""Reminders of open questions with real processes that are killed: status events, webhooks and escalation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENT, OPERATOR = "/client", "/operator"
 
 @contextmanager
 def fleet_with_webhooks(folder: Path, broker: str) -> Iterator[tuple[Fleet, Receiver]]:
-    """A fleet, and the receiver of the client's and the agent's webhooks."""
+    """Run a fleet, and the receiver of the client's and the agent's webhooks."""
     with receiver() as hooks:
         env = {**DELIVERING, "TEST_ESCALATION": hooks.url(OPERATOR)}
         with running_fleet(folder, broker, app="tests.support.reminder_agents", **env) as fleet:
@@ -32,7 +32,7 @@ def fleet_with_webhooks(folder: Path, broker: str) -> Iterator[tuple[Fleet, Rece
 
 
 def ask(gateway: Gateway, hooks: Receiver, agent: str) -> str:
-    """Send a message with a webhook, and return the id of the task when its agent has asked."""
+    """Send a message with a webhook, and wait until the agent has asked. Return the task's id."""
     answer = rpc(gateway, "SendMessage", with_config(message_json("hello"), hooks.url(CLIENT)), agent=agent)
     task_id = str(answer["result"]["task"]["id"])
     eventually(lambda: get(gateway, agent, task_id)["status"]["state"] == "TASK_STATE_INPUT_REQUIRED", what="it asks")
@@ -40,22 +40,22 @@ def ask(gateway: Gateway, hooks: Receiver, agent: str) -> str:
 
 
 def get(gateway: Gateway, agent: str, task_id: str) -> dict[str, Any]:
-    """Return the task as its client sees it."""
+    """Return the current task from the gateway."""
     task: dict[str, Any] = rest(gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
     return task
 
 
 def answer(gateway: Gateway, agent: str, task_id: str, text: str) -> dict[str, Any]:
-    """Answer the question, and return the task when it has ended."""
+    """Answer the question, wait until the task is COMPLETED, and return the task."""
     rpc(gateway, "SendMessage", message_json(text, taskId=task_id), agent=agent)
     eventually(lambda: get(gateway, agent, task_id)["status"]["state"] == "TASK_STATE_COMPLETED", what="it ends")
     return get(gateway, agent, task_id)
 
 
 def posted_metadata(posts: list[Received]) -> list[dict[str, Any]]:
-    """Return the metadata of the posted events that are reminders.
+    """Return the metadata of the posted reminders, without repeated posts.
 
-    A watcher that is killed after a post and before it records the post makes another watcher repeat it.
+    If a watcher is killed after a post, before it has recorded the post, another watcher repeats the post.
     """
     by_version = {version_of(post): post.json() for post in posts}
     updates = [event.get("statusUpdate", {}) for _, event in sorted(by_version.items())]

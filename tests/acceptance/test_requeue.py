@@ -32,20 +32,20 @@ pytestmark = pytest.mark.every_cell
 
 @pytest.fixture
 def leased(tmp_path: Path, broker: str) -> Iterator[Fleet]:
-    """A fleet with short leases, on either broker."""
+    """Fleet with short leases, on each broker."""
     with running_fleet(tmp_path, broker, **LEASE) as fleet:
         yield fleet
 
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Iterator[Fleet]:
-    """Run a fleet with short leases on Redis."""
+    """Fleet with short leases, on Redis."""
     with running_fleet(tmp_path, **LEASE) as fleet:
         yield fleet
 
 
 def operated(fleet: Fleet, **conf: str) -> A2A:
-    """The fleet's app, as an operator's process has it."""
+    """Return the fleet's app as in an operator's process. `conf` overrides settings."""
     app = Celery("tests", broker=fleet.broker_url, set_as_current=False)
     app.conf.update({"task_default_queue": fleet.queue, "a2a_store_url": fleet.redis.store_url} | conf)
     found = A2A(app)
@@ -54,7 +54,7 @@ def operated(fleet: Fleet, **conf: str) -> A2A:
 
 
 def a2a(fleet: Fleet, *arguments: str, code: int = 0, **conf: str) -> Result:
-    """Run ``celery -A … a2a <arguments>`` in this process, which is fast."""
+    """Run ``celery -A … a2a <arguments>`` in this process, because that is fast, and require the exit code."""
     app = operated(fleet, **conf).celery
     done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=app))
     assert done.exit_code == code, done.output
@@ -67,7 +67,7 @@ def json_lines(fleet: Fleet, *arguments: str, **conf: str) -> list[dict[str, Any
 
 
 def requeued(fleet: Fleet, task_ids: list[str]) -> list[RequeueResult]:
-    """Resubmit these dead letters and return the results."""
+    """Resubmit the dead letters of the tasks and return the results."""
     found = operated(fleet)
     store = SyncStore(found.settings.store_url)
     try:
@@ -78,13 +78,13 @@ def requeued(fleet: Fleet, task_ids: list[str]) -> list[RequeueResult]:
 
 
 def until(gateway: Gateway, agent: str, task: dict[str, Any], wanted: str) -> dict[str, Any]:
-    """Wait until the task is in the state `wanted` and return it."""
+    """Wait until the task is in the state `wanted`, and return the task."""
     eventually(lambda: state(read(gateway, agent, task)) == wanted, what=f"{agent} is {wanted}")
     return read(gateway, agent, task)
 
 
 def begun(gateway: Gateway, agent: str, text: str = "") -> dict[str, Any]:
-    """A task that a worker runs."""
+    """Send a message, wait until a worker runs the task, and return the task."""
     task = send(gateway, agent, text, returnImmediately=True)
     return until(gateway, agent, task, "WORKING")
 
@@ -104,7 +104,7 @@ def test_a_requeued_lost_task_runs_on_another_worker(leased: Fleet) -> None:
     assert "a2a requeue TASK" in hint
     leased.worker(concurrency=6)
 
-    # one, as an operator types it
+    # the first, with the command in a separate process
     done = leased.command("a2a", "requeue", dead[0]["id"])
     assert (done.returncode, done.stderr) == (0, "")
     [new_id] = re.findall(rf"^{dead[0]['id']} runs again as task ({ID})$", done.stdout.strip())
@@ -116,7 +116,7 @@ def test_a_requeued_lost_task_runs_on_another_worker(leased: Fleet) -> None:
     assert new["history"][0]["referenceTaskIds"] == [dead[0]["id"]]
     assert read(gateway, "second-time", dead[0]) == dead[0]
 
-    # one without a broker: a watcher publishes it
+    # the second, without a broker, so that a watcher publishes it
     [late] = json_lines(leased, "requeue", dead[1]["id"], broker_url="amqp://127.0.0.1:1//")
     assert late["published"] is False
     until(gateway, "second-time", {"id": late["task"]}, "COMPLETED")

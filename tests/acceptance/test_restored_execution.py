@@ -21,7 +21,7 @@ BEGIN = "IDLE to INITIALIZING"
 
 
 class Workers(Fold):
-    """A fleet with a gateway and a watcher, and one worker at a time."""
+    """Fleet with a gateway, a watcher, and one worker at a time."""
 
     def __init__(self, fleet: Fleet, folder: Path, pool: str) -> None:
         super().__init__(fleet, folder)
@@ -36,7 +36,7 @@ class Workers(Fold):
         self._worker = self.fleet.worker(pool=self._pool)
 
     def moved(self, agent: str) -> list[str]:
-        """Send a message, and replace the worker when a step of the run is stored. Return the output of the agent."""
+        """Send a message, and replace the worker as soon as the run is in a tool call. Return the agent's output."""
         context = self.context(agent)
         task = context.send("go", wait=False)
 

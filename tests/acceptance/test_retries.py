@@ -1,4 +1,4 @@
-"""Retries of agents on every pool and broker: what clients, listeners of Celery and metrics get."""
+"""Retries of agents on every pool and broker, as seen by clients, by Celery's events and signals, and in metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 WORKED = ["SUBMITTED", "WORKING"]
 AGAIN = ["artifact", "WORKING", "WORKING"]
-"""An open artifact, the task without it, and the retry."""
+"""Log entries of a failed attempt: an open artifact, the task without that artifact, and the retry."""
 ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.retry_agents"}
 
 
@@ -47,8 +47,14 @@ def retries(system: SystemUnderTest, task_id: str) -> list[dict[str, Any]]:
     return [dict(event.metadata) for event in events if event.metadata.fields]
 
 
+def signals_of(system: SystemUnderTest, task_id: str) -> list[str]:
+    """Return a task's signals, sorted, because Celery sends ``task_retry`` after it has published the retry, which may
+    already have ended."""
+    return sorted(line for line in (system.fleet.folder / "signals").read_text().splitlines() if task_id in line)
+
+
 def waiting(system: SystemUnderTest, task_id: str, agent: str) -> dict[str, Any]:
-    """Return the task as soon as its client sees when the next attempt begins."""
+    """Wait until the task's metadata contains the time of the next attempt, and return the task."""
 
     def seen() -> dict[str, Any] | None:
         task: dict[str, Any] = rest(system.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
@@ -102,7 +108,7 @@ def test_a_run_is_retried_and_ends_once(
     eventually(lambda: len(system.events.ends_of(f"{task_id}.1")) >= len(events), what=f"{events}")
     assert sorted(system.events.ends_of(f"{task_id}.1")) == sorted(
         events
-    )  # an attempt's event may outrun the last one's
+    )  # events of consecutive attempts may arrive in any order
     own = [event for event in system.events.whole if event.get("uuid", "").startswith(task_id)]
     assert own
     assert "a secret" not in str(task) + str(own) + str(retries(system, task_id))
@@ -119,14 +125,14 @@ def test_a_retry_is_a_status_a_signal_and_a_metric(system: SystemUnderTest) -> N
     assert task["metadata"] == own_metadata({ATTEMPT: 3, MAX_ATTEMPTS: 3})
     shown = [(each[f"a2a_celery/{ATTEMPT}"], each[f"a2a_celery/{CAUSE}"]) for each in retries(system, task_id)]
     assert shown == [(2, "ConnectionError"), (3, "ConnectionError")]
-    signals = [line for line in (system.fleet.folder / "signals").read_text().splitlines() if task_id in line]
     name = f"a2a.flaky-function {task_id}.1"
-    assert signals == [f"{name} {number} RunRetried('ConnectionError')" for number in (0, 1)]
+    sent = [f"{name} {number} RunRetried('ConnectionError')" for number in (0, 1)]
+    eventually(lambda: signals_of(system, task_id) == sent, what="a signal for each retry")
     eventually(lambda: retried_total(system, "flaky-function") == before + 2, what="the metric")
 
 
 def retried_total(system: SystemUnderTest, agent: str) -> float:
-    """Return the value of the metric for an agent."""
+    """Return the value of ``a2a_runs_retried_total`` for an agent."""
     lines = httpx.get(f"{system.gateway.url}/metrics", timeout=30).text.splitlines()
     [line] = [line for line in lines if line.startswith(f'a2a_runs_retried_total{{agent="{agent}"}}')]
     return float(line.split()[1])
@@ -146,7 +152,7 @@ def test_a_retry_has_the_state_of_its_turn_and_frees_its_slot(system: SystemUnde
 @pytest.mark.every_cell
 @pytest.mark.parametrize("delay", ["300", "3600"], ids=["published", "held by the store"])
 def test_a_retry_that_waits_is_canceled_at_once(system: SystemUnderTest, delay: str) -> None:
-    task_ids = [asked(system, delay) for _ in range(3)]  # more than there are slots
+    task_ids = [asked(system, delay) for _ in range(3)]  # more tasks than slots
     for task_id in task_ids:
         system.send("later", "Ann", task_id=task_id)
     for task_id in task_ids:
@@ -175,7 +181,7 @@ def test_a_retry_that_waits_is_canceled_when_an_operator_revokes_it(system: Syst
 
 
 def asked(system: SystemUnderTest, delay: str) -> str:
-    """Return a task that waits for the answer to its question."""
+    """Send a message, and wait until the agent has asked. Return the task's id."""
     task_id = system.send("later", delay)
     eventually(lambda: system.is_in(task_id, "INPUT_REQUIRED"), what="it asks")
     return task_id
@@ -222,5 +228,5 @@ def test_retries_and_attempts_after_lost_workers_are_counted_apart(tmp_path: Pat
 
 
 def is_claimed(system: SystemUnderTest, task_id: str) -> bool:
-    """Return True while a worker has a lease of the first run."""
+    """Return True while a worker has a lease for the first run."""
     return system.store.redis.zscore(Keys("a2a").leases, f"{task_id}.1") is not None

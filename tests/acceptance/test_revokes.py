@@ -1,6 +1,6 @@
-"""An operator revokes runs: Celery's ``control.revoke`` ends a task CANCELED, on every pool and broker.
+"""Revocation by an operator: Celery's ``control.revoke`` ends a task as CANCELED, on every pool and broker.
 
-What a worker alone does is in test_endings.py. Here a watcher listens too.
+test_endings.py tests revocation by a worker alone. In this module, a watcher listens too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def system(
 
 
 def require_canceled_by_operator(task: dict[str, Any], *commands: str) -> None:
-    """Fail unless one of an operator's `commands` canceled the task, and its message says which."""
+    """Require that one of an operator's `commands` canceled the task, and that the status message names the command."""
     assert task["status"]["state"] == "TASK_STATE_CANCELED"
     assert text_of(task) == CANCELED_BY_OPERATOR
     assert task["status"]["message"]["metadata"] in [own_metadata({"command": command}) for command in commands]
 
 
 def open_gate(system: SystemUnderTest, gate: Path, task_id: str) -> None:
-    """End the run of "until" that occupies the worker."""
+    """End the run of "until" that occupies the worker, and require that the worker runs tasks again."""
     gate.touch()
     system.ended("until", task_id)
     system.require_working()

@@ -1,4 +1,4 @@
-"""A rolling restart under load: no task is lost or fails, and every stream is complete."""
+"""Rolling restart under load: no task is lost or fails, and every stream is complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOBS = (("echo", "hi"), ("once-only", "2"), ("worth-another", "2 2 2 2 2"), ("pa
 
 
 class Clients:
-    """Clients of two gateways; what one does not answer is asked of the other."""
+    """Clients of two gateways. If one gateway does not respond, the client repeats the request at the other."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.gateways = [fleet.gateway(), fleet.gateway()]
@@ -44,7 +44,8 @@ class Clients:
         return f"{self.gateways[next(self._turns) % 2].url}/agents/{agent}"
 
     async def work(self, http: httpx.AsyncClient) -> None:
-        """Sends messages of all kinds in all ways, one after another, until told to stop; sees each to its end."""
+        """Send messages of all kinds in all ways, one after the other, until `stopping` is true. Wait until each task
+        has ended."""
         for number in itertools.count():
             if self.stopping:
                 return
@@ -60,7 +61,7 @@ class Clients:
         async def sent() -> Any:
             try:
                 answer = await http.post(f"{self.url(agent)}/message:send", json=body)
-            except httpx.TransportError:  # a new task may come of it: that one ends too
+            except httpx.TransportError:  # the request may have created a task, which ends too
                 return None
             assert answer.status_code == 200, answer.text
             return answer.json()["task"]
@@ -87,7 +88,7 @@ class Clients:
             self.streaming[url.partition("/agents/")[0]] -= 1
 
     async def _stream(self, http: httpx.AsyncClient, agent: str, text: str) -> None:
-        """Read a stream to its end, over both gateways, and require every event once."""
+        """Read a stream to its end over both gateways, and require every event exactly once."""
         ids: list[str] = []
         task_id = ""
         last: Any = {}
@@ -115,7 +116,7 @@ class Clients:
 
 
 def replaced(fleet: Fleet, old: Process, new: Process) -> Process:
-    """Return `new` after `old` has stopped with exit code 0."""
+    """Stop `old` with SIGTERM, require that it ends without a traceback, and return `new`."""
     old.signal(15)
     eventually(lambda: not old.running, what=f"{old.name} is gone: {old.output()[-2000:]}")
     assert "Traceback" not in old.output(), old.output()[-3000:]

@@ -1,6 +1,6 @@
-"""Number of round trips to Redis for a message, an event and a run: exact, and with none uncounted.
+"""Exact number of round trips to Redis for a message, an event and a run.
 
-Redis shows each command with its database, and the commands of scripts as such, which are not round trips.
+MONITOR shows each command with its database, and marks the commands of scripts, which are not round trips.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from tests.support.talk import HEADERS, TIMEOUT, read, send
 
 SCRIPTS = (
     "create_task", "mark_published", "claim_run", "append", "settle_run", "read_log", "read_task", "renew_runs",
-    "read_memory",
+    "read_memory", "report_prefetched",
 )  # fmt: skip
 NAMES = {script(name).sha: name for name in SCRIPTS}
 
-BY_THE_CLOCK = {"renew_runs", "mark_published", "read_memory", "PING", "SUBSCRIBE", "UNSUBSCRIBE", "HELLO", "CLIENT"}
-"""What comes every so often, however many messages there are. Channels say how many tasks are followed; a process that
-has more to say at once than before makes one more connection."""
+BY_THE_CLOCK = {
+    "renew_runs", "mark_published", "read_memory", "report_prefetched",
+    "PING", "SUBSCRIBE", "UNSUBSCRIBE", "HELLO", "CLIENT",
+}  # fmt: skip
+"""Commands that do not depend on the number of messages. They are sent at intervals, when a task is followed, or when a
+process needs one more concurrent connection than before."""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    """A worker and a gateway that have met; Redis knows the scripts, as it does but for the first call of each."""
+    """Fleet with a worker and a gateway that have already executed a task. Redis has loaded all scripts."""
     with running_fleet(Path(tmp_path_factory.mktemp("fleet"))) as fleet:
         with redis.Redis.from_url(fleet.redis.store_url) as client:
             for name in SCRIPTS:
@@ -42,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gate
 
 
 def streamed(gateway: Gateway, agent: str, text: str) -> list[str]:
-    """The frames of a stream."""
+    """Send a streaming message and return the data lines of the stream."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     url = f"{gateway.url}/agents/{agent}/message:stream"
     answer = httpx.post(url, json={"message": message}, headers=HEADERS, timeout=TIMEOUT)
@@ -50,7 +53,8 @@ def streamed(gateway: Gateway, agent: str, text: str) -> list[str]:
 
 
 def trips(fleet: Fleet, act: Callable[[], object], *, runs: int = 1) -> Counter[str]:
-    """Return the commands of processes while `act` ran and until `runs` runs had ended, with the names of scripts."""
+    """Call `act`, and wait until `runs` runs have ended. Return the number of commands that processes sent, by name of
+    the command or script."""
     client = redis.Redis.from_url(fleet.redis.store_url)
     asked: Counter[str] = Counter()
     with client.monitor() as monitor:
@@ -69,6 +73,21 @@ def trips(fleet: Fleet, act: Callable[[], object], *, runs: int = 1) -> Counter[
     return Counter({name: times for name, times in asked.items() if name not in BY_THE_CLOCK})
 
 
+def broker_commands(fleet: Fleet, act: Callable[[], object]) -> Counter[str]:
+    """Call `act`. Return the number of commands that the broker's database received until shortly after that."""
+    asked: Counter[str] = Counter()
+    with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
+        act()
+        client.echo("that is all")
+        for entry in monitor.listen():
+            name = entry["command"].split()[0]
+            if name == "ECHO":
+                return asked
+            if entry["db"] == 1:
+                asked[name] += 1
+    raise AssertionError("the connection of the monitor was closed")
+
+
 @pytest.mark.parametrize("messages", [1, 10])
 def test_a_blocking_message_costs_its_gateway_one_and_its_worker_two(
     pair: tuple[Fleet, Gateway], messages: int
@@ -81,9 +100,24 @@ def test_a_blocking_message_costs_its_gateway_one_and_its_worker_two(
     assert asked == {name: messages * times for name, times in each.items()}
 
 
+@pytest.mark.parametrize("ack_emulation", [True, False])
+def test_commands_of_a_run_at_a_redis_broker(tmp_path: Path, ack_emulation: bool) -> None:
+    runs = 10
+    with running_fleet(tmp_path, A2A_ACK_EMULATION=str(ack_emulation)) as fleet:
+        fleet.worker(pool="threads")
+        gateway = fleet.gateway()
+        send(gateway, "echo", "hello")
+
+        asked = broker_commands(fleet, lambda: [send(gateway, "echo", "hello") for _ in range(runs)])
+
+    assert asked["LPUSH"] == runs
+    assert asked["HSET"] == (runs if ack_emulation else 0), "kombu records an unacknowledged message"
+    assert bool(asked["HDEL"]) == ack_emulation, "kombu removes it"
+
+
 def test_accepting_a_message_queues_its_run(pair: tuple[Fleet, Gateway]) -> None:
     fleet, _ = pair
-    gateway = fleet.gateway(A2A_PUBLISH_ON_ACCEPT="true")
+    gateway = fleet.gateway()
     send(gateway, "echo", "hello")
     pushes: list[tuple[str, int]] = []
     with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:

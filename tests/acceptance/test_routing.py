@@ -1,4 +1,4 @@
-"""Routes and times of runs: the agent's route and the client's times apply to every publication."""
+"""Routes and times of runs: the agent's route and the client's times apply whenever a run is published."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def worker_of(fleet: Fleet, queue: str, *options: str) -> Process:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Served]:
-    options = {"TEST_MAX_PRIORITY": "10"}  # RabbitMQ's queues know priorities only if they are made so
+    options = {"TEST_MAX_PRIORITY": "10"}  # RabbitMQ's queues only have priorities if they are declared with them
     with serving(tmp_path_factory.mktemp("fleet"), broker, pool="threads", concurrency=8, **options) as served:
         served.fleet.queues += [f"{served.fleet.queue}-{name}" for name in ("far", "acme", "nowhere", "ranked")]
         worker_of(served.fleet, "far")
@@ -52,18 +52,18 @@ def served(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Se
 
 @pytest.fixture(scope="module")
 def cut_off(served: Served) -> Gateway:
-    """Start a gateway that reaches the store, but not the broker."""
+    """Gateway that reaches the store, but not the broker."""
     scheme = served.fleet.broker_url.partition(":")[0]
     return served.fleet.gateway(CELERY_BROKER_URL=f"{scheme}://127.0.0.1:{free_port()}/0")
 
 
 def ran_on(served: Served, name: str, task_id: str) -> bool:
-    """Return whether a worker's log has the task."""
+    """Return whether the log of a worker whose name contains `name` mentions the task."""
     return any(task_id in process.output() for process in served.fleet.processes if name in process.name)
 
 
 def scheduled(text: str = "hello", **times: Any) -> dict[str, Any]:
-    """Return the parameters of a message with times."""
+    """Return the parameters of SendMessage with `times` in the metadata."""
     return message_json(text) | {"metadata": {KEY: times}}
 
 
@@ -72,7 +72,7 @@ def soon(seconds: float) -> datetime:
 
 
 async def finished(gateway: Gateway, body: dict[str, Any], agent: str = "routed") -> Any:
-    """Send a message and poll until its task has ended."""
+    """Send a message, poll until its task has ended, and return the task."""
     body |= {"configuration": {"returnImmediately": True}}
     task = rpc(gateway, "SendMessage", body, agent=agent)["result"]["task"]
     async with sdk_client(gateway, agent) as client:
@@ -143,7 +143,7 @@ async def test_a_route_gives_a_priority(served: Served, broker: str) -> None:
 
 
 async def is_published(served: Served, task_id: str) -> bool:
-    """Return whether the broker has the task's first run: then it is due again in a minute, not in some seconds."""
+    """Return whether the task's first run has been published. Then it is due again in a minute instead of seconds."""
     return await due_in(served, f"{task_id}.1") > 30
 
 
@@ -193,7 +193,7 @@ async def test_a_run_begins_not_before_its_time(served: Served, cut_off: Gateway
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "behind another message"])
 async def test_a_run_of_the_far_future_is_not_published_yet(served: Served, waits: bool) -> None:
-    """A worker would hold its message unacknowledged, which brokers stand for half an hour."""
+    """A worker would hold the Celery message unacknowledged, and brokers only tolerate that for half an hour."""
     async with sdk_client(served.gateway, "routed", streaming=False) as client:
         fields = {"taskId": (await send(client, "ask", immediately=True)).id} if waits else {}
         body = scheduled(not_before=soon(3600).isoformat()) | {"configuration": {"returnImmediately": True}}

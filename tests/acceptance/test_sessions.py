@@ -103,7 +103,7 @@ def test_one_of_two_concurrent_runs_gets_a_conflict(site: Fold) -> None:
     assert sorted(map(state, ends)) == ["COMPLETED", "FAILED"]
     [loser] = [end for end in ends if state(end) == "FAILED"]
     assert output_of(loser) == "conflict"
-    # what its client hears, not what its agent thought
+    # the history contains the texts that the client received, not the agent's state
     history = SyncStore(site.fleet.redis.store_url).run(read_steps(Keys(), loser["id"]))
     assert history is not None
     assert history.steps[-1].transition.after is ExecutionState.ERROR
@@ -147,7 +147,7 @@ def test_no_worker_opens_a_session_without_its_key(tmp_path: Path) -> None:
         assert last.startswith("Error: a2a_secret_key is not set, with which webhooks or sessions"), done.stderr
 
         store = SyncStore(fleet.redis.store_url)
-        store.redis.delete(Keys().secrets)  # as one does who has lost the key
+        store.redis.delete(Keys().secrets)  # like an operator who has lost the key
         store.close()
         worker = fleet.worker(pool="solo", A2A_SECRET_KEY="")
         assert state(context.send("two")) == "FAILED"

@@ -1,4 +1,4 @@
-"""Shutdown of a worker on every pool: no run is lost, fails without need or begins twice."""
+"""Shutdown of a worker in every pool: no run is lost, fails unnecessarily or begins twice."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.every_cell
 
 POOLS = ("prefork", "threads", "solo")
-"""Celery's own cold shutdown of a gevent worker fails, in its signal handler: only its warm one is tested here."""
+"""Pools in which all shutdowns are tested. Celery's cold shutdown of a gevent worker fails in the signal handler, so
+only warm shutdowns are tested in that pool."""
 
 SHUTDOWNS = ("warm", "soft", "cold")
 STOPS = 30.0
-"""Seconds in which a worker must end. Agents here would work for a minute."""
+"""Seconds within which a worker must end. The agents of the tests would work for a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def site_on(broker: str, folder: Path) -> Iterator[SystemUnderTest]:
-    """A gateway, and no watcher: a worker that hands back needs none."""
+    """Run a gateway without a worker, and without a watcher, because a worker that requeues its runs needs none."""
     env = {"app": "tests.support.shutdown_agents", "TEST_FOLDER": str(folder), "A2A_CANCEL_GRACE": "3"}
     with running_system(folder, "solo", broker, **env) as system:
         system.worker.stop()
@@ -50,8 +51,8 @@ def system(folder: Path) -> Iterator[SystemUnderTest]:
 
 @pytest.fixture(scope="module")
 def brokers_site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[SystemUnderTest]:
-    """Run a site on each broker with a watcher, because Redis may deliver a message to a worker that does not execute
-    it."""
+    """System on each broker with a watcher, because Redis may deliver a message to a worker that stops and does not
+    execute it."""
     with site_on(broker, tmp_path_factory.mktemp(broker)) as system:
         system.fleet.watcher()
         yield system
@@ -64,7 +65,7 @@ def words(folder: Path, task_id: str) -> list[str]:
 
 
 def begun(system: SystemUnderTest, folder: Path, agent: str, message: str) -> str:
-    """Return a task whose agent is working."""
+    """Send a message, and wait until the agent works and has written an artifact. Return the task's id."""
     task_id = system.send(agent, message)
     eventually(lambda: "begins 1" in words(folder, task_id), what=f"{agent} begins")
     eventually(lambda: system.log(task_id)[-1] == "artifact", what="it is heard")
@@ -72,12 +73,12 @@ def begun(system: SystemUnderTest, folder: Path, agent: str, message: str) -> st
 
 
 def may_end(folder: Path, task_id: str) -> None:
-    """Let an agent that works "until" the file exists end."""
+    """Create the file for which an agent with the message "until" waits."""
     (folder / f"{task_id}.may-end").touch()
 
 
 def stop(worker: Process, kind: str) -> None:
-    """Tell a worker to stop, and wait until it has received the signal."""
+    """Stop a worker with the signals for `kind`. Return when the worker has begun the shutdown."""
     if kind in ("soft", "cold"):
         worker.signal(signal.SIGQUIT)
         return
@@ -163,7 +164,7 @@ def test_what_ends_within_the_soft_time_has_ended(system: SystemUnderTest, folde
 
 
 @pytest.mark.parametrize(
-    ("pool", "kind", "fetched"),  # solo fetches nothing while it is busy, and gevent one run
+    ("pool", "kind", "fetched"),  # a busy solo worker prefetches no run, a busy gevent worker one
     [*((pool, kind, 4) for pool in ("prefork", "threads") for kind in ("warm", "cold")), ("gevent", "warm", 1)],
 )
 def test_what_waits_in_a_worker_runs_elsewhere_at_once(
@@ -240,7 +241,7 @@ def test_a_client_that_asked_to_cancel_gets_that(system: SystemUnderTest, folder
         stop(worker, "second SIGTERM")
 
         task = answer.result().json()
-    if task["status"]["state"] == "TASK_STATE_WORKING":  # the answer comes a moment after the grace, done or not
+    if task["status"]["state"] == "TASK_STATE_WORKING":  # the response arrives after the grace, even before the end
         task = system.ended("blocks-loop", task_id)
 
     assert task["status"]["state"] == "TASK_STATE_CANCELED"

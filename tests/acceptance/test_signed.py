@@ -20,12 +20,12 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.every_cell
 ON_ONE = pytest.mark.parametrize("broker", ["redis"], indirect=True)
-"""What is the same on each broker."""
+"""Marker for tests whose result does not depend on the broker."""
 
 
 @dataclass
 class Signed:
-    """A fleet with its keys, and a foreign key."""
+    """Fleet with its keys, and a foreign key."""
 
     fleet: Fleet
     gateway: Gateway
@@ -33,12 +33,12 @@ class Signed:
     stranger: dict[str, str]
 
     def ask(self, agent: str, text: str = "", *, data: Any = None, gateway: Gateway | None = None) -> dict[str, Any]:
-        """A task, when it has ended."""
+        """Send a message, wait for the end of the turn, and return the task."""
         task: dict[str, Any] = self._send(agent, text, data, gateway or self.gateway, False)
         return task
 
     def begin(self, agent: str, text: str = "", *, data: Any = None, gateway: Gateway | None = None) -> str:
-        """The id of a task, at once."""
+        """Send a message. Return the task's id without waiting for the turn."""
         task_id: str = self._send(agent, text, data, gateway or self.gateway, True)["id"]
         return task_id
 
@@ -74,7 +74,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
     stranger = {"TEST_KEY": str(strange_key), "TEST_CERTIFICATE": str(strange_certificate)}
     env = keys | {"A2A_REDISPATCH_AFTER": "1", "A2A_CANCEL_GRACE": "2", "TEST_EVENTS": "1"}
     with running_fleet(folder, broker, app="tests.support.signed", **env) as fleet:
-        # several processes import the app, and its key, anew; and take their time
+        # several processes import the app and load its key, which takes time
         gateway = fleet.gateway(workers=2 if broker == "redis" else 1, wait=False)
         worker = fleet.worker(pool="prefork", concurrency=3, TEST_REMOTE=f"{gateway.url}/agents/echo")
         fleet.watcher()
@@ -111,7 +111,7 @@ def test_cancels_reach_what_waits_and_what_runs(signed: Signed) -> None:
     rest(signed.gateway, "POST", f"/tasks/{running}:cancel", agent="sleeps")
 
     signed.comes_to("sleeps", running, "CANCELED")
-    # its process is ended by Celery's own remote control
+    # Celery's remote control ends the process
     revoked = f"Task tests.support.plain_tasks.sleeps[{running}.1]"
     eventually(lambda: revoked in signed.worker.output(), what="the worker hears of it")
 

@@ -23,7 +23,7 @@ CLIENTS = 100
 SECONDS = float(os.environ.get("SOAK_SECONDS", "60"))
 WARM_UP = 10.0
 MAX_GROWTH = 1.15
-"""A process may end up with this much of what it had after the warm-up; a leak per request is far beyond."""
+"""Maximum ratio of a process's memory at the end to its memory after the warm-up. A leak per request exceeds it."""
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -51,7 +51,7 @@ def test_a_hundred_clients_for_a_minute_lose_nothing_and_leave_nothing(fleet: Fl
 
 
 async def soak(url: str, seconds: float) -> Counter[str]:
-    """Clients that send, stream and look until the time is over; counts how their requests ended."""
+    """Run clients that send, stream and read for `seconds`. Return the number of requests by outcome."""
     until = time.monotonic() + seconds
     outcomes: Counter[str] = Counter()
 
@@ -98,7 +98,7 @@ def ready(dev: Process, url: str) -> bool:
 
 
 def memory(dev: Process) -> dict[str, int]:
-    """Resident bytes of what dev runs: its gateway, its worker with children, its watcher."""
+    """Return the resident memory of the gateway, the worker with its children, and the watcher, in bytes."""
     found: Counter[str] = Counter()
     for child in psutil.Process(dev.pid).children(recursive=True):
         line = " ".join(child.cmdline())
@@ -111,5 +111,5 @@ def memory(dev: Process) -> dict[str, int]:
 
 
 def settled(store: redis.Redis) -> int:
-    """Return the number of Redis connections after the end of all streams."""
+    """Return the number of Redis connections, or 0 while a stream is open."""
     return 0 if store.pubsub_channels("a2a:{*") else len(store.client_list())

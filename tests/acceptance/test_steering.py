@@ -1,4 +1,4 @@
-"""Clients speak to agents that work: over each binding, to each kind of agent, on real workers."""
+"""Messages to working agents: over each binding, to each kind of agent, on real workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Site:
     store: SyncStore
 
     def send(self, agent: str, text: str, task: Json | None = None, *, blocking: bool = False) -> Json:
-        """Send a message and return the task, which may still be working unless `blocking`."""
+        """Send a message and return the task. If `blocking` is true, wait for the end of the turn."""
         body = message_json(text, **({} if task is None else {"taskId": task["id"]}))
         body["configuration"] = {"returnImmediately": not blocking}
         answer = rest(self.gateway, "POST", "/message:send", body, agent=agent)
@@ -60,13 +60,13 @@ class Site:
         return found
 
     def started(self, agent: str, text: str = "work") -> Json:
-        """Send a first message, and return the task when its agent works."""
+        """Send a first message, wait until the agent works, and return the task."""
         task = self.send(agent, text)
         eventually(lambda: self.claims(task) == 1, what=f"{agent} works")
         return task
 
     def ended(self, agent: str, task: Json) -> Json:
-        """Return the task when it is terminal or interrupted."""
+        """Wait until the task is terminal or interrupted, and return the task."""
         going_on = ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
         return eventually(
             lambda: found if (found := self.read(agent, task))["status"]["state"] not in going_on else {},
@@ -83,7 +83,7 @@ class Site:
             return (redis.hget(Keys("a2a").task(task["id"]).record, field) or b"").decode()
 
     def claims(self, task: Json) -> int:
-        """Return the number of the claimed run, or 0."""
+        """Return the number of the claimed run, or 0 if no run is claimed."""
         return int(self.record(task, "run")) if self.record(task, "phase") == "running" else 0
 
     def states(self, task: Json) -> list[str]:
@@ -173,9 +173,9 @@ def test_the_messages_of_two_clients_at_once_are_read_once_each(site: Site) -> N
         list(clients.map(lambda word: site.send("listens", word, task), words))
     ended = site.send("listens", "done", task, blocking=True)
 
-    heard = text_of(ended).split()
-    assert sorted(heard) == sorted(["work", *words, "done"])
-    assert heard == history(ended), "the agent reads in the order of the history"
+    words_read = text_of(ended).split()
+    assert sorted(words_read) == sorted(["work", *words, "done"])
+    assert words_read == history(ended), "the agent reads in the order of the history"
 
 
 def test_a_message_that_the_agent_does_not_read_becomes_its_next_turn(site: Site) -> None:
@@ -322,7 +322,7 @@ def test_a_killed_worker_loses_no_message_read_or_not(tmp_path: Path, pool: str,
 
 @pytest.mark.parametrize("agent", ["ignores-interrupts"])
 def test_an_agent_that_ignores_its_interruption_is_ended_with_its_process(site: Site, pool: str, agent: str) -> None:
-    if pool != "prefork":  # elsewhere the loop of all runs is blocked
+    if pool != "prefork":  # in other pools, the event loop of all runs is blocked
         return
     task = site.started(agent)
 

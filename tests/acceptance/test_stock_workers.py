@@ -20,7 +20,7 @@ from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
 NEVER = "3600"
-"""Seconds: `redispatch_after` of fleets in which only a subscription explains that anything is known."""
+"""`redispatch_after` in seconds, so long that results can only become known through the subscription."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def hooks() -> Iterator[Receiver]:
 
 
 def begin(fleet: Fleet, hooks: Receiver, agent: str, data: dict[str, Any]) -> None:
-    """Start a gateway, and a task with a webhook; its events come to "/hook"."""
+    """Start a gateway, and begin a task whose events are posted to "/hook"."""
     body = with_config(message_json(""), hooks.url("/hook"))
     body["message"]["parts"] = [{"data": data}]
     body["configuration"]["returnImmediately"] = True
@@ -38,7 +38,7 @@ def begin(fleet: Fleet, hooks: Receiver, agent: str, data: dict[str, Any]) -> No
 
 
 def shown(event: Event) -> tuple[str, dict[str, Any]] | str:
-    """The state of a status and its metadata; the text of an artifact."""
+    """Return the state and the metadata of a status, or the text of an artifact."""
     if isinstance(event, TaskArtifactUpdateEvent):
         return event.artifact.parts[0].text
     assert isinstance(event, Task | TaskStatusUpdateEvent)
@@ -50,7 +50,7 @@ def posted(hooks: Receiver) -> list[tuple[str, dict[str, Any]] | str]:
 
 
 def listening_watchers(fleet: Fleet, count: int) -> None:
-    """Start watchers that have subscribed to the results."""
+    """Start watchers, and wait until each has subscribed to the results."""
     for _ in range(count):
         fleet.watcher().wait_for_output("subscribed to the result backend")
 
@@ -96,7 +96,7 @@ def test_a_retry_of_a_stock_worker_reaches_a_webhook(tmp_path: Path, broker: str
 
 
 def end(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end of the task and return it."""
+    """Wait until the task is COMPLETED or FAILED, and return the task."""
     eventually(lambda: state(read(gateway, agent, task)) in ("COMPLETED", "FAILED"), what=f"{agent} ends")
     return read(gateway, agent, task)
 

@@ -1,4 +1,4 @@
-"""Agents of frameworks that stop early: their clients receive the reason."""
+"""Framework agents that stop early: clients receive the reason."""
 
 from __future__ import annotations
 

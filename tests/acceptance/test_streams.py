@@ -1,4 +1,5 @@
-"""Streams: every event once, in order and with its id, on any gateway, despite disconnects and restarts."""
+"""Streams: clients receive every event once, in order and with its id, from any gateway, despite disconnects and
+restarts."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from tests.support.waiting import eventually
 
 @dataclass
 class Pair:
-    """Two gateways over three workers."""
+    """Two gateways and three workers."""
 
     fleet: Fleet
     a: Gateway
@@ -58,7 +59,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 async def test_streams_of_fifty_running_tasks_are_whole_and_in_order(pair: Pair, http: httpx.AsyncClient) -> None:
     async with sdk_client(pair.b, "pace", "HTTP+JSON", streaming=False) as client:
-        # they must not end before the last of them is followed, also on a loaded machine
+        # even on a loaded machine, no task may end before the last one is followed
         tasks = await asyncio.gather(*(send(client, "10 1", immediately=True) for _ in range(50)))
 
         async def followed(number: int, task_id: str) -> list[Frame]:
@@ -291,7 +292,8 @@ def _state(frame: Frame) -> str:
 
 
 def _text_of(seen: list[Frame]) -> str:
-    """Return the text of all artifacts of a stream. A task at its start includes the earlier text."""
+    """Return the text of all artifacts of a stream. If the stream starts with a task, the task contains the earlier
+    text."""
     text = ""
     if "task" in seen[0].data:
         text += "".join(p["text"] for artifact in seen[0].data["task"].get("artifacts", []) for p in artifact["parts"])

@@ -1,4 +1,4 @@
-"""Questions with a schema, with real workers, over each binding: answers that fit, and answers that are refused."""
+"""Questions with a schema, with real workers, over each binding: valid answers, and answers that are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Talk:
         self.task: dict[str, Any] = {}
 
     async def say(self, *parts: dict[str, Any]) -> Answer:
-        """Send a message and wait for the end of its turn. An accepted message replaces `task`."""
+        """Send a message, wait for the end of its turn, and return the response. An accepted message updates `task`."""
         self._sent += 1
         message: dict[str, Any] = {"messageId": f"m{self._sent}", "role": "ROLE_USER", "parts": list(parts)}
         if self.task:
@@ -50,7 +50,7 @@ class Talk:
         return answer
 
     def stored(self) -> dict[str, Any]:
-        """Return the task as the gateway has it."""
+        """Return the current task from the gateway."""
         found: dict[str, Any] = rest(self._served.gateway, "GET", f"/tasks/{self.task['id']}", agent=self._agent).json()
         return found
 
@@ -69,7 +69,7 @@ class Talk:
 
 
 def violations(answer: Answer) -> list[tuple[str, str]]:
-    """Return the field violations of an InvalidParamsError, whatever the binding."""
+    """Return the field violations of an InvalidParamsError, from a response of any binding."""
     error = answer.data["error"]
     details = error.get("details", error.get("data"))
     [bad_request] = [detail for detail in details if detail["@type"].endswith("BadRequest")]
@@ -217,7 +217,7 @@ async def test_the_clients_helper_answers(served: Served) -> None:
 
 
 def legacy(served: Served, parts: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    """Send a message to the agent "table" by protocol 0.3 and return the response."""
+    """Send a message to the agent "table" over protocol 0.3 and return the response."""
     message = {"kind": "message", "messageId": "m", "role": "user", "parts": parts, **fields}
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
     url = f"{base_url(served.gateway, 'table')}/"

@@ -1,4 +1,4 @@
-"""`A2A.submit` with real brokers and workers: without a gateway, and the same tasks as with one."""
+"""`A2A.submit` with real brokers and workers: no gateway is needed, and the tasks are the same as with one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Fle
 
 @pytest.fixture(scope="module")
 def submitting(fleet: Fleet) -> Iterator[A2A]:
-    """The app of this process, which has no gateway."""
+    """App in the test process, without a gateway."""
     app = Celery("submitting", broker=fleet.broker_url, set_as_current=False)
     app.conf.update(task_default_queue=fleet.queue, a2a_store_url=fleet.redis.store_url)
     a2a = A2A(app)

@@ -22,7 +22,7 @@ ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
-    """A fleet with one worker of two slots, and a watcher."""
+    """System with one worker with two slots, and a watcher."""
     folder = tmp_path_factory.mktemp(request.param)
     with running_system(folder, request.param, broker, **ENV) as system:
         system.fleet.watcher().wait_for_output("watcher started")
@@ -30,13 +30,13 @@ def system(
 
 
 def get(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
-    """Return the task as its client sees it."""
+    """Return the current task from the gateway."""
     task: dict[str, Any] = rest(system.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
     return task
 
 
 def suspended(system: SystemUnderTest, agent: str, task_id: str, key: str = CONTINUES_AT) -> dict[str, Any]:
-    """Return the task when it shows that its run is suspended."""
+    """Wait until the task's metadata shows that its run is suspended, and return the task."""
 
     def shown() -> dict[str, Any] | None:
         task = get(system, agent, task_id)

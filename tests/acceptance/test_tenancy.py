@@ -21,7 +21,8 @@ from tests.support.webhooks import SECRET
 WEBHOOK = {"id": "hook", "url": "https://127.0.0.1:9/hook"}
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC", "JSONRPC 0.3")
 STRANGERS = {"owner": ("bob", "acme"), "tenant": ("alice", "beta")}
-"""Who asks for alice's task of the tenant acme, and where: another owner, or she herself elsewhere."""
+"""Callers, with their tenants, who request alice's task of the tenant acme: another owner, or alice in another
+tenant."""
 
 
 def of_task(operation: str, task_id: str) -> dict[str, Any]:
@@ -50,11 +51,11 @@ OPERATIONS = (
     "SendStreamingMessage",
     "CancelTask",
 )
-"""Those that name a task."""
+"""Operations that name a task."""
 
 
 class Matrix:
-    """A gateway, a worker, an issuer, and the task that everybody is after: alice's, in the tenant acme, waiting."""
+    """Gateway, worker, issuer, and the requested task: a waiting task of alice in the tenant acme."""
 
     def __init__(self, served: Served, issuer: Issuer) -> None:
         self.served = served
@@ -64,13 +65,13 @@ class Matrix:
     async def ask(
         self, binding: str, operation: str, params: dict[str, Any], who: str, tenant: str, agent: str = "ask"
     ) -> Answer:
-        """Return the response to the caller `who`, or to an anonymous caller if it is ""."""
+        """Call an operation as the caller `who`, or anonymously if `who` is "", and return the response."""
         tenants = {"alice": ["", "acme", "beta"], "bob": ["", "acme"], "carol": ["beta"]}
         headers = self.issuer.headers(who, tenants=tenants[who]) if who else {}
         return await ask(self.served.gateway, binding, operation, params, tenant, agent, headers)
 
     async def waiting(self, tenant: str = "acme", **fields: Any) -> str:
-        """A new task of alice's that waits for her, with a webhook."""
+        """Create a task of alice that waits for an answer and has a webhook. Return the task's id."""
         sent = await self.ask("JSONRPC", "SendMessage", message_json(**fields), "alice", tenant)
         task = sent.data["result"]["task"]
         assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -79,7 +80,7 @@ class Matrix:
         return str(task["id"])
 
     def stored(self) -> dict[bytes, Any]:
-        """All that the store holds."""
+        """Return all keys of the store with their values."""
         found: dict[bytes, Any] = {}
         for key in self.store.scan_iter():
             match self.store.type(key):
@@ -113,7 +114,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
 
 
 def where(binding: str) -> str:
-    """The tenant that alice's tasks are in: protocol 0.3 can name none."""
+    """Return the tenant of alice's tasks for a binding. Protocol 0.3 has no tenants."""
     return "" if "0.3" in binding else "acme"
 
 
@@ -121,7 +122,7 @@ def where(binding: str) -> str:
 async def test_an_owner_may_do_everything(matrix: Matrix, binding: str) -> None:
     task_id = await matrix.waiting(where(binding))
     for operation in OPERATIONS:
-        if operation in ("SendStreamingMessage", "CancelTask"):  # the task before has ended
+        if operation in ("SendStreamingMessage", "CancelTask"):  # the previous task has ended
             task_id = await matrix.waiting(where(binding))
 
         answer = await matrix.ask(binding, operation, of_task(operation, task_id), "alice", where(binding))
@@ -257,7 +258,7 @@ async def test_an_outage_of_the_issuer_has_no_effect(matrix: Matrix, binding: st
 
 
 def task_of(answer: Answer) -> dict[str, Any]:
-    """The task in an answer, whichever the operation and the binding."""
+    """Return the task in a response of any operation and binding."""
     found = answer.data.get("result", answer.data)
     task: dict[str, Any] = found.get("task", found)
     return task

@@ -1,6 +1,6 @@
 """Sleeps end within a second of their time after restarts of every process, the store and the broker.
 
-The times are those of the store's clock. The time that a plain message needs from the gateway to its worker at the same
+Times are measured by the store's clock. The time that a plain message needs from the gateway to its worker at the same
 moment is subtracted, so that a slow machine does not count as a late timer.
 """
 
@@ -32,7 +32,7 @@ KEYS = Keys("a2a")
 TIMERS = 6
 HOUR = 3600
 PRECISION = 1.0
-"""Seconds after its time within which a sleep ends, beside the time that a plain message needs."""
+"""Seconds after its due time within which a sleep must end, in addition to the time that a plain message needs."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Site:
             return {name.decode(): due for name, due in redis.zrange(KEYS.suspended, 0, -1, withscores=True)}
 
     def bring_forward(self, names: list[str], seconds: float) -> dict[str, float]:
-        """Let the runs continue in `seconds`, each a quarter of a second after the one before. Return their times."""
+        """Make the suspended runs due in `seconds`, at intervals of a quarter of a second. Return their times."""
         with Redis.from_url(self.store.store_url) as redis:
             whole, micros = redis.time()
             now = whole * 1_000_000 + micros
@@ -90,7 +90,7 @@ class Site:
 
 @contextmanager
 def site(folder: Path, broker: str) -> Iterator[Site]:
-    """Run a fleet with a gateway, whose store, and broker if it is Redis, is one server."""
+    """Run a fleet with a gateway, a store that can be killed, and a broker that can be interrupted."""
     with mortal_redis(folder / "store") as store, interruptible(broker, folder / "broker") as (url, interrupt, restore):
         env = {"A2A_STORE_URL": store.store_url, "CELERY_BROKER_URL": url, "A2A_REDISPATCH_AFTER": "3"}
         with running_fleet(folder, broker, app="tests.support.suspended_agents", **env) as fleet:

@@ -1,4 +1,4 @@
-"""TLS and users with the minimal permissions of docs/security.md: a fleet works and needs no others."""
+"""TLS, and users with the minimal permissions of docs/security.md: a fleet works and needs no other permissions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ APP = "tests.support.secured"
 
 
 def rules() -> list[str]:
-    """The page's lines for an aclfile, with passwords."""
+    """Return the documented lines of an aclfile, with passwords."""
     found = [line for block in re.findall(r"```acl\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     return [line.replace("STORE_PASSWORD", STORE).replace("BROKER_PASSWORD", BROKER) for line in found]
 
 
 def permissions() -> dict[str, list[str]]:
-    """By user, what the page's commands let them configure, write and read."""
+    """Return the patterns of the documented permissions to configure, write and read, by user."""
     found = re.findall(r"^rabbitmqctl set_permissions -p acme (\S+) '(.*)' '(.*)' '(.*)'$", PAGE, re.MULTILINE)
     return {name: patterns for name, *patterns in found}
 
@@ -42,7 +42,7 @@ def environment(**env: str) -> dict[str, str]:
 
 
 def send(gateway: Gateway, agent: str, data: Any, **fields: Any) -> dict[str, Any]:
-    """A task of `agent`, as its client sees it."""
+    """Send a message to `agent` and return the task. `fields` are fields of the configuration."""
     body = message_json() | {"configuration": fields}
     body["message"]["parts"] = [{"data": data} if isinstance(data, dict) else {"text": data}]
     answer = rest(gateway, "POST", "/message:send", body, agent=agent)
@@ -52,7 +52,7 @@ def send(gateway: Gateway, agent: str, data: Any, **fields: Any) -> dict[str, An
 
 
 def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str) -> str:
-    """Runs, canvases, retries, cancels, webhooks, what operators ask; gives what was answered."""
+    """Use runs, canvases, retries, cancels, webhooks and operator commands, and return the doctor's findings."""
     texts = [send(gateway, "echo", "hello"), send(gateway, "flaky", {"succeed_at": 2})]
     texts += [send(gateway, "canvas", {"how": how}) for how in ("chord", "returned chain")]
     assert {task["status"]["state"] for task in texts} == {"TASK_STATE_COMPLETED"}, texts
@@ -60,7 +60,7 @@ def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str)
     waits = send(gateway, "ask", "hello", taskPushNotificationConfig=hook)
     listed = rest(gateway, "GET", f"/tasks/{waits['id']}/pushNotificationConfigs", agent="ask")
     assert len(listed.json()["configs"]) == 1, listed.text
-    for config in listed.json()["configs"]:  # nobody is there, and the doctor would say so
+    for config in listed.json()["configs"]:  # no server listens there, and the doctor would report it
         rest(gateway, "DELETE", f"/tasks/{waits['id']}/pushNotificationConfigs/{config['id']}", agent="ask")
     running = send(gateway, "sleeps", {"seconds": 60}, returnImmediately=True)["id"]
     eventually(lambda: f"run {running}.1 of sleeps begins" in worker.output(), what="it runs")
@@ -68,7 +68,7 @@ def does_everything(fleet: Fleet, gateway: Gateway, worker: Process, **env: str)
     assert canceled["status"]["state"] == "TASK_STATE_CANCELED", canceled
 
     doctor = fleet.command("a2a", "doctor", "--url", gateway.url, **env)
-    found = doctor.stdout.splitlines()  # one of the test agents is acknowledged late, on RabbitMQ too
+    found = doctor.stdout.splitlines()  # one of the test agents uses late acknowledgements, even on RabbitMQ
     wrong = [line for line in found if line.startswith("wrong") and "timeouts:" not in line]
     assert found, doctor.stderr
     assert wrong == [], doctor.stdout

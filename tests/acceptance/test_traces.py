@@ -1,8 +1,9 @@
-"""Traces from the client's span to the post to the webhook, through real processes."""
+"""Traces from the client's span to the webhook's post, through real processes."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from time import time
@@ -27,7 +28,7 @@ from tests.support.receiver import Receiver, receiver
 from tests.support.waiting import eventually
 
 INTERNAL, SERVER, CLIENT, PRODUCER, CONSUMER = 1, 2, 3, 4, 5
-"""Kinds, as OTLP has them."""
+"""Span kinds of OTLP."""
 
 OURS = "a2a_celery"
 THOUGHT = "thinks"
@@ -41,13 +42,13 @@ def spans() -> Iterator[Collector]:
 
 
 def started(folder: Path, spans: Collector, **env: str) -> Any:
-    """A fleet whose processes trace, and log as JSON: nothing runs yet."""
+    """Return a context manager for a fleet whose processes export spans and log as JSON."""
     exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": spans.url, "OTEL_BSP_SCHEDULE_DELAY": "100", "A2A_LOG_FORMAT": "json"}
     return running_fleet(folder, app="tests.support.traced_agents", **DELIVERING, **exporting, **env)
 
 
 def one_of_each(fleet: Fleet) -> Served:
-    """Its processes, each with its name in traces."""
+    """Start a watcher, a worker and a gateway, each with a service name for traces."""
     fleet.watcher(OTEL_SERVICE_NAME="watcher")
     worker = fleet.worker(OTEL_SERVICE_NAME="worker")
     return Served(fleet, fleet.gateway(grpc=True, OTEL_SERVICE_NAME="gateway"), worker)
@@ -66,7 +67,7 @@ def hooks() -> Iterator[Receiver]:
 
 
 class Caller:
-    """A client that traces: `headers` name its span."""
+    """Client with a span. `headers` contain the trace context."""
 
     def __init__(self, spans: Collector) -> None:
         provider = TracerProvider(resource=Resource.create({"service.name": "client"}))
@@ -83,8 +84,22 @@ def caller(spans: Collector) -> Caller:
     return Caller(spans)
 
 
+def connected(spans: Collector, caller: Caller, *names: str) -> list[Collected]:
+    """Wait until the spans with these names are connected with the client's call, and return all spans of the trace.
+
+    Processes export their spans at different times.
+    """
+
+    def complete() -> list[Collected]:
+        collected = spans.of_trace(caller.trace)
+        below = Counter(span.name for span in collected if path_to(span, collected)[0].name == CALL)
+        return collected if Counter(names) <= below else []
+
+    return eventually(complete, what=f"{names} below {CALL}")
+
+
 def ours(path: list[Collected]) -> list[tuple[str, str, int]]:
-    """Service, name and kind of the spans of a path, less those that the SDK makes."""
+    """Return service, name and kind of the spans of a path, without spans of the SDK."""
     return [(span.service, span.name, span.kind) for span in path if not span.scope.startswith("a2a-python-sdk")]
 
 
@@ -122,7 +137,7 @@ def test_a_trace_goes_from_the_clients_call_to_the_post(
 
 
 def posted(found: list[Collected], many: int) -> list[Collected]:
-    """Wait until the spans include `count` posts and return them."""
+    """Return the spans if they include at least `many` posts, or []."""
     return found if len([span for span in found if span.name == "POST webhook"]) >= many else []
 
 
@@ -164,7 +179,7 @@ async def test_each_binding_takes_the_clients_trace(
         ("worker", THOUGHT),
     ]
     asked = the(found, name)
-    assert asked.kind == (SERVER if binding == "GRPC" else INTERNAL)  # over HTTP the SDK has made a server's span
+    assert asked.kind == (SERVER if binding == "GRPC" else INTERNAL)  # over HTTP, the SDK creates the server's span
     assert asked.attributes["a2a.task.id"] == the(found, "run a2a.sync-thinker").attributes["a2a.task.id"]
 
 
@@ -174,14 +189,8 @@ def test_the_child_of_an_agent_is_below_the_run_that_called_it(
     """The parent waits without a run: its first run calls the child, and a watcher publishes the second."""
     rpc(served.gateway, "SendMessage", message_json("hello"), agent="delegates", **caller.headers)
 
-    spans.wait_for(caller.trace, THOUGHT, "run a2a.slow-thinker")
-
-    def runs() -> list[Collected]:
-        found = [span for span in spans.of_trace(caller.trace) if span.name == "run a2a.delegates"]
-        return found if len(found) == 2 else []
-
-    of_parent = {run.attributes["a2a.outcome"]: run for run in eventually(runs, what="both runs of the parent")}
-    found = spans.of_trace(caller.trace)
+    found = connected(spans, caller, THOUGHT, "run a2a.delegates", "run a2a.delegates")
+    of_parent = {span.attributes["a2a.outcome"]: span for span in found if span.name == "run a2a.delegates"}
     path = path_to(the(found, THOUGHT), found)
     assert [step[:2] for step in ours(path)] == [
         ("client", CALL),
@@ -202,7 +211,7 @@ def test_the_child_at_a_url_is_below_the_run_that_called_it(served: Served, span
     url = f"{served.gateway.url}/agents/thinker"
     rpc(served.gateway, "SendMessage", message_json(url), agent="delegates-by-url", **caller.headers)
 
-    found = spans.wait_for(caller.trace, THOUGHT, "run a2a.thinker", "run a2a.delegates-by-url")
+    found = connected(spans, caller, THOUGHT, "run a2a.delegates-by-url")
     steps = [step[:2] for step in ours(path_to(the(found, THOUGHT), found))]
     below = steps[steps.index(("worker", "run a2a.delegates-by-url")) + 1 :]
     assert [step for step in below if step[0] != "worker"][:1] == [("gateway", "a2a SendMessage")]
@@ -214,7 +223,7 @@ def test_a_plain_task_belongs_to_the_trace_too(served: Served, spans: Collector,
 
     rpc(served.gateway, "SendMessage", message, agent="double", **caller.headers)
 
-    found = spans.wait_for(caller.trace, THOUGHT, "run a2a.double")
+    found = connected(spans, caller, THOUGHT, "run a2a.double")
     assert "run a2a.double" in [span.name for span in path_to(the(found, THOUGHT), found)]
 
 
@@ -265,7 +274,7 @@ def test_log_lines_are_json_with_actions_ids_and_the_trace(served: Served, calle
         lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("celery_id") == celery_id]
 
-    # Celery logs its last line after ours
+    # Celery logs its last line after this package
     eventually(lambda: "celery.app.trace" in {line["logger"] for line in of_the_run()}, what="all of it is logged")
     of_run = of_the_run()
     actions = [line["action"] for line in of_run if "action" in line]

@@ -24,9 +24,9 @@ STEP = "find sights in Lisbon"
 
 
 class Reader:
-    """A reader of the page, who works in `folder` and types its commands.
+    """Reader of the tutorial who works in `folder` and types its commands.
 
-    Ports of the page are replaced by free ports, and its Redis by the Redis of `fleet`.
+    Ports in the tutorial are replaced by free ports, and its Redis server by the Redis server of `fleet`.
     """
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
@@ -36,11 +36,11 @@ class Reader:
         self.env = {"PATH": f"{BIN}:/usr/bin:/bin", "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"}
 
     def save(self, program: int) -> None:
-        """Write a program of the page to trip.py."""
+        """Write a program of the tutorial to trip.py."""
         (self.folder / "trip.py").write_text(PROGRAMS[program])
 
     def start(self, name: str, command: str, *more: str) -> Process:
-        """Run a command of the page in a terminal."""
+        """Start a command of the tutorial in the background."""
         assert command in COMMANDS
         program, *arguments = shlex.split(command.replace("8000", str(self.port)))
         arguments = [str(self.folder / word) if word == "worker.pid" else word for word in arguments]
@@ -49,7 +49,7 @@ class Reader:
         return process
 
     def call(self, answer: str) -> subprocess.Popen[str]:
-        """Send the message of the page, and answer the agent's question."""
+        """Send the message of the tutorial, and answer the agent's question."""
         program, *arguments = shlex.split(next(line for line in COMMANDS if line.startswith("a2a-celery call")))
         command = [str(BIN / program), *(word.replace("8000", str(self.port)) for word in arguments)]
         with (self.folder / "call.log").open("w") as output:

@@ -1,4 +1,4 @@
-"""Waits and messages to working agents while the broker is unavailable: all continue when it is back."""
+"""Waits, and messages to working agents, while the broker is unavailable: all continue when it is available again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Interruption = tuple[str, Callable[[], None], Callable[[], None]]
 
 @contextmanager
 def interruptible(broker: str, folder: Path) -> Iterator[Interruption]:
-    """The URL of a broker that only this test uses, and functions that interrupt and restore it.
+    """Yield the URL of a broker, and functions that interrupt and restore it.
 
-    Redis is killed and started again. The connections to RabbitMQ are closed and refused, because other tests use it.
+    Redis is killed and started again. RabbitMQ is shared with other tests, so a proxy closes and refuses connections.
     """
     if broker == "redis":
         with mortal_redis(folder) as server:
@@ -48,7 +48,7 @@ def phase(fleet: Fleet, task: dict[str, Any]) -> str:
 
 
 def reach(fleet: Fleet, tasks: dict[str, dict[str, Any]], wanted: str) -> None:
-    """Wait until the newest runs of all tasks are in a phase."""
+    """Wait until the newest runs of all tasks are in the phase `wanted`."""
     eventually(lambda: {phase(fleet, task) for task in tasks.values()} == {wanted}, what=f"all runs are {wanted}")
 
 
@@ -98,7 +98,7 @@ def say(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
 
 
 def require_result(gateway: Gateway, agent: str, task: dict[str, Any], *texts: str) -> None:
-    """Wait for the end of the task, and require its artifacts."""
+    """Wait for the end of the task, and require that it is COMPLETED with artifacts of `texts`."""
     eventually(lambda: state(read(gateway, agent, task)) != "WORKING", what=f"{agent} ends")
     ended = read(gateway, agent, task)
     assert state(ended) == "COMPLETED", ended
@@ -107,7 +107,7 @@ def require_result(gateway: Gateway, agent: str, task: dict[str, Any], *texts: s
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
 def test_messages_to_working_agents_arrive_during_an_interruption_of_the_broker(tmp_path: Path, broker: str) -> None:
-    """Store and pub/sub bring a message to its run. A message that becomes a turn waits for the broker."""
+    """Store and pub/sub deliver a message to the current run. A message that begins a turn waits for the broker."""
     env = {**SECONDS, "TEST_FOLDER": str(tmp_path)}
     with (
         interruptible(broker, tmp_path / "broker") as (url, interrupt, restore),

@@ -22,7 +22,7 @@ V1 = {"A2A-Version": "1.0"}
 
 @pytest.fixture
 def web(fleet: Fleet, tmp_path: Path) -> str:
-    """URL of the application of the page, whose processes run."""
+    """URL of the documented application, with its processes running."""
     for name, code in PROGRAMS.items():
         (tmp_path / name).write_text(code)
     port = free_port()

@@ -37,7 +37,7 @@ CREDENTIALS = "s3cret-cr3dentials"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """No watcher: nothing is posted."""
+    """Fleet without a watcher, so that nothing is posted."""
     secrets = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8"}
     with serving(tmp_path_factory.mktemp("fleet"), pool="threads", concurrency=8, **secrets) as served:
         yield served
@@ -45,7 +45,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def task_id(served: Served) -> str:
-    """A task that waits for its client."""
+    """Id of a task that waits for an answer."""
     task = rpc(served.gateway, "SendMessage", message_json("hello"), agent="ask")["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     found: str = task["id"]
@@ -79,7 +79,7 @@ async def test_a_config_is_made_read_listed_and_deleted(served: Served, task_id:
 
         delete = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=made.id)
         await client.delete_task_push_notification_config(delete)
-        await client.delete_task_push_notification_config(delete)  # nothing more happens
+        await client.delete_task_push_notification_config(delete)  # a repeated deletion has no effect
         assert made not in (await client.list_task_push_notification_configs(everything)).configs
         with pytest.raises(TaskNotFoundError):
             await client.get_task_push_notification_config(get)
@@ -149,7 +149,7 @@ async def test_a_forbidden_url_is_refused_with_the_reason(
     sent = await fault(served.gateway, binding, "SendMessage", body, agent="echo")
 
     assert made.reason == sent.reason == "INVALID_PARAMS"
-    if url:  # the SDK sees by itself that a required field is missing
+    if url:  # the SDK detects a missing required field
         assert made.fields["url"].startswith(error)
         assert sent.fields["configuration.task_push_notification_config.url"].startswith(error)
 
@@ -190,7 +190,7 @@ async def test_a_task_has_so_many_configs_and_no_more(served: Served, binding: s
     sent = await fault(served.gateway, binding, "SendMessage", body, agent="ask")
 
     assert made.reason == sent.reason == "UNSUPPORTED_OPERATION"
-    again = {"url": f"{HOOK}/again", "id": "3"}  # in the place of the one with its id
+    again = {"url": f"{HOOK}/again", "id": "3"}  # replaces the config with this id
     assert rest(served.gateway, "POST", f"/tasks/{task['id']}{CONFIGS}", again, agent="ask").is_success
 
 
@@ -242,7 +242,7 @@ async def test_an_agent_without_push_notifications_refuses_each_operation(served
 
 
 def test_a_tenant_is_not_stored_with_a_config(served: Served) -> None:
-    """A client chooses its length, and the scope of the task has it anyway."""
+    """The client could choose a very long tenant, and the task's scope contains the tenant already."""
     config = {"url": HOOK, "id": "mine", "tenant": "x" * 100_000}
     body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": config}}
     task = rpc(served.gateway, "SendMessage", body, agent="ask")["result"]["task"]

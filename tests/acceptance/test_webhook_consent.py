@@ -29,7 +29,7 @@ async def ignored(_: Notification) -> None: ...
 
 
 def sent(served: Served, url: str) -> dict[str, Any]:
-    """The answer to a message that brings a webhook."""
+    """Send a message with a webhook and return the response."""
     params = message_json("hello")
     params.setdefault("configuration", {})["taskPushNotificationConfig"] = {"url": url, "token": SECRET}
     return rpc(served.gateway, "SendMessage", params, agent="ask")

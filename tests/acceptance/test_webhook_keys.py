@@ -35,7 +35,7 @@ from tests.support.webhooks import served
 
 OLD, NEW = ("whsk_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 TASKS, CHUNKS = 8, "6"
-"""Of each step."""
+"""Number of tasks in each phase of the rotation, and number of chunks of a task."""
 
 
 def public(key: str) -> Ed25519PublicKey:
@@ -69,7 +69,7 @@ class Recorder:
 
 
 def signer_of(headers: dict[str, str], body: bytes) -> str:
-    """Return the key that signed a post: one of the two, and no other."""
+    """Return the key that signed a post. Fail if neither `OLD` nor `NEW` did."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     [signature] = [text for text in headers["webhook-signature"].split() if text.startswith("v1a,")]
     for key in (OLD, NEW):
@@ -96,7 +96,7 @@ class Deployment:
         return cls(fleet, key_file, fleet.gateway(**env), fleet.watcher(**env))
 
     def restart(self, *keys: str) -> None:
-        """Restart gateway and watcher with these keys."""
+        """Restart the gateway and the watcher with `keys`."""
         self.key_file.write_text("\n".join(keys))
         env = {"A2A_WEBHOOK_PRIVATE_KEY_FILE": str(self.key_file)}
         self.gateway.stop()
@@ -161,7 +161,7 @@ async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
             by_new = recorder.posts[-1]
             await answers_to_forgeries(url, by_old, by_new)
 
-        # a post whose watcher stopped is made again while the first is still being handled: 503
+        # 503: the post of a stopped watcher was repeated while the receiver still handled the first
         assert {status for _, _, status in delivered} <= {204, 503}
         signers = [signer_of(headers, body) for headers, body, _ in delivered]
         assert (set(signers), set(signers[last:])) == ({OLD, NEW}, {NEW})
@@ -173,7 +173,8 @@ async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
 async def answers_to_forgeries(
     url: str, by_old: tuple[dict[str, str], bytes, int], by_new: tuple[dict[str, str], bytes, int]
 ) -> None:
-    """A withdrawn key, another body, another id and a recording are refused; a repeat is answered and not handled."""
+    """Require that a withdrawn key, another body, another id and an old recording are refused, and that a repeated post
+    is accepted without being handled again."""
     async with httpx.AsyncClient(trust_env=False) as http:
         headers, body, _ = by_new
         del headers["content-length"], by_old[0]["content-length"]
@@ -209,16 +210,16 @@ def test_doctor_names_what_is_on_and_a_key_that_no_gateway_publishes(tmp_path: P
         fleet.watcher(A2A_WEBHOOK_PRIVATE_KEY=OLD)
         eventually(lambda: "ok     watchers: " in fleet.command("a2a", "doctor").stdout, what="it has announced itself")
         right = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=f"{OLD} {NEW}").stdout
-        behind = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=NEW).stdout
+        outdated = fleet.command("a2a", "doctor", A2A_WEBHOOK_PRIVATE_KEY=NEW).stdout
         none = fleet.command("a2a", "doctor").stdout
 
     assert f"signatures of webhooks: HMAC-SHA256 (v1) and Ed25519 (v1a) with {printed(OLD)}" in right
     assert f"published too: {printed(NEW)}" in right
     assert "ok     signatures: watchers sign with published keys" in right
-    for text in (behind, none):
+    for text in (outdated, none):
         assert f"signs webhooks with {printed(OLD)}, which gateways with" in text
     assert "signatures of webhooks: HMAC-SHA256 (v1)\n" in none
-    assert OLD not in right + behind + none
+    assert OLD not in right + outdated + none
 
 
 @pytest.mark.parametrize(

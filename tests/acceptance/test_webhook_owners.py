@@ -1,4 +1,4 @@
-"""Deliveries, replays and pings over HTTP for the owner of a webhook, also after a watcher's restart."""
+"""Deliveries, replays and pings over HTTP for the owner of a webhook, even after a watcher's restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.receiver import HANG_UP, Received, Receiver, receiver, silent
 from tests.support.waiting import eventually
 
 PATHS = (f"/hook/{number}" for number in count())
-"""One for each webhook."""
+"""Paths of the webhooks, one for each."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def watcher(served: Served) -> list[Process]:
-    """The watcher that runs, which a test may replace."""
+    """List with the running watcher. A test may replace the watcher."""
     return [served.fleet.watcher()]
 
 
@@ -42,14 +42,14 @@ def path() -> str:
 
 
 class Owner:
-    """The owner of one webhook, over HTTP+JSON."""
+    """Owner of one webhook, over HTTP+JSON."""
 
     def __init__(self, served: Served, task_id: str) -> None:
         self._gateway = served.gateway
         self._webhook = f"/webhooks/{task_id}/mine"
 
     def deliveries(self) -> dict[str, Any]:
-        """Return the deliveries that it reads."""
+        """Return the state of the webhook with its deliveries."""
         return self._answer("GET", "/deliveries", 200)
 
     def replay(self, event: str = "") -> dict[str, Any]:
@@ -57,12 +57,12 @@ class Owner:
         return self._answer("POST", f"/deliveries/{event}:replay" if event else "/deliveries:replay", 202)
 
     def ping(self) -> str:
-        """The id of a ping that it requests."""
+        """Request a ping and return its id."""
         ping: str = self._answer("POST", ":ping", 202)["ping"]
         return ping
 
     def attempts(self, **fields: Any) -> list[dict[str, Any]]:
-        """Its deliveries with these values, when there are any."""
+        """Wait for deliveries with the values `fields`, and return them."""
 
         def there() -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = self.deliveries()["deliveries"]
@@ -78,7 +78,7 @@ class Owner:
 
 
 def sent(served: Served, url: str) -> Owner:
-    """The owner of a webhook of a task with a few events."""
+    """Send a message with a webhook, and return the owner of the webhook."""
     params = with_config(message_json("2"), url, id="mine")
     answer = rpc(served.gateway, "SendMessage", params, agent="count")
     return Owner(served, answer["result"]["task"]["id"])
@@ -89,7 +89,7 @@ def pings(posts: list[Received]) -> list[Received]:
 
 
 def delivered(owner: Owner) -> dict[str, Any]:
-    """Return the deliveries that the owner reads after all of them were posted."""
+    """Wait until all deliveries have been posted, and return the webhook's state."""
 
     def is_delivered() -> dict[str, Any] | None:
         found = owner.deliveries()

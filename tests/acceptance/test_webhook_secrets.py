@@ -45,13 +45,13 @@ WRONG: list[dict[str, Any]] = [
     {"authentication": CREDENTIALS},
     {"authentication": {"scheme": CREDENTIALS, "credentials": CREDENTIALS}},
 ]
-"""What makes a config one that is refused."""
+"""Fields that make a config invalid."""
 FINE, FAILING, REFUSED_FOREVER = "/fine", "/failing", "/gone"
 
 
 @dataclass
 class Traces:
-    """A fleet that has delivered, and failed to, and what was seen of it."""
+    """Fleet with successful and failed deliveries, and all data that it left."""
 
     fleet: Fleet
     gateway: Gateway
@@ -59,24 +59,24 @@ class Traces:
     hooks: Receiver
     answers: dict[str, str] = field(default_factory=dict)
     recorded: bytes = b""
-    """What was said to Redis."""
+    """Commands that Redis received."""
 
     def places(self) -> dict[str, bytes]:
-        """Everything that is left, by where it is."""
+        """Return all data that the fleet left, by place."""
         with redis.Redis.from_url(self.fleet.redis.store_url) as store:
             found = {"the store": values(store), "the file that Redis saves": saved(store)}
             with redis.Redis.from_url(self.fleet.redis.store_url, db=1) as broker:
                 found["the broker"] = values(broker)
         found |= {f"the log of {p.name}": p.log.read_bytes() for p in self.fleet.processes}
         found |= {f"the answer to {what}": text.encode() for what, text in self.answers.items()}
-        # each way to write them: an event holds texts that are JSON or Python
+        # as JSON and as Python, because texts of events may be either
         whole = json.dumps(self.events.whole, default=repr) + repr(self.events.whole)
         return found | {"Celery's events": whole.encode(), "commands to Redis": self.recorded}
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
-    """All that a test looks at, when all has happened."""
+    """Data of a fleet in which all features have been used."""
     env = {"A2A_SECRET_KEY": KEY, "A2A_ALLOW_NETWORKS": LOOPBACK}
     with (
         running_fleet(tmp_path_factory.mktemp("fleet"), **env) as fleet,
@@ -108,7 +108,7 @@ def hook(hooks: Receiver, path: str, token: str = TOKEN, **fields: Any) -> dict[
 
 
 def use_all_features(traces: Traces) -> None:
-    """Configs come in every way, deliveries succeed and fail, clients and operators read what there is."""
+    """Create configs in every way, let deliveries succeed and fail, and read data as clients and as operators."""
     gateway, hooks, answers = traces.gateway, traces.hooks, traces.answers
     tasks = []
     for path in (FINE, FAILING, REFUSED_FOREVER):
@@ -125,7 +125,7 @@ def use_all_features(traces: Traces) -> None:
     answers["a config that signs"] = rest(
         gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", signed, agent="ask"
     ).text
-    # refused: the answer must not say what it was
+    # the error must not quote the invalid value
     for number, wrong in enumerate(WRONG):
         config = hook(hooks, FINE) | wrong
         refused = rest(gateway, "POST", f"/tasks/{task}/pushNotificationConfigs", config, agent="ask")
@@ -134,7 +134,7 @@ def use_all_features(traces: Traces) -> None:
         text = rpc(gateway, "SendMessage", message_json("hello") | inline, agent="ask")
         assert "error" in text
         answers[f"wrong config {number}"] = refused.text + json.dumps(text)
-    # of another type, so that pydantic says in its error what it was
+    # a value of another type, because pydantic quotes it in its error
     malformed = {"pushNotificationConfig": {"url": 1, "token": [TOKEN], "authentication": CREDENTIALS}}
     for method, params in (
         ("tasks/pushNotificationConfig/set", {"taskId": task, **malformed}),
@@ -170,7 +170,7 @@ def use_all_features(traces: Traces) -> None:
 
 
 def look_at_flower(traces: Traces, flower: str) -> None:
-    """Keeps what its pages and its API say of the runs."""
+    """Record the pages and API responses of Flower."""
     over = eventually(lambda: flower_response(flower, "/api/tasks?state=SUCCESS"), what="Flower shows the runs")
     runs = json.loads(over)
     assert {run["name"] for run in runs.values()} == {"a2a.ask"}
@@ -180,7 +180,7 @@ def look_at_flower(traces: Traces, flower: str) -> None:
 
 
 def flower_response(flower: str, page: str) -> str:
-    """Return the response, or "" if there is none or it is empty."""
+    """Return the text of a Flower response, or "" if it is an error or empty."""
     try:
         answer = httpx.get(f"{flower}{page}", timeout=30)
     except httpx.HTTPError:
@@ -191,11 +191,11 @@ def flower_response(flower: str, page: str) -> str:
 def ended(hooks: Receiver) -> int:
     """Return the number of configs that received the end of the task."""
     ends = [got for got in hooks.received(FINE) if b"completed" in got.body.lower()]
-    return len({got.headers["webhook-id"].rpartition("_")[0] for got in ends})  # one of 0.3 may hear it twice
+    return len({got.headers["webhook-id"].rpartition("_")[0] for got in ends})  # a config of 0.3 may receive it twice
 
 
 async def operations(gateway: Gateway, binding: str, version: str, task_id: str, hooks: Receiver) -> str:
-    """All that a client of this binding and version of A2A hears about configs."""
+    """Use all operations on configs over a binding and protocol version, and return all responses as text."""
     name = f"one {version} {binding}"
     config = ParseDict(hook(hooks, FINE, id=name, taskId=task_id), TaskPushNotificationConfig())
     async with sdk_client(gateway, "ask", binding, version=version) as client:
@@ -258,21 +258,21 @@ NEW = "another-key-for-the-tests-of-32-characters-and-more"
 
 
 def waiting_task(gateway: Gateway, config: dict[str, Any]) -> str:
-    """A task that waits for its client, with a config."""
+    """Create a task with a push-notification config that waits for an answer. Return the task's id."""
     body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": config}}
     task_id: str = rpc(gateway, "SendMessage", body, agent="ask")["result"]["task"]["id"]
     return task_id
 
 
 def end(gateway: Gateway, task_id: str) -> None:
-    """Answers the task, which then completes."""
+    """Answer the question of the task, and require that the task is COMPLETED."""
     task = rpc(gateway, "SendMessage", message_json("7", taskId=task_id), agent="ask")["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A fleet in whose store there is a config; neither gateway nor watcher runs."""
+    """Fleet without a running gateway or watcher. Its store contains a config."""
     with running_fleet(tmp_path_factory.mktemp("sealed"), A2A_SECRET_KEY=KEY, A2A_ALLOW_NETWORKS=LOOPBACK) as fleet:
         gateway = fleet.gateway()
         fleet.worker(pool="threads")
@@ -352,12 +352,12 @@ def test_a_key_is_changed_under_configs_that_stay(tmp_path: Path) -> None:
         watcher.stop()
         assert fleet.command("a2a", "watcher", A2A_SECRET_KEY=NEW).returncode == 1, "the old key is still needed"
         with redis.Redis.from_url(fleet.redis.store_url) as client:
-            client.delete(Keys().secrets)  # what docs/webhooks.md says to do if it is lost
+            client.delete(Keys().secrets)  # the procedure of docs/webhooks.md for a lost key
         assert fleet.watcher(A2A_SECRET_KEY=NEW).running
 
 
 def until_completed(hooks: Receiver, path: str) -> list[Received]:
-    """Wait for the end of the task at `path` and return all posts."""
+    """Wait until COMPLETED has been posted to `path`, and return all posts to `path`."""
 
     def ended() -> list[Received]:
         got = hooks.received(path)
@@ -367,7 +367,7 @@ def until_completed(hooks: Receiver, path: str) -> list[Received]:
 
 
 def signs(secret: str, got: Received, signature: str) -> bool:
-    """Return whether the signature is by this secret."""
+    """Return whether `signature` is a signature of the post with `secret`."""
     try:
         Webhook(secret).verify(got.body, {**got.headers, "webhook-signature": signature})
     except WebhookVerificationError:

@@ -1,4 +1,4 @@
-"""Webhooks: a task's events reach a real receiver signed and in order, whatever it responds."""
+"""Webhooks: a real receiver gets a task's events signed and in order, whatever it responds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.support.receiver import (
 from tests.support.waiting import eventually
 
 PATHS = (f"/hook/{number}" for number in count())
-"""One for each line."""
+"""Paths of the webhooks, one for each."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def path() -> str:
 
 
 def sent(served: Served, agent: str, text: str, url: str, **config: Any) -> dict[str, Any]:
-    """The task that a message with a config became."""
+    """Send a message with a push-notification config, and return the task."""
     answer = rpc(served.gateway, "SendMessage", with_config(message_json(text), url, **config), agent=agent)
     task: dict[str, Any] = answer["result"]["task"]
     return task
@@ -86,7 +86,7 @@ def read(served: Served, agent: str, task_id: str) -> dict[str, Any]:
 
 
 def all_posts(store: SyncStore, hooks: Receiver, path: str, task_id: str, after: int = 0) -> list[Received]:
-    """Wait for the newest event of the task at `path`, check all posts and return them."""
+    """Wait until the newest event of the task has been posted to `path`. Check all posts and return them."""
     expected = shown(store, task_id)
 
     def newest_is_there() -> bool:
@@ -110,7 +110,7 @@ def test_every_event_comes_once_signed_and_in_order(
     assert {got.method for got in posts} == {"POST"}
     assert {got.headers["content-type"] for got in posts} == {"application/a2a+json"}
     assert {got.headers["authorization"] for got in posts} == {"Bearer a-credential"}
-    assert not any("x-a2a-notification-token" in got.headers for got in posts)  # it is the secret
+    assert not any("x-a2a-notification-token" in got.headers for got in posts)  # the token is the secret
     versions = [version_of(got) for got in posts]
     assert versions == sorted(set(versions))
     assert folded(posts) == ParseDict(read(served, "count", task["id"]), Task())
@@ -146,7 +146,7 @@ def test_a_conversation_goes_on_at_its_webhook(served: Served, store: SyncStore,
         ([HANG_UP], 2),
         ([GARBAGE], 2),
         ([huge_body(500)], 2),
-        ([huge_body()], 1),  # the status says that it was taken
+        ([huge_body()], 1),  # the status confirms the delivery
         ([BREAK_OFF], 1),
     ],
     ids=["500", "404-503", "hang-up", "garbage", "huge-500", "huge-200", "break-off-200"],
@@ -189,13 +189,13 @@ def test_redirects_are_not_followed(served: Served, store: SyncStore, hooks: Rec
 
 
 def delivery_state(store: SyncStore, task_id: str, config_id: str) -> str:
-    """Return the state of the delivery in a list, or "missing" if there is none."""
+    """Return the state of the delivery, or "missing" if there is none."""
     found = store.run(read_delivery(Keys("a2a"), task_id, config_id))
     return found.state if found else "missing"
 
 
 def deliveries(served: Served, *arguments: str) -> list[dict[str, Any]]:
-    """Return the JSON output of the command."""
+    """Return the JSON output of ``a2a deliveries``."""
     found = served.fleet.command("a2a", "deliveries", *arguments)
     assert found.returncode == 0, found.stderr
     if arguments[0] == "show" and "--json" not in arguments:
@@ -273,7 +273,7 @@ def test_a_config_that_is_deleted_while_it_backs_off_gets_nothing_more(
     rpc(served.gateway, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "failing"}, agent="ask")
 
     assert delivery_state(store, task["id"], "failing") == "missing"
-    hooks.plan(fine, [retry_after(9)])  # once this one comes again, the other would have come long ago
+    hooks.plan(fine, [retry_after(9)])  # when this post is repeated, the other would have been posted long ago
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
     again = eventually(lambda: hooks.received(fine)[1:2])
     assert again[0].at > first.at + 8
@@ -322,13 +322,13 @@ def test_hosts_that_do_not_answer_hold_up_no_other(
     served: Served, store: SyncStore, hooks: Receiver, path: str
 ) -> None:
     with receiver() as mute, socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))  # and does not listen
-        nobody = f"http://127.0.0.1:{deaf.getsockname()[1]}/hook"
+        deaf.bind(("127.0.0.1", 0))  # does not listen
+        closed_url = f"http://127.0.0.1:{deaf.getsockname()[1]}/hook"
         mute.plan("/hook", [], then=silent())
         tasks = [sent(served, "ask", "begin", hooks.url(f"{path}/{number}"))["id"] for number in range(10)]
         for task_id, number in product(tasks, range(4)):
             create_config(served, "ask", task_id, mute.url(), f"mute-{number}")
-            create_config(served, "ask", task_id, nobody, f"nobody-{number}")
+            create_config(served, "ask", task_id, closed_url, f"nobody-{number}")
         for task_id in tasks:
             rpc(served.gateway, "SendMessage", message_json("7", taskId=task_id), agent="ask")
 

@@ -26,19 +26,20 @@ from tests.support.webhooks import served
 
 TASKS = 300
 KILLED_EVERY = 300
-"""Posts."""
+"""Number of posts between two kills."""
 KILLS = 3
-"""At least."""
+"""Minimum number of kills."""
 
 TIMEOUT = 240.0
-"""Seconds. The lines of a killed watcher are due again after 18: a post's timeout, and lease_ttl."""
+"""Maximum duration in seconds. The deliveries of a killed watcher are due again after 18 s: the timeout of a post, and
+`lease_ttl`."""
 AGENTS = (("count", "12"), ("echo", "hello"), ("full", "hi"), ("ask", ""), ("sync-count", "3"), ("fail", ""))
 SLOW = Reply(200, wait=0.03)
 
 
 @pytest.fixture
 def delivering(tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet with short leases, that may post to this machine."""
+    """Fleet with short leases that may post to this machine."""
     with running_fleet(tmp_path, **DELIVERING) as fleet:
         yield fleet
 
@@ -52,20 +53,20 @@ def store(delivering: Fleet) -> Iterator[SyncStore]:
 
 @pytest.fixture
 def hosts() -> Iterator[list[Receiver]]:
-    """Run three hosts, because a watcher limits the posts to each of them."""
+    """Three receivers, because a watcher limits the concurrent posts to each host."""
     with receiver() as one, receiver() as two, receiver() as three:
         yield [one, two, three]
 
 
 def sent(gateway: Gateway, agent: str, text: str, url: str) -> str:
-    """A task with a webhook; gives its id at once."""
+    """Send a message with a webhook. Return the task's id without waiting for the turn."""
     body = with_config(message_json(text) | {"configuration": {"returnImmediately": True}}, url)
     task_id: str = rpc(gateway, "SendMessage", body, agent=agent)["result"]["task"]["id"]
     return task_id
 
 
 def all_delivered(gateway: Gateway, store: SyncStore, sent: dict[str, str]) -> bool:
-    """Return whether all tasks have ended or wait, and no delivery is due."""
+    """Return whether all tasks are terminal or interrupted, and no delivery is outstanding."""
     if any(deliveries(store, Keys("a2a"))):
         return False
     states = [rpc(gateway, "GetTask", {"id": t}, agent=agent)["result"]["status"]["state"] for t, agent in sent.items()]
@@ -74,8 +75,8 @@ def all_delivered(gateway: Gateway, store: SyncStore, sent: dict[str, str]) -> b
 
 @contextmanager
 def watchers_that_are_killed(fleet: Fleet, hosts: list[Receiver]) -> Iterator[list[int]]:
-    """Run two watchers, and replace one of them after each further number of posts. Yield the number of posts at each
-    time."""
+    """Run two watchers, and replace one of them after every `KILLED_EVERY` posts. Yield a list with the number of posts
+    at each kill."""
     watchers, kills, over = [fleet.watcher(), fleet.watcher()], [], threading.Event()
 
     def kills_again_and_again() -> None:

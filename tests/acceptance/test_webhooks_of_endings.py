@@ -1,4 +1,4 @@
-"""Webhooks receive ends of runs that no agent wrote."""
+"""Webhooks receive the ends of runs that no agent sent."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderTest
 
 
 def sent(system: SystemUnderTest, hooks: Receiver, agent: str, text: str = "") -> tuple[str, str]:
-    """A task with a webhook: its id, and the path that its events come to."""
+    """Send a message with a webhook. Return the task's id, and the path to which its events are posted."""
     body = with_config(message_json(text), hooks.url(path := f"/{agent}/{message_json()['message']['messageId']}"))
     body["configuration"]["returnImmediately"] = True
     return system.sent(agent, body), path
 
 
 def posted_states(system: SystemUnderTest, hooks: Receiver, task_id: str, path: str) -> list[str]:
-    """Return the states that were posted to `path` after the end of the log was posted. Check all posts."""
+    """Wait until all events of the log have been posted to `path`. Check all posts and return the posted states."""
     expected = shown(system.store, task_id)
     eventually(lambda: {version_of(got) for got in hooks.received(path)} >= set(expected), what=f"{expected}")
     posts = hooks.received(path)

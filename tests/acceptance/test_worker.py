@@ -33,7 +33,7 @@ a2a.agent("two")("acme_agents:greet")
 
 
 class Site:
-    """A gateway and one worker."""
+    """Gateway with one worker."""
 
     def __init__(self, fleet: Fleet, gateway: Gateway, worker: Process) -> None:
         self.fleet = fleet
@@ -49,7 +49,7 @@ class Site:
         return talk.read(self.gateway, agent, {"id": task_id})
 
     def cancel(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Cancel the task, wait for its end and return it."""
+        """Cancel the task, wait for its end, and return the task."""
         return talk.canceled(self.gateway, agent, {"id": task_id})
 
 
@@ -69,7 +69,7 @@ def test_all_runs_of_a_process_share_one_event_loop(site: Site) -> None:
         loops[data["pid"]].add(data["loop"])
     assert all(len(of_process) == 1 for of_process in loops.values()), loops
     if site.worker.output().count("prefork"):
-        assert site.worker.pid not in loops  # in the children, so after the fork
+        assert site.worker.pid not in loops  # the loops are created in the child processes, after the fork
 
 
 def test_an_executor_is_built_in_the_process_and_on_the_loop_that_runs_it(site: Site) -> None:
@@ -88,7 +88,7 @@ def test_an_executor_given_by_name_is_imported_in_workers_only(site: Site) -> No
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_agents_by_name_beside_the_app_module_run_in_a_stock_worker(tmp_path: Path, pool: str) -> None:
-    """The ``celery`` script leaves the current folder out of Python's path; ``python -m celery`` does not."""
+    """The ``celery`` script does not add the current folder to Python's path. ``python -m celery`` does."""
     (tmp_path / "acme.py").write_text(APP_WITH_NAMED_AGENTS)
     (tmp_path / "acme_agents.py").write_text("import acme_words\ndef greet(turn):\n    return acme_words.GREETING\n")
     (tmp_path / "acme_words.py").write_text("GREETING = 'hello'\n")

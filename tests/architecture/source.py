@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,12 +22,12 @@ class Module:
 
     @property
     def name(self) -> str:
-        """Return its path from the root, such as "a2a_celery/store/keys.py"."""
+        """Return the path from the root, such as "a2a_celery/store/keys.py"."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def dotted(self) -> list[str]:
-        """Return its parts as a module, such as ["a2a_celery", "store", "keys"], without "__init__" for a package."""
+        """Return the parts of the module's name, such as ["a2a_celery", "store", "keys"]. "__init__" is omitted."""
         parts = list(self.path.relative_to(ROOT).with_suffix("").parts)
         return parts[:-1] if parts[-1] == "__init__" else parts
 
@@ -35,9 +35,9 @@ class Module:
     def text(self) -> str:
         return self.path.read_text(encoding="utf-8")
 
-    @cached_property
+    @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        return parse(self.path)
 
     @property
     def lines(self) -> int:
@@ -49,17 +49,16 @@ class Module:
             if isinstance(node, FunctionNode):
                 yield node
 
-    def imports(self) -> Iterator[tuple[str, bool]]:
-        """Yield its imports, absolute and dotted, and whether each is only for type checkers."""
+    @cached_property
+    def imports(self) -> list[tuple[str, bool]]:
+        """Return the absolute, dotted name of each import, and whether the import is only for type checkers."""
         for_types = {
             id(inner)
             for node in ast.walk(self.tree)
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
             for inner in ast.walk(node)
         }
-        for node in ast.walk(self.tree):
-            for name in self._named_by(node):
-                yield name, id(node) in for_types
+        return [(name, id(node) in for_types) for node in ast.walk(self.tree) for name in self._named_by(node)]
 
     def _named_by(self, node: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):
@@ -73,6 +72,13 @@ class Module:
         return []
 
 
-def modules(*folders: str) -> list[Module]:
-    """Return all Python files in these folders of the project."""
-    return [Module(path) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+@cache
+def parse(path: Path) -> ast.Module:
+    """Return the syntax tree of a file. The tests of this folder share it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def modules(folder: str) -> tuple[Module, ...]:
+    """Return all Python files in a folder of the project."""
+    return tuple(Module(path) for path in sorted((ROOT / folder).rglob("*.py")))

@@ -1,8 +1,9 @@
-"""Imports go one way (docs: the layout), and only the store talks to Redis."""
+"""Direction of imports between packages, and use of Redis only by the store."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -25,7 +26,7 @@ OPEN_TO_ALL = {
     "telemetry",
     "__version__",
 }
-"""Top-level modules (and a constant) that everybody may import."""
+"""Top-level modules (and a constant) that every module may import."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "lifecycle": set(),
@@ -39,9 +40,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "acceptance": {"dispatch", "store", "lifecycle"},
     "agent_calls": {"acceptance", "execution", "store", "lifecycle", "client"},
     "submission": {"acceptance", "dispatch", "store", "lifecycle", "client"},
+    "schedules": {"submission", "acceptance", "store", "lifecycle", "client"},
     "client": {"lifecycle", "push"},
     "archive": {"store", "lifecycle"},
-    "gateway": {"acceptance", "archive", "dispatch", "store", "lifecycle", "push"},
+    "gateway": {"acceptance", "archive", "dispatch", "store", "lifecycle", "push", "schedule_task"},
     "execution": {"acceptance", "push", "dispatch", "store", "lifecycle"},
     "watcher": {"archive", "push", "dispatch", "store", "lifecycle"},
     "frameworks": {"execution", "lifecycle"},
@@ -51,10 +53,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {"app", "archive", "gateway", "execution", "watcher", "push", "dispatch", "store", "lifecycle", "client"},
 }
-"""What each package may import of the others, beside itself and what is open to all."""
+"""Packages that each package may import, in addition to itself and `OPEN_TO_ALL`."""
 
 WIRING = {"app", "__init__"}
-"""Knows all the parts; imported by cli and the package itself only."""
+"""Modules that may import all packages. Only `cli`, `testing` and the package itself import them."""
 
 ONLY_TYPES = {
     ("a2a_celery/execution/run.py", "process"),
@@ -63,11 +65,11 @@ ONLY_TYPES = {
     ("a2a_celery/agents.py", "caller"),
 }
 LAZY = {"a2a_celery/__init__.py", "a2a_celery/app.py"}
-"""Modules that import ours when these are first used, and for types only until then."""
+"""Modules that import other modules of this package on first use, and at import only for type checkers."""
 NEEDS_EXTRA = {("telemetry", "spans")}
 """Modules that need an extra: imported for types, and by the function that checks for the extra."""
 REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/dev/embedded_redis.py", "a2a_celery/integrations/kombu.py")
-"""The corrections of kombu name errors of redis-py; they send nothing."""
+"""Modules that may import redis-py. The corrections of kombu only use its exceptions."""
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",
@@ -80,10 +82,13 @@ FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/store/blobs/object_store.py": "fsspec is an extra",
     "a2a_celery/telemetry/tracing.py": "OpenTelemetry is an extra",
 }
-"""Why a function may import; an import that costs or may be missing, and nothing else."""
+"""Files whose functions may import, with the reason: an import is expensive, or may be missing."""
+
+ADDS_AGENTS = re.compile(r"^@?a2a\.(agent|add_agent|expose|schedule)\b", re.MULTILINE)
 
 LOCKS = {"a2a_celery/lifecycle/execution.py": {"threading"}}
-"""Of the lifecycle: agents move its machine from threads of theirs. A lock waits for nothing outside of it."""
+"""Blocking modules that the lifecycle may import: agents use the execution state machine from their threads, and its
+lock is never held while waiting."""
 
 SOURCE = modules(PACKAGE)
 
@@ -96,7 +101,7 @@ def part_of(module: Module) -> str:
 def ours_in(module: Module) -> set[str]:
     """Return the packages and top-level modules of this project that a file imports."""
     found = set()
-    for name, _ in module.imports():
+    for name, _ in module.imports:
         parts = name.split(".")
         if parts[0] == PACKAGE:
             found.add(parts[1] if len(parts) > 1 else "__init__")
@@ -130,13 +135,13 @@ def test_the_lifecycle_is_pure() -> None:
     outside = {"asyncio", "redis", "celery", "kombu", "httpx", "starlette", "socket", "time", "os", "threading"}
     for module in SOURCE:
         if part_of(module) == "lifecycle":
-            imported = {name.split(".")[0] for name, _ in module.imports()}
+            imported = {name.split(".")[0] for name, _ in module.imports}
             assert not imported & (outside - LOCKS.get(module.name, set())), module.name
             assert ours_in(module) <= {"lifecycle"}, module.name
 
 
 def test_only_the_store_talks_to_redis() -> None:
-    users = {module.name for module in SOURCE if any(name.split(".")[0] == "redis" for name, _ in module.imports())}
+    users = {module.name for module in SOURCE if any(name.split(".")[0] == "redis" for name, _ in module.imports)}
 
     assert {user for user in users if not user.startswith(REDIS_USERS)} == set()
     assert any(user.startswith("a2a_celery/store/") for user in users)
@@ -146,7 +151,7 @@ def test_push_knows_neither_redis_nor_celery() -> None:
     outside = {"redis", "celery", "kombu", "billiard"}
     for module in SOURCE:
         if part_of(module) == "push":
-            assert not {name.split(".")[0] for name, _ in module.imports()} & outside, module.name
+            assert not {name.split(".")[0] for name, _ in module.imports} & outside, module.name
             ours = {"clock", "concurrency", "crypto", "lifecycle", "push", "retry_policy", "telemetry"}
             assert ours_in(module) <= ours, module.name
 
@@ -158,7 +163,7 @@ def test_a_client_needs_no_part_of_the_service() -> None:
 def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
     """A receiver runs in web applications of others."""
     receiving = [by_name(f"a2a_celery/client/{name}.py") for name in ("receiver", "notifications", "deduplication")]
-    outside = {name.split(".")[0] for module in receiving for name, _ in module.imports()} - sys.stdlib_module_names
+    outside = {name.split(".")[0] for module in receiving for name, _ in module.imports} - sys.stdlib_module_names
 
     assert outside == {"a2a", "google", "starlette", PACKAGE}
 
@@ -166,10 +171,11 @@ def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
 def test_each_framework_is_known_to_the_modules_of_its_name() -> None:
     extras = {"google.adk": "adk", "google.genai": "adk", "strands": "strands", "agent_framework": "agent_framework"}
     extras |= {"langgraph": "langgraph", "langchain_core": "langgraph", "crewai": "crewai"}
+    extras |= {"llama_index": "llamaindex", "llama_index_instrumentation": "llamaindex", "workflows": "llamaindex"}
     users = {
         (module.name, extras[extra])
         for module in SOURCE
-        for name, _ in module.imports()
+        for name, _ in module.imports
         for extra in extras
         if f"{name}.".startswith(f"{extra}.")
     }
@@ -177,12 +183,15 @@ def test_each_framework_is_known_to_the_modules_of_its_name() -> None:
     further = {
         ("a2a_celery/frameworks/langgraph_checkpoints.py", "langgraph"),
         ("a2a_celery/frameworks/crewai_calls.py", "crewai"),
+        ("a2a_celery/frameworks/llamaindex_calls.py", "llamaindex"),
+        ("a2a_celery/frameworks/llamaindex_runs.py", "llamaindex"),
+        ("a2a_celery/integrations/llama_index_workflows.py", "llamaindex"),
     }
     assert users == {(f"a2a_celery/frameworks/{name}.py", name) for name in extras.values()} | further
 
 
 def importing_functions(module: Module) -> list[str]:
-    """Names of functions that import something."""
+    """Return the names of functions that contain imports."""
     return [
         function.name
         for function in module.functions()
@@ -205,7 +214,7 @@ def test_what_is_imported_for_types_only_is_named() -> None:
         (module.name, name.split(".")[2] if module.name.count("/") > 1 else name.split(".")[1])
         for module in SOURCE
         if module.name not in LAZY
-        for name, for_types in module.imports()
+        for name, for_types in module.imports
         if for_types and name.startswith(f"{PACKAGE}.") and tuple(name.split(".")[1:3]) not in NEEDS_EXTRA
     }
 
@@ -224,7 +233,7 @@ HEAVY = (
     "sqlalchemy",
     "fastapi",
 )
-"""Packages that only processes that serve or run agents import. Celery imports none of them by itself."""
+"""Packages that are only imported by processes that serve or run agents. Celery imports none of them."""
 
 REGISTERING = """
 import a2a_celery
@@ -288,5 +297,23 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 def by_name(name: str) -> Module:
-    """The module with that path."""
+    """Return the module with the path `name`."""
     return next(module for module in SOURCE if module.name == name)
+
+
+def test_no_test_imports_a_module_that_adds_agents_to_the_shared_app() -> None:
+    """A fleet loads such a module by name. Imported by a test, it would add agents for all tests of the process."""
+    adding = {
+        ".".join(module.dotted)
+        for module in modules("tests/support")
+        if "tests.support.agents.a2a" in {name for name, _ in module.imports} and ADDS_AGENTS.search(module.text)
+    }
+    importing = {
+        module.name: names
+        for module in modules("tests")
+        if module.path.name.startswith("test_")
+        and (names := {name.rpartition(".")[0] for name, _ in module.imports} & adding)
+    }
+
+    assert adding
+    assert not importing

@@ -6,6 +6,7 @@ import ast
 import tomllib
 from abc import ABC
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from inspect import getmro
@@ -35,6 +36,7 @@ PLAIN = (object, tuple, ABC, Generic, Protocol)
 BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 
 SOURCE = modules(PACKAGE)
+MODULES = {".".join(module.dotted): module for module in SOURCE}
 
 
 def is_private(name: str) -> bool:
@@ -50,18 +52,21 @@ def defined_names(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names |= {node.attr} if ast.unparse(node.value) in ("self", "cls") else set()
+            names |= {node.attr} if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") else set()
     return {name for name in names if is_private(name)}
 
 
-DEFINED = set().union(*(defined_names(module.tree) for module in SOURCE))
+@cache
+def names_of_this_package() -> set[str]:
+    """Return the private names that this package defines."""
+    return set().union(*(defined_names(module.tree) for module in SOURCE))
 
-CLASSES = {
-    (".".join(module.dotted), node.name): node
-    for module in SOURCE
-    for node in module.tree.body
-    if isinstance(node, ast.ClassDef)
-}
+
+def definition_of(kind: type) -> ast.ClassDef | None:
+    """Return the definition of a class of this package, or None for another class."""
+    module = MODULES.get(kind.__module__)
+    nodes = () if module is None else module.tree.body
+    return next((node for node in nodes if isinstance(node, ast.ClassDef) and node.name == kind.__name__), None)
 
 
 def uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -105,7 +110,8 @@ def used_names(module: Module) -> set[str]:
     type is such an import.
     """
     foreign = foreign_names(module)
-    names = {name for name, owner in uses(module.tree) if name not in DEFINED or owner.partition(".")[0] in foreign}
+    ours = names_of_this_package()
+    names = {name for name, owner in uses(module.tree) if name not in ours or owner.partition(".")[0] in foreign}
     for function in module.functions():
         arguments = foreign_arguments(function, foreign)
         names |= {name for name, owner in uses(function) if owner in arguments}
@@ -127,7 +133,7 @@ def inherited_names(module: Module) -> Iterator[str]:
         theirs = [base for base in is_ours if not is_ours[base] and base.__module__ not in ("builtins", "enum")]
         yield from (key for key in vars(kind) if key not in GENERATED for base in theirs if key in vars(base))
         if any(base not in PLAIN for base in theirs):
-            own = [CLASSES.get((base.__module__, base.__name__)) for base in is_ours]
+            own = [definition_of(base) for base in is_ours]
             ours = set().union(*(defined_names(base) for base in own if base is not None))
             yield from (name for name, owner in uses(node) if owner in ("self", "cls", "super()") and name not in ours)
 
@@ -152,7 +158,7 @@ def test_private_names_of_libraries_are_used_in_integrations_only() -> None:
     ],
 )
 def test_a_private_name_is_found_although_the_package_defines_one_like_it(code: str, tmp_path: Path) -> None:
-    name = min(DEFINED)
+    name = min(names_of_this_package())
     (tmp_path / "module.py").write_text(code.format(name))
 
     assert name in used_names(Module(tmp_path / "module.py"))

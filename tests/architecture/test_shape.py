@@ -25,7 +25,7 @@ LINES_PER_FILE = 600
 LINES_PER_TEST_FILE = 600
 
 LONG_FILES: dict[str, int] = {}
-"""Files that may be longer, each with its limit and a reason."""
+"""Files that may exceed the maximum length, with their limits."""
 LINES_PER_FUNCTION = 60
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc"}
 
@@ -67,7 +67,7 @@ def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
         f"{module.name}:{call.lineno}"
         for module in TESTS
         for call in ast.walk(module.tree)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "settings"
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "settings"
         for option in call.keywords
         if (option.arg == "deadline" and ast.unparse(option.value) != "None")
         or (option.arg == "suppress_health_check" and not re.search("too_slow|list", ast.unparse(option.value)))
@@ -139,7 +139,7 @@ def lua_code(text: str) -> str:
 
 
 def lua_names(code: str) -> set[str]:
-    """Return what a script defines: functions, locals, parameters."""
+    """Return the names that a script defines: functions, locals and parameters."""
     lists = re.findall(r"\blocal\s+(?!function)([\w, ]+)|\bfunction\s*\w*\(([\w, ]*)\)", code)
     named = {name for groups in lists for names in groups for name in re.split(r"[,\s]+", names)}
     return named | set(re.findall(r"\bfunction\s+([A-Za-z_]\w*)", code))
@@ -174,7 +174,8 @@ def test_no_two_libraries_define_one_name_and_no_two_scripts_share_one() -> None
 
 @pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
 def test_a_script_begins_with_its_interface(path) -> None:  # type: ignore[no-untyped-def]
-    """Below the header, a block of locals names the keys and the arguments; the code below it reads none by number."""
+    """Below the header, a block of locals names the keys and arguments. The code below the block does not read them by
+    number."""
     lines = path.read_text(encoding="utf-8").splitlines()
     header = list(takewhile(lambda line: line.startswith("--"), lines))
     names = list(takewhile(INTERFACE.search, lines[len(header) :]))
@@ -223,7 +224,7 @@ READS_TIME_DIRECTLY = {
     "a2a_celery/cli/": "a command waits for processes and for people, in real time; embedded_redis.py too",
     "a2a_celery/lifecycle/execution.py": "the lifecycle imports nothing of ours; its machine has a clock of its own",
 }
-"""Why a file, or a folder of files, reads time without the clock."""
+"""Files and folders that read the time without the clock, with the reason."""
 
 
 def time_readings(module: Module) -> set[str]:
@@ -249,7 +250,7 @@ def test_the_package_reads_time_from_the_clock_only() -> None:
 
 
 def patched_names(module: Module) -> set[str]:
-    """Return the names that a test replaces, but those of commands, which take no clock."""
+    """Return the names that a test replaces, except names of commands, because commands take no clock."""
     calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
     replacing = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in {"setattr", "patch", "object"}]
     strings = (str(arg.value) for call in replacing for arg in call.args[:2] if isinstance(arg, ast.Constant))
@@ -257,7 +258,7 @@ def patched_names(module: Module) -> set[str]:
 
 
 def test_no_test_replaces_time_by_name() -> None:
-    """A test gives the object a `ManualClock` (tests/support/clocks.py) and moves it."""
+    """Tests pass a `ManualClock` (tests/support/clocks.py) to the object and move the clock."""
     times = TIME_FUNCTIONS | {"sleep", "datetime", "SYSTEM_CLOCK"}
 
     assert {module.name for module in TESTS if times & patched_names(module)} == set()

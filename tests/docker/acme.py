@@ -1,4 +1,4 @@
-"""Another project's app on top of the image: agents whose work is traced."""
+"""App of another project, on top of this project's image. Its agents create spans."""
 
 import asyncio
 

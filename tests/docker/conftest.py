@@ -20,7 +20,7 @@ why_missing = cache(missing)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Skip the tests without an engine, or end the run in CI. This is no fixture, so that there is one message for all
+    """Skip the test if there is no Docker engine. In CI, end the run instead, so that there is one message for all
     tests."""
     why = why_missing()
     if why and os.environ.get("CI"):
@@ -31,7 +31,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
-    """Chromium, without a window."""
+    """Headless Chromium."""
     if missing_browser():
         if os.environ.get("CI"):
             pytest.fail(f"no {missing_browser()} here, and CI needs them")

@@ -39,7 +39,7 @@ def documented_commands() -> list[str]:
 
 
 def documented(what: str) -> list[str]:
-    """Return the page's commands for one of `PURPOSES`."""
+    """Return the documented commands for one of `PURPOSES`."""
     commands = documented_commands()
     up = next(number for number, command in enumerate(commands) if " up " in command)
     found = {"build": commands[:up], "up": [commands[up]]}
@@ -53,7 +53,8 @@ def documented(what: str) -> list[str]:
 
 
 class Deployment:
-    """A deployment of docker-compose. `url` is nginx, `flower` Flower and `prometheus` Prometheus, if it runs."""
+    """Deployment with docker-compose. `url`, `flower` and `prometheus` are the URLs of nginx, Flower and Prometheus (if
+    it runs)."""
 
     def __init__(self, folder: Path, what: str = "up", **env: str) -> None:
         self.folder = folder
@@ -83,7 +84,7 @@ class Deployment:
         }
 
     def run(self, command: str) -> str:
-        """Run a command of the page, with a terminal and the usual port."""
+        """Run a documented command, adapted to run without a terminal and to the deployment's port."""
         command = buildable(command).replace(" exec ", " exec -T ").replace("http://localhost:8000", self.url)
         return run(command, self.folder, self.env)
 
@@ -92,7 +93,8 @@ class Deployment:
         return run(" ".join(["docker-compose", *self.files, *arguments]), self.folder, self.env)
 
     def containers(self, service: str = "", *, all_of_them: bool = False) -> list[str]:
-        """Return the ids of the containers of a service or of all, including ended ones."""
+        """Return the ids of the containers of a service, or of all services if `service` is "". With `all_of_them`,
+        include stopped containers."""
         label = f"--filter label=com.docker.compose.service={service}" if service else ""
         project = f"--filter label=com.docker.compose.project={self.project}"
         every = "-a" if all_of_them else ""
@@ -104,7 +106,7 @@ class Deployment:
         return found
 
     def kill(self, container: str) -> None:
-        """Kill the container for good."""
+        """Kill the container with ``docker kill``, so that Docker does not restart it."""
         run(f"docker kill {container}", self.folder, self.env)
 
     def wait_until_healthy(self) -> None:
@@ -164,7 +166,7 @@ class Deployment:
 
 @contextmanager
 def deployment(deployed: Deployment) -> Iterator[Deployment]:
-    """Run the deployment with four workers, and remove all of it at the end."""
+    """Run the deployment with four workers, and remove it completely when the block ends."""
     try:
         for command in [*documented("build"), *documented(deployed.what)]:
             deployed.run(command)

@@ -1,4 +1,4 @@
-"""The Docker engine that these tests run on, and the image they run: see .ci/run."""
+"""The Docker engine and the image of these tests: see .ci/run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IMAGE = "a2a-celery"
 
 
 def missing() -> str:
-    """Why there is no engine; "" if there is one."""
+    """Return the reason why no Docker engine is available, or "" if one is."""
     try:
         done = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -18,7 +18,7 @@ def missing() -> str:
 
 
 def run(command: str, folder: Path, env: dict[str, str], within: float = 300) -> str:
-    """Runs a line of shell in `folder` and gives what it prints; fails with all of that if it fails."""
+    """Run a shell command in `folder` and return its output. If the command fails, fail with the output."""
     done = subprocess.run(
         command, shell=True, cwd=folder, env=env, capture_output=True, text=True, timeout=within, check=False
     )
@@ -27,5 +27,6 @@ def run(command: str, folder: Path, env: dict[str, str], within: float = 300) ->
 
 
 def buildable(command: str) -> str:
-    """A `docker build` that reaches the package index also where only the host's network does."""
+    """Return `command` with ``docker build`` on the host's network, in case only that network reaches the package
+    index."""
     return command.replace("docker build ", "docker build -q --network host ")

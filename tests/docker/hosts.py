@@ -47,7 +47,7 @@ class ListeningRabbitMQ(RabbitMQContainer):
 
 
 class WorkerContainer(CeleryWorkerContainer):
-    """Stock worker of our image with the sample agents."""
+    """Stock worker from this project's image with the sample agents."""
 
     @classmethod
     def command(cls, *args: str, **kwargs: Any) -> list[str]:
@@ -122,7 +122,7 @@ class Hosts:
         return list(self.setup.worker_cluster)
 
     def begin(self, agent: str, text: str) -> str:
-        """Send a message and return the task's id at once."""
+        """Send a message. Return the task's id without waiting for the task."""
         body = message_json(text) | {"configuration": {"returnImmediately": True}}
         answer = rest(self.gateways[0], "POST", "/message:send", body, agent=agent)
         assert answer.status_code == 200, answer.text
@@ -130,12 +130,12 @@ class Hosts:
         return task_id
 
     def read(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Return the task as a client sees it."""
+        """Return the current task from the first gateway."""
         task: dict[str, Any] = rest(self.gateways[0], "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
     def listed(self, agent: str, state: str = "") -> list[str]:
-        """Return the ids of the tasks of `agent` in a state, or in any."""
+        """Return the ids of the tasks of `agent` in the state `state`, or in any state if it is ""."""
         query = "/tasks?pageSize=100" + (f"&status=TASK_STATE_{state}" if state else "")
         return [task["id"] for task in rest(self.gateways[0], "GET", query, agent=agent).json()["tasks"]]
 
@@ -143,7 +143,7 @@ class Hosts:
         return str(self.read(agent, task_id)["status"]["state"]).removeprefix("TASK_STATE_")
 
     def wait_for(self, agent: str, task_id: str, state: str, within: float = RECOVERED) -> dict[str, Any]:
-        """Wait until the task is in that state and return it."""
+        """Wait until the task is in the state `state`, and return the task."""
         eventually(
             lambda: self.state(agent, task_id) == state, within=within, every=0.2, what=f"{agent} {task_id} is {state}"
         )

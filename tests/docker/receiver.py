@@ -1,13 +1,13 @@
-"""A webhook's receiver: prints the traceparent of each post."""
+"""A webhook receiver that prints the traceparent of each post."""
 
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Takes every post."""
+    """Handler that accepts every post."""
 
     def do_POST(self) -> None:
-        """Answers 204."""
+        """Respond with 204, and print the traceparent."""
         self.rfile.read(int(self.headers["Content-Length"]))
         print("posted in", self.headers.get("traceparent"), flush=True)
         self.send_response(204)

@@ -1,4 +1,4 @@
-"""compose/ for real: up as docs/deployment.md says, loads through nginx, containers that die, and down again."""
+"""compose/ in containers: start as in docs/deployment.md, load through nginx, containers that die, and stop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_command_of_the_page_is_run_here() -> None:
 
 
 def begin(deployed: Deployment, agent: str, text: str) -> str:
-    """Send a message through nginx and return the task's id at once."""
+    """Send a message through nginx. Return the task's id without waiting for the task."""
     body = message_json(text) | {"configuration": {"returnImmediately": True}}
     answer = rest(deployed, "POST", "/message:send", body, agent=agent)
     assert answer.status_code == 200, answer.text
@@ -47,7 +47,7 @@ def begin(deployed: Deployment, agent: str, text: str) -> str:
 
 
 def read(deployed: Deployment, agent: str, task_id: str) -> dict[str, Any]:
-    """Return the task as a client sees it."""
+    """Return the current task through nginx."""
     task: dict[str, Any] = rest(deployed, "GET", f"/tasks/{task_id}", agent=agent).json()
     return task
 
@@ -57,7 +57,7 @@ def is_in(deployed: Deployment, agent: str, task_id: str, name: str) -> bool:
 
 
 def listed(deployed: Deployment, agent: str, name: str) -> set[str]:
-    """Return the ids of the tasks of `agent` in a state."""
+    """Return the ids of the tasks of `agent` in the state `name`."""
     query = f"/tasks?pageSize=100&status=TASK_STATE_{name}"
     return {task["id"] for task in rest(deployed, "GET", query, agent=agent).json()["tasks"]}
 
@@ -126,7 +126,8 @@ def test_a_hundred_tasks_outlive_a_worker(deployed: Deployment) -> None:
 
 
 def flower_knows(deployed: Deployment, tasks: set[str]) -> None:
-    """Require that each task's runs are found by its id, that the last one succeeded, and that no message is shown."""
+    """Require that Flower finds each task's runs by the task's id, shows that the last one succeeded, and shows no
+    message."""
 
     def of_tasks() -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {task_id: [] for task_id in tasks}
@@ -239,7 +240,7 @@ async def follow_while_a_gateway_dies(deployed: Deployment, streams: int) -> int
     following = [asyncio.create_task(follow()) for _ in range(streams)]
     for _ in range(streams):
         await under_way.acquire()
-    # nginx may give all streams that arrive together to one gateway: it asks for the name once for them
+    # nginx may send all streams that arrive together to one gateway, because it resolves the name only once for them
     victim = max(deployed.containers("gateway"), key=deployed.open_streams)
     await asyncio.to_thread(deployed.kill, victim)
     return sum(1 for cuts in await asyncio.gather(*following) if cuts)
@@ -255,7 +256,7 @@ async def test_grpc_goes_through_nginx(deployed: Deployment) -> None:
 def test_what_dies_is_started_again(deployed: Deployment) -> None:
     [watcher, *_] = deployed.containers("watcher")
     before = deployed.inspect(watcher)["State"]["StartedAt"]
-    # all but the init that Docker puts in front, and itself
+    # all processes except Docker's init and this one
     others = "[p for p in os.listdir('/proc') if p.isdigit() and p not in ('1', str(os.getpid()))]"
     deadly = f"import os; [os.kill(int(p), 9) for p in {others}]"
 

@@ -1,4 +1,4 @@
-"""examples/two_queues with Docker: started by the command of its README, in a project of its own."""
+"""examples/two_queues with Docker, started with the command in its README, as a separate Compose project."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def serves(port: int) -> bool:
 
 
 def sent(curl: list[str], port: int) -> str:
-    """Return the text of the artifact that a command of the README receives."""
+    """Send the request of a documented curl command, and return the text of the artifact."""
     url = next(word for word in curl if word.startswith("http://")).replace("8000", str(port))
     headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}
     task = httpx.post(url, content=curl[-1], headers=headers, timeout=LIMIT).json()["task"]

@@ -1,4 +1,4 @@
-"""A fleet on hosts of their own, by pytest-celery: workers, watchers, gateways and brokers that die or are cut off."""
+"""A fleet on separate hosts with pytest-celery: workers, watchers, gateways and brokers that die or are cut off."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ image = build(path=str(ROOT), dockerfile="compose/Dockerfile", tag=IMAGE, networ
 
 
 def of_our_image(command: Any, wrapper: type, **options: Any) -> Any:
-    """A fixture: a container of the image that compose/Dockerfile makes."""
+    """Return a fixture for a container of the image that compose/Dockerfile builds."""
     return container(
         image="{image.id}",
         environment=fxtr("fleet_env"),
@@ -74,7 +74,7 @@ other_watcher_container = of_our_image(list(WatcherContainer.COMMAND), WatcherCo
 
 @pytest.fixture(scope="session", autouse=True)
 def from_outside() -> Iterator[None]:
-    """Containers are reached by the ports they publish on this host, also where this host is a container itself."""
+    """Reach containers through the ports that they publish on this host, even if this host is a container itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pytest_docker_tools.wrappers.container, "tests_inside_container", lambda: False)
         yield
@@ -106,7 +106,7 @@ def hosts(
     watcher_container: WatcherContainer,
     other_watcher_container: WatcherContainer,
 ) -> Iterator[Hosts]:
-    """Two workers, two watchers and a gateway around one broker and one store."""
+    """Two workers, two watchers and a gateway with one broker and one store."""
     gateways = GatewayCluster(gateway_container)
     watchers = WatcherCluster(watcher_container, other_watcher_container)
     for cluster in (gateways, watchers):
@@ -195,7 +195,7 @@ def test_a_broker_dies_and_a_gateway_under_a_stream(hosts: Hosts) -> None:
 
 
 def follow_and_kill(hosts: Hosts, seen: list[str]) -> None:
-    """Follows an agent of twenty steps, a second each, until its gateway dies under the stream."""
+    """Follow an agent with twenty steps of one second, and kill its gateway during the stream."""
     url = f"{hosts.gateways[0].url}/agents/slow/message:stream"
     for event_id in ids_of(url, message_json("20"), {}):
         seen.append(event_id)
@@ -204,7 +204,7 @@ def follow_and_kill(hosts: Hosts, seen: list[str]) -> None:
 
 
 def ids_of(url: str, body: Any, headers: dict[str, str]) -> Iterator[str]:
-    """The ids of a stream's events."""
+    """Yield the ids of a stream's events."""
     with httpx.stream("POST", url, json=body, headers={**V1, **headers}, timeout=60) as answer:
         assert answer.status_code == 200, answer.read()
         yield from (line.removeprefix("id:").strip() for line in answer.iter_lines() if line.startswith("id:"))

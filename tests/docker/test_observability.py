@@ -1,7 +1,7 @@
-"""compose/observability.yaml for real: a trace that a collector wrote, Prometheus, its rules, the dashboard's queries.
+"""compose/observability.yaml in containers: a collector's trace, Prometheus, its rules and the dashboard's queries.
 
-The collector is Rotel and Prometheus is Debian's, for no registry of packages has Jaeger or the image of Prometheus;
-Grafana is not run. docs/telemetry.md says so.
+The collector is Rotel, and Prometheus is Debian's package, because no package registry has Jaeger or the image of
+Prometheus. Grafana does not run. docs/telemetry.md documents this.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .traces import spans
 HERE = Path(__file__).parent
 FAILED_TICKS = "Failed ticks per second"
 REFUSED = "Requests refused by limits, per second"
-"""Two panels that are empty in a healthy fleet without limits."""
+"""Titles of two panels that are empty in a healthy fleet without limits."""
 
 VERSIONS = "a2a_version_tasks"
-"""Metric of agents with a version, which the agents here do not have."""
+"""Metric of agents with a version. The agents of this test have none."""
 
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """The commands of docs/deployment.md, with an app on top of the image."""
+    """Deployment by the commands of docs/deployment.md, with an app on top of the image."""
     images = {name: f"a2a-celery-test-{name}" for name in ("jaeger", "prometheus", "grafana")}
     deployed = Deployment(
         tmp_path_factory.mktemp("observed") / "checkout",
@@ -55,7 +55,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def build_acme(deployed: Deployment, folder: Path) -> None:
-    """The image of docs/deployment.md#your-agents."""
+    """Build the image of docs/deployment.md#your-agents."""
     [dockerfile] = re.findall(r"^```dockerfile\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.M | re.S)
     (folder / "Dockerfile").write_text(dockerfile)
     shutil.copy(HERE / "acme.py", folder)
@@ -65,7 +65,7 @@ def build_acme(deployed: Deployment, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def receiver(observed: Deployment) -> Iterator[str]:
-    """A webhook's receiver beside the watchers, at http://hook; gives its container."""
+    """Run a webhook receiver at http://hook in the watchers' network, and yield the id of its container."""
     code = f"-v {HERE}/receiver.py:/receiver.py:ro"
     place = f"--network {observed.project}_default --network-alias hook"
     started = run(f"docker run -d {place} {code} python:3.11-slim-bookworm python -u /receiver.py", HERE, observed.env)
@@ -82,7 +82,7 @@ def ask(observed: Deployment, query: str) -> list[dict[str, Any]]:
 
 
 def collected(observed: Deployment, trace: str) -> list[Collected]:
-    """The spans of a trace, as the collector has written them."""
+    """Return the spans of a trace from the collector's output."""
     text = observed.compose("exec", "-T", "jaeger", "cat", "/tmp/traces")
     return [span for span in spans(text) if span.trace == trace]
 
@@ -171,7 +171,7 @@ def test_the_dashboard_has_something_to_show(observed: Deployment, receiver: str
 
 
 def traffic(observed: Deployment) -> None:
-    """Some of each kind: a stream, a webhook, a cancel, a mistake."""
+    """Send requests of each kind: a stream, a webhook, a cancellation and an invalid request."""
     hook = {"configuration": {"taskPushNotificationConfig": {"url": "http://hook/"}}}
     streamed = rest(observed, "POST", "/message:stream", message_json() | hook, agent="thinker")
     assert "COMPLETED" in streamed.text

@@ -15,7 +15,7 @@ SPAN_KINDS = {
 
 
 def spans(text: str) -> list[Collected]:
-    """The spans of all that was collected."""
+    """Return all spans in the output."""
     return [span for resource in text.split("ResourceSpans #")[1:] for span in _of_resource(resource)]
 
 
@@ -46,5 +46,5 @@ def _field(text: str, name: str) -> str:
 
 
 def _values(text: str) -> dict[str, Any]:
-    """Attributes, as text."""
+    """Return the attributes in `text`, with their values as text."""
     return dict(re.findall(r"^ +-> ([\w.]+): \w+\((.*)\)$", text, re.MULTILINE))

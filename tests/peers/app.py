@@ -1,4 +1,4 @@
-"""The Celery app of the fleet that the clients call: the sample executor, by name."""
+"""Celery app of the fleet that the clients call, with the sample executor given by its import path."""
 
 from __future__ import annotations
 

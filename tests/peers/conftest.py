@@ -1,4 +1,4 @@
-"""Tests with the clients and servers of other A2A libraries, each in a separate environment."""
+"""Fixtures for tests with clients and servers of other A2A libraries. Each library has a separate environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hooks() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="session")
 def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
-    """Two gateways, two workers and a watcher around the sample executor."""
+    """Two gateways of a fleet with two workers, a watcher and the sample executor."""
     with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.peers.app", **DELIVERING) as fleet:
         fleet.worker(pool="prefork", concurrency=2)
         fleet.worker(pool="threads", concurrency=4)
@@ -28,5 +28,5 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway
 
 
 def _gateway(fleet: Fleet) -> Gateway:
-    # google-adk's client refuses a card with gRPC at another port: see docs/deployment.md
+    # google-adk's client refuses a card whose gRPC address has another port: see docs/deployment.md
     return fleet.gateway(grpc=True, A2A_GRPC_PUBLIC_ADDRESS="")

@@ -1,4 +1,4 @@
-"""Environments of the peers, each in the versions that a file here names: other A2A libraries, and a framework whose
+"""Environments of the peers, with the versions in the files of this folder: other A2A libraries, and a framework whose
 pins exclude others.
 
 python -m tests.peers.environments
@@ -25,7 +25,7 @@ FILES = {
     CREWAI: ("crewai.txt",),
     NODE: ("node.txt", "package.json", "package-lock.json"),
 }
-"""Each environment with the files that say what is in it: the requirements of its Python first."""
+"""Files that define the contents of each environment. The first file contains the requirements of its Python."""
 
 
 def program(environment: str) -> str:
@@ -34,13 +34,13 @@ def program(environment: str) -> str:
 
 
 def is_installed(environment: str) -> bool:
-    """Return True if the environment has what its files say today."""
+    """Return True if the environment was installed from the current contents of its files."""
     stamp = _stamp(environment)
     return stamp.exists() and stamp.read_text() == _digest(environment)
 
 
 def install(environment: str) -> None:
-    """Make the environment anew."""
+    """Delete the environment and install it again."""
     folder = FOLDER / environment
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)

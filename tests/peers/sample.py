@@ -1,4 +1,4 @@
-"""An executor as the SDK's samples have them: it imports the SDK alone, and runs in the SDK's server and in workers."""
+"""An executor like those of the SDK's samples. It only imports the SDK, and runs in the SDK's server and in workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARD = AgentCard(
 
 
 class SampleExecutor(AgentExecutor):
-    """Counts ("count 3"), asks ("ask"), works until it is cancelled ("wait"), raises ("fail"), or says it back."""
+    """Executor that counts ("count 3"), asks ("ask"), works until cancelled ("wait"), raises ("fail"), or echoes."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.message is not None

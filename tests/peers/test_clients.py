@@ -1,7 +1,7 @@
-"""Clients of other libraries and older versions at two gateways and two workers, with an unmodified AgentExecutor.
+"""Clients of other libraries and older versions with two gateways, two workers and an unmodified AgentExecutor.
 
-Every client makes the same calls (clients/steps.py, clients/steps.mjs), and sees what the table says. What begins at
-the first gateway goes on at the second.
+Every client executes the same steps (clients/steps.py, clients/steps.mjs), with the results in `TABLE`. Tasks begin at
+the first gateway and continue at the second.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ TABLE: dict[str, Any] = {
     "unknown": "TaskNotFound",
     "too_late": "TaskNotCancelable",
 }
-"""What a client sees, step by step; of webhooks, the last state that is posted to it."""
+"""Expected result of each step. For webhooks, it is the last posted state."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A client, and over which bindings it calls.
+    """Client of another library, and its bindings.
 
-    `sees` is what it sees instead of the table; `lacks` says why it cannot make a step.
+    `sees` contains results that differ from `TABLE`. `lacks` contains the reason for each step that is not possible.
     """
 
     script: str
@@ -84,7 +84,7 @@ PEERS = [
         "with_agent_framework.py",
         "sdk-1",
         ("JSONRPC", "HTTP+JSON"),
-        # The client shows the last message of the history, not that of the status, which says what failed.
+        # The client shows the last message of the history instead of the status message, which contains the error.
         sees={binding: {"fail": ["FAILED", "fail"]} for binding in ("JSONRPC", "HTTP+JSON")},
         lacks=ONLY_TALKS,
     ),
@@ -92,7 +92,7 @@ PEERS = [
         "with_strands.py",
         "sdk-0.3",
         ("JSONRPC",),
-        # The client says why a turn stopped, and shows no state.
+        # The client shows the reason why a turn stopped instead of the state.
         sees={
             "JSONRPC": {
                 "send": ["end_turn", "hello"],
@@ -129,7 +129,7 @@ def test_a_client_sees_what_every_client_sees(
 
 
 def run(peer: Peer, gateways: tuple[Gateway, Gateway], hook: str, binding: str) -> dict[str, Any]:
-    """Return what the peer's client saw, by step."""
+    """Run the peer's client and return the result of each step."""
     ports = [address.rpartition(":")[2] for gateway in gateways for address in (gateway.url, gateway.grpc)]
     command = [program(peer.environment), str(CLIENTS / peer.script), *(g.url for g in gateways), hook, binding, *ports]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
@@ -139,7 +139,7 @@ def run(peer: Peer, gateways: tuple[Gateway, Gateway], hook: str, binding: str) 
 
 
 def last_state(hooks: Receiver, path: str, task_id: str) -> str:
-    """Return the state in which a webhook heard last of a task, as soon as that is a terminal one."""
+    """Wait until a terminal state of the task has been posted to the webhook, and return that state."""
 
     def terminal() -> str:
         states = [state for post in hooks.received(path) if (state := state_of(post, task_id))]
@@ -151,7 +151,7 @@ def last_state(hooks: Receiver, path: str, task_id: str) -> str:
 
 
 def state_of(post: Received, task_id: str) -> str:
-    """Return the state that a post tells of, "" if none; a body of 0.3 is a task, or an update that says its kind."""
+    """Return the state in a post, or "" if there is none. A body of 0.3 is a task, or an update with its kind."""
     body = json.loads(post.body)
     event = body.get("task") or body.get("statusUpdate") or body.get("artifactUpdate") or body
     assert event.get("taskId", event.get("id")) == task_id

@@ -1,9 +1,10 @@
-"""The programs of docs/javascript.md in Node.js, at a gateway with the sample executor."""
+"""The programs of docs/javascript.md in Node.js."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 
 from tests.conftest import require_peers
 from tests.support import ROOT
-from tests.support.fleet import Gateway, Process
+from tests.support.fleet import Gateway, Process, running_fleet
 from tests.support.posts import SECRET
 from tests.support.waiting import LIMIT, eventually
 
@@ -24,7 +25,7 @@ EVENT_SOURCE = re.search(r"^```js\n(const source = .*?)^```", PAGE, re.MULTILINE
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the programs of the page."""
+    """Folder with the documented programs."""
     require_peers(NODE)
     for name, code in PROGRAMS.items():
         (tmp_path / name).write_text(code)
@@ -32,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def printed(folder: Path, *arguments: str) -> list[str]:
-    """Return the lines that a program prints."""
+    """Run a program in Node.js and return the lines that it prints."""
     result = subprocess.run(
         [program(NODE), *arguments], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False
     )
@@ -40,12 +41,22 @@ def printed(folder: Path, *arguments: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def test_the_client_streams_and_answers(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:
-    *streamed, question, answer = printed(folder, "ask.mjs", gateways[0].url)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Gateway with the agents of the demo."""
+    with running_fleet(tmp_path_factory.mktemp("demo"), app="workers.app") as fleet:
+        fleet.worker(pool="threads", concurrency=2)
+        yield fleet.gateway()
 
-    assert [line for line in streamed if line] == ["TASK_STATE_WORKING", "0 ", "1 ", "2 ", "TASK_STATE_COMPLETED"]
-    assert question == "TASK_STATE_INPUT_REQUIRED Which colour?"
-    assert answer == "TASK_STATE_COMPLETED blue it is"
+
+def test_the_client_streams_and_answers(folder: Path, demo: Gateway) -> None:
+    *streamed, first, second, last = printed(folder, "ask.mjs", demo.url)
+
+    words = [line for line in streamed if line and not line.startswith("TASK_STATE_")]
+    assert words == ["Once ", "upon ", "a ", "time ", "a "]
+    assert streamed[-1] == "TASK_STATE_COMPLETED"
+    assert [first, second] == ["For how many people?", "For which day?"]
+    assert last == "TASK_STATE_COMPLETED A table for 4 is booked for 4."
 
 
 def test_a_stream_is_resumed_after_the_last_event(folder: Path, gateways: tuple[Gateway, Gateway]) -> None:

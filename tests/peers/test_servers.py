@@ -1,6 +1,7 @@
-"""Our clients with the servers of other libraries and older versions: RemoteAgent, ``a2a-celery call``, `a2a.call`.
+"""This package's clients (RemoteAgent, ``a2a-celery call``, `a2a.call`) with servers of other libraries and versions.
 
-Every server runs an agent that does what `sample` does. The client sees the same of each, but for what a server lacks.
+Every server runs an agent that behaves like `sample`. The client receives the same from each server, except for the
+features that a server lacks.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ TOKEN = "chosen-by-the-client"
 
 @dataclass(frozen=True)
 class Peer:
-    """A server; `fails` is how a client learns that an executor raised, `lacks` says why a test cannot be made."""
+    """Server of another library. `fails` is the client's result if the executor raises. `lacks` names missing features,
+    each with the reason."""
 
     script: str
     environment: str
@@ -72,14 +74,14 @@ PEERS = [
 
 
 def without(lack: str) -> pytest.MarkDecorator:
-    """Run a test with the servers that don't lack what it is about."""
+    """Parametrize a test with the servers that have the feature `lack`."""
     able = [peer for peer in PEERS if lack not in peer.lacks]
     return pytest.mark.parametrize("peer", able, ids=str, indirect=True, scope="module")
 
 
 @contextmanager
 def serving(peer: Peer, log: Path) -> Iterator[str]:
-    """Run a peer's server and give its address."""
+    """Run a peer's server and yield its address."""
     port = free_port()
     command = [program(peer.environment), str(HERE / "servers" / peer.script), str(port), peer.binding]
     with log.open("wb") as output:
@@ -169,7 +171,8 @@ async def gather(events: AsyncIterator[StreamResponse], seen: ResultBuilder) -> 
 
 
 async def is_working(agent: RemoteAgent, task_id: str) -> bool:
-    """Ask the server: one of 0.3 tells a subscriber no state that the task had before."""
+    """Return whether the task is WORKING. The server is polled, because a server of 0.3 sends no earlier state to a
+    subscriber."""
     return task_id != "" and (await agent.get(task_id)).state == WORKING
 
 

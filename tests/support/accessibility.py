@@ -1,4 +1,4 @@
-"""Rules of WCAG that a page breaks, found by axe-core in the browser. `make peers` installs axe-core from npm."""
+"""Check of a page against the WCAG rules, by axe-core in the browser. `make peers` installs axe-core from npm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ axe.run(document, {resultTypes: ['violations']}).then(
 def violations(browser: Chrome) -> list[str]:
     """Return each broken rule with the elements that break it.
 
-    The driver injects axe-core as an expression, which the policy of the page does not forbid.
+    The driver injects axe-core as an expression. The page's Content-Security-Policy does not block expressions.
     """
     browser.set_script_timeout(LIMIT)
     browser.execute_script(AXE.read_text())

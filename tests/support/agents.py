@@ -38,7 +38,7 @@ app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
 app.conf.task_queue_max_priority = int(os.environ.get("TEST_MAX_PRIORITY", "0")) or None
 app.conf.broker_connection_retry_on_startup = True
 app.conf.worker_enable_remote_control = "TEST_NO_REMOTE_CONTROL" not in os.environ
-if "TEST_ALONE" in os.environ:  # other fleets at the same RabbitMQ neither answer it, nor tell it of their workers
+if "TEST_ALONE" in os.environ:  # exchange no control commands and events with other fleets on the RabbitMQ server
     app.conf.control_exchange = f"{app.conf.task_default_queue}-control"
     app.conf.event_exchange = f"{app.conf.task_default_queue}-events"
 a2a = A2A(app)
@@ -73,14 +73,21 @@ def sync_echo(turn: Turn) -> str:
 
 @a2a.agent("count")
 async def count(turn: Turn) -> AsyncIterator[str]:
-    """Yield as many chunks as the message says."""
+    """Yield the number of chunks in the message."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
 
+@a2a.agent("files")
+async def files(turn: Turn) -> Artifact:
+    """Return the text as a file with a name that leads out of a folder, and a file without a name."""
+    named = Part(raw=turn.text.encode(), filename="../../report.txt", media_type="text/plain")
+    return Artifact(artifact_id="made", parts=[Part(text="two files"), named, Part(raw=b"\0", media_type="image/png")])
+
+
 @a2a.agent("sync-count")
 def sync_count(turn: Turn) -> Iterator[str]:
-    """Yield as many chunks as the message says, from a plain generator."""
+    """Yield the number of chunks in the message, from a plain generator."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
@@ -96,7 +103,7 @@ async def pace(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("silent")
 async def silent(turn: Turn) -> str:
-    """Wait for the seconds that the message says."""
+    """Wait for the number of seconds in the message, by default a minute."""
     await asyncio.sleep(float(turn.text or 60))
     return "done"
 
@@ -148,7 +155,7 @@ async def slow_ask(turn: Turn) -> str:
 
 @a2a.agent("interview")
 async def interview(turn: Turn) -> dict[str, object]:
-    """Ask three questions about the answers so far, and return the processes that ran each part."""
+    """Ask three questions, and return the answers and the id of the process that completes the task."""
     name = await turn.ask("Name?")
     town = await turn.ask(f"Where do you live, {name}?")
     colour = await turn.ask(parts=[Part(text="Colour?"), Part(text="red or blue")])
@@ -213,7 +220,7 @@ class Full(AgentExecutor):
 
 
 class Direct(AgentExecutor):
-    """Executor that answers with a message only, after the seconds that the message says."""
+    """Executor that answers with a message only, after the number of seconds in the request."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await asyncio.sleep(float(context.get_user_input() or 0))
@@ -279,7 +286,7 @@ a2a.add_agent(card("unbuildable"), "tests.support.slow_import:Unbuildable")
 
 @a2a.agent("once", idempotency_window=600)
 async def once(turn: Turn) -> str:
-    """Work for the seconds in the last word of the message. After "ask", ask for more."""
+    """Work for the seconds in the last word of the message. If the message begins with "ask", ask for more."""
     word, _, seconds = turn.text.rpartition(" ")
     await asyncio.sleep(float(seconds))
     if word.startswith("ask"):
@@ -292,7 +299,8 @@ a2a.add_agent(card("once-direct"), Direct, idempotency_window=600)
 
 @a2a.agent("steady", max_attempts=3)
 async def steady(turn: Turn) -> AsyncIterator[object]:
-    """Complete an artifact, begin another, work for the seconds of the attempt, and complete the second artifact."""
+    """Stream an artifact, and pause for the seconds that the message lists for this attempt. In the first attempt,
+    complete another artifact before."""
     if turn.attempt == 1:
         await turn.artifact("finished", artifact_id="first")
     yield f"attempt {turn.attempt} "
@@ -309,7 +317,7 @@ async def poison(turn: Turn) -> str:
 
 @a2a.agent("related")
 async def related(turn: Turn) -> list[str]:
-    """Return the ids of the tasks that the message refers to, and the number of their artifacts."""
+    """Return the id of each task that the message refers to, with the number of its artifacts."""
     return [f"{task.id}: {len(task.artifacts)}" for task in turn.related_tasks]
 
 
@@ -360,7 +368,7 @@ def by_word(request: SendMessageRequest, caller: Caller) -> dict[str, object]:
 
 @a2a.agent("routed", route=by_word, scheduling=True)
 async def routed(turn: Turn) -> str:
-    """Return the queue of the run. After "to", ask for more."""
+    """Return the text of the message, or ask for more if it contains "ask"."""
     if "ask" in turn.text:
         await asyncio.sleep(0.5)
         raise InputRequired("Where to?")

@@ -1,4 +1,4 @@
-"""The app of `agents` with the executor of `states`, for fleets. Its import adds an agent to the app."""
+"""The app of `agents` with the executor of `states`, for fleets. Importing this module adds the agent to the app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of an operation over each binding, with responses in a form that can be compared."""
+"""Calls of an operation over each binding, with responses that can be compared."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Answer:
 async def ask(
     gateway: Gateway, binding: str, operation: str, params: dict[str, Any], tenant: str, agent: str, who: dict[str, str]
 ) -> Answer:
-    """Return the response of `agent` to the caller that the headers `who` authenticate, in `tenant`."""
+    """Call an operation of `agent` in `tenant` over a binding, and return the response. The headers `who` authenticate
+    the caller. A binding that is not in A2A 1.0 stands for JSON-RPC in protocol 0.3."""
     match binding:
         case "JSONRPC":
             return await _over_rpc(gateway, operation, params | {"tenant": tenant}, agent, {**V1, **who})
@@ -94,7 +95,7 @@ async def _over_rest(
 
 async def _over_http(verb: str, url: str, body: Any, headers: dict[str, str]) -> Answer:
     async with (
-        httpx.AsyncClient(timeout=60, verify=False) as http,  # reading certificates takes longer than the request
+        httpx.AsyncClient(timeout=60, verify=False) as http,  # loading the CA certificates takes longer than a request
         http.stream(verb, url, json=body, headers=headers) as response,
     ):
         kind = response.headers.get("content-type", "").partition(";")[0]

@@ -1,4 +1,4 @@
-"""Object stores for tests: a folder that can be made unavailable, and tasks with large parts."""
+"""Object store for tests that can be made unavailable, and tasks with large parts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class UnreliableObjectStore(ObjectStore):
 
 
 class BlobSetup:
-    """Store with large parts in a folder."""
+    """Store that keeps large parts in a folder."""
 
     def __init__(self, url: str, folder: Path, keys: Keys) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class BlobSetup:
 
 
 def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
-    """Return a client's message with these parts."""
+    """Return a SendMessage request with `parts`."""
     message_request = request(task_id=task_id, context_id=CONTEXT)
     del message_request.message.parts[:]
     message_request.message.parts.extend(parts)
@@ -74,7 +74,7 @@ def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
 
 
 async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options: bool) -> str:
-    """Create a task from a message with these parts and return its id."""
+    """Create a task from a message with `parts`. Return the task's id."""
     task_id = task_id or str(uuid4())
     operation = create_task(
         seeds.keys, ANN, task_id, CONTEXT, sent(parts, task_id), caller=b"{}", retention=RETENTION, **options

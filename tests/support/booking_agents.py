@@ -1,7 +1,8 @@
-"""The booking agents of workers/, the format of the answers to their questions, and clients."""
+"""The booking agents of workers/, the formats of the answers to their questions, and clients."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -10,11 +11,13 @@ from uuid import uuid4
 
 import httpx
 from a2a.helpers import get_message_text
-from a2a.types import Message, Role, Task
+from a2a.types import Message, Role, SendMessageRequest, Task
 from a2a.types import Part as A2APart
+from google.protobuf.json_format import MessageToDict, ParseDict
 
 from a2a_celery import Turn
 
+from .clients import sdk_client, send, state, texts
 from .fleet import Gateway
 from .talk import HEADERS, TIMEOUT
 
@@ -47,6 +50,11 @@ def _interrupt_answer(asked: Part, agreed: bool) -> Part:
     return {"text": "yes" if agreed else "no"}
 
 
+def _approved(asked: Part, agreed: bool) -> Part:
+    assert list(asked["data"]["properties"]) == ["approved"]
+    return {"data": {"approved": agreed}}
+
+
 @dataclass(frozen=True)
 class BookingAgent:
     """Agent of a framework. `answer` returns the part that approves or rejects the question in a data part."""
@@ -62,9 +70,10 @@ BOOKING_AGENTS = [
     BookingAgent("pydantic-ai", _approval),
     BookingAgent("openai-agents", _approval),
     BookingAgent("langgraph", _interrupt_answer),
+    BookingAgent("llamaindex", _approved),
 ]
 
-WITH_SCHEMA = ("pydantic-ai", "openai-agents")
+WITH_SCHEMA = ("pydantic-ai", "openai-agents", "llamaindex")
 """Agents whose questions have a JSON Schema."""
 
 
@@ -77,8 +86,34 @@ def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
     return cast(Turn, request_context)
 
 
+class NewTurn:
+    """Turn with a session that records the turn's status messages in `said`."""
+
+    def __init__(self, state: dict[str, Any], *parts: A2APart) -> None:
+        self.said: list[Any] = []
+        self.turn: Any = turn(state, *parts)
+        self.turn.question_count, self.turn.replay_questions = 0, lambda count: None
+        self.turn.say = self.say
+
+    async def say(self, text: str = "", *, parts: Any = ()) -> None:
+        self.said.append(text or [MessageToDict(part) for part in parts])
+
+
+async def book_over(gateway: Gateway, agent: BookingAgent, binding: str) -> str:
+    """Book a table and approve the agent's question with the SDK's client over a binding. Return the answer."""
+    async with sdk_client(gateway, agent.name, binding, streaming=False) as client:
+        asked = await send(client, "book a table")
+        assert state(asked) == "INPUT_REQUIRED", asked
+        [question] = [MessageToDict(part) for part in asked.status.message.parts if part.HasField("data")]
+        message = Message(message_id=str(uuid4()), role=Role.ROLE_USER, task_id=asked.id, context_id=asked.context_id)
+        message.parts.append(ParseDict(agent.answer(question, True), A2APart()))
+        [response] = [event async for event in client.send_message(SendMessageRequest(message=message))]
+        assert state(response.task) == "COMPLETED", response
+        return texts(response.task)[-1].strip()
+
+
 class Client:
-    """Client of one agent with one context, which sends one task after the other."""
+    """Client of one agent that sends all messages in one context. `task` is the current task."""
 
     def __init__(self, gateway: Gateway, agent: BookingAgent) -> None:
         self.agent = agent
@@ -89,6 +124,19 @@ class Client:
     def say(self, what: str | Part, **configuration: Any) -> str:
         """Begin a task and return its state and its last text."""
         return self._send({"text": what} if isinstance(what, str) else what, {}, configuration)
+
+    def stream(self, text: str) -> list[str]:
+        """Begin a task and return the chunks of its text."""
+        chunks = []
+        message = {"messageId": str(uuid4()), "role": "ROLE_USER", "contextId": self.context_id}
+        body = {"message": {**message, "parts": [{"text": text}]}}
+        url = f"{self._url}/message:stream"
+        with httpx.stream("POST", url, json=body, headers=HEADERS, timeout=TIMEOUT) as response:
+            for line in response.iter_lines():
+                event = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
+                parts = event.get("artifactUpdate", {}).get("artifact", {}).get("parts", [])
+                chunks.append("".join(part.get("text", "") for part in parts))
+        return [chunk for chunk in chunks if chunk]
 
     def reply(self, part: Part) -> str:
         """Send a part to the task."""

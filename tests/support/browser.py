@@ -26,7 +26,7 @@ return '';
 
 
 def missing() -> str:
-    """Return the part of Chromium that is not installed, or "" if all parts are."""
+    """Return the names of Chromium's programs that are not installed, or "" if none is missing."""
     return " and ".join(name for name in ("chromium", "chromedriver") if which(name) is None)
 
 
@@ -97,7 +97,7 @@ class Page:
         return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))
 
     def until(self, true: Callable[[], object], what: str, within: float = LIMIT) -> None:
-        """Wait for a condition, and fail with the text of the page."""
+        """Wait until `true` returns a true value. On timeout, fail with the URL and the text of the page."""
 
         def holds() -> bool:
             try:

@@ -43,14 +43,14 @@ if dies_once:
     submit = RemoteAgent.submit
 
     async def submit_and_die(self: RemoteAgent, *args: Any, **kwargs: Any) -> Result:
-        """Send the message, and the first time kill the process before the response arrives."""
+        """Send the message. The first time, kill the process before it uses the response."""
         result = await submit(self, *args, **kwargs)
         die(Path(dies_once or ""))
         return result
 
     RemoteAgent.submit = submit_and_die  # type: ignore[method-assign]
 
-if os.environ.get("TEST_NO_LOOKS"):  # where agents post: a step waits for its post for longer than any test
+if os.environ.get("TEST_NO_LOOKS"):  # do not poll within a test, so that only a webhook advances a step
     progress.WEBHOOK_POLL_INTERVAL_MIN = progress.WEBHOOK_POLL_INTERVAL_MAX = 3600.0
 
 hook = os.environ.get("TEST_WEBHOOK")
@@ -64,7 +64,7 @@ receiver = call.receiver() if hook else None
 
 @app.task
 def add(x: int, y: int) -> int:
-    """Work without an agent."""
+    """Add two numbers, without an agent."""
     return x + y
 
 

@@ -1,4 +1,4 @@
-"""Agents and an app that calls them, with real gateways and workers."""
+"""Agents and an app that calls them, with real gateway and worker processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Callers:
         return self.fleet.worker(pool=pool, concurrency=concurrency, app=APP, **{**self.env, **env})
 
     def receiver(self, url: str) -> Process:
-        """Serve the receiver of webhooks at `url`."""
+        """Start the app's webhook receiver on the port of `url`."""
         port = url.rpartition(":")[2].partition("/")[0]
         command = [sys.executable, "-m", "uvicorn", f"{APP}:receiver", "--port", port]
         log = self.fleet.folder / "receiver.log"
@@ -79,7 +79,8 @@ def text_of(result: AsyncResult) -> str:
 
 @contextmanager
 def calling(folder: Path, broker: str, *, agents: bool = True, **env: str) -> Iterator[Callers]:
-    """Run agents with a gateway and a worker, by default with eight threads, and no worker that calls them."""
+    """Run a gateway, and, if `agents` is true, a worker with eight threads for its agents. No worker calls the agents
+    until the test starts one."""
     with running_fleet(folder, broker, **env) as fleet:
         gateway = fleet.gateway()
         if agents:
@@ -88,7 +89,7 @@ def calling(folder: Path, broker: str, *, agents: bool = True, **env: str) -> It
         queue = f"{fleet.queue}-calls"
         fleet.queues.append(queue)
         app.conf.task_default_queue = queue
-        call = call_task(app, remotes={"echo": "http://127.0.0.1:1"})  # workers know better where it is
+        call = call_task(app, remotes={"echo": "http://127.0.0.1:1"})  # workers have another address for "echo"
         try:
             yield Callers(fleet, gateway, app, call, queue)
         finally:

@@ -1,6 +1,6 @@
-"""More agents on the app of `agents`: different reactions to a cancel.
+"""More agents on the app of `agents`: different reactions to a cancellation.
 
-An agent that goes on after a cancel appends to the file that its message names, a hundred times a second.
+An agent that ignores its cancellation appends to the file named in the message about a hundred times a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .endings import app as _with_endings
 
 assert _with_endings is app
 LIFE = 60.0
-"""Seconds after which an agent ends that ignores its cancellation. No test waits this long."""
+"""Seconds after which an agent that ignores its cancellation ends. No test waits this long."""
 
 
 def marks(path: str) -> Iterator[None]:

@@ -55,7 +55,7 @@ class CeleryEvents:
 
 @contextmanager
 def celery_events(broker_url: str) -> Iterator[CeleryEvents]:
-    """Listen while the block runs."""
+    """Collect the events of `broker_url` while the block runs."""
     events = CeleryEvents(broker_url)
     try:
         yield events

@@ -30,18 +30,19 @@ from .restarts import version_of
 from .small_disk import SmallDisk
 
 LONGEST = 20.0
-"""Largest number of seconds that an agent works in all its turns without a disruption."""
+"""Maximum number of seconds that an agent works in all turns of a task together, without a disruption."""
 
 SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_SCAN + 2 * LEASE) + 8 * REDISPATCH + 30
-"""Seconds after the last disruption within which a client or a task must advance. They allow for the loss of every
-attempt, and for three failed publications of a run with doubled delays. A loaded machine may take longer for all of
-them."""
+"""Seconds after the last disruption within which at least one client or task must advance. The time allows for the
+loss of every attempt, and for three failed publications of a run with doubled delays. On a loaded machine, all of them
+together may take longer."""
 
 START_MARGIN = 5.0
-"""Seconds after the plan's end until which clients may still start."""
+"""Seconds after the end of the plan during which clients may still start."""
 
 MAX_CLIENTS = 200
-"""Concurrent clients. On a machine that is too slow for the plan, the other clients start later or not at all."""
+"""Maximum number of concurrent clients. On a machine that is too slow for the plan, the other clients start later or
+not at all."""
 
 SERVING = 90.0
 """Seconds within which every process of the fleet must work again."""
@@ -67,7 +68,7 @@ class ChaosRun:
         self.findings = Findings()
 
     async def run(self) -> None:
-        """Run the plan. `problems` and `findings` have the results."""
+        """Run the plan. `problems` and `findings` contain the results."""
         await self.fleet.open()
         restarter = asyncio.create_task(self.disruptor.restart_dead())
         scenarios: list[asyncio.Task[None]] = []
@@ -188,7 +189,8 @@ class ChaosRun:
         yield f"  settled {self.settled_after:.1f} s after the last disruption; doubles: {findings.doubles}"
 
     def report(self) -> str:
-        """Return the summary and all problems, with the data to repeat and explain them."""
+        """Return the summary and, if there are problems, the data to repeat and explain them. Write all data to
+        ``details.txt``."""
         lines = [*self.summary()]
         lines += [f"PROBLEM {problem}" for problem in [*self.problems, *self.findings.problems]]
         details = [

@@ -1,4 +1,4 @@
-"""Agents for the chaos test. Each run writes marks outside of the store: its process, its begin and its end.
+"""Agents for the chaos test. Each run writes marks outside of the store: its process, its start and its end.
 
 The text of the message is the order for the agent: an `Order` as JSON. Every text of an agent names the run that sent
 it, so that the log of a task shows whether two runs wrote at once.
@@ -81,7 +81,7 @@ def marks_of(folder: Path, task_id: str) -> list[Mark]:
 
 @contextmanager
 def marked(task_id: str, turn: int, attempt: int) -> Iterator[str]:
-    """Mark the begin and the end of a run, and yield its tag."""
+    """Mark the start and the end of a run, and yield the run's tag."""
     run = uuid4().hex[:8]
 
     def write(what: str) -> Mark:
@@ -159,4 +159,4 @@ a2a.add_agent(card("direct"), DIRECT, idempotency_window=WINDOW)
 a2a.add_agent(card("direct-steady"), DIRECT, idempotency_window=WINDOW, max_attempts=ATTEMPTS)
 
 MOST_RUNS = {"steady": ATTEMPTS, "sync-steady": ATTEMPTS, "talk-steady": ATTEMPTS, "direct-steady": ATTEMPTS}
-"""Largest number of runs of a message by agent. The default is one."""
+"""Maximum number of runs of a message for each agent. Agents that are not listed run a message once."""

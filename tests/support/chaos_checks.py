@@ -1,4 +1,4 @@
-"""Checks after a chaos run of the logs of tasks, the marks of runs, and the responses to clients."""
+"""Checks of task logs, the marks of runs, and client responses after a chaos run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .chaos_fleet import LEASE_AND_SCAN, Incident
 from .chaos_losses import LostRun, cause_of, recoverable_seconds
 
 SLACK = 4.0
-"""Additional seconds of a recovery on a loaded machine."""
+"""Seconds that a recovery may take in addition on a loaded machine."""
 
 
 @dataclass
@@ -47,7 +47,8 @@ class Record:
 
 @dataclass
 class Findings:
-    """Results of the checks. `ends` counts final states by kind of scenario. The lists of seconds are of lost runs."""
+    """Results of the checks. `ends` counts final states by kind of scenario. The lists of seconds contain a value for
+    each lost run."""
 
     ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     problems: list[str] = field(default_factory=list)
@@ -156,7 +157,7 @@ def log_problems(record: Record) -> Iterator[str]:
 
 
 def word_problems(log: list[LogEntry]) -> Iterator[str]:
-    """Check that the words of the runs follow each other, each run from its first word on."""
+    """Check that the words of different runs do not mix, and that each run's words start with the first."""
     turn, attempt, run, following = 1, 1, "", 0
     for entry in log:
         event = entry.event

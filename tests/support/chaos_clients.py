@@ -100,7 +100,7 @@ class Client:
             self._update_task(await self._request("GET", f"/tasks/{transcript.task_id}"))
 
     async def _send_follow_ups(self) -> None:
-        """Send messages that wait for each other's turns."""
+        """Send follow-up messages without waiting for the turns of earlier ones, until the last."""
         transcript = self.transcript
         await self._send("message-0", immediately=True)
         for number in range(1, transcript.scenario.follow_ups + 1):
@@ -140,7 +140,7 @@ class Client:
         self._accept(await self._request("POST", "/message:send", body), immediately=immediately)
 
     async def _send_once(self, text: str, *, immediately: bool) -> None:
-        """Send a message without a retry, to an agent that accepts every message as a new one."""
+        """Send a message without a retry, to an agent that does not detect repeated messages."""
         body = self._message(text, immediately=immediately)
         answer = await self._try_request("POST", "/message:send", body)
         if answer is not None:
@@ -203,7 +203,7 @@ class Client:
         return f"{self._urls[self._turn % len(self._urls)]}/agents/{self.transcript.scenario.agent}"
 
     async def _stream(self, text: str) -> None:
-        """Read the stream to its end, with a new connection after each interruption."""
+        """Read the stream to its end. After an interruption, resume it over a new connection."""
         transcript = self.transcript
         body = self._message(text)
         while True:

@@ -1,4 +1,4 @@
-"""An executor that is slow to import, as those of frameworks, and answers with a message only."""
+"""An executor that is slow to import, like those of frameworks, and that answers with a message only."""
 
 from __future__ import annotations
 

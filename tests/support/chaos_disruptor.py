@@ -12,7 +12,7 @@ from .chaos_plan import CLOCKS, Disruption
 
 
 class Disruptor:
-    """Disrupts `fleet` as planned."""
+    """Executor of planned disruptions on `fleet`."""
 
     def __init__(self, fleet: ChaosFleet) -> None:
         self._fleet = fleet
@@ -21,10 +21,11 @@ class Disruptor:
         """Processes that ended without a disruption."""
 
     async def disrupt_all(self, disruptions: list[Disruption], began: float) -> None:
-        """Carry out each disruption at its time after `began` (of the loop's clock), and wait until all is up again.
+        """Carry out each disruption at its time after `began`, a time of the event loop's clock. Wait until every
+        process and server is up again.
 
         Raises:
-            ExceptionGroup: A disruption could not be carried out or mended. The rest of the run would show nothing.
+            ExceptionGroup: A disruption could not be carried out or undone. The rest of the run would be meaningless.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as under_way:
@@ -57,7 +58,7 @@ class Disruptor:
         slots = [p for p in self._fleet.slots_of("worker" if target == "child" else target) if p.state == "up"]
         if target == "child":
             slots = [p for p in slots if p.prefork]
-        if not slots or (target == "worker" and len(slots) == 1):  # the last worker is spared, so that runs go on
+        if not slots or (target == "worker" and len(slots) == 1):  # leave the last worker, so that runs go on
             self.skipped += 1
             return
         slot = slots[disruption.target % len(slots)]
@@ -79,7 +80,7 @@ class Disruptor:
             return
         fleet = self._fleet
         is_shared = target == "broker" and fleet.broker is None
-        if is_shared and (fleet.proxy is None or disruption.kind == "fill broker"):  # with the store, or other tests
+        if is_shared and (fleet.proxy is None or disruption.kind == "fill broker"):  # by the store, or by other tests
             self.skipped += 1
             return
         incident = self._add_incident(disruption)

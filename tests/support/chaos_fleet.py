@@ -1,4 +1,4 @@
-"""A fleet for chaos tests. Each process has a slot, in which it is replaced. Store and broker can be interrupted."""
+"""A fleet for chaos tests. Dead processes are replaced in their slots. Store and broker can be interrupted."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ WATCHERS = 2
 
 
 class PortRedis(MortalRedis):
-    """A MortalRedis on a port, which syncs its append-only file after every write. With `primary`, a replica of that
-    port."""
+    """MortalRedis that listens on a port and syncs its append-only file after every write. If `primary` is given, the
+    server is a replica of the server on that port."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class PortRedis(MortalRedis):
 class BreakableProxy:
     """TCP proxy in front of a server that other tests share.
 
-    After `shut`, connections break and are refused. During `hold`, nothing gets through.
+    `shut` breaks connections and refuses new ones. During `hold`, no bytes are forwarded.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -87,7 +87,7 @@ class BreakableProxy:
             writer.transport.abort()
 
     async def hold(self, seconds: float) -> None:
-        """Let nothing through for some seconds."""
+        """Forward no bytes for some seconds."""
         self._flows.clear()
         await asyncio.sleep(seconds)
         self._flows.set()
@@ -208,7 +208,6 @@ class ChaosFleet(Fleet):
         self._env["A2A_STORE_URL"] = self.store.url
         if broker == "store":
             self.broker_url = self._env["CELERY_BROKER_URL"] = self.store.url.removesuffix("/0") + "/1"
-            self._env["A2A_PUBLISH_ON_ACCEPT"] = "true"
         elif self.broker is not None:
             self.broker_url = self._env["CELERY_BROKER_URL"] = self.broker.url
         else:
@@ -276,7 +275,8 @@ class ChaosFleet(Fleet):
         await _restart(self.store, downtime)
 
     async def restart_broker(self, downtime: float) -> None:
-        """Kill the broker, and start it again after `downtime` seconds. Only cut off a shared one."""
+        """Kill the broker, and start it again after `downtime` seconds. A shared broker is only disconnected for that
+        time."""
         if self.broker is not None:
             await _restart(self.broker, downtime)
         if self.proxy is not None:
@@ -315,7 +315,7 @@ class ChaosFleet(Fleet):
         return True
 
     async def refuse_writes(self, server: PortRedis, why: str, seconds: float) -> None:
-        """Let a server refuse writes for some seconds: "OOM" (it is full) or "MISCONF" (it cannot save)."""
+        """Let a server refuse writes for some seconds, with the error "OOM" (full) or "MISCONF" (unable to save)."""
         try:
             await asyncio.to_thread(refuse_writes, server, why)
             await asyncio.sleep(seconds)
@@ -323,7 +323,7 @@ class ChaosFleet(Fleet):
             await asyncio.to_thread(allow_writes, server)
 
     async def exhaust_disk(self, seconds: float) -> bool:
-        """Let the store's disk be full for some seconds. Restart servers that end because they cannot append.
+        """Fill the store's disk for some seconds. Restart servers that end because they cannot append.
 
         Return False, and change nothing, if the store has no separate disk.
         """
@@ -333,12 +333,12 @@ class ChaosFleet(Fleet):
             await asyncio.sleep(seconds)
         for server in (self.store, self.replica):
             if server is not None and server.process is not None and server.process.poll() is not None:
-                await asyncio.to_thread(server.die)  # and its saving child process
+                await asyncio.to_thread(server.die)  # including the child process that saves
                 await asyncio.to_thread(server.start)
         return True
 
     async def move_store_clock(self, offset: float) -> None:
-        """Set the store's clock ahead of this machine's."""
+        """Set the store's clock `offset` seconds ahead of this machine's clock."""
         if self.clock is not None:
             self.clock.set_offset(offset)
             self.clock_moves.append((now(), offset))

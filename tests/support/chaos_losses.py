@@ -1,4 +1,4 @@
-"""The cause of a lost run, and the time in which it could have been recovered."""
+"""The cause of a lost run, and the time in which the run could have been recovered."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class LostRun:
 def cause_of(lost: LostRun, incidents: list[Incident]) -> Incident | None:
     """Return the incident to which the run was lost, or None if there is none.
 
-    It is the first incident of the run's process, or of the store, while the run executed. A run without a mark may
-    have been lost to any worker's incident: then it is the last one.
+    The cause is the first incident of the run's process, or of the store, while the run executed. A run without a mark
+    may have been lost to an incident of any worker, so its cause is the last incident.
     """
     start = lost.start
     # a process that was frozen during its claim may begin after its run was released

@@ -1,4 +1,4 @@
-"""Plan of a chaos run: its scenarios and disruptions, drawn from a seed before the start."""
+"""Plan of a chaos run: scenarios and disruptions, drawn from a seed before the run starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .chaos_agents import Order
 LEASE = 3.0
 REDISPATCH = 4.0
 GRACE = 1.0
-"""Seconds: A2A_LEASE_TTL, A2A_REDISPATCH_AFTER and A2A_CANCEL_GRACE of the fleet."""
+"""Settings of the fleet in seconds: A2A_LEASE_TTL, A2A_REDISPATCH_AFTER and A2A_CANCEL_GRACE."""
 
 CLOCKWORK = {
     "A2A_LEASE_TTL": str(LEASE),
@@ -25,9 +25,9 @@ TASKS_PER_SECOND = 5.0
 class Scenario:
     """Actions of a client from second `at` on.
 
-    It sends `order` to `agent` and, by `how`, waits for the response ("block"), reads the stream ("stream") or polls
-    ("poll"). Then it cancels the task after `cancel_after` seconds, unless that is None, or sends `follow_ups` messages
-    to it.
+    The client sends `order` to `agent`. According to `how`, the client waits for the response ("block"), reads the
+    stream ("stream") or polls ("poll"). Then it cancels the task after `cancel_after` seconds, unless that is None, or
+    sends `follow_ups` messages to the task.
     """
 
     number: int
@@ -45,8 +45,8 @@ class Scenario:
 class Disruption:
     """Disruption of the fleet at second `at`: `kind` of the `target`-th possible target, for `lasts` seconds.
 
-    A process is down or frozen for that time. A server is down or full, cannot save or has a full disk. A moved clock
-    is not moved back: the time is that in which the leases taken after the move expire.
+    During `lasts`, a process is down or frozen, or a server is down, is full, cannot save or has a full disk. A moved
+    clock is not moved back. Its `lasts` is the time within which leases that are acquired after the move expire.
     """
 
     at: float
@@ -57,7 +57,7 @@ class Disruption:
 
 @dataclass(frozen=True)
 class Plan:
-    """A chaos run of `seconds`."""
+    """Plan of a chaos run that lasts `seconds`."""
 
     seed: int
     seconds: float
@@ -87,10 +87,11 @@ DISRUPTION_CYCLE = (
     "fill broker",
     "cut broker",
 )
-"""Kinds of disruption, each as often as it occurs in a shuffled sequence."""
+"""Kinds of disruption, each repeated as often as it occurs in one shuffled cycle."""
 
 CLOCKS = (0.0, 7200.0, -7200.0, 14400.0)
-"""Seconds by which the store's clock may be ahead of this machine's: from a recorded time follows the offset."""
+"""Seconds by which the store's clock may be ahead of this machine's clock. The offsets differ so much that a recorded
+time identifies its offset."""
 
 SCENARIO_WEIGHTS = {
     "echo": 40,
@@ -115,7 +116,7 @@ SCENARIO_WEIGHTS = {
 
 
 def plan(seed: int, seconds: float) -> Plan:
-    """Draw the plan of a seed."""
+    """Draw the plan for `seed`."""
     chance = random.Random(f"scenarios {seed}")
     count = int(seconds * TASKS_PER_SECOND)
     kinds = [

@@ -1,4 +1,4 @@
-"""Clients for the tests: the SDK's client over each binding, and raw requests that no client sends."""
+"""Clients for the tests: the SDK's client over each binding, and raw HTTP requests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def base_url(gateway: Gateway, agent: str = "") -> str:
 async def sdk_client(
     gateway: Gateway, agent: str = "", binding: str = "JSONRPC", *, version: str = "1.0", streaming: bool = True
 ) -> AsyncIterator[Client]:
-    """Return the SDK's client for the card that it resolves. With `version` "0.3" it uses an interface of 0.3."""
+    """Yield the SDK's client for the agent's card. The client uses an interface of protocol `version`."""
     async with httpx.AsyncClient(timeout=LIMIT) as http:
         card = await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
         interfaces = [i for i in card.supported_interfaces if i.protocol_version == version]

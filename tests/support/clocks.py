@@ -13,7 +13,8 @@ START = 1_000_000.0
 
 
 class ManualClock(Clock):
-    """A clock that stands still until `advance`. Sleeps and timeouts belong to one event loop; any thread may read."""
+    """Clock that stands still until `advance`. Sleeps and timeouts belong to one event loop. Any thread may read the
+    time."""
 
     def __init__(self, start: float = START) -> None:
         self._seconds = start
@@ -48,7 +49,7 @@ class ManualClock(Clock):
 
     @asynccontextmanager
     async def timeout(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-        """See `Clock.timeout`; the time is over when `advance` has moved the clock by `seconds`."""
+        """See `Clock.timeout`. The timeout expires when `advance` has moved the clock by `seconds`."""
         if seconds is None or seconds <= 0:
             async with asyncio.timeout(seconds) as limit:
                 yield limit

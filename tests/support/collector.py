@@ -32,7 +32,7 @@ class Collected:
 
 
 class Collector:
-    """The spans received so far."""
+    """Server that stores the spans it receives."""
 
     def __init__(self) -> None:
         self._spans: list[Collected] = []

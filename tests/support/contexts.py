@@ -1,4 +1,4 @@
-"""A client's context with an agent that has sessions or serializes its messages."""
+"""A client's context with an agent that has sessions or serializes the messages of a context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .waiting import eventually
 
 
 class Context:
-    """A client's context with one agent. `notes` has the lines that its runs wrote."""
+    """A client's context with one agent. `notes` contains the lines that the agent's runs wrote."""
 
     def __init__(self, gateway: Gateway, agent: str, folder: Path) -> None:
         self.id = str(uuid4())
@@ -23,7 +23,7 @@ class Context:
         self._folder = folder
 
     def send(self, text: str, task: dict[str, Any] | None = None, *, wait: bool = True) -> dict[str, Any]:
-        """Send a message and return the task, by default after its end."""
+        """Send a message and return the task. If `wait` is true, the response is sent when the task ends or asks."""
         message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], "contextId": self.id}
         if task is not None:
             message["taskId"] = task["id"]
@@ -59,7 +59,7 @@ def output_of(task: dict[str, Any]) -> Any:
 
 
 class Fold:
-    """A fleet whose agents have sessions."""
+    """Fleet whose agents have sessions."""
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
         self.fleet, self.folder = fleet, folder

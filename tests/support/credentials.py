@@ -24,7 +24,7 @@ def rsa_key(kid: str | None = "first") -> RSAKey:
 
 
 def claims(owner: Any = "alice", **others: Any) -> dict[str, Any]:
-    """Return valid claims with the changes of `others`. A value of None removes a claim."""
+    """Return valid claims, updated with `others`. A value of None removes a claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": owner, "iat": now, "exp": now + 600}
     return {name: value for name, value in (good | others).items() if value is not None}
@@ -41,17 +41,17 @@ def token(
 
 
 def shared(owner: str, **others: Any) -> str:
-    """Return a token that is signed with the shared secret."""
+    """Return a token signed with the shared secret."""
     return token(SHARED, "HS256", owner, **others)
 
 
 def api_key_entry(owner: str, key: str, tenants: str = "") -> str:
-    """Return the hash of an API key in the format of the setting."""
+    """Return an entry of the setting `auth_api_keys`: the owner, the hash of the key and, if given, the tenants."""
     return f"{owner}:sha256:{sha256(key.encode()).hexdigest()}" + (f":{tenants}" if tenants else "")
 
 
 def bearer(given: str) -> dict[str, str]:
-    """Return the header of a token."""
+    """Return the Authorization header for a token."""
     return {"Authorization": f"Bearer {given}"}
 
 
@@ -62,4 +62,4 @@ WITH_TOKENS = {
     "A2A_AUTH_JWT_AUDIENCE": AUDIENCE,
     "A2A_AUTH_JWT_TENANTS_CLAIM": "tenants",
 }
-"""Environment of a gateway that accepts tokens of the shared secret."""
+"""Environment of a gateway that accepts tokens signed with the shared secret."""

@@ -29,5 +29,5 @@ def alerts() -> dict[str, str]:
 
 
 def metrics_in(expression: str) -> set[str]:
-    """Return the metrics in a query. A histogram has the name that is documented."""
+    """Return the names of the metrics in a query. Histograms have their documented names, without "_bucket"."""
     return {re.sub("_bucket$", "", name) for name in re.findall(r"\b(?:a2a|flower)_\w+", expression)}

@@ -1,7 +1,7 @@
 """Temporary SQL servers for tests, each with a temporary folder and a port of 127.0.0.1.
 
-Their programs come from Debian's packages (postgresql, mariadb-server). They refuse to run as root. If the tests run as
-root, they run as the users of the packages.
+The programs come from Debian's packages (postgresql, mariadb-server) and refuse to run as root. If the tests run as
+root, the servers run as the users that the packages create.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ START = 60.0
 
 
 class Postgres:
-    """PostgreSQL with a `url` for SQLAlchemy. It can be stopped and started again with its data."""
+    """PostgreSQL server with a `url` for SQLAlchemy. After `stop`, `start` starts the server again with its data."""
 
     package = "postgresql"
 
     @staticmethod
     def is_installed() -> bool:
-        """Return whether its programs are installed."""
+        """Return whether PostgreSQL is installed."""
         return program("initdb") != ""
 
     def __init__(self, folder: Path) -> None:
@@ -39,18 +39,18 @@ class Postgres:
         password = folder / "password"
         password.write_text("secret-of-the-archive")
         as_server("postgres", folder)
-        # a collation for languages: queries that compare bytes must name theirs
+        # a natural-language collation, so that queries that compare bytes must name a collation
         sorting = ("--locale", "C.UTF-8", "--locale-provider", "icu", "--icu-locale", "en-US")
         options = ("-D", self._data, "-U", "archivist", "--pwfile", password, "-A", "scram-sha-256", "-N", *sorting)
         self._run("initdb", *options)
 
     def start(self) -> None:
-        """Wait until the server responds."""
+        """Start the server and wait until it responds."""
         settings = f"-p {self._port} -k {self._folder} -h 127.0.0.1 -c fsync=off"
         self._run("pg_ctl", "start", "-w", "-t", START, "-D", self._data, "-l", self._folder / "log", "-o", settings)
 
     def stop(self) -> None:
-        """Close all connections."""
+        """Stop the server and break all connections."""
         with suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", self._data)
 
@@ -71,13 +71,13 @@ def program(name: str) -> str:
 
 
 class Maria:
-    """MariaDB with a `url` for SQLAlchemy."""
+    """MariaDB server with a `url` for SQLAlchemy."""
 
     package = "mariadb-server"
 
     @staticmethod
     def is_installed() -> bool:
-        """Return whether its programs are installed."""
+        """Return whether MariaDB is installed."""
         return shutil.which("mariadbd") is not None
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Maria:
         )
 
     def start(self) -> None:
-        """Wait until the server responds."""
+        """Start the server and wait until it responds."""
         first = self._folder / "first.sql"
         first.write_text(
             "CREATE DATABASE IF NOT EXISTS archive;\n"
@@ -153,12 +153,12 @@ def running(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
 
 
 def as_user(user: str) -> list[str]:
-    """Return the prefix of a command that must not run as root."""
+    """Return the prefix of a command that must not run as root, or [] if the tests do not run as root."""
     return ["runuser", "-u", user, "--"] if os.geteuid() == 0 else []
 
 
 def as_server(user: str, folder: Path) -> None:
-    """Make the server's user the owner of the folder and its contents."""
+    """If the tests run as root, make the server's user the owner of the folder and the files in it."""
     if os.geteuid() == 0:
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, user)

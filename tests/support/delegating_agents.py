@@ -1,4 +1,5 @@
-"""Agents that start a task on another server, whose address is their message, and wait until they are cancelled."""
+"""Agents that start a task on another server and wait until they are cancelled. The message contains the server's
+address."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ async def submit(url: str) -> None:
 
 
 def wait_for_cancel(turn: Turn) -> None:
-    """Wait in a thread until the run is stopped."""
+    """Block the thread until the run is cancelled."""
     while not turn.cancelled:
         Event().wait(0.02)
 

@@ -1,4 +1,4 @@
-"""Push-notification configs in a store, and a deliverer that posts nothing."""
+"""Push-notification configs in a store, with delivery cursors that tests advance without posting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEASE_US = 60_000_000
 def new(
     config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0", account_limit: int | None = None
 ) -> NewPushConfig:
-    """Return a config of Ann, whose account may have `account_limit` configs."""
+    """Return a config of Ann. Her account may have at most `account_limit` configs, or any number if that is None."""
     return NewPushConfig(config_id, sealed, fingerprint, ANN.account, account_limit)
 
 
@@ -37,11 +37,11 @@ class Webhooks:
         assert await self.store.run(save_push_config(self.keys, ANN, task_id, new(config_id, sealed))) is None
 
     async def take(self, limit: int = 100, lease_us: int = LEASE_US) -> list[DeliveryCursor]:
-        """Acquire the cursors with due deliveries."""
+        """Acquire up to `limit` cursors with due deliveries."""
         return await self.store.run(acquire_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
 
     async def pass_time(self, seconds: float) -> None:
-        """Let the store see each delivery that is due or failing as if `seconds` had passed."""
+        """Shift the times of all scheduled and failing deliveries back, as if `seconds` had passed."""
         micros = int(seconds * 1_000_000)
         for member in await self.store.redis.zrange(self.keys.deliveries, 0, -1):
             await self.store.redis.zincrby(self.keys.deliveries, -micros, member)
@@ -56,7 +56,7 @@ class Webhooks:
         return cursor
 
     async def note(self, cursor: DeliveryCursor, version: int, *, posted: bool = True) -> str:
-        """Record the delivery of the events up to `version`, and return the reply."""
+        """Record the delivery of the events up to `version`, and return the script's reply."""
         return await self.store.run(
             record_delivery(self.keys, cursor, EventId(version), lease_us=LEASE_US, posted=posted)
         )

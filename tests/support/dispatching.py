@@ -1,4 +1,4 @@
-"""A dispatcher with a broker in memory, and runs for it."""
+"""A dispatcher with an in-memory broker, and runs to dispatch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DUE_NOW_US = -1_000_000
 
 
 class Broker:
-    """Broker in memory that can be down or refuse the runs of a task."""
+    """In-memory broker that can be down or refuse the runs of a task."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, str, int]] = []
@@ -52,7 +52,7 @@ class Broker:
 
 
 def create_operation(keys: Keys, task_id: str, options: bytes = b"") -> Operation[Any]:
-    """Return the operation that creates a task."""
+    """Return the store operation that creates a task."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x")])
     request = SendMessageRequest(message=message)
     return create_task(keys, Scope("echo"), task_id, "c", request, caller=b"{}", retention=60, options=options)

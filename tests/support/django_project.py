@@ -1,4 +1,4 @@
-"""Settings of a Django project on the PostgreSQL of a test; DJANGO_SETTINGS_MODULE names this module."""
+"""Settings of a Django project that uses a test's PostgreSQL server. DJANGO_SETTINGS_MODULE names this module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _url = urlsplit(os.environ["TEST_DJANGO_DATABASE"])
 SECRET_KEY = "of-a-test"
 INSTALLED_APPS: list[str] = []
 USE_TZ = True
-TIME_ZONE = None  # that of the process stays
+TIME_ZONE = None  # keep the time zone of the process
 LOGGING_CONFIG = None
 APPLICATION = "agents-of-a-test"
 DATABASES = {

@@ -1,4 +1,4 @@
-"""Agents with durable steps that stop at each place where their worker may be killed, until the next attempt."""
+"""Agents with durable steps that hang at each place where a test kills their worker. The next attempt goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def places(task: str) -> list[str]:
 
 
 def is_passed(place: str) -> bool:
-    """Return True if an earlier attempt has reached the place. Otherwise mark it as reached."""
+    """Return True if an earlier attempt has reached the place. Otherwise mark it as reached and return False."""
     path = FOLDER / place
     if path.exists():
         return True
@@ -50,7 +50,7 @@ def lines(task: str, name: str) -> list[str]:
 
 
 def take_effect(task: str, n: int) -> None:
-    """Call a service that ignores the second request with an idempotency key."""
+    """Simulate a call to a service that ignores a second request with the same idempotency key."""
     write_line(task, "executed", str(n))
     key = current_step_key()
     if key not in lines(task, "keys"):
@@ -60,7 +60,7 @@ def take_effect(task: str, n: int) -> None:
 
 @step
 async def work(task: str, n: int) -> str:
-    """Take effect, and stop within the second step."""
+    """Call the service. In the first attempt of step 1, hang after the call."""
     take_effect(task, n)
     if n == 1 and not is_passed(f"{task}.in-1"):
         await asyncio.Event().wait()
@@ -133,7 +133,7 @@ async def produce(task: str, n: int) -> bytes:
 
 
 async def produce_and_stop(task: str, stops: int) -> str:
-    """Execute three steps with large results, stop once after each of the first `stops`, and return a digest."""
+    """Execute `STEPS` steps with large results and return a digest. Hang once after each of the first `stops` steps."""
     digest = sha256()
     for n in range(STEPS):
         digest.update(await produce(task, n))

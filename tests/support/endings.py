@@ -22,18 +22,18 @@ from .agents import Patient, a2a, app, card
 
 @a2a.agent("ends")
 async def ends(turn: Turn) -> str:
-    """End as the message says."""
+    """End in the way that the message names."""
     return end(turn.text)
 
 
 @a2a.agent("sync-ends")
 def sync_ends(turn: Turn) -> str:
-    """End as the message says, from a plain function."""
+    """End in the way that the message names, from a plain function."""
     return end(turn.text)
 
 
 def end(how: str) -> str:
-    """End an agent or its process."""
+    """End an agent or its process in the way `how`."""
     match how:
         case "sys.exit":
             sys.exit(3)
@@ -96,8 +96,8 @@ async def authorize(turn: Turn) -> str:
 
 @a2a.agent("until")
 async def until(turn: Turn) -> str:
-    """Work until the file of this name exists."""
-    while not Path(turn.text).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+    """Work until the file named in the message exists."""
+    while not Path(turn.text).exists():  # noqa: ASYNC110, ASYNC240 - another process creates the file
         await asyncio.sleep(0.02)
     return "done"
 
@@ -129,7 +129,7 @@ async def unlucky(turn: Turn) -> str:
 
 @a2a.agent("unlucky-soon", autoretry_for=(LookupError,))
 async def unlucky_soon(turn: Turn) -> str:
-    """Wait three minutes for a retry, which a worker holds."""
+    """Wait three minutes for a retry that a worker holds in memory."""
     raise LookupError(turn.text)
 
 

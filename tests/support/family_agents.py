@@ -1,4 +1,4 @@
-"""Agents that start tasks of each other, over HTTP at the gateway in TEST_GATEWAY or without HTTP."""
+"""Agents that start tasks of each other, over HTTP through the gateway at TEST_GATEWAY or without HTTP."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def until_exists(path: str) -> None:
 
 @a2a.agent("starts", cancel_grace=1)
 async def starts(turn: Turn) -> str:
-    """Start a task, and a second one that survives its parent; then end as the message says."""
+    """Start a task, and a second one that survives its parent. Then ask, wait or fail if the message requests it."""
     await begin("relays", "wait")
     await begin("waits", "survive", cancel_with_parent=False)
     await turn.say("started")
@@ -62,14 +62,14 @@ a2a.agent("mortal", description="Starts tasks on a worker that dies.", queue=f"{
 
 @a2a.agent("relays")
 async def relays(turn: Turn) -> None:
-    """Start one more task and wait."""
+    """Start another task and wait."""
     await begin("waits", "wait")
     await asyncio.get_running_loop().create_future()
 
 
 @a2a.agent("steps")
 async def steps(turn: Turn) -> None:
-    """Publish two steps one after the other, and wait."""
+    """Publish a chain of two steps, and wait."""
     canvas = call.s(url_of("echo"), "first") | call.si(url_of("waits"), "second")
     await asyncio.to_thread(canvas.apply_async)
     await asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ async def recurses(turn: Turn) -> str:
 
 @a2a.agent("child")
 async def child(turn: Turn) -> str:
-    """Do what the message says."""
+    """Follow the command in the message, or return the caller and the text."""
     match turn.text.split(maxsplit=1):
         case ["fail"]:
             raise RuntimeError("a secret")
@@ -103,7 +103,7 @@ async def child(turn: Turn) -> str:
 
 
 def described(error: ChildFailed) -> str:
-    """Return what a parent learns of a failed child."""
+    """Return the details of a failed child that its parent receives."""
     return f"{type(error).__name__}: {error} | {error.state} | {error.task_id}"
 
 

@@ -25,7 +25,7 @@ from google.rpc import error_details_pb2, status_pb2
 from .clients import V1, rest, rpc
 from .fleet import Gateway
 
-CODES = {  # JSON-RPC code, HTTP status, gRPC status: A2A specification 5.4 and 9.5; the last ones are ours
+CODES = {  # JSON-RPC code, HTTP status, gRPC status (A2A specification 5.4 and 9.5; the last reasons are extensions)
     "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
     "TASK_NOT_CANCELABLE": (-32002, 400, "FAILED_PRECONDITION"),
     "PUSH_NOTIFICATION_NOT_SUPPORTED": (-32003, 400, "FAILED_PRECONDITION"),
@@ -92,7 +92,7 @@ class Fault:
 async def fault(
     gateway: Gateway, binding: str, method: str, params: dict[str, Any], *, agent: str = "", **headers: str
 ) -> Fault:
-    """Return the error of `method`. Fail if there is no error, or if it does not conform to the specification."""
+    """Call `method` and return the error. Fail if there is no error, or if it does not conform to the specification."""
     match binding:
         case "JSONRPC":
             error = from_rpc(rpc(gateway, method, params, agent=agent, **headers))

@@ -28,23 +28,23 @@ from .waiting import LIMIT, eventually
 AGENTS = "tests.support.agents"
 RABBITMQ_URL = os.environ.get("TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
 ASYNCIO_POOL = "a2a_celery.pool:AsyncioPool"
-"""Arguments of a worker with the pool "asyncio"."""
+"""Value of CELERY_CUSTOM_WORKER_POOL for a worker with the pool "asyncio"."""
 
 PORTS = range(
     10_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
     32_768,
     int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
 )
-"""Range of ports of this process. Concurrent test processes have other ranges."""
+"""Ports of this test process. Concurrent test processes have other ports."""
 
 _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a free port that neither other tests nor the kernel assign before its server is up.
+    """Return a free port that neither other tests nor the kernel assign before the server that needs it is up.
 
-    Ports that the kernel hands out (bind to 0) also go to outgoing connections, of which a fleet
-    opens many: one of them takes the port before the server that it was meant for is up.
+    The kernel also assigns the ports that it returns for port 0 to outgoing connections. A fleet opens many of these,
+    and one of them could take the port before the server is up.
     """
     while True:
         port = random.SystemRandom().choice(PORTS)
@@ -77,14 +77,14 @@ class Process:
         return self.popen.poll() is None
 
     def output(self) -> str:
-        """Return its output so far."""
+        """Return the output of the process so far."""
         return self.log.read_text(errors="replace")
 
     def wait_for_output(self, text: str, within: float = LIMIT) -> None:
-        """Wait until its output contains `text`. Fail if the process ends before."""
+        """Wait until the output contains `text`. Fail if the process ends before it has printed `text`."""
 
         def printed() -> bool:
-            running = self.running  # before it is read: what ends at once may have printed it
+            running = self.running  # check before reading: a process may print the text and end
             if text in self.output():
                 return True
             assert running, f"{self.name} ended:\n{self.output()[-3000:]}"
@@ -107,13 +107,13 @@ class Process:
         self.popen.wait(10)
 
     def terminate(self) -> None:
-        """Send SIGTERM, once: a second one makes a worker drop its runs."""
+        """Send SIGTERM, but only once, because a second one makes a worker drop its runs."""
         if self.running and not self._terminated:
             self._terminated = True
             self.signal(signal.SIGTERM)
 
     def stop(self, within: float = 10.0) -> int:
-        """Send SIGTERM, after `within` seconds SIGKILL, and return the exit code."""
+        """Send SIGTERM, and SIGKILL to the group after at most `within` seconds. Return the exit code."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(within)
@@ -124,14 +124,14 @@ class Process:
 
 
 class Gateway(Process):
-    """A gateway process with a `url` for HTTP and an address `grpc`, which is "" without gRPC."""
+    """A gateway process. `url` is its HTTP address, and `grpc` its gRPC address, or "" without gRPC."""
 
     url: str
     grpc: str
 
 
 class Fleet:
-    """Processes with a Redis and a broker ("redis" or "rabbitmq")."""
+    """Processes with a Redis server and a broker ("redis" or "rabbitmq")."""
 
     def __init__(self, folder: Path, broker: str = "redis", app: str = AGENTS, **env: str) -> None:
         self.folder = folder
@@ -160,9 +160,9 @@ class Fleet:
         Args:
             pool: Celery's name of the pool, or "asyncio".
             concurrency: Processes, threads or coroutines of the pool.
-            app: Module of the app if it is not the fleet's.
-            mingle: Ask the other workers for their revoked tasks at the start, which takes a second.
-            env: More variables of its environment.
+            app: Module of the app, or "" for the app of the fleet.
+            mingle: Ask the other workers for their revoked tasks at the start. This takes a second.
+            env: Additional environment variables.
         """
         name = f"worker-{len(self.processes)}"
         # RabbitMQ may be shared with other fleets, and a node's own queue is exclusive
@@ -182,12 +182,16 @@ class Fleet:
         wait: bool = True,
         workers: int = 1,
         log_level: str = "info",
+        access_log: bool = False,
         instead_of: Gateway | None = None,
         **env: str,
     ) -> Gateway:
-        """Start a gateway and wait until it serves, optionally at the address of a gateway that it replaces."""
+        """Start a gateway and, if `wait` is true, wait until it serves. With `instead_of`, use the address of that
+        gateway."""
         port = free_port() if instead_of is None else int(instead_of.url.rpartition(":")[2])
         command = ["a2a", "gateway", "--port", str(port), "--workers", str(workers), "--log-level", log_level]
+        if access_log:
+            command.append("--access-log")
         address = ""
         if grpc:
             grpc_port = free_port() if instead_of is None else int(instead_of.grpc.rpartition(":")[2])
@@ -232,7 +236,7 @@ class Fleet:
             return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
 
     def stop(self) -> None:
-        """Stop all processes at once, then Redis; leave nothing in the broker."""
+        """Stop all processes in parallel, then Redis. Delete the fleet's queues and exchanges from RabbitMQ."""
         for process in reversed(self.processes):
             process.terminate()
         for process in reversed(self.processes):
@@ -243,16 +247,16 @@ class Fleet:
                 for queue in self.queues:
                     connection.default_channel.queue_delete(queue)
                 control = f"{self.queue}-control.pidbox"
-                for exchange in (control, f"reply.{control}", f"{self.queue}-events"):  # of one that was alone
+                for exchange in (control, f"reply.{control}", f"{self.queue}-events"):  # exist if TEST_ALONE was set
                     connection.default_channel.exchange_delete(exchange)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the processes, for processes that are no ``celery`` command."""
+        """Environment of the fleet, for processes that are not started with ``celery``."""
         return dict(self._env)
 
     def environment_without(self, name: str) -> None:
-        """Remove `name` from the environment of the next processes."""
+        """Remove `name` from the environment of processes that start later."""
         del self._env[name]
 
     def logs(self) -> str:

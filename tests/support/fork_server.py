@@ -1,6 +1,6 @@
 """Fork server: a process that has imported Celery, the SDK and this package, and forks the processes of fleets.
 
-A process of a fleet spends two to three seconds of CPU time on imports. A fork of this server spends none.
+A new process of a fleet spends two to three seconds of CPU time on imports. A fork of this server spends none.
 `start` returns an object with the interface of `subprocess.Popen`. It falls back to `subprocess.Popen` for a process
 that must not inherit the imports.
 """
@@ -51,16 +51,16 @@ PRELOADED = (
 )
 
 READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
-"""Environment variables that Celery reads when it is imported: each combination of their values has its own server."""
+"""Environment variables that Celery reads when it is imported. Each combination of values has a separate server."""
 
 FRESH = ("COVERAGE_", "GRPC_", "OTEL_", "PROMETHEUS_", "PYTHON")
 """Prefixes of environment variables that other modules, or the interpreter, read at import or start."""
 
 FRESH_PROCESSES = "FRESH_PROCESSES"
-"""Environment variable that, when it is set here, gives every process a fresh interpreter: for benchmarks."""
+"""Environment variable. If it is set in the test process, every process gets a fresh interpreter, for benchmarks."""
 
 UNBUFFERED = "PYTHONUNBUFFERED"
-"""The one PYTHON variable that every server has."""
+"""The only variable with the prefix PYTHON that does not require a fresh interpreter."""
 
 
 def start(
@@ -69,8 +69,8 @@ def start(
     """Run `command` in the repository's root, in a new session and process group.
 
     Args:
-        command: Forked where it is ``[sys.executable, "-m", module, …]``, as far as its environment allows.
-        env: The whole environment of the process.
+        command: Command. ``[sys.executable, "-m", module, …]`` is forked, unless `env` needs a fresh interpreter.
+        env: The complete environment of the process.
         output: File that receives standard output.
         errors: File that receives standard error, or None for `output`.
     """
@@ -82,7 +82,8 @@ def start(
 
 
 def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool:
-    """Return True for other programs, for gevent, which patches modules at import, and for variables read at import."""
+    """Return True for programs that are not Python modules, for gevent, because it patches modules at import, and for
+    environments with changed variables that are read at import."""
     if FRESH_PROCESSES in os.environ:
         return True
     changed = (name for name in env if name.startswith(FRESH) and env[name] != os.environ.get(name))
@@ -93,7 +94,7 @@ class ForkedProcess:
     """A child of the fork server, with the part of the interface of `subprocess.Popen` that tests use."""
 
     def __init__(self, command: list[str], pid: int, status: int) -> None:
-        """`status` is the read end of the pipe to which the server writes how the process ended."""
+        """`status` is the read end of the pipe to which the server writes the exit status of the process."""
         self.args = command
         self.pid = pid
         self.returncode: int | None = None
@@ -108,7 +109,7 @@ class ForkedProcess:
         """Return the exit code once the process has ended.
 
         Raises:
-            subprocess.TimeoutExpired: It runs after `timeout` seconds; None waits for ever.
+            subprocess.TimeoutExpired: The process still runs after `timeout` seconds. With None, wait without a limit.
         """
         code = self._read_status(timeout)
         if code is None:
@@ -180,7 +181,7 @@ def _server(imported: tuple[tuple[str, str], ...]) -> _Server:
 
 
 def _serve(control: socket.socket) -> None:
-    """Fork a process for each request until the client closes its socket; return in each forked process."""
+    """Fork a process for each request until the client closes its socket. Return only in forked processes."""
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()
@@ -232,7 +233,7 @@ def _reap(statuses: dict[int, int]) -> None:
 
 
 def _become(request: dict[str, Any], output: int, errors: int) -> None:
-    """Turn the forked process into the requested one, and run it to its end."""
+    """Set up the forked process as requested, and run the requested module to its end."""
     os.setsid()
     os.dup2(output, 1)
     os.dup2(errors, 2)

@@ -1,4 +1,4 @@
-"""Agents of frameworks whose model stops before its questions, where their worker may be killed."""
+"""Framework agents whose model hangs before some of its calls, so that a test can kill their worker there."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms import types as llama
+from llama_index.core.llms.callbacks import llm_chat_callback
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from strands.types.content import Messages
@@ -33,22 +36,23 @@ from strands.types.streaming import StreamEvent
 from a2a_celery import A2A, Turn, current_step_key
 from a2a_celery.frameworks.adk import ContextSessionService, ExecutionSteps
 from a2a_celery.frameworks.agent_framework import framework_agent
+from a2a_celery.frameworks.llamaindex import llamaindex_agent
 from a2a_celery.frameworks.openai_agents import openai_agent
 from a2a_celery.frameworks.pydantic_ai import pydantic_ai_agent
 from a2a_celery.frameworks.strands import strands_agent
-from workers import with_agent_framework, with_openai_agents, with_strands
+from workers import with_agent_framework, with_llamaindex, with_openai_agents, with_strands
 
 from .agents import card
 from .durable_agents import is_passed, write_line
 
 ROUNDS: list[list[str]] = [["a"], ["b"], ["c"], ["d", "e"], []]
-"""Cities that the model looks up after each question. The last question has an answer."""
+"""Cities that the model looks up in each of its responses. The last response is the answer."""
 
 STOPS = (3, 4)
-"""Questions before which the model stops: after the third call of a tool, and after two parallel calls."""
+"""Model calls before which the model hangs: after the third tool call, and after two parallel tool calls."""
 
 ANSWER = "It is warm in a, b, c, d and e."
-AGENTS = ("agent-framework", "adk", "strands", "pydantic-ai", "openai-agents")
+AGENTS = ("agent-framework", "adk", "strands", "pydantic-ai", "openai-agents", "llamaindex")
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
@@ -56,7 +60,8 @@ a2a = A2A(app)
 
 
 async def question(task: str, number: int) -> list[str]:
-    """Stop at a place that no earlier attempt has reached, or record the question and return the cities to look up."""
+    """Record a call of the model and return the cities to look up. Hang first if the call is in `STOPS` and no earlier
+    attempt has reached it."""
     if number in STOPS and not is_passed(f"{task}.before-{number}"):
         await asyncio.Event().wait()
     write_line(task, "questions", str(number))
@@ -70,7 +75,7 @@ async def weather(task: str, city: str) -> str:
 
 
 class Model(with_agent_framework.StandIn):
-    """Model that looks up the weather in rounds, each with a text."""
+    """Model of agent-framework that looks up the weather in rounds, each with a text."""
 
     def __init__(self, task: str) -> None:
         super().__init__()
@@ -209,3 +214,36 @@ async def look_up_city_with_key(city: str) -> str:
 
 forecaster = agents.Agent(name="weather", model=OpenAIModel(), tools=[look_up_city_with_key])
 a2a.add_agent(card("openai-agents"), openai_agent(forecaster), max_attempts=5)
+
+
+class LlamaModel(with_llamaindex.StandIn):
+    """Model of LlamaIndex that looks up the weather in rounds."""
+
+    @llm_chat_callback()
+    async def astream_chat(self, messages: Sequence[llama.ChatMessage], **kwargs: Any) -> llama.ChatResponseAsyncGen:
+        """Return the response in chunks."""
+
+        async def chunks() -> AsyncGenerator[llama.ChatResponse, None]:
+            cities = await question("llamaindex", sum(message.role == "assistant" for message in messages))
+            calls = [
+                llama.ToolCallBlock(
+                    tool_call_id=f"call-{city}", tool_name="look_up_for_workflow", tool_kwargs={"city": city}
+                )
+                for city in cities
+            ]
+            if calls:
+                yield llama.ChatResponse(message=llama.ChatMessage(role="assistant", blocks=calls))
+                return
+            for word in ANSWER.split(" "):
+                yield llama.ChatResponse(message=llama.ChatMessage(role="assistant", content=ANSWER), delta=f"{word} ")
+
+        return chunks()
+
+
+async def look_up_for_workflow(city: str) -> str:
+    """Look up the weather of a city."""
+    return await weather("llamaindex", city)
+
+
+observer = FunctionAgent(name="weather", llm=LlamaModel(), tools=[look_up_for_workflow])
+a2a.add_agent(card("llamaindex"), llamaindex_agent(observer), max_attempts=5)

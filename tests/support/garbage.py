@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 
 class Garbage:
-    """Unreachable objects that a block left.
+    """Unreachable objects that a block of code left.
 
     Attributes:
-        bytes: Their size.
-        types: Number of objects by the name of their class.
+        bytes: Total size of the objects.
+        types: Number of objects for each class name.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Garbage:
 
 @contextmanager
 def cyclic_garbage() -> Iterator[Garbage]:
-    """Measure what the block leaves in reference cycles, with the collector switched off while the block runs."""
+    """Measure the objects that the block leaves in reference cycles. The collector is disabled while the block runs."""
     garbage = Garbage()
     gc.collect()
     gc.freeze()  # the collector skips earlier objects, of which a suite has millions
@@ -35,7 +35,7 @@ def cyclic_garbage() -> Iterator[Garbage]:
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
-        gc.collect()  # empties Python's free lists, which are not garbage
+        gc.collect()  # empty Python's free lists, because they are not garbage
         garbage.types.update(type(unreachable).__name__ for unreachable in gc.garbage)
         allocated = tracemalloc.get_traced_memory()[0]
         gc.garbage.clear()

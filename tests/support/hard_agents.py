@@ -83,7 +83,7 @@ class CancelsItself(AgentExecutor):
 
 
 class TidiesUp(AgentExecutor):
-    """Executor that completes its task and then works on."""
+    """Executor that completes its task and then continues to work."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None

@@ -1,4 +1,4 @@
-"""Agents of each kind with hooks around their runs, which refuse, rewrite, add metadata and fail."""
+"""Agents of each kind, with hooks that refuse runs, rewrite events, add metadata and fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plain_function(turn: Turn) -> str:
 
 
 class Executor(AgentExecutor):
-    """Executor that sends the message as an artifact, and its end."""
+    """Executor that sends the message as an artifact and completes the task."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
@@ -61,7 +61,7 @@ a2a.expose(celery_task, name="celery-task")
 
 @a2a.before_run(*AGENTS)
 async def admit(run: RunInfo) -> None:
-    """Refuse what the message asks to refuse."""
+    """Refuse the message "refuse", and add metadata to other runs."""
     if run.message.parts[0].text == "refuse":
         raise Rejected("Not today.")
     run.metadata["before"] = run.agent
@@ -69,7 +69,7 @@ async def admit(run: RunInfo) -> None:
 
 @a2a.on_event(*AGENTS)
 def redact(run: RunInfo, event: Any) -> Any:
-    """Remove the secret, or fail as the message says."""
+    """Remove the secret from an artifact, or exit if its text is "exit"."""
     if isinstance(event, TaskArtifactUpdateEvent):
         [part] = event.artifact.parts
         if part.text == "exit":

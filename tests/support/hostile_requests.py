@@ -1,7 +1,7 @@
 """Invalid requests, drawn by Hypothesis: mutations of valid requests of every operation and binding.
 
-A value is replaced, retyped, removed, nested or blown up; bytes are cut, flipped and wrongly encoded; headers, methods,
-paths and queries are what no client sends; some requests are two, or half of one.
+Values are replaced, retyped, removed, nested or inflated. Bytes are cut, flipped and wrongly encoded. Headers, methods,
+paths and queries are invalid. Some requests contain a second request, and some are incomplete.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from .hostile_samples import (
     GRPC_03,
     HEADERS,
     METADATA,
+    OPERATOR_PATHS,
+    OWN_PATHS,
     REST_03,
     SPLICED,
     STREAMS,
@@ -47,7 +49,7 @@ class Http:
 
 @dataclass(frozen=True)
 class Grpc:
-    """A call with its method."""
+    """gRPC call of a method."""
 
     binding: str
     method: str
@@ -57,6 +59,9 @@ class Grpc:
 
 
 Request = Http | Grpc
+
+AGENTS = ("/agents/echo", "/agents/ask", "/agents/approval", "/agents/asks-number", "/agents/steered")
+"""Paths of agents that echo, ask, wait for a signal, ask with a schema, and read messages while they work."""
 
 ENDLESS = {b"Content-Length", b"Transfer-Encoding", b"Expect", b"Upgrade"}
 """Headers after which a gateway may wait for more bytes."""
@@ -107,6 +112,8 @@ class Known:
             *(rpc(self.ids, version, made) for version, made in (("1.0", GOOD), ("0.3", GOOD_03))),
             rest(self.ids, "1.0", [(verb, path, GOOD[method]) for method, (_, verb, path) in REQUESTS.items()]),
             rest(self.ids, "0.3", REST_03),
+            rest(self.ids, "1.0", OWN_PATHS),
+            rest(self.ids, "1.0", OPERATOR_PATHS, places=("",)),
             elsewhere(),
             call(self.ids, "1.0", "lf.a2a.v1", {name: (REQUESTS[name][0], good) for name, good in GOOD.items()}),
             call(self.ids, "0.3", "a2a.v1", GRPC_03),
@@ -119,18 +126,25 @@ def rpc(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, good: dict[s
     method = draw(st.sampled_from(sorted(good)))
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": good[method]}
     value = draw(values) if _one_in(draw, 20) else spoiled(draw, body, ids)
-    path = draw(st.sampled_from(["/", "/", "/agents/echo/", "/agents/ask/", "/agents/ask", "/acme"]))
+    agents = ["/", "/", *(f"{place}/" for place in AGENTS), "/agents/ask", "/acme"]
+    path = draw(st.sampled_from(agents))
     return _http(draw, f"JSON-RPC {version}", "POST", path, _written(draw, value), version)
 
 
 @st.composite
-def rest(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, made: Sequence[tuple[str, str, Any]]) -> Request:
-    """Draw an HTTP+JSON request."""
+def rest(
+    draw: st.DrawFn,
+    ids: st.SearchStrategy[str],
+    version: str,
+    made: Sequence[tuple[str, str, Any]],
+    places: Sequence[str] = ("", "", "", *AGENTS, "/acme", "/agents/nobody"),
+) -> Request:
+    """Draw an HTTP+JSON request to a path of `made` below one of `places`."""
     verb, path, good = draw(st.sampled_from(made))
     for name in ("{id}", "{taskId}", "{config}"):
         if name in path:
             path = path.replace(name, _quoted(draw(ids)))
-    path = draw(st.sampled_from(["", "", "", "/agents/echo", "/agents/ask", "/acme", "/agents/nobody"])) + path
+    path = draw(st.sampled_from(places)) + path
     value = draw(values) if _one_in(draw, 20) else spoiled(draw, good, ids)
     body = b""
     if verb == "GET" and isinstance(value, dict):
@@ -144,7 +158,7 @@ def rest(draw: st.DrawFn, ids: st.SearchStrategy[str], version: str, made: Seque
 
 @st.composite
 def elsewhere(draw: st.DrawFn) -> Request:
-    """Draw an HTTP request of no operation."""
+    """Draw an HTTP request that belongs to no operation."""
     verb, path = draw(st.sampled_from(VERBS)), draw(st.sampled_from(ELSEWHERE))
     return _http(draw, "HTTP", verb, path, draw(st.binary(max_size=60)), draw(st.sampled_from(["1.0", "0.3"])))
 
@@ -162,7 +176,7 @@ def call(
     kind, good = made[method]
     try:
         body = ParseDict(spoiled(draw, good, ids), kind(), ignore_unknown_fields=True).SerializeToString()
-    except Exception:  # protobuf raises all kinds, SystemError too
+    except Exception:  # protobuf raises many types, including SystemError
         body = ParseDict(good, kind()).SerializeToString()
     body = _bytes(draw, body)
     streams = method in STREAMS
@@ -216,7 +230,7 @@ def _written(draw: st.DrawFn, value: Any) -> bytes:
 
 
 def _json(value: Any, plain: bool) -> str:
-    """Return JSON even of values that Python's encoder refuses: deeply nested ones and numbers of many digits."""
+    """Return JSON even for values that Python's encoder refuses: deeply nested ones and numbers with many digits."""
     written: list[str] = []
     left: list[Any] = [value]
     while left:
@@ -275,7 +289,7 @@ def _http(draw: st.DrawFn, binding: str, verb: str, path: str, body: bytes, vers
     headers += [(b"Content-Type", kind)] if body else []
     odd = draw(st.lists(st.sampled_from(HEADERS), max_size=2)) if _one_in(draw, 5) else []
     for name, choices in odd:
-        if draw(st.booleans()):  # else it is there twice
+        if draw(st.booleans()):  # otherwise the request has the header twice
             headers = [header for header in headers if header[0] != name]
         headers.append((name, draw(st.sampled_from(choices))))
     if (body or verb == "POST") and not {b"Content-Length", b"Transfer-Encoding"} & {name for name, _ in headers}:

@@ -98,6 +98,27 @@ GRPC_03: dict[str, tuple[type[Message], dict[str, Any]]] = {
     "TaskSubscription": (v03.TaskSubscriptionRequest, {"name": "tasks/t"}),
     "GetAgentCard": (v03.GetAgentCardRequest, {}),
 }
+OWN_PATHS = [
+    ("POST", "/tasks/{id}:signal", {"name": "approval", "payload": {"by": ["Ann", None]}, "signalId": "s"}),
+    ("GET", "/families/{id}", {"tenant": ""}),
+    ("GET", "/webhooks/{id}/{config}/deliveries", {}),
+    ("POST", "/webhooks/{id}/{config}/deliveries:replay", {}),
+    ("POST", "/webhooks/{id}/{config}/deliveries/1-1:replay", {}),
+    ("POST", "/webhooks/{id}/{config}:ping", {}),
+]
+"""Operations of the gateway that are not part of A2A."""
+OPERATOR_PATHS = [
+    ("GET", "/operator/v1/overview", {}),
+    ("GET", "/operator/v1/tasks", {"phase": "suspended", "cursor": "0"}),
+    ("GET", "/operator/v1/tasks/{id}", {}),
+    ("GET", "/operator/v1/dead-letters", {"cursor": "0"}),
+    ("POST", "/operator/v1/dead-letters/{id}:requeue", {}),
+    ("GET", "/operator/v1/webhooks", {"state": "dead", "cursor": "0"}),
+    ("POST", "/operator/v1/webhooks/{id}/{config}:replay", {}),
+    ("GET", "/operator/v1/workers", {}),
+    ("GET", "/ui/agents.json", {}),
+]
+"""Operations of the operator API and of the operator's page."""
 STREAMS = ("SendStreamingMessage", "SubscribeToTask", "TaskSubscription")
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "CONNECT", "BREW", "get", "P\x00ST")
 ELSEWHERE = (

@@ -15,7 +15,8 @@ from .credentials import bearer, rsa_key, token
 
 
 class Issuer:
-    """Keys of the issuer, the first of which signs. `asked` counts the fetches. With `away`, fetches fail."""
+    """Issuer that signs tokens with the first of `keys`. `asked` counts the fetches of the JWK Set. If `away` is true,
+    fetches fail."""
 
     def __init__(self) -> None:
         self.keys: list[RSAKey] = [rsa_key("first")]
@@ -24,7 +25,7 @@ class Issuer:
         self.url = ""
 
     def document(self) -> bytes:
-        """Return the JWK Set."""
+        """Count a fetch and return the JWK Set."""
         self.asked += 1
         return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys]}).encode()
 
@@ -35,7 +36,7 @@ class Issuer:
 
 @contextmanager
 def issuing() -> Iterator[Issuer]:
-    """Run an issuer."""
+    """Run an issuer with an HTTP server."""
     issuer = Issuer()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,6 @@
-"""Agents of the conformance tests of the test kit, which run in a simulation and on a real fleet.
+"""Agents for the conformance tests of the test kit. The tests run in a simulation and on a real fleet.
 
-Files in the folder KIT_FOLDER tell the test what an agent does, because the agent may be in another process.
+Agents report their progress in files in the folder KIT_FOLDER, because they may run in other processes than the test.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def booker(turn: Turn) -> str:
 
 @a2a.agent("silent", cancel_grace=2)
 async def silent(turn: Turn) -> None:
-    """Work without an end."""
+    """Work until cancelled."""
     note(turn.task_id, "working")
     await asyncio.Event().wait()
 
@@ -108,7 +108,7 @@ async def failing(turn: Turn) -> None:
 
 @a2a.agent("stepper", max_attempts=3)
 async def stepper(turn: Turn) -> str:
-    """Make three steps, of which the second has no end in the first attempt."""
+    """Execute three steps. In the first attempt, the second step never ends."""
 
     async def work(name: str) -> str:
         note(turn.task_id, f"{name} in attempt {turn.attempt}")
@@ -121,7 +121,7 @@ async def stepper(turn: Turn) -> str:
 
 @a2a.agent("fragile")
 async def fragile(turn: Turn) -> None:
-    """Work without an end, in one attempt."""
+    """Work until the worker is killed. There is only one attempt."""
     note(turn.task_id, "working")
     await asyncio.Event().wait()
 
@@ -136,7 +136,7 @@ async def retrying(turn: Turn) -> str:
 
 @a2a.agent("sleeper")
 async def sleeper(turn: Turn) -> str:
-    """Sleep for a time that frees the slot."""
+    """Sleep long enough that the run is suspended."""
     await turn.sleep(6)
     return "awake"
 

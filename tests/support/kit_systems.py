@@ -1,4 +1,4 @@
-"""Systems of the conformance tests of the test kit: a simulation and a real fleet behind one interface."""
+"""Systems for the conformance tests of the test kit: a simulation and a real fleet with a common interface."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class System(Protocol):
         """Kill the workers, and start others."""
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock if the system can."""
+        """Move the clock if the system has a simulated clock."""
 
     async def signal(self, task_id: str, name: str, payload: Any) -> None:
         """Send a signal."""
@@ -49,7 +49,7 @@ class Simulation:
 
 
 class RealFleet:
-    """Agent in an `AgentFleet`, whose time passes."""
+    """Agent in an `AgentFleet`, in real time."""
 
     def __init__(self, fleet: AgentFleet, agent: str, client: RemoteAgent) -> None:
         self.client = client
@@ -72,7 +72,7 @@ class RealFleet:
 
 
 class Scenario:
-    """Conversation with the agent of a system."""
+    """Client that talks to the agent of a system."""
 
     def __init__(self, system: System, folder: Path) -> None:
         self.system, self.client, self._folder = system, system.client, folder
@@ -100,17 +100,17 @@ class Scenario:
         return [event async for event in self.client.stream(Session().message(content), deadline=LIMIT)]
 
     def places(self, begun: Result) -> list[str]:
-        """Return what the agent has noted about the task."""
+        """Return the places that the agent has recorded for the task."""
         path = self._folder / begun.task_id
         return path.read_text().splitlines() if path.exists() else []
 
     async def until_at(self, begun: Result, place: str) -> None:
-        """Wait until the agent has noted `place`."""
+        """Wait until the agent has recorded `place`."""
 
-        async def is_noted() -> bool:
+        async def is_reached() -> bool:
             return place in self.places(begun)
 
-        await eventually_async(is_noted, what=f"the agent is at {place!r}")
+        await eventually_async(is_reached, what=f"the agent is at {place!r}")
 
     async def until_metadata(self, begun: Result, key: str) -> None:
         """Wait until the metadata of the task has `key`."""

@@ -1,4 +1,4 @@
-"""Graphs of LangGraph whose workers may be killed, and that ask their clients."""
+"""LangGraph graphs that ask their clients, or that hang so that a test can kill their worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ a2a = A2A(app)
 
 
 def node(name: str) -> Callable[[MessagesState], Any]:
-    """Return a node that stops in its first execution after the message "stop"."""
+    """Return a node that hangs in its first execution if the message is "stop"."""
 
     async def work(state: MessagesState) -> dict[str, Any]:
         text = str(state["messages"][-1].text)
@@ -39,7 +39,7 @@ def node(name: str) -> Callable[[MessagesState], Any]:
 
 
 def answer(state: MessagesState) -> dict[str, Any]:
-    """Say all texts of the client."""
+    """Return all texts of the client as one message."""
     texts = [str(message.text) for message in state["messages"] if isinstance(message, HumanMessage)]
     return {"messages": [AIMessage("; ".join(texts))]}
 

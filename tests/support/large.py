@@ -18,7 +18,7 @@ __all__ = ["app"]
 
 @a2a.agent("mirror")
 async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
-    """Return the parts of the message as an artifact, and the sizes of the related tasks."""
+    """Return the parts of the message as an artifact, and the sizes of the parts of related tasks' artifacts."""
     yield Artifact(artifact_id="given", parts=list(turn.message.parts))
     seen = [len(part.SerializeToString()) for task in turn.related_tasks for a in task.artifacts for part in a.parts]
     yield f"seen {seen}"
@@ -26,5 +26,5 @@ async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
 
 @a2a.agent("make")
 async def make(turn: Turn) -> Artifact:
-    """Return as many bytes as the message says."""
+    """Return a file with the number of bytes in the message."""
     return Artifact(artifact_id="made", parts=[Part(raw=b"m" * int(turn.text), filename="made.bin")])

@@ -1,4 +1,4 @@
-"""The leak checker: the keys that a store may contain by the rules in ``store/keys.py``."""
+"""Leak checker. It reports keys that break the rules in ``store/keys.py``."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ FIELDS_OF_LIVE_TASKS = (
     *(b"suspended", b"wait_signal", b"wait_key", b"wait_header", b"wait_timeout", b"signal_ids", b"resumed_by"),
     *(b"code_version", b"claimed_version", b"reminders", b"posted_reminders", b"journal_blobs"),
 )
-"""Fields of the record that a task loses at its end, unless it is a dead letter."""
+"""Record fields that are deleted when a task ends, unless the task becomes a dead letter."""
 
 
 async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
-    """Return a line for each key that breaks its rule.
+    """Return a line for each key that breaks a rule.
 
-    The rules: Keys of an ended task expire within its retention, or wait for the archive. Keys of a live task do not
-    expire. No key outlives its task's record. Lists have only tasks in the state of the list. Leases and dispatches
-    belong to open runs. Only ended tasks that are dead letters have the fields that are needed to run them again.
-    Delivery cursors in lists have a config, and are dead in the list of the dead. No other kind of key exists.
+    The rules: Keys of an ended task expire within the retention period, or wait for the archive. Keys of a live task do
+    not expire. No key outlives the record of its task. Lists contain only tasks in the state of the list. Leases and
+    dispatches belong to open runs. Ended tasks have the fields that are needed to run them again only if they are dead
+    letters. A delivery cursor in a list has a config, and is dead if the list is the list of dead cursors. No other
+    kind of key exists.
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
         rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution|journal|signals)",
         re.DOTALL,
     )
-    listed = re.compile(rf"{prefix}:(tasks|context|owner):.*:(?P<state>\d)")
+    listed = re.compile(rf"{prefix}:(tasks|context|owner|schedule):.*:(?P<state>\d)")
     dead = {tag.decode() for tag in await redis.zrange(keys.dead_letters, 0, -1)}
     problems: list[str] = []
 
@@ -73,6 +74,9 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                     problems.append(f"{key}: lists {member!r}, which is in state {record[b'state']!r}")
                 if not record and state not in TERMINAL:
                     problems.append(f"{key}: lists {member!r}, which does not exist")
+        elif key.startswith(f"{keys.prefix}:schedule:") and key.endswith(":ticks"):
+            if expires < 0:
+                problems.append(f"{key}: ticks without an expiry")
         elif key.startswith(f"{keys.prefix}:message:"):
             if expires < 0:
                 problems.append(f"{key}: a message id without an expiry")
@@ -172,6 +176,13 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
         elif key == keys.orphaned_blobs:
             tags = [tag.decode() for tag in await redis.zrange(key, 0, -1)]
             problems += [f"{key}: {tag!r} has a task" for tag in tags if await record_of(tag)]
+        elif key == keys.failures:
+            if expires < 0:
+                problems.append(f"{key}: failed tasks without an expiry")
+            for member in await redis.zrange(key, 0, -1):
+                record = await record_of(member.decode())
+                if record and int(record[b"state"]) != FAILED:
+                    problems.append(f"{key}: {member!r} has not failed")
         elif key == keys.dead_letters:
             if expires < 0:
                 problems.append(f"{key}: dead letters without an expiry")

@@ -1,4 +1,4 @@
-"""A gateway with limits in the test's process, and messages to it over every binding and version."""
+"""A gateway with limits in the test's process, and requests to it over every binding and version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WAYS = [
 
 @dataclass(frozen=True)
 class Refusal:
-    """Refusal of a message: the status of HTTP or gRPC, the time of a retry, the error's code and its details."""
+    """Refusal of a request: the HTTP or gRPC status, the delay before a retry, the error's code and its details."""
 
     status: int | str
     retry_after: str
@@ -63,7 +63,7 @@ class Limited:
         self.keys = keys
 
     async def sent(self, agent: str = "echo", tenant: str = "", **fields: Any) -> dict[str, Any]:
-        """Create a task without waiting for its end, and return it."""
+        """Send a message without waiting for the end of the task, and return the task."""
         answer = await self.try_to_send(agent, tenant, **fields)
         assert answer.status_code == 200, answer.text
         task: dict[str, Any] = answer.json()["task"]
@@ -76,7 +76,7 @@ class Limited:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Serve over real connections, on which streams arrive as they are written, and yield a client."""
+        """Serve over real connections, so that streams arrive while they are written, and yield a client."""
         server = uvicorn.Server(uvicorn.Config(self._asgi, port=free_port(), lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server._serve())
 
@@ -98,7 +98,7 @@ class Limited:
     async def refusal(
         self, binding: str, version: str, method: str, params: Mapping[str, Any] | None = None, *, packed: bool = False
     ) -> Refusal:
-        """Return the refusal of a message, and fail if it is accepted. With `packed`, gRPC uses gzip."""
+        """Send a request and return its refusal. Fail if the request is accepted. With `packed`, gRPC uses gzip."""
         sent = dict(params or message_json())
         match binding:
             case "JSONRPC":
@@ -150,7 +150,7 @@ class Limited:
 async def limited(
     store: AsyncStore, store_url: str, keys: Keys, clock: Clock = SYSTEM_CLOCK, **settings: Any
 ) -> AsyncIterator[Limited]:
-    """Run a gateway with these limits and without workers."""
+    """Run a gateway with `settings`, given without the prefix ``a2a_``, and without workers."""
     app, port = Celery("limited", broker="memory://", set_as_current=False), free_port()
     conf = {f"a2a_{name}": value for name, value in settings.items()}
     app.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix, a2a_grpc_port=port, **conf)
@@ -163,7 +163,7 @@ async def limited(
     a2a.agent("echo", idempotency_window=600)(agent)
     a2a.agent("other")(agent)
     asgi = build_asgi(app, a2a.agents, a2a.settings, clock)
-    await store.redis.hset(keys.installation, "schema", SCHEMA)  # tests have put tasks there before
+    await store.redis.hset(keys.installation, "schema", SCHEMA)  # a test may have created tasks before
     async with (
         asgi.router.lifespan_context(asgi),
         httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test", timeout=30) as http,

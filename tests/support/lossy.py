@@ -1,4 +1,4 @@
-"""HTTP transports that lose responses, wholly or in part, after the server received the request."""
+"""HTTP transports that lose responses, completely or in part, after the server has received the request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 Wanted = Callable[[httpx.Request], bool]
 
 END = b"\n\n"
-"""End of an event in the format of our gateways."""
+"""End of an SSE event as gateways of this project write it."""
 
 
 class LosesAnswers(httpx.AsyncHTTPTransport):
@@ -36,7 +36,8 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
 
 
 class CutsStreams(httpx.AsyncHTTPTransport):
-    """Transport that cuts each stream after the next number of events in `after`. Later streams are complete."""
+    """Transport that cuts streams: the n-th stream after the n-th number of events in `after`. Later streams are
+    complete."""
 
     def __init__(self, *after: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An executor with unusual behaviours of frameworks. The first message of the task names the behaviour."""
+"""An executor that imitates unusual behaviour of frameworks. The first message of the task names the behaviour."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["app"]
 
 
 class Actions:
-    """Request of a task, with shortcuts that send events."""
+    """Request context of a task, with methods that send events."""
 
     def __init__(self, context: RequestContext, queue: EventQueue) -> None:
         task, self.text = context.current_task, context.get_user_input()
@@ -219,7 +219,8 @@ async def wants_a_password(on: Actions) -> None:
 
 
 async def pick(on: Actions, pause: str) -> None:
-    """Pause, and reject every answer that is no number. Reject "slow" after a delay."""
+    """Pause in the state `pause`, and reject every answer that is not a number. Reject answers with "slow" after a
+    delay."""
     await on.status("WORKING")
     if not on.follows_up:
         await on.status(pause, "a number?")

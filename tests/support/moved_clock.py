@@ -24,7 +24,7 @@ class MovedClock:
         self.environment = {"LD_PRELOAD": str(library()), "A2A_TEST_CLOCK": str(path)}
 
     def set_offset(self, seconds: float) -> None:
-        """Set the offset of the clock from this machine's in seconds; negative for an earlier time."""
+        """Set the offset from this machine's clock in seconds. A negative offset means an earlier time."""
         self._offset[:] = struct.pack("=q", int(seconds * 1_000_000))
 
 
@@ -35,7 +35,7 @@ def is_available() -> bool:
 
 @cache
 def library() -> Path:
-    """Return the compiled library."""
+    """Compile the library and return its path."""
     built = Path(mkdtemp(prefix="a2a-clock-")) / "moved_clock.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE), "-ldl"], check=True)
     return built

@@ -1,4 +1,4 @@
-"""The app of `plain_tasks` before A2A was added, for workers without this package's code."""
+"""The app of `plain_tasks` as it was before A2A was added. Its workers do not load this package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def raises(what: str) -> str:
 
 @app.task(name="tests.support.plain_tasks.waits")
 def waits(path: str) -> str:
-    """Begin, and wait for a file."""
+    """Report the start with a file, and wait for another file."""
     Path(path).touch()
     wait_for(Path(f"{path}.go"))
     return "went on"
@@ -43,7 +43,7 @@ def waits(path: str) -> str:
 
 @app.task(name="tests.support.plain_tasks.progress", bind=True)
 def progress(self: Task, steps: int = 3) -> str:
-    """Report each step, and end, when the test has created the file for it."""
+    """Report a step, or end, whenever the test has created the corresponding file."""
     for step in range(1, steps + 1):
         wait_for(FOLDER / f"step {step}")
         self.update_state(state="PROGRESS", meta={"step": step, "of": steps})
@@ -53,7 +53,7 @@ def progress(self: Task, steps: int = 3) -> str:
 
 @app.task(name="tests.support.plain_tasks.flaky", bind=True, max_retries=2, default_retry_delay=0)
 def flaky(self: Task, succeed_at: int = 2) -> str:
-    """Begin each attempt, and wait for a file."""
+    """Wait for a file in each attempt, and fail until attempt `succeed_at`."""
     wait_for(FOLDER / f"attempt {self.request.retries + 1}")
     if self.request.retries + 1 < succeed_at:
         raise self.retry(exc=ValueError("a secret"), countdown=1)

@@ -1,4 +1,4 @@
-"""Operator commands of a fleet, run in this process because that is fast."""
+"""Operator commands on a fleet. They run in the test process, which is faster than starting another process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .fleet import Fleet
 
 
 class Operator:
-    """Operator with the fleet's app and added agents."""
+    """Runner of operator commands on a fleet."""
 
     def __init__(self, fleet: Fleet, **conf: Any) -> None:
         self.celery = Celery("tests", broker=fleet.broker_url, set_as_current=False)

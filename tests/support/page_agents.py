@@ -1,4 +1,4 @@
-"""Some of the test agents, and an agent whose output attacks a page that does not escape it."""
+"""Some of the test agents, and an agent whose output would attack a page that does not escape it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from a2a.types import AgentExtension, AgentSkill, Artifact, Part
 from celery import Celery
+from celery.schedules import crontab
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
@@ -33,7 +34,7 @@ async def halves(turn: Turn) -> AsyncIterator[str]:
     """Count to half of the number in "<number> <file>", wait for the file, and count to the end."""
     to, file = turn.text.split()
     for number in range(int(to)):
-        while number == int(to) // 2 and not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+        while number == int(to) // 2 and not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - the test creates it
             await asyncio.sleep(0.05)
         yield f"{number} "
         await asyncio.sleep(0.05)
@@ -51,7 +52,7 @@ HUGE = "many words " * 20_000
 
 
 def parts() -> list[Part]:
-    """Return a part of each kind, each with markup or script."""
+    """Return parts of each kind, most of them with markup or script."""
     return [
         Part(text=f"{MARK} {RTL}"),
         Part(data=ParseDict({MARK: [MARK, RTL, 1.5, None]}, Value())),
@@ -73,3 +74,6 @@ async def hostile(turn: Turn) -> Artifact:
     await turn.say(parts=parts())
     await turn.ask(parts=parts())
     return Artifact(artifact_id=MARK, name=MARK, description=MARK, parts=parts())
+
+
+a2a.schedule("nightly report", crontab(hour=2, minute=0), "patient", "make the report", overlap="skip")

@@ -49,7 +49,7 @@ def progress(self: Task, steps: int = 3) -> str:
 
 
 class Flaky(Exception):
-    """Error for which the tasks below are retried."""
+    """Error for which tasks of this module are retried."""
 
 
 @app.task(bind=True, autoretry_for=(Exception,), max_retries=2, default_retry_delay=0)
@@ -173,7 +173,7 @@ def breaks(_: Any = None) -> None:
 
 @app.task(bind=True)
 def canvas(self: Task, how: str) -> Any:
-    """Start a canvas of the kind that is named."""
+    """Start or return a canvas in the way `how`."""
     match how:
         case "returned chain":
             return chain(add.s(1, 2), add.s(3)).apply_async()

@@ -23,7 +23,8 @@ DELIVERING = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8",
 
 
 def with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]:
-    """Return the parameters of SendMessage with a push config of `url` and of other fields."""
+    """Return the parameters of SendMessage `body` with a push-notification config for `url`. `config` contains other
+    fields of the config."""
     configuration = {**body.get("configuration", {})}
     configuration["taskPushNotificationConfig"] = {"url": url, "token": SECRET, **config}
     return {**body, "configuration": configuration}
@@ -59,7 +60,7 @@ def require_signed(posts: Iterable[Received], secret: str = SECRET) -> None:
 
 
 def first_posts(posts: Iterable[Received]) -> list[Received]:
-    """Return the posts without repetitions in order of arrival. Fail if two posts of an event differ."""
+    """Return the first post of each event in order of arrival. Fail if two posts of an event differ."""
     firsts: dict[str, Received] = {}
     for got in posts:
         first = firsts.setdefault(got.headers["webhook-id"], got)
@@ -68,7 +69,7 @@ def first_posts(posts: Iterable[Received]) -> list[Received]:
 
 
 def folded(posts: Sequence[Received]) -> Task:
-    """Return the task that results from the posts of all of its events."""
+    """Return the task that results from posts of all its events."""
     return fold(LogEntry(number, 0, event_of(got)) for number, got in enumerate(posts, start=1))
 
 
@@ -82,7 +83,7 @@ def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
 
 
 def require_all(posts: Iterable[Received], expected: Mapping[int, Event], *, after: int = 0) -> None:
-    """Require that exactly the events of `expected` after the version were posted, in order."""
+    """Require that exactly the events of `expected` with versions above `after` were posted, in order."""
     firsts = first_posts(posts)
     assert [version_of(got) for got in firsts] == [version for version in sorted(expected) if version > after]
     for got in firsts:

@@ -1,4 +1,4 @@
-"""An app with an agent and a lifespan that report the processes that import and start them."""
+"""An app that reports which processes import its agent and which start its lifespan."""
 
 from __future__ import annotations
 

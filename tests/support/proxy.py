@@ -15,7 +15,7 @@ CHUNK = 65536
 
 @dataclass
 class _Pair:
-    """The two ends of a connection. A stalled connection discards what it receives."""
+    """The two ends of a connection. A stalled connection discards the data that it receives."""
 
     client: socket.socket
     server: socket.socket
@@ -43,7 +43,7 @@ class Proxy:
         self._target = target
         self._pairs: list[_Pair] = []
         self._silent = False
-        self.port = free_port()  # so that no client connects from it while the proxy is cut
+        self.port = free_port()  # not a port for outgoing connections, which could take it while the proxy is cut
         self._listener = self._listen(self.port)
 
     def silence(self) -> None:
@@ -53,12 +53,12 @@ class Proxy:
             pair.silent = True
 
     def heal(self) -> None:
-        """Let new connections work again."""
+        """Forward the data of new connections again."""
         self._silent = False
 
     def cut(self) -> None:
         """Close all connections and refuse new ones until `restore`."""
-        with suppress(OSError):  # close() alone leaves it to the thread that accepts
+        with suppress(OSError):  # close() alone does not end accept() in the other thread
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for pair in self._pairs:

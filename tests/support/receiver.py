@@ -5,7 +5,8 @@
         ... post to hooks.url("/hook") ...
         first, *more = hooks.wait_for("/hook", 4)
 
-A step of a plan is a status, a `Reply`, or a misbehaviour. Other processes may post to it too: it is at 127.0.0.1.
+A step of a plan is a status, a `Reply`, or a misbehaviour. The server listens on 127.0.0.1, so other processes of this
+machine may post to it too.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def once_set(released: threading.Event) -> Misbehaviour:
 
 
 def writes(data: bytes) -> Misbehaviour:
-    """Respond with these bytes and disconnect."""
+    """Respond with `data` and disconnect."""
 
     async def writes_it(writer: asyncio.StreamWriter, _: Received) -> None:
         writer.write(data)
@@ -132,7 +133,7 @@ def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
 
 
 def echo(status: int = 500) -> Misbehaviour:
-    """Respond with the request, as careless servers do."""
+    """Respond with the headers and the body of the request, as careless servers do."""
 
     async def writes_request(writer: asyncio.StreamWriter, got: Received) -> None:
         body = json.dumps(got.headers).encode() + b"\n" + got.body
@@ -143,7 +144,7 @@ def echo(status: int = 500) -> Misbehaviour:
 
 
 def huge_body(status: int = 200) -> Misbehaviour:
-    """Respond with an endless body."""
+    """Respond with a body of up to a terabyte."""
     return endless(_head(status, (("Content-Length", str(1 << 40)),)), b"x" * 65536)
 
 
@@ -177,7 +178,7 @@ async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[An
 
 
 async def _hung_up(reader: asyncio.StreamReader) -> None:
-    """Wait until the client has disconnected, without reading: the next request may have arrived."""
+    """Wait until the client has disconnected. Do not read, because the next request may have arrived."""
 
     async def at_end() -> bool:
         return reader.at_eof()
@@ -217,28 +218,29 @@ class Receiver:
             self._then[path] = then
 
     def received(self, path: str | None = None) -> list[Received]:
-        """Return the requests to `path`, or to all paths, in order. Queries are ignored."""
+        """Return the requests to `path`, or to all paths if `path` is None, in order. Queries are ignored."""
         with self._lock:
             return [got for got in self._got if path is None or got.path.partition("?")[0] == path]
 
     def wait_for(self, path: str | None = None, count: int = 1, within: float = 60.0) -> list[Received]:
-        """Wait for `count` posts to `path` and return all posts."""
+        """Wait for at least `count` posts to `path`, and return all posts to `path`. If `path` is None, all paths
+        count."""
         return eventually(
             lambda: got if len(got := self.received(path)) >= count else [], within=within, what=f"{count} to {path}"
         )
 
     def most_at_once(self, path: str) -> int:
-        """Return the largest number of concurrent posts to `path`."""
+        """Return the highest number of concurrent posts to `path` so far."""
         with self._lock:
             return self._most[path]
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the thread and listen."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
 
     def stop(self) -> None:
-        """Close all connections."""
+        """Close all connections and end the thread."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -282,7 +284,7 @@ class Receiver:
 
     @contextmanager
     def _next_step(self, got: Received) -> Iterator[Step]:
-        """Yield the planned step of a request, which counts as concurrent while the block runs."""
+        """Yield the planned step of a request. The request counts as concurrent while the block runs."""
         path = got.path.partition("?")[0]
         with self._lock:
             step = self._plans[path].popleft() if self._plans[path] else self._then.get(path, 200)

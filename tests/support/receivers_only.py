@@ -1,7 +1,7 @@
-"""The agents of `endings` in workers whose runs cannot settle: only receivers of Celery's signals do.
+"""The agents of `endings` in workers whose runs cannot settle their tasks. Only receivers of Celery's signals can.
 
-Celery fails before it calls the agent "count". It sends ``task_internal_error``, and on pools that it traces also
-``task_failure``.
+For the agent "count", Celery fails before it calls the agent. Celery then sends ``task_internal_error``, and in pools
+in which Celery traces the run also ``task_failure``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The log of a task, read from the store without the gateway."""
+"""Reads of a task's log from the store, without the gateway."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def states_in(log: list[LogEntry]) -> list[str]:
 
 
 def endings_in(log: list[LogEntry]) -> list[str]:
-    """Return the terminal states in the log: one if the task has ended."""
+    """Return the terminal states in the log. A task that has ended has exactly one."""
     return [state for state in states_in(log) if is_terminal(TaskState.Value(f"TASK_STATE_{state}"))]

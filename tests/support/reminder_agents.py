@@ -1,4 +1,4 @@
-"""Agents whose questions have reminders. The environment names the webhook of the last one."""
+"""Agents whose questions have reminders. An environment variable names the webhook of the last agent."""
 
 from __future__ import annotations
 

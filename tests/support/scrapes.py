@@ -1,4 +1,4 @@
-"""Metrics as Prometheus scrapes them."""
+"""Metrics in the form in which Prometheus scrapes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Scrape:
         return self.samples.get((name, frozenset(labels.items())), 0.0)
 
     def names(self) -> set[str]:
-        """Return the names of metrics in queries, those of histograms without their suffix."""
+        """Return the names of the metrics as queries use them. Names of histograms have no suffix."""
         return {f"{name}_total" if kind == "counter" else name for name, kind in self.types.items()}
 
 

@@ -1,4 +1,4 @@
-"""Search for secrets in all traces of a deployment, in any recognizable encoding.
+"""Search for secrets, in common encodings, in all data that a deployment leaves.
 
 with redis_commands(client) as commands:
     ... what a deployment does ...
@@ -33,7 +33,7 @@ FORMS = {
 
 
 def finds(places: Mapping[str, bytes], secrets: Iterable[str]) -> list[str]:
-    """Return a line for each secret that is found, without the secret."""
+    """Return a line for each place and encoding in which a secret is found. The line does not contain the secret."""
     return [
         f"secret {number} is in {place}, as {form}"
         for place, content in places.items()
@@ -58,7 +58,7 @@ def saved(client: redis.Redis) -> bytes:
 
 @contextmanager
 def commands(path: str) -> Iterator[Callable[[], bytes]]:
-    """Record all commands to the Redis at this socket while the block runs."""
+    """Record all commands that the Redis server at the Unix socket `path` receives while the block runs."""
     output = bytearray()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)

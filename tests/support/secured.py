@@ -22,7 +22,7 @@ ON_REDIS = os.environ["CELERY_BROKER_URL"].startswith("redis")
 
 if TLS:
     app.conf.broker_use_ssl = TLS
-if ON_REDIS and TLS:  # and the results too
+if ON_REDIS and TLS:  # the results are on the same server
     for_redis = {f"ssl_{name}": value for name, value in TLS.items()}
     app.conf.broker_use_ssl = for_redis
     app.conf.redis_backend_use_ssl = for_redis

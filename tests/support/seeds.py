@@ -1,4 +1,4 @@
-"""Stored states for the start of a test, and the complete stored state for comparisons."""
+"""Creation of stored states for the start of a test, and reads of the complete stored state for comparisons."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from a2a_celery.store.runs.commands import Claim, RunRef, SessionState, Settled,
 from a2a_celery.store.runs.recovery import Lapse, begin_next_attempt, lapsed_runs
 from a2a_celery.store.tasks.commands import create_task, read_task
 from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.store.tasks.results import Created, TickRepeated, TickSkipped
+from a2a_celery.store.tasks.schedules import Tick
 
 ANN = Scope("agent", "", "ann")
 BOB = Scope("agent", "", "bob")
@@ -37,7 +39,7 @@ CONTEXT = "the-context"
 
 
 def request(text: str = "hello", task_id: str = "", context_id: str = "") -> SendMessageRequest:
-    """Return a request with a client's message."""
+    """Return a SendMessage request with `text`."""
     return SendMessageRequest(
         message=Message(
             message_id=str(uuid4()),
@@ -64,7 +66,7 @@ def chunk(text: str, artifact_id: str = "a", *, append: bool = True, **metadata:
 
 
 class Seeds:
-    """Creates tasks in a store and reads their stored state."""
+    """Test helper that creates tasks in a store and reads their stored state."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self.store = store
@@ -79,7 +81,7 @@ class Seeds:
         retention: int = RETENTION,
         serialize_context: bool = False,
     ) -> str:
-        """Create a task that waits for a worker and return its id."""
+        """Create a task that waits for a worker. Return the task's id."""
         task_id = task_id or str(uuid4())
         sent = request(task_id=task_id, context_id=context_id)
         await self.store.run(
@@ -96,6 +98,16 @@ class Seeds:
         )
         return task_id
 
+    async def ticked(self, tick: Tick, scope: Scope = ANN) -> Created | TickSkipped | TickRepeated:
+        """Create the task of a schedule's tick. Return the result of the store."""
+        task_id = tick.task_id(self.keys)
+        sent = request(task_id=task_id, context_id=task_id)
+        result: Any = await self.store.run(
+            create_task(self.keys, scope, task_id, task_id, sent, caller=b"{}", retention=RETENTION, tick=tick)
+        )
+        assert isinstance(result, Created | TickSkipped | TickRepeated), result
+        return result
+
     async def claimed(
         self,
         task_id: str = "",
@@ -107,7 +119,7 @@ class Seeds:
         retries: int = 0,
         **created: Any,
     ) -> Claim:
-        """Claim a run."""
+        """Claim a run. If `task_id` is "", create a task first."""
         task_id = task_id or await self.created(**created)
         claim = await self.store.run(
             claim_run(
@@ -126,7 +138,7 @@ class Seeds:
         return claim
 
     async def appended(self, claim: Claim, *events: RunRecord, before: int = 0) -> Written:
-        """Write events of a run."""
+        """Append events of the claimed run."""
         answer = await self.store.run(append(self.keys, claim.ref, token=claim.token, before=before, events=events))
         assert isinstance(answer, Written), answer
         return answer
@@ -134,20 +146,20 @@ class Seeds:
     async def settled(
         self, claim: Claim, *events: RunRecord, before: int = 0, session: SessionState | None = None
     ) -> Settled:
-        """Settle a run."""
+        """Settle the claimed run."""
         end = settle_run(self.keys, claim.ref, token=claim.token, before=before, events=events, session=session)
         answer = await self.store.run(end)
         assert isinstance(answer, Settled), answer
         return answer
 
     async def ended(self, state: TaskState, **created: Any) -> str:
-        """Create a task whose run ended with `state`, which is terminal or interrupted."""
+        """Create a task whose run ended with the terminal or interrupted `state`. Return the task's id."""
         claim = await self.claimed(await self.created(**created))
         await self.settled(claim, status(state))
         return claim.ref.task_id
 
     async def lost(self, ref: RunRef) -> Lapse:
-        """Create a claimed run whose lease lapsed and which a watcher has recovered."""
+        """Let the lease of a claimed run lapse, and recover the run as a watcher does."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
         [lapsed] = [lapse for lapse in await self.store.run(lapsed_runs(self.keys, limit=100)) if lapse.ref == ref]
         return await begin_next_attempt(self.store, self.keys, lapsed, again_us=0)
@@ -159,8 +171,12 @@ class Seeds:
         new = str(uuid4())
         return new, await self.store.run(requeue_task(self.keys, dead_letter, new, retention=RETENTION, options=b""))
 
+    async def last_text(self, task_id: str) -> str:
+        """Return the text of the last artifact of a task."""
+        return "".join(part.text for part in (await self.task(task_id)).artifacts[-1].parts)
+
     async def task(self, task_id: str) -> Task:
-        """Return the snapshot."""
+        """Return the snapshot of a task."""
         snapshot = await self.store.run(read_task(self.keys, None, task_id))
         assert snapshot is not None
         return snapshot[0]
@@ -170,7 +186,7 @@ class Seeds:
         return "".join(part.text for part in (await self.task(task_id)).status.message.parts)
 
     async def log(self, task_id: str) -> list[LogEntry]:
-        """Return the complete log."""
+        """Return the complete log of a task."""
         return (await self.store.run(read_log(self.keys, task_id, 0, limit=1_000_000))).entries
 
     async def states(self, task_id: str) -> list[TaskState]:
@@ -197,7 +213,7 @@ class Seeds:
         return {key: await redis.dump(key) for key in [key async for key in redis.scan_iter()]}
 
     async def restore(self, backup: dict[bytes, bytes]) -> None:
-        """Replace the store's content by an older one, as a failover to a replica that lags behind does."""
+        """Replace the content of the store with `backup`, like a failover to a replica that lags behind."""
         redis = self.store.redis
         for key in [key async for key in redis.scan_iter()]:
             await redis.delete(key)

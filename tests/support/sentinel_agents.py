@@ -1,4 +1,4 @@
-"""The test agents, with broker and results on the primary TEST_SENTINEL_MASTER of Sentinels."""
+"""The test agents. Broker and results are on the primary TEST_SENTINEL_MASTER, which Sentinels name."""
 
 from __future__ import annotations
 

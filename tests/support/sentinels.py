@@ -26,10 +26,10 @@ class SentinelGroup:
 
     Args:
         folder: Folder of the processes' files.
-        server: Path of redis-server, or None for the newest that is installed.
+        server: Path of redis-server, or None for the newest installed one.
         replicas: Number of replicas.
-        options: More options of each server and each Sentinel.
-        sentinel_lines: More lines of each Sentinel's configuration.
+        options: Additional options of each server and each Sentinel.
+        sentinel_lines: Additional lines for the configuration of each Sentinel.
         client: Options of redis-py for a server.
         sentinel_client: Options of redis-py for a Sentinel.
         port_option: Name of the option for the port.
@@ -64,20 +64,20 @@ class SentinelGroup:
 
     @property
     def hosts(self) -> str:
-        """Return the Sentinels in the format of the store's URL."""
+        """Return the addresses of the Sentinels in the format of a store URL."""
         return ",".join(f"{LOCALHOST}:{port}" for port in self.sentinel_ports)
 
     @property
     def store_url(self) -> str:
-        """Return the URL of the store, without passwords and TLS."""
+        """Return a store URL without passwords and TLS."""
         return f"sentinel://{self.hosts}/0?master_name={MASTER_NAME}"
 
     def broker_url(self, database: int = 1) -> str:
-        """Return the URL that kombu and Celery read."""
+        """Return the broker URL in the format of kombu and Celery."""
         return ";".join(f"sentinel://{LOCALHOST}:{port}/{database}" for port in self.sentinel_ports)
 
     def start(self) -> None:
-        """Return when each Sentinel knows the primary, its replicas and the other Sentinels."""
+        """Start all processes, and wait until each Sentinel knows the primary, its replicas and the other Sentinels."""
         primary, *replicas = self.ports
         self._launch(primary)
         for port in replicas:
@@ -109,7 +109,7 @@ class SentinelGroup:
         return port
 
     def wait_for_failover(self, killed: int) -> int:
-        """Return the port of the primary in place of the `killed` one, when it takes writes."""
+        """Wait until another server than `killed` is a primary that accepts writes. Return its port."""
 
         def is_writable() -> int:
             port = self.primary()
@@ -177,7 +177,7 @@ class SentinelGroup:
 
 @contextmanager
 def running_sentinels(folder: Path, **options: Any) -> Iterator[SentinelGroup]:
-    """Run a group of servers."""
+    """Run a `SentinelGroup`."""
     group = SentinelGroup(folder, **options)
     try:
         group.start()

@@ -27,7 +27,7 @@ def note(context_id: str, line: str) -> None:
 
 
 async def wait_for_gate() -> None:
-    """Wait until the file that makes agents wait is removed."""
+    """Wait while `GATE_FILE` exists."""
     while (Path(os.environ["TEST_NOTES"]) / GATE_FILE).exists():  # noqa: ASYNC110 - another process removes it
         await asyncio.sleep(0.02)
 
@@ -74,7 +74,7 @@ async def no_session(turn: Turn) -> str:
 
 @a2a.agent("at-once", session=True, one_run_per_context=False)
 async def at_once(turn: Turn) -> str:
-    """Read the session, wait for the seconds that the message says, and save it."""
+    """Change the session, wait for the gate, and save the session."""
     turn.session.state["by"] = turn.text
     await wait_for_gate()
     try:
@@ -85,7 +85,7 @@ async def at_once(turn: Turn) -> str:
 
 
 class Counting(AgentExecutor):
-    """Send the final status and work on for a moment."""
+    """Executor that sends the final status and continues to work for a moment."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -123,7 +123,7 @@ a2a.expose(count_in_session, session=True)
 
 @a2a.agent("in-turn", one_run_per_context=True, max_attempts=3)
 async def in_turn(turn: Turn) -> str:
-    """Record the begin and the end, and work for some milliseconds between."""
+    """Record the start and the end, and work for some milliseconds between them."""
     note(turn.context_id, f"begin {turn.task_id} {turn.attempt} {turn.text}")
     await asyncio.sleep(0.02)
     await wait_for_gate()

@@ -20,7 +20,7 @@ app.conf.worker_soft_shutdown_timeout = float(os.environ.get("TEST_SOFT_SHUTDOWN
 
 
 def write_line(task_id: str, word: str) -> None:
-    """Write a line for the test, which no client sees."""
+    """Write a line to a file that only the test reads."""
     with (Path(os.environ["TEST_FOLDER"]) / task_id).open("a") as file:
         file.write(f"{word}\n")
 
@@ -28,16 +28,16 @@ def write_line(task_id: str, word: str) -> None:
 async def working(task_id: str, how_long: str) -> None:
     """Work for a time, or until the test has created a file."""
     if how_long == "until":
-        while not (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists():  # noqa: ASYNC110 - another process makes it
+        while not (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists():  # noqa: ASYNC110 - the test creates it
             await asyncio.sleep(0.05)
     else:
         await asyncio.sleep(float(how_long))
 
 
 async def work(turn: Turn) -> AsyncIterator[object]:
-    """Begin an artifact, work and complete it. Clean up after a cancellation.
+    """Begin an artifact, work and complete the artifact. Clean up after a cancellation.
 
-    The message has the time of each attempt: a number of seconds, or "until" for the file of the test.
+    The message contains the duration of each attempt: a number of seconds, or "until" to wait for a file of the test.
     """
     write_line(turn.task.id, f"begins {turn.attempt}")
     if turn.attempt == 1:
@@ -93,7 +93,7 @@ def blocks_thread(turn: Turn) -> str:
 
 
 def plain(text: str) -> str:
-    """Work for the seconds of this attempt. Only the end of the process stops it."""
+    """Block for the seconds that the message lists for this attempt. A cancellation has no effect."""
     turn = current_turn()
     assert turn is not None
     write_line(turn.task.id, f"begins {turn.attempt}")

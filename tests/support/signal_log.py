@@ -1,4 +1,4 @@
-"""The agents of `endings` and `plain_tasks`, and a log of the Celery signals that other receivers get."""
+"""The agents of `endings` and `plain_tasks`, and a log of the Celery signals that a user's receivers get."""
 
 from __future__ import annotations
 

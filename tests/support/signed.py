@@ -38,7 +38,7 @@ def calls(text: str) -> Any:
 
 @app.task
 def text_of_result(result: dict[str, Any]) -> str:
-    """Return the text of the agent in the step before."""
+    """Return the agent's text from the result of the previous step."""
     return str(result["text"])
 
 

@@ -1,4 +1,4 @@
-"""An executor that prints when it is imported, and reports the process and thread that created it."""
+"""An executor whose module prints when it is imported. It reports the process and thread that created it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class SmallDisk:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Leave no page free while the block runs: writes to new pages fail with ENOSPC."""
+        """Fill all free pages while the block runs, so that writes to new pages fail with ENOSPC."""
         filler = self.folder / "filler"
         with filler.open("wb") as file:
             piece, end = LARGEST_PIECE, 0
@@ -43,5 +43,5 @@ class SmallDisk:
 
 
 def is_available() -> bool:
-    """Return whether this process may mount one."""
+    """Return whether this process may mount file systems."""
     return os.geteuid() == 0

@@ -1,6 +1,6 @@
-"""An executor that puts its task into the state that the message names, and its app, for tests of clients.
+"""An executor that puts its task into the state that the message names, and an app with it, for tests of clients.
 
-It runs in fleets and in the SDK's server, see ``plain_server``.
+The executor runs in fleets and in the SDK's server. See ``plain_server``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ app.conf.broker_connection_retry_on_startup = True
 a2a = A2A(app)
 
 LATER = 42
-"""Number of a state that no version defines."""
+"""Number of a state that no protocol version defines."""
 
 ENDS = {"COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED"}
 
@@ -42,7 +42,7 @@ ENDS = {"COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_R
 class States(AgentExecutor):
     """Executor that sends the state that the message names. After a state that is not final, it completes the task.
 
-    "MESSAGE" is answered directly, an answer to a pause with an artifact.
+    It answers "MESSAGE" with a message only, and an answer to an interrupted task with an artifact.
     """
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:

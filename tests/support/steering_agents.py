@@ -1,4 +1,4 @@
-"""Agents that clients speak to while they work, one for each kind and each `on_message`."""
+"""Agents that receive messages while they work: of each kind and for each value of `on_message`."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def may_end(task_id: str) -> bool:
 
 
 async def until_allowed(task_id: str) -> None:
-    """Wait for `may_end`."""
-    while not may_end(task_id):  # noqa: ASYNC110 - another process makes the file
+    """Wait until the test has allowed the agents of this task to end."""
+    while not may_end(task_id):  # noqa: ASYNC110 - the test creates the file
         await asyncio.sleep(0.05)
 
 
 @a2a.agent("listens", on_message="steer", max_attempts=3)
 async def listens(turn: Turn) -> str:
-    """Repeat what it is told until it is told "done"."""
-    heard = [turn.text]
+    """Repeat the client's messages until one is "done"."""
+    texts = [turn.text]
     async for message in turn.incoming():
-        heard.append(get_message_text(message))
-        await turn.say(f"heard {heard[-1]}")
-        if heard[-1] == "done":
+        texts.append(get_message_text(message))
+        await turn.say(f"heard {texts[-1]}")
+        if texts[-1] == "done":
             break
-    return " ".join(heard)
+    return " ".join(texts)
 
 
 @a2a.agent("sync-listens", on_message="steer")
 def sync_listens(turn: Turn) -> Iterator[str]:
-    """Repeat what it is told until it is told "done", from a plain function."""
+    """Repeat the client's messages until one is "done", from a plain function."""
     yield turn.text
     for message in turn.blocking.incoming():
         yield f" {get_message_text(message)}"
@@ -54,7 +54,7 @@ def sync_listens(turn: Turn) -> Iterator[str]:
 
 @a2a.agent("polls", on_message="steer")
 async def polls(turn: Turn) -> str:
-    """Read what has arrived when the test allows it."""
+    """Wait until the test allows it, and then read the messages that have arrived."""
     await until_allowed(turn.task_id)
     return " ".join([turn.text, *map(get_message_text, await turn.poll_messages())])
 
@@ -77,17 +77,17 @@ async def asks(turn: Turn) -> str:
 
 
 class Listens(Patient):
-    """An executor that repeats what it is told until it is told "done"."""
+    """Executor that repeats the client's messages until one is "done"."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Read the messages that arrive."""
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
-        heard = [context.get_user_input()]
+        texts = [context.get_user_input()]
         async for message in context.call_context.state["a2a_incoming"].follow():
-            heard.append(get_message_text(message))
-            if heard[-1] == "done":
+            texts.append(get_message_text(message))
+            if texts[-1] == "done":
                 break
-        await updater.add_artifact([Part(text=" ".join(heard))])
+        await updater.add_artifact([Part(text=" ".join(texts))])
         await updater.complete()
 
 
@@ -96,7 +96,7 @@ a2a.add_agent(card("executor-listens"), Listens, on_message="steer")
 
 @a2a.agent("yields-to-messages", on_message="interrupt", cancel_grace=5)
 async def yields_to_messages(turn: Turn) -> str:
-    """Work until a message interrupts it, unless that is all there is to do."""
+    """If the message begins with "work", work until a message interrupts the run. Otherwise, return the message."""
     if turn.text.startswith("work"):
         await asyncio.sleep(3600)
     return f"{turn.number} {turn.text}"
@@ -104,17 +104,17 @@ async def yields_to_messages(turn: Turn) -> str:
 
 @a2a.agent("sync-yields-to-messages", on_message="interrupt", cancel_grace=5)
 def sync_yields_to_messages(turn: Turn) -> str:
-    """Work until a message interrupts it, from a plain function."""
+    """Like `yields_to_messages`, as a plain function."""
     while turn.text.startswith("work") and not turn.cancelled:
         time.sleep(0.02)
     return f"{turn.number} {turn.text}"
 
 
 class YieldsToMessages(Patient):
-    """An executor that waits until a message interrupts it, and reports the cancellation as frameworks do."""
+    """Executor that waits until a message interrupts it, and reports the cancellation, as those of frameworks do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Work if the message says so."""
+        """If the message begins with "work", work until cancelled."""
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         try:
             if context.get_user_input().startswith("work"):
@@ -131,7 +131,7 @@ a2a.add_agent(card("executor-yields"), YieldsToMessages, on_message="interrupt",
 
 @a2a.agent("ignores-interrupts", on_message="interrupt", cancel_grace=1)
 async def ignores_interrupts(turn: Turn) -> str:
-    """Block the event loop if the message says so."""
+    """Block the event loop if the message is "work"."""
     if turn.text == "work":
         time.sleep(3600)  # noqa: ASYNC251 - the agent blocks the loop
     return turn.text
@@ -146,6 +146,6 @@ async def refuses(turn: Turn) -> str:
 
 @a2a.agent("queues")
 async def queues(turn: Turn) -> str:
-    """Ask in the first turn, when the test allows it."""
+    """Wait until the test allows it, and ask."""
     await until_allowed(turn.task_id)
     return f"{turn.text} {await turn.ask('which?')}"

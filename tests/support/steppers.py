@@ -45,7 +45,7 @@ def blocking(turn: Turn) -> str:
 
 @a2a.agent("waits")
 async def waits(turn: Turn) -> str:
-    """Stay in a tool forever."""
+    """Stay in a tool call forever."""
     async with turn.tool_call("slow"):
         await asyncio.get_running_loop().create_future()
     return "never"
@@ -61,7 +61,7 @@ def history_of(turn: Turn) -> list[str]:
 
 @a2a.agent("dies", max_attempts=2)
 async def dies(turn: Turn) -> list[str]:
-    """Stay in a tool forever in the first attempt. Return the state changes of the execution in the next."""
+    """Stay in a tool call forever in the first attempt. In the next, return the state changes of the execution."""
     if turn.attempt == 1:
         async with turn.tool_call("search"):
             await asyncio.get_running_loop().create_future()
@@ -70,7 +70,7 @@ async def dies(turn: Turn) -> list[str]:
 
 @a2a.agent("fails", autoretry_for=(LookupError,), default_retry_delay=3, max_retries=1)
 async def fails(turn: Turn) -> list[str]:
-    """Fail in a tool in the first attempt. Return the state changes of the execution in the retry."""
+    """Fail in a tool call in the first attempt. In the retry, return the state changes of the execution."""
     if turn.retries == 0:
         async with turn.tool_call("search"):
             raise LookupError
@@ -79,7 +79,7 @@ async def fails(turn: Turn) -> list[str]:
 
 @a2a.agent("converses", session=True)
 async def converses(turn: Turn) -> list[str]:
-    """Ask if the message says so. Otherwise, return the state changes of the execution."""
+    """Ask if the message is "ask". Otherwise, return the state changes of the execution."""
     turn.session.state["last"] = turn.text
     if turn.text == "ask":
         raise InputRequired("which?")
@@ -96,7 +96,7 @@ async def asks(turn: Turn) -> str:
 
 
 class Executor(AgentExecutor):
-    """Record steps without a turn."""
+    """Executor that records steps without a turn."""
 
     async def execute(self, context: RequestContext, queue: EventQueue) -> None:
         execution = current_execution()

@@ -42,7 +42,7 @@ class Table(BaseModel):
 
 @a2a.agent("table")
 async def table(turn: Turn) -> str:
-    """Book a table: ask which one, then whether to confirm."""
+    """Book a table: ask which table, and then for a confirmation."""
     wanted = await turn.ask("Which table?", schema=Table)
     sure = await turn.ask("Shall I book it?", schema=bool)
     return f"{wanted.people} for {wanted.name}, {wanted.meal.value}" if sure else "not booked"

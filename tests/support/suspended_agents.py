@@ -13,25 +13,25 @@ from a2a_celery import Turn
 from .agents import a2a, app
 
 
-@a2a.agent("sleeper", description="Sleeps for as many seconds as the message says.")
+@a2a.agent("sleeper", description="Sleeps for the number of seconds in the message.")
 async def sleeper(turn: Turn) -> str:
-    """Sleep, and return how late the sleep ended, in seconds."""
+    """Sleep, and return the delay of the end in seconds."""
     seconds = float(turn.text)
     started = await turn.step("started", time.time)
     await turn.sleep(seconds)
     return f"{time.time() - started - seconds:.3f}"
 
 
-@a2a.agent("blocking-sleeper", description="Sleeps in a thread for as many seconds as the message says.")
+@a2a.agent("blocking-sleeper", description="Sleeps in a thread for the number of seconds in the message.")
 def blocking_sleeper(turn: Turn) -> str:
-    """Sleep as `sleeper` does, in a thread."""
+    """Sleep like `sleeper`, but in a thread."""
     seconds = float(turn.text)
     started = turn.blocking.step("started", time.time)
     turn.blocking.sleep(seconds)
     return f"{time.time() - started - seconds:.3f}"
 
 
-@a2a.agent("approval", description="Waits for an approval for as many seconds as the message says.")
+@a2a.agent("approval", description="Waits for an approval for the number of seconds in the message.")
 async def approval(turn: Turn) -> str:
     """Wait for an approval, and then for a second one."""
     try:
@@ -44,14 +44,14 @@ async def approval(turn: Turn) -> str:
 
 @a2a.agent("serial-sleeper", description="Sleeps, one task of a context at a time.", one_run_per_context=True)
 async def serial_sleeper(turn: Turn) -> str:
-    """Sleep for as many seconds as the message says."""
+    """Sleep for the number of seconds in the message."""
     await turn.sleep(float(turn.text))
     return "awake"
 
 
 @a2a.agent("killed", description="Kills its worker in a short sleep, once.", max_attempts=2)
 async def killed(turn: Turn) -> str:
-    """Kill the process of the run in the first attempt, after the sleep has begun."""
+    """Sleep. In the first attempt, kill the process of the run during the sleep."""
     if turn.attempt == 1:
         asyncio.get_running_loop().call_later(1, os.kill, os.getpid(), signal.SIGKILL)
     await turn.sleep(3)
@@ -60,7 +60,7 @@ async def killed(turn: Turn) -> str:
 
 @a2a.agent("idle-sleeper", description="Sleeps beyond its limits.", idle_limit=2, time_limit=8)
 async def idle_sleeper(turn: Turn) -> str:
-    """Sleep longer than both limits, in two sleeps."""
+    """Sleep twice. Each sleep exceeds the idle limit, and both together exceed the time limit."""
     await turn.sleep(6)
     await turn.sleep(6)
     return "awake"

@@ -12,12 +12,12 @@ from tests.support.seeds import Seeds
 
 
 def received(name: str, number: int = 1) -> JournalEntry:
-    """Return the entry of a wait without the payload."""
+    """Return the journal entry of a wait that ended with a signal, without the payload."""
     return JournalEntry(f"{name}#{number}", "wait", "json", b"", number)
 
 
 def timed_out(name: str, number: int = 1) -> JournalEntry:
-    """Return the entry of a wait whose time came first."""
+    """Return the journal entry of a wait that timed out."""
     return JournalEntry(f"{name}#{number}", "wait", "timeout", b"", number)
 
 
@@ -27,12 +27,12 @@ def wait_for(name: str, number: int = 1, *, wait_us: int | None = None, until_us
 
 
 def timer(*, wait_us: int | None = None, until_us: int | None = None) -> Wait:
-    """Return a wait for a time only."""
+    """Return a wait that only ends by its timeout."""
     return Wait(received("sleep"), timed_out("sleep"), "", wait_us, until_us)
 
 
 class Suspensions:
-    """Suspends runs, sends signals and resumes runs."""
+    """Test helper that suspends runs, sends signals and resumes runs."""
 
     def __init__(self, seeds: Seeds) -> None:
         self.seeds, self.store, self.keys = seeds, seeds.store, seeds.keys
@@ -56,7 +56,7 @@ class Suspensions:
         )
 
     async def taken(self, claim: Claim, name: str, number: int = 1) -> JournalEntry | RunLost | None:
-        """Take a signal for the run of `claim`."""
+        """Consume a signal for the run of `claim`."""
         return await self.store.run(
             take_signal(
                 self.keys, claim.ref, token=claim.token, confirmed=0, signal=name, received=received(name, number)
@@ -64,11 +64,11 @@ class Suspensions:
         )
 
     async def resumed(self, limit: int = 100) -> int:
-        """Resume the runs whose time has come."""
+        """Resume at most `limit` due runs. Return their number."""
         return len(await self.store.run(resume_due_runs(self.keys, limit=limit)))
 
     async def come(self, ref: RunRef) -> None:
-        """Let the time of a suspended run come."""
+        """Make a suspended run due."""
         await self.store.redis.zadd(self.keys.suspended, {ref.name: 1}, xx=True)
 
     async def waiting(self) -> Sequence[str]:

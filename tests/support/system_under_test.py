@@ -1,4 +1,4 @@
-"""A fleet with one worker and a listener to Celery's events, for tests of the ends of runs."""
+"""A fleet with one worker and a collector of Celery's events, for tests of how runs end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .waiting import eventually
 
 @dataclass
 class SystemUnderTest:
-    """A gateway, a worker, and a listener to Celery's events."""
+    """A gateway, a worker, and a collector of Celery's events."""
 
     fleet: Fleet
     gateway: Gateway
@@ -64,20 +64,20 @@ class SystemUnderTest:
         return [change for change in self.log(task_id) if change != "artifact"][-1] in states
 
     def ended(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Wait until the task is terminal or interrupted, and return it as its client sees it."""
+        """Wait until the task is terminal or interrupted. Return the task as the gateway sends it."""
         ends = ("COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED")
         eventually(lambda: self.is_in(task_id, *ends), what=f"{agent} ends")
         task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
     def require_celery_events(self, task_id: str, *ends: str) -> None:
-        """Require that Celery's events report these ends of the run."""
+        """Require that Celery's events report exactly `ends` as ends of the task's first run."""
         name = f"{task_id}.1"
         eventually(lambda: len(self.events.ends_of(name)) >= len(ends), what=f"Celery reports {ends}")
         assert self.events.ends_of(name) == list(ends), self.events.ends_of(name)
 
     def require_working(self) -> None:
-        """Require that the worker runs tasks."""
+        """Require that the worker still runs tasks."""
         task_id = self.send("echo", "still here")
         assert text_of(self.ended("echo", task_id)) is None
         assert self.log(task_id) == ["SUBMITTED", "WORKING", "artifact", "COMPLETED"]
@@ -109,7 +109,7 @@ class SystemUnderTest:
         assert self.celery.control.revoke(f"{task_id}.1", **self.to_worker)
 
     def revoked_in_worker(self) -> list[str]:
-        """Return the ids of the Celery tasks that this worker knows to be revoked."""
+        """Return the ids of the Celery tasks that the worker has recorded as revoked."""
         replies = self.celery.control.inspect(self.to_worker["destination"]).revoked() or {}
         return [celery_id for ids in replies.values() for celery_id in ids]
 
@@ -133,6 +133,6 @@ def running_system(
 
 
 def text_of(task: dict[str, Any]) -> str | None:
-    """Return the text of the status, or None if it has no message."""
+    """Return the text of the status message, or None if the status has no message."""
     message = task["status"].get("message")
     return message["parts"][0]["text"] if message else None

@@ -1,4 +1,4 @@
-"""A minimal HTTP+JSON client, for tests of other parts."""
+"""A minimal HTTP+JSON client, for tests that are not about clients or bindings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def send(gateway: Gateway, agent: str, text: str = "", **configuration: Any) -> 
 
 
 def read(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Return the current task."""
+    """Return the current state of `task`."""
     url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}"
     task_json: dict[str, Any] = httpx.get(url, headers=HEADERS, timeout=TIMEOUT).json()
     return task_json
@@ -42,7 +42,8 @@ def cancel(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]
 
 
 def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Cancel the task, wait for its end and return it. CancelTask may return before the end."""
+    """Cancel the task, and wait until it is no longer queued or running, because CancelTask may return before that.
+    Return the task."""
     cancel(gateway, agent, task)
     going_on = ("SUBMITTED", "WORKING")
     return eventually(

@@ -20,7 +20,7 @@ WORKER = os.environ.get("TEST_WORKER", "")
 
 STEPS = 10
 LONGEST_STEP = 0.4
-"""Maximum seconds of a step."""
+"""Maximum duration of a step in seconds."""
 
 ATTEMPTS = 1000
 
@@ -37,7 +37,7 @@ class Line(NamedTuple):
 
 
 def read_lines(folder: Path, task: str) -> list[Line]:
-    """Return the executions of the steps of a task, in order."""
+    """Return the executions of a task's steps, in order."""
     fields = (line.split() for line in (folder / f"{task}.lines").read_text().splitlines())
     return [Line(int(number), worker) for number, worker in fields]
 
@@ -60,7 +60,7 @@ def write(task: str, n: int) -> None:
 
 @step
 async def work(task: str, n: int) -> int:
-    """Write, and take some time before and after it."""
+    """Write the line and the effect, and pause before and after that."""
     await asyncio.sleep(random.uniform(0, LONGEST_STEP / 2))
     write(task, n)
     await asyncio.sleep(random.uniform(0, LONGEST_STEP / 2))
@@ -68,7 +68,7 @@ async def work(task: str, n: int) -> int:
 
 
 def blocking_work(task: str, n: int) -> int:
-    """Do the same in the thread of a plain agent."""
+    """Execute the step `work` as a plain function."""
     time.sleep(random.uniform(0, LONGEST_STEP / 2))
     write(task, n)
     time.sleep(random.uniform(0, LONGEST_STEP / 2))

@@ -15,16 +15,20 @@ from .waiting import eventually
 
 CTRL_C = "\x03"
 
+END_LIMIT = 180.0
+"""Seconds after which a program that has not ended is assumed to hang."""
+
 TAKE_THE_TERMINAL = (
     "import os, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
     "signal.signal(signal.SIGINT, signal.default_int_handler)"
 )
-"""The first terminal that the leader of a session opens is the one whose Ctrl-C it gets. Where the tests run in the
-background of a shell it would ignore that: it is inherited."""
+"""Code that makes the program receive Ctrl-C. The leader of a session receives Ctrl-C from the first terminal that it
+opens. If the tests run in the background of a shell, the program inherits that SIGINT is ignored, so the code restores
+the handler."""
 
 
 class Terminal:
-    """A program on a terminal. `screen` has its output."""
+    """A program on a terminal. `screen` is its output so far."""
 
     def __init__(self, code: str, arguments: Sequence[str]) -> None:
         self._master, slave = pty.openpty()
@@ -38,7 +42,7 @@ class Terminal:
         self._reader.start()
 
     def shows(self, text: str, times: int = 1) -> None:
-        """Wait until the output contains `text` `times` times. Fail if the program ends before."""
+        """Wait until the output contains `text` at least `times` times. Fail if the program ends before that."""
 
         def shown() -> bool:
             more_may_come = self.popen.poll() is None or self._reader.is_alive()
@@ -50,12 +54,12 @@ class Terminal:
         eventually(shown, what=f"{text!r} is shown in\n{self.screen}")
 
     def types(self, text: str) -> None:
-        """Type a text. A line ends with a newline."""
+        """Type `text`. Lines must end with a newline."""
         os.write(self._master, text.encode())
 
     def ends(self) -> int:
         """Wait for the end of the program and return its exit code."""
-        code = self.popen.wait(60)
+        code = self.popen.wait(END_LIMIT)
         self._reader.join(10)
         return code
 

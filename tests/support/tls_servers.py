@@ -24,13 +24,14 @@ from .waiting import eventually
 
 SALT = b"salt"
 RABBITMQ = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"), *map(Path, filter(None, [shutil.which("rabbitmq-server")])))
-"""Debian's own script comes first: the one on PATH changes to a user that may not read a test's folder."""
+"""Possible paths of RabbitMQ's start script. Debian's script comes first, because the script on PATH changes to a user
+that may not read the test's folder."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """Server that only accepts TLS, from clients with a certificate of `authority`. `client` is a client's key and
-    certificate."""
+    """Server that only accepts TLS connections from clients with a certificate of `authority`. `client` contains the
+    files of a client's key and certificate."""
 
     port: int
     authority: Authority
@@ -52,7 +53,8 @@ def missing(what: str) -> NoReturn:
 
 @contextmanager
 def redis_with_tls(folder: Path, authority: Authority, acl: str) -> Iterator[Server]:
-    """Run a Redis with the users of `acl`, the content of an aclfile, and an `auditor` with all permissions."""
+    """Run a Redis server with the users of `acl`, in the format of an aclfile, and a user `auditor` with all
+    permissions."""
     program = built_with_tls()
     key, certificate = authority.issue("redis", "127.0.0.1")
     server = Server(free_port(), authority, authority.issue("client"))
@@ -78,7 +80,7 @@ def auditor(server: Server) -> redis.Redis:
 
 
 def refusals(client: redis.Redis) -> list[str]:
-    """Return the commands that the ACLs of a Redis denied."""
+    """Return the commands that the ACLs of the server denied."""
     return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in client.acl_log()]
 
 
@@ -86,7 +88,8 @@ def refusals(client: redis.Redis) -> list[str]:
 def rabbitmq_with_tls(
     folder: Path, authority: Authority, vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]
 ) -> Iterator[Server]:
-    """Run a RabbitMQ node with one `vhost`. A user has a password and permissions to configure, write and read."""
+    """Run a RabbitMQ node with one `vhost`. `users` contains the password of each user, and the patterns of the
+    permissions to configure, write and read."""
     program = next((path for path in RABBITMQ if path.exists()), None)
     if program is None:
         missing("rabbitmq-server")
@@ -150,11 +153,11 @@ def _definitions(vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]) -> 
 
 
 def built_with_tls() -> Path:
-    """Return a Redis on PATH with TLS support, which the bundled one does not have."""
+    """Return a redis-server on PATH with TLS support, because the bundled server has none."""
     for folder in os.get_exec_path():
         program = Path(folder) / "redis-server"
         if program.exists():
-            # it ends without a certificate; a server with TLS names the missing option
+            # a server with TLS support ends with an error that names the missing option
             tried = subprocess.run([program, "--port", "0", "--tls-port", "1"], capture_output=True, check=False)
             if b"tls-cert-file" in tried.stdout:
                 return program

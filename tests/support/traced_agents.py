@@ -1,4 +1,4 @@
-"""Agents that create spans, in processes with tracing that is set up as in a user's module."""
+"""Agents that create spans. This module sets up tracing as a user's module does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def thinker(turn: Turn) -> str:
 
 @a2a.agent("sync-thinker")
 def sync_thinker(turn: Turn) -> str:
-    """Create a span in a thread, and return the ids of the trace."""
+    """Create a span in a thread, and return the caller's header ``baggage``."""
     with tracer.start_as_current_span(THOUGHT):
         return turn.caller.headers.get("baggage", "no baggage")
 
@@ -63,7 +63,7 @@ async def breaks(turn: Turn) -> str:
 
 @a2a.agent("slow-thinker")
 async def slow_thinker(turn: Turn) -> str:
-    """Think for longer than a parent waits in its run."""
+    """Work for longer than a parent waits before its run is suspended."""
     with tracer.start_as_current_span(THOUGHT):
         await asyncio.sleep(1)
     return turn.text
@@ -71,7 +71,7 @@ async def slow_thinker(turn: Turn) -> str:
 
 @a2a.agent("delegates")
 async def delegates(turn: Turn) -> str:
-    """Call an agent without HTTP, and return its result in the next run."""
+    """Call an agent without HTTP. The next run returns the agent's result."""
     return (await turn.call("slow-thinker", turn.text)).text
 
 

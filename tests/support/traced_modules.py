@@ -1,4 +1,4 @@
-"""An app whose processes record the modules of this package that they enter: for the figure of one message's path."""
+"""An app whose processes record the modules of this package that they enter, for the diagram of a message's path."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ FOLDER = "TEST_TRACES"
 """Environment variable with the folder of the records."""
 
 BEGIN, END = signal.SIGRTMIN, signal.SIGRTMIN + 1
-"""Signals that begin a record, and write it to ``<process id>.end``."""
+"""Signals that start a record, and that write it to ``<process id>.end``."""
 
 PACKAGE = str(Path(a2a_celery.__file__).parent) + os.sep
+
+REPORTERS = frozenset({"a2a-prefetched", "a2a-announcer"})
+"""Names of threads that send reports at intervals and do not process messages."""
 
 _entered: set[str] = set()
 
 
 def _record(frame: FrameType, event: str, _: object) -> None:
-    if event == "call":
+    if event == "call" and threading.current_thread().name not in REPORTERS:
         _entered.add(frame.f_code.co_filename)
 
 

@@ -1,4 +1,4 @@
-"""Agents whose code has the version that the environment names."""
+"""Agents whose code version is set by an environment variable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ a2a = A2A(app)
 
 
 def is_released(place: str) -> bool:
-    """Return True if an earlier run has reached the place. Otherwise mark it as reached."""
+    """Return True if an earlier run has reached the place. Otherwise mark it as reached and return False."""
     path = FOLDER / place
     if path.exists():
         return True

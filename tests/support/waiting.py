@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LIMIT = 90.0
-"""Seconds within which a condition must become true on any machine."""
+"""Default number of seconds within which a condition must become true, even on a slow machine."""
 
 EVERY = 0.02
 """Seconds between two checks of a condition."""
@@ -24,7 +24,7 @@ def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str =
         condition: Called until its value is true.
         within: Seconds after which the test fails.
         what: Description of the condition for the failure.
-        every: Seconds between two calls; more for a condition that is expensive.
+        every: Seconds between two calls. Use a longer interval for an expensive condition.
     """
     deadline = time.monotonic() + within
     while True:

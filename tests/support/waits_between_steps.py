@@ -1,8 +1,9 @@
-"""Agents that wait in each way between two durable steps, and stop where their worker may be killed."""
+"""Agents that wait, each in another way, between two durable steps, and hang so that a test can kill their worker."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -13,20 +14,20 @@ from a2a_celery import Turn
 from .durable_agents import ATTEMPTS, FOLDER, a2a, app, is_passed, take_effect, work, write_line  # noqa: F401
 
 PLACES = ("before", "after", "end")
-"""Places of an agent before its wait, after it and after the second step."""
+"""Places at which an agent hangs: before its wait, after its wait and after the second step."""
 
 SLEEP = 8.0
-"""Seconds, long enough for a sleep that ends the run."""
+"""Seconds of a sleep, long enough that the run is suspended."""
 
 
 async def stop_once(task: str, place: str) -> None:
-    """Wait at a place until the worker is killed, unless an earlier attempt has reached the place."""
+    """Hang until the worker is killed, unless an earlier attempt has reached the place."""
     if not is_passed(f"{task}.{place}"):
         await asyncio.Event().wait()
 
 
 async def wait_between_steps(task: str, wait: Callable[[], Awaitable[str]]) -> str:
-    """Execute a step, wait, and execute another step. Stop once at each place."""
+    """Execute a step, wait, and execute another step. Hang once at each place."""
     await work(task, 0)
     await stop_once(task, "before")
     write_line(task, "waits", "now")
@@ -100,10 +101,46 @@ async def calls_child(turn: Turn) -> str:
     return await wait_between_steps("calls-child", wait)
 
 
-@a2a.agent("child", description="Waits for a file between two steps.", max_attempts=ATTEMPTS)
-async def child(turn: Turn) -> str:
-    await work("child", 0)
-    write_line("child", "waits", "now")
+@a2a.agent("calls-remote", description="Calls an agent over HTTP.", max_attempts=ATTEMPTS)
+async def calls_remote(turn: Turn) -> str:
+    async def wait() -> str:
+        return (await turn.call(f"{os.environ['TEST_GATEWAY']}/agents/remote-child", "begin")).text
+
+    return await wait_between_steps("calls-remote", wait)
+
+
+@a2a.agent(
+    "interrupted", description="Works until a message interrupts it.", max_attempts=ATTEMPTS, on_message="interrupt"
+)
+async def interrupted(turn: Turn) -> str:
+    """Execute the first step in the turn of the first message, and the second step in the turn that follows."""
+    task = "interrupted"
+    if turn.number == 1:
+        await work(task, 0)
+        await stop_once(task, "before")
+        write_line(task, "waits", "now")
+        await asyncio.Event().wait()
+    write_line(task, "received", turn.text)
+    await stop_once(task, "after")
+    await work(task, 2)
+    await stop_once(task, "end")
+    return turn.text
+
+
+async def work_as_child(name: str) -> str:
+    """Wait for a file between two steps."""
+    await work(name, 0)
+    write_line(name, "waits", "now")
     while not (FOLDER / "child.go-on").exists():  # noqa: ASYNC110 - the test creates the file
         await asyncio.sleep(0.05)
-    return await work("child", 2)
+    return await work(name, 2)
+
+
+@a2a.agent("child", description="Waits for a file.", max_attempts=ATTEMPTS)
+async def child(turn: Turn) -> str:
+    return await work_as_child("child")
+
+
+@a2a.agent("remote-child", description="Waits for a file.", max_attempts=ATTEMPTS, idempotency_window=600)
+async def remote_child(turn: Turn) -> str:
+    return await work_as_child("remote-child")

@@ -1,4 +1,4 @@
-"""A sender of push notifications that signs with the independent Standard Webhooks library, and a server."""
+"""Push notifications signed with the independent Standard Webhooks library, and a server for ASGI applications."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Post:
 
 
 def status_event(text_id: str = "t1", state: TaskState = TaskState.TASK_STATE_WORKING) -> StreamResponse:
-    """Return the body of a post with a task's status."""
+    """Return a push notification with a task's status."""
     update = TaskStatusUpdateEvent(task_id=text_id, context_id="c1", status=TaskStatus(state=state))
     return StreamResponse(status_update=update)
 
@@ -52,7 +52,7 @@ def post(
     recorded_us: int = 0,
     **headers: str,
 ) -> Post:
-    """Return the request for an event, signed with each of `secrets` at the time `at`, by default now."""
+    """Return the request for `event` or `body`, signed with each of `secrets` at the time `at`, by default now."""
     text = MessageToJson(event or status_event(), indent=None) if body is None else body
     message_id, now = f"{delivery_id}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
     signed_at = datetime.fromtimestamp(now, UTC)

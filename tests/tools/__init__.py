@@ -1,1 +1,1 @@
-"""Tools of contributors: coverage (``measure_coverage``), mutation samples (``mutate``) and flakiness (``stress``)."""
+"""Tools for contributors: coverage (``measure_coverage``), mutation samples (``mutate``) and flakiness (``stress``)."""

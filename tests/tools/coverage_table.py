@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 COUNTS = ("num_statements", "covered_lines", "num_branches", "covered_branches")
-"""Counts of a file, as coverage's JSON report names them."""
+"""Names of a file's counts in coverage's JSON report."""
 
 
 def table(files: Mapping[str, Mapping[str, int]]) -> str:

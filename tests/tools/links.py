@@ -18,14 +18,14 @@ import httpx
 from tests.support import ROOT
 
 LINK = re.compile(r"\]\((https?://[^\s)]+)\)|<(https?://[^\s>]+)>")
-"""A link of Markdown. URLs in code are examples, and no links."""
+"""Pattern of a Markdown link. URLs in code are examples, not links."""
 
 CODE = re.compile(r"^```.*?^```|``.+?``|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 RESERVED = ("example.com", "example.org", "example.net", "localhost", "127.0.0.1")
-"""Hosts that stand for the reader's own."""
+"""Placeholder hosts in examples. Links to them are not checked."""
 
 BROKEN = (404, 410)
-"""Statuses of a page that does not exist. Other statuses are those of servers that refuse programs."""
+"""Statuses of a page that does not exist. Other error statuses may come from servers that refuse programs."""
 
 CALLS_AT_ONCE = 4
 TIMEOUT = 30.0
@@ -38,7 +38,7 @@ def pages() -> list[Path]:
 
 
 def external_links(files: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the external links of the files without their anchors, each with the files that contain it."""
+    """Return the external links in the files, without anchors, each with the names of the files that contain it."""
     links: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:
         for match in LINK.finditer(CODE.sub("", file.read_text(encoding="utf-8"))):
@@ -51,7 +51,7 @@ def external_links(files: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def problem_of(url: str, client: httpx.Client) -> tuple[str, bool]:
-    """Return the problem of a link, or "", and True if the link is certainly broken."""
+    """Return the problem of a link, or "" if there is none, and whether the link is certainly broken."""
     try:
         with client.stream("GET", url) as response:
             status = response.status_code

@@ -4,18 +4,19 @@
     python -m tests.tools.measure_coverage -m "change or merge" -n 2 --dist=loadfile          # two files at a time
     python -m tests.tools.measure_coverage --table build/coverage/data --contexts tests/store
 
-Arguments that the tool does not know go to pytest. Gateways, workers, pool children and watchers are measured as well;
-what a process that is killed by SIGKILL ran is lost. A measured run takes about twice the time of a plain one.
+Arguments that the tool does not know are passed to pytest. Gateways, workers, pool children and watchers are measured
+as well. The data of a process that is killed by SIGKILL is lost. A measured run takes about twice as long as a plain
+run.
 
 The folder `--out` (default build/coverage) receives
 
-- ``data``: the combined data file. Its contexts are node ids: of the test that ran a line in its own process, or of the
-  test that started the process, followed by " (setup)" or " (call)". ``coverage html --data-file=… --show-contexts``
-  shows them.
+- ``data``: the combined data file. Its contexts are node ids: the id of the test that ran a line in pytest's process,
+  or, followed by " (setup)" or " (call)", the id of the test that started the process that ran the line.
+  ``coverage html --data-file=… --show-contexts`` shows them.
 - ``outcomes.jsonl``: each test's outcome and duration.
 - ``table.txt``: lines and branches for each package and in total, as printed.
 
-``tests.tools.mutate`` selects tests by the first two.
+``tests.tools.mutate`` selects tests by the first two files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OUT = ROOT / "build" / "coverage"
 
 
 def enter_context(test: str) -> None:
-    """Record from now on under the name of a test, in this process and in its forked children."""
+    """Record coverage under the name of a test from now on, in this process and in processes that it forks."""
     running = coverage.Coverage.current()
     if running is not None:
         running.set_option("run:context", test)
@@ -77,7 +78,7 @@ def summaries(data: Path, contexts: list[str]) -> dict[str, dict[str, int]]:
 
     Args:
         data: A combined data file.
-        contexts: Patterns of the tests that count; empty for all.
+        contexts: Regular expressions that select tests, or [] for all tests.
     """
     measured = coverage.Coverage(data_file=str(data), config_file=str(ROOT / "pyproject.toml"))
     measured.load()
@@ -89,7 +90,7 @@ def summaries(data: Path, contexts: list[str]) -> dict[str, dict[str, int]]:
 
 
 def main() -> int:
-    """Measure or print, as the command line says."""
+    """Run the tests and measure, or print the table of a data file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--out", type=Path, default=OUT, help="folder for the results (default build/coverage); it is emptied"

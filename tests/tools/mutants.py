@@ -1,4 +1,4 @@
-"""Mutants: small textual edits of Python and Lua sources, each at one position, and samples of them."""
+"""Mutants: small textual edits of Python and Lua sources, each in one place, and samples of mutants."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FLIPS = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "~=": "==",
     "and": "or", "or": "and", "+": "-", "-": "+", "True": "False", "False": "True",
 }  # fmt: skip
-"""Token and its replacement. In Lua the opposite of ``==`` is ``~=``."""
+"""Replacements of tokens. In Lua, ``==`` is replaced by ``~=``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
     """Mutation: the text between two offsets, and its replacement.
 
-    `statement_lines` are the lines of the statement up to the edit, for which coverage has the tests.
+    `statement_lines` are the lines of the statement up to the edit. Coverage data names the tests that ran them.
     """
 
     operator: str
@@ -61,7 +61,7 @@ class Mutant:
 
     @property
     def id(self) -> str:
-        """Name that finds the mutant again while its file is unchanged."""
+        """Identifier of the mutant. It is valid as long as the file is unchanged."""
         return f"{self.path.removeprefix(PACKAGE + '/')}:{self.edit.position(self.source)}:{self.edit.operator}"
 
 
@@ -80,7 +80,7 @@ def mutants_in(root: Path, packages: Iterable[str]) -> dict[str, list[Mutant]]:
 
 
 def sample(mutants: Mapping[str, Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
-    """Draw `count` mutants, as many of each package, in an order that mixes the packages."""
+    """Draw `count` mutants, about the same number from each package, in random order."""
     generator = random.Random(seed)
     drawn: list[Mutant] = []
     for index, candidates in enumerate(mutants.values()):
@@ -91,7 +91,7 @@ def sample(mutants: Mapping[str, Sequence[Mutant]], count: int, seed: int) -> li
 
 
 def edits(source: str, suffix: str) -> list[Edit]:
-    """Return every mutation of a source; `suffix` is ".py" or ".lua"."""
+    """Return every mutation of a source. `suffix` is ".py" or ".lua"."""
     return sorted(
         set(_python(source) if suffix == ".py" else _lua(source)), key=lambda edit: (edit.start, edit.operator)
     )
@@ -109,7 +109,7 @@ def _python(source: str) -> Iterator[Edit]:
 
 
 class _Python(ast.NodeVisitor):
-    """Collects the edits of a module."""
+    """Visitor that collects the edits of a module."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -122,7 +122,7 @@ class _Python(ast.NodeVisitor):
         self.edits: list[Edit] = []
 
     def visit(self, node: ast.AST) -> None:
-        """Visit a node; remember its statement, and whether it is in a function."""
+        """Visit a node, and keep track of the current statement and the nesting of functions."""
         outer, is_function = self._statement, isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         if isinstance(node, ast.stmt):
             self._statement = node
@@ -178,10 +178,10 @@ class _Python(ast.NodeVisitor):
             self._add("number", *self._span(node), repr(node.value + 1), node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Leave f-strings out: before Python 3.12 positions inside them are wrong."""
+        """Skip f-strings, because positions in them are wrong before Python 3.12."""
 
     def visit_Return(self, node: ast.Return) -> None:
-        """Return None instead of a value."""
+        """Replace a returned value by None."""
         if node.value is not None and ast.unparse(node.value) != "None":
             self._add("return", *self._span(node), "return None", node)
         self.generic_visit(node)
@@ -247,7 +247,7 @@ def _lua(source: str) -> Iterator[Edit]:
 
 
 def _end_of_call(source: str, start: int, tokens: list[re.Match[str]]) -> int | None:
-    """Return the end of a ``redis.call(…)`` that begins its line and ends one; None for any other use."""
+    """Return the end of a ``redis.call(…)`` that is a complete statement on its own lines, or None for other uses."""
     if source[source.rfind("\n", 0, start) + 1 : start].strip() or not source.startswith("redis.call(", start):
         return None
     depth = 0

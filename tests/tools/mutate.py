@@ -1,4 +1,4 @@
-"""Mutation sample: change the source in one place, run the tests that reach it, list the changes that no test notices.
+"""Mutation testing with a sample: change the source in one place, run the tests that reach it, list undetected changes.
 
     python -m tests.tools.measure_coverage -n 2 --dist=loadfile              # once: which test runs which line
     python -m tests.tools.mutate --count 200 --seed 1 --tier change          # by default the packages in PACKAGES
@@ -6,20 +6,20 @@
     python -m tests.tools.mutate --report
     python -m tests.tools.mutate --tier change --only store/scripts/log/append.lua:12:7:comparison
 
-The sample has as many mutants of each package. Each mutant of a package is drawn with equal probability. The tool
-writes it into a git worktree of HEAD in a temporary folder, so that forked processes and subprocesses see it. The
-working tree stays unchanged. Changes that are not committed are not tested.
+The sample contains the same number of mutants from each package. Within a package, all mutants have the same
+probability. The tool writes each mutant into a git worktree of HEAD in a temporary folder, so that forked processes and
+subprocesses see it. The working tree stays unchanged. Changes that are not committed are not tested.
 
-The coverage data, measured at the same commit, selects the tests: those that ran the line in their own process, and the
-files of those that started a process that ran it. A Lua script is reached by the tests that ran the Python line that
-names it; tests/store runs first. Otherwise the fastest files run first, for `--cap` expected seconds at most. A mutant
-that no test of the tier reaches is "uncovered".
+The coverage data, measured at the same commit, selects the tests: the tests that ran the line in pytest's process, and
+all tests in the files whose tests started a process that ran it. A Lua script is reached by the tests that ran the
+Python line that names the script. For Lua scripts, tests/store runs first. Otherwise the fastest files run first, for
+at most `--cap` expected seconds. A mutant that no test of the tier reaches is "uncovered".
 
-A test that fails is run once without the mutant. If it fails there too, it is left out from then on. Each result is
-appended to `--results` when it is known, with the command. A mutant whose tests exceed `--timeout`, or end by an error
-that is no test's, has no result and is in no column of the report; a test that hangs fails by its own time limit.
-``--resume`` continues an interrupted run and tries those again. Two processes share one sample with ``--shard 1/2
---resume`` and ``--shard 2/2 --resume``.
+A test that fails is run once without the mutant. If it fails again, it is excluded from then on. Each result is
+appended to `--results` when it is known, with the command. If the tests of a mutant exceed `--timeout`, or end with an
+error outside of a test, the mutant has no result and is in no column of the report. A test that hangs fails by its own
+time limit. ``--resume`` continues an interrupted run and tries mutants without a result again. Two processes share one
+sample with ``--shard 1/2 --resume`` and ``--shard 2/2 --resume``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .selection import Selector, capped
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("store/scripts", "dispatch", "execution", "watcher", "push")
 TIERS = {"change": "change", "merge": "change or merge", "full": "change or merge or nightly"}
-"""Names of the tiers and their marker expressions; each tier contains the one before it."""
+"""Marker expression of each tier. Each tier includes the previous ones."""
 
 Record = dict[str, Any]
 
@@ -58,7 +58,7 @@ class Scratch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-        self._env["PYTHONPATH"] = str(folder)  # before the working tree, which is installed as editable
+        self._env["PYTHONPATH"] = str(folder)  # takes precedence over the editable install of the working tree
 
     def command(self, tier: str, *arguments: str) -> list[str]:
         """Return the command that runs pytest for a tier."""
@@ -72,7 +72,7 @@ class Scratch:
         return {line for line in listing.splitlines() if line.startswith("tests/") and "::" in line}
 
     def run(self, command: list[str], limit: float) -> tuple[int | None, str]:
-        """Return the exit code of a command, None if it exceeds `limit` seconds, and its output."""
+        """Run a command. Return its exit code, or None if it exceeds `limit` seconds, and its output."""
         with tempfile.TemporaryFile() as output:
             popen = subprocess.Popen(command, cwd=self.folder, env=self._env, stdout=output, stderr=output)
             try:
@@ -87,7 +87,7 @@ class Scratch:
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
-        """Write the mutant; restore the file at the end."""
+        """Write the mutant, and restore the file when the block ends."""
         path = self.folder / mutant.path
         compiled = Path(importlib.util.cache_from_source(str(path)))
         compiled.unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class Scratch:
 
 @contextmanager
 def scratch() -> Iterator[Scratch]:
-    """Make a worktree of HEAD, and remove it at the end."""
+    """Create a worktree of HEAD, and remove it when the block ends."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as parent:
         folder = Path(parent) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
@@ -113,7 +113,7 @@ def scratch() -> Iterator[Scratch]:
 
 
 class Sampler:
-    """Judges mutants one after another."""
+    """Runner of the tests for one mutant after another."""
 
     def __init__(self, tree: Scratch, selector: Selector, limits: argparse.Namespace) -> None:
         self._tree = tree
@@ -123,7 +123,7 @@ class Sampler:
         self._unsound: set[str] = set()
 
     def judge(self, mutant: Mutant, excluded: set[str]) -> Record:
-        """Return the record of one mutant; `excluded` tests are known not to notice it."""
+        """Run the tests for one mutant and return the record. The tests in `excluded` have already passed with it."""
         before, after = mutant.edit.lines(mutant.source)
         record: Record = {"id": mutant.id, "package": mutant.package, "operator": mutant.edit.operator}
         record |= {"before": before, "after": after, "tier": self._limits.tier, "status": "uncovered"}
@@ -159,17 +159,17 @@ class Sampler:
 
 
 def failed_test(output: str) -> str | None:
-    """Return the test that failed, or the file that could not be imported, by what pytest printed."""
+    """Return the failed test or the file that could not be imported from pytest's output, or None."""
     failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
     conftest = re.search(r"^ImportError while loading conftest '.*/(tests/.*)'", output, re.MULTILINE)
     return failed[1] if failed else conftest[1] if conftest else None
 
 
 def status_in(tier: str, records: Iterable[Record]) -> str | None:
-    """Return what became of one mutant in a tier: a narrower tier's kill counts.
+    """Return the status of one mutant in a tier. A mutant killed in a smaller tier is killed.
 
     Returns:
-        "killed", "survived" or "uncovered", or None if no record says it.
+        "killed", "survived" or "uncovered", or None if no record contains one of them.
     """
     names = list(TIERS)
     statuses = {record["tier"]: record["status"] for record in records}
@@ -207,7 +207,7 @@ def report(records: Sequence[Record]) -> str:
 
 
 def read(path: Path) -> list[Record]:
-    """Return the records of a results file; none if it is missing."""
+    """Return the records of a results file, or [] if the file is missing."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
@@ -233,7 +233,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run or report, as the command line says."""
+    """Run the sample, or print the report."""
     options = _options()
     if options.report:
         print(report(read(options.results)))

@@ -1,4 +1,4 @@
-"""Take docs/images/page.png and overview.png, pictures of the page: python -m tests.tools.page_picture."""
+"""Take the screenshots page.png and overview.png in docs/images: python -m tests.tools.page_picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descendants of a tool: waiting for a child, and ending every process that it leaves."""
+"""Child processes of a tool: waiting for a child, and ending all processes that the child leaves."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def adopt_orphans() -> None:
 
 
 def descendants() -> list[psutil.Process]:
-    """Return the processes that this process started, directly or not."""
+    """Return the processes that this process has started, directly or indirectly."""
     return psutil.Process().children(recursive=True)
 
 
 def wait(popen: subprocess.Popen[bytes], deadline: float) -> int | None:
-    """Return the exit code of a child, or None if it runs at `deadline` (of `time.monotonic`)."""
+    """Wait for a child. Return its exit code, or None if it still runs at `deadline`, a time of `time.monotonic`."""
     while popen.poll() is None:
         if time.monotonic() > deadline:
             return None
@@ -37,7 +37,7 @@ def wait(popen: subprocess.Popen[bytes], deadline: float) -> int | None:
 
 
 def _reap_orphans(child: subprocess.Popen[bytes]) -> None:
-    """Collect adopted processes that ended, so that a test which waits for their end sees it; not the child."""
+    """Reap adopted processes that have ended, except `child`, so that a test that waits for their end notices it."""
     with suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child.pid:
             os.waitpid(ended.si_pid, 0)
@@ -50,7 +50,7 @@ def interrupt(popen: subprocess.Popen[bytes]) -> None:
 
 
 def kill_descendants() -> None:
-    """Continue and kill every descendant, also those that start in between."""
+    """Kill all descendants, including those that start in the meantime."""
     deadline = time.monotonic() + 10
     while (processes := descendants()) and time.monotonic() < deadline:
         for process in processes:

@@ -1,7 +1,7 @@
-"""pytest plugin of the tools: names the running test to coverage, and appends each outcome to a file.
+"""pytest plugin of the tools. It passes the name of the running test to coverage, and appends each outcome to a file.
 
 The environment variable ``TEST_OUTCOMES`` names the file. Each line is a JSON list: node id, phase ("setup", "call",
-"teardown"), outcome ("passed", "failed", "skipped"), seconds.
+"teardown"), outcome ("passed", "failed", "skipped") and duration in seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Name the test to coverage if this process is measured."""
+    """Pass the name of the test to coverage if this process is measured."""
     if "coverage" in sys.modules:
         from .measure_coverage import enter_context  # noqa: PLC0415 - coverage may not be installed
 
@@ -25,7 +25,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Append the outcome, in the process that reports to the terminal."""
+    """Append the outcome to the file, but only in the process that reports to the terminal."""
     path = os.environ.get("TEST_OUTCOMES")
     if path and "PYTEST_XDIST_WORKER" not in os.environ:
         with open(path, "a", encoding="utf-8") as file:

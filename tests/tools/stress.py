@@ -1,15 +1,16 @@
-"""Flakiness report: repeat tests on a loaded machine that stops their processes now and then.
+"""Flakiness report: repeat tests under load, while random processes of the tests are suspended for a second.
 
     python -m tests.tools.stress --runs 10 tests/execution
     python -m tests.tools.stress --runs 5 --quiet -n 2 --dist=loadfile     # no load: what fails anyway
 
-Arguments that the tool does not know go to pytest. While pytest runs, two busy loops for each core compete with it, and
-about once a second one process among its descendants, picked at random, receives SIGSTOP and after a second SIGCONT.
-pytest, its xdist workers, and processes that a test has stopped are left alone. A test that stops one of its processes
-at the very time may find it continued early.
+Arguments that the tool does not know are passed to pytest. While pytest runs, two busy loops for each core compete with
+it. About once a second, a random process among pytest's descendants receives SIGSTOP, and SIGCONT a second later.
+pytest, its xdist workers, and processes that a test has stopped are excluded. If a test stops a process during that
+second, the process may be continued early.
 
-The result is a table of the runs, and each test that failed with how often. The exit code is 1 if any test failed, or
-if a run broke off. A run that exceeds `--limit` is interrupted and counts as broken off. `--seed` repeats the choices.
+The result is a table of the runs, and the number of failures of each test that failed. The exit code is 1 if any test
+failed, or if a run broke off. A run that exceeds `--limit` is interrupted and counts as broken off. `--seed` repeats
+the random choices.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Run:
 
 
 def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return how many tests passed and which failed in any phase, from the lines of ``pytest_plugin``."""
+    """Return the number of passed tests, and the tests that failed in any phase, as `pytest_plugin` recorded them."""
     called: set[str] = set()
     failed: dict[str, None] = {}
     for line in lines:
@@ -76,7 +77,7 @@ def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """Return the table of the runs and the tests that failed, most often first."""
+    """Return the table of the runs and the failed tests, those with most failures first."""
     lines = [f"{'run':>4}{'seconds':>9}{'passed':>8}{'failed':>8}"]
     for number, run in enumerate(runs, 1):
         ended = (
@@ -93,7 +94,8 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) -> list[psutil.Process]:
-    """Return the processes that may be stopped: running, and neither pytest, an xdist worker nor the load."""
+    """Return the processes that may be stopped: those that are not stopped, and are neither pytest, an xdist worker nor
+    a busy loop."""
     chosen = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -107,7 +109,7 @@ def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) ->
 
 @contextmanager
 def stopped(process: psutil.Process) -> Iterator[None]:
-    """Stop a process; continue it at the end, whatever happens."""
+    """Stop a process while the block runs."""
     try:
         with suppress(psutil.NoSuchProcess):
             process.suspend()
@@ -119,7 +121,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 @contextmanager
 def busy_loops(count: int, limit: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run busy loops; each ends after `limit` seconds, with this process, or at the end of the block."""
+    """Run `count` busy loops. Each ends with the block, with this process, or after `limit` seconds."""
     loops: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
@@ -132,7 +134,7 @@ def busy_loops(count: int, limit: float) -> Iterator[list[subprocess.Popen[bytes
 
 
 def run_once(arguments: Sequence[str], limit: float, generator: random.Random | None) -> Run:
-    """Run pytest; under load if there is a generator of random numbers."""
+    """Run pytest. If `generator` is given, run pytest under load and stop random processes."""
     began = time.monotonic()
     deadline = began + limit
     with tempfile.TemporaryDirectory() as folder, busy_loops(2 * _cores() if generator else 0, limit) as loops:
@@ -167,7 +169,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="how often (default 5)")
     parser.add_argument("--quiet", action="store_true", help="neither load nor stopped processes")
     parser.add_argument("--limit", type=float, default=1800, help="seconds that one run may take (default 1800)")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the stopped processes' choice")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="seed of the choices of processes")
     options, arguments = parser.parse_known_args()
     adopt_orphans()
     exit_on_sigterm()

@@ -1,5 +1,4 @@
-"""Parts of the benchmarks that do not measure: ratios, targets, rounds, table, picture, and the detection of a
-collapse."""
+"""Parts of the benchmarks that do not measure: ratios, targets, rounds, tables, picture, and collapse detection."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from a2a_celery.integrations.kombu import correct_closed_channels
 
 
 def closed(channel: type) -> Any:
-    """Return a channel whose connection was collected."""
+    """Return a channel whose connection was garbage-collected."""
     made: Any = object.__new__(channel)
     made.connection = SimpleNamespace(client=None, default_port=6379)
     return made

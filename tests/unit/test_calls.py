@@ -18,7 +18,7 @@ from a2a_celery.execution.plain_tasks.plain_task import TaskAdapter
 
 @pytest.fixture
 def task() -> Task:
-    """Return a task that accepts any arguments."""
+    """Task that accepts any arguments."""
     celery = Celery(set_as_current=False)
 
     @celery.task(max_retries=3, shared=False)

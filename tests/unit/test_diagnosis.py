@@ -80,7 +80,7 @@ RABBIT = BrokerServer("RabbitMQ", "3.10.8", ack_timeout=1800.0)
 
 
 def working(*, broker: BrokerServer = REDIS, **work: Any) -> dict[str, Any]:
-    """Return a survey with a worker like this on that broker."""
+    """Return a survey with a worker with the properties `work` on `broker`."""
     return {"broker": broker, "work": {"echo": Work(**work)}}
 
 
@@ -91,7 +91,7 @@ SIGNING = replace(PUSHING, webhook_public_keys=(PUBLIC,))
 
 
 def watching(*keys: str) -> dict[str, Any]:
-    """Return a survey with a watcher that has these secret keys."""
+    """Return a survey with a watcher that has the secret keys `keys`."""
     secrets = [fingerprint_of(key.encode()) for key in keys]
     return {
         "watchers": (

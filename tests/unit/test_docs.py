@@ -36,11 +36,12 @@ STATES = {
     outcomes.CANCELED_BY_OPERATOR: "CANCELED",
     outcomes.CANCELED_BY_AGENT: "CANCELED",
     outcomes.CANCELED_BY_PARENT: "CANCELED",
+    outcomes.CANCELED_BY_SCHEDULE: "CANCELED",
     outcomes.NO_ANSWER: "FAILED",
     outcomes.NEEDS_INPUT: "INPUT_REQUIRED",
     outcomes.NEEDS_AUTHORIZATION: "AUTH_REQUIRED",
 }
-"""State of each text with which a run ends without a constant."""
+"""States of texts with which runs end without a call of `Failure` or `Refused` that names the text."""
 SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupper() and str(value).endswith(".")}
 
 

@@ -1,4 +1,4 @@
-"""The embedded Redis: its server program, start, stop and data."""
+"""The embedded Redis server: its program, start, stop and data."""
 
 from __future__ import annotations
 

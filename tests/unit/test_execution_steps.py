@@ -43,7 +43,7 @@ S = ExecutionState
 
 @pytest.fixture
 def execution() -> Execution:
-    """Return an execution whose run has begun."""
+    """Execution whose run has begun."""
     execution = Execution()
     execution.transition(S.INITIALIZING)
     return execution
@@ -138,7 +138,7 @@ def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
 def test_a_listener_may_begin_a_step(execution: Execution) -> None:
     def logs(made: Any) -> None:
         if made.detail == {"tool": "t"}:
-            execution.remove_listener(logs)  # it returns to that tool
+            execution.remove_listener(logs)  # or it would be called again when the execution returns to the tool
             with execution.model_call("of the listener"):
                 pass
 

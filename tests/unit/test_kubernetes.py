@@ -33,7 +33,7 @@ OLDEST, NEWEST = "1.29", "1.37"
 """Releases of Kubernetes to whose schemas the base must conform."""
 
 NOT_OURS = {"APP", "CELERY_BROKER_URL"}
-"""Variables that Celery reads."""
+"""Environment variables that are not settings of this package."""
 
 ROLES = ("gateway", "worker", "watcher")
 

@@ -1,4 +1,4 @@
-"""Event loops: uvloop if it is installed and wanted, and support of agents in a loop that runs in a thread."""
+"""Event loops: uvloop if it is installed and enabled, and support for agents in a loop that runs in a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 
 @pytest.fixture(params=[True, False])
 def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
-    """Run a loop in a thread, like that of a worker's runs."""
+    """Event loop in a thread, like the loop of a worker's runs."""
     with in_thread(new_loop(uvloop=request.param)) as loop:
         yield loop
 

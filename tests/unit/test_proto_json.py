@@ -46,7 +46,7 @@ from a2a_celery.gateway.operations.limits import ResponseMeter
 from a2a_celery.gateway.operations.task_reader import response_with_tasks
 from a2a_celery.lifecycle import Event
 from a2a_celery.store.blobs.memory_budget import MemoryBudget
-from a2a_celery.store.tasks.listing import asked
+from a2a_celery.store.tasks.listing import list_query
 from a2a_celery.store.tasks.results import Page
 from tests.support.loops import counted_turns
 
@@ -148,7 +148,7 @@ async def test_a_page_is_built_without_blocking_the_event_loop() -> None:
     tasks = [Task(id=str(n), history=[Message(metadata=ZEROS)]) for n in range(20)]
 
     async with counted_turns() as count:
-        built = await response_with_tasks(asked(ListTasksRequest()), Page(tasks, 20, False))
+        built = await response_with_tasks(list_query(ListTasksRequest()), Page(tasks, 20, False))
         turns = count.turns
 
     assert turns >= 20
@@ -219,7 +219,7 @@ def test_every_field_of_an_answer_can_be_written(answer: type[StreamResponse]) -
 
     assert len(met) >= 30
     for field in met:
-        assert JsonWriter().how(field)
+        assert JsonWriter().writer_of(field)
 
 
 def _below(message: Descriptor, met: set[str]) -> Iterator[FieldDescriptor]:

@@ -1,4 +1,4 @@
-"""The Redis of tests that can be killed and restarted."""
+"""The tests' Redis server that can be killed and restarted."""
 
 from __future__ import annotations
 

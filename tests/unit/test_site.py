@@ -102,6 +102,10 @@ def test_all_places_name_the_same_version() -> None:
     tags = re.findall(r"ref=v([\d.]+)", (DOCS / "kubernetes.md").read_text(encoding="utf-8"))
     stated = re.findall(r"Version (\d+\.\d+) ", (DOCS / "comparison.md").read_text(encoding="utf-8"))
 
+    supported = re.findall(
+        r"^\| a2a-celery \| (\d+\.\d+) \|$", (DOCS / "versions.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
     assert re.findall(r"^## ([\d.]+)", changes, re.MULTILINE)[0] == version
     assert tags == [version]
-    assert stated == [version.rpartition(".")[0]]
+    assert stated == supported == [version.rpartition(".")[0]]

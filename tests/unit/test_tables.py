@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
+import click
 import pytest
 from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 from a2a.utils.errors import InternalError, InvalidParamsError
 
-from a2a_celery.cli.output import error_line, event_line, table
+from a2a_celery.cli.output import Progress, error_line, event_line, table
 from a2a_celery.lifecycle.outcomes import Failure, agent_message, final_event
+from tests.support.terminal import terminal
 
 ROWS = [("a", "short"), ("b", "x" * 40)]
 
@@ -22,7 +24,63 @@ def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
 
-    assert list(table(("NAME", "WHAT"), ROWS)) == ["NAME  WHAT", "a     short", f"b     {'x' * 13}…"]
+    assert list(table(("NAME", "WHAT"), ROWS)) == ["NAME WHAT", "a    short", f"b    {'x' * 14}…"]
+
+
+def test_the_last_columns_are_truncated_and_the_first_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    task = "4f7f41f6-57ac-4b8e-9b35-3b5b5d2f9c59"
+    heading = ("TASK", "AGENT", "RUN", "FOR", "WORKER", "WHY")
+    cells = (task, "researcher", "1", "3 min 20 s", "celery@host-17.example.com", "cancel requested, still running")
+
+    lines = list(table(heading, [cells]))
+
+    assert lines == [
+        f"{'TASK':36} AGENT      RUN FOR        WORKER   WHY",
+        f"{task} researcher 1   3 min 20 s celery@… cancel …",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_narrow_terminal_gets_the_beginning_of_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "8")
+
+    assert list(table(("NAME", "WHAT"), [("a" * 20, "b")])) == ["NAME   …", "aaaaaaa…"]
+
+
+class TestProgress:
+    def show(self) -> None:
+        with Progress("Requeuing", 2) as progress:
+            progress.echo("one")
+            progress.advance()
+            progress.echo("two", err=True)
+            progress.advance()
+
+    def test_a_pipe_gets_only_the_lines(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.show()
+
+        assert capsys.readouterr() == ("one\n", "two\n")
+
+    def test_a_terminal_gets_a_bar_and_then_the_lines(self) -> None:
+        program = "from tests.unit.test_tables import TestProgress; TestProgress().show()"
+        with terminal(program) as screen:
+            assert screen.ends() == 0
+
+        before, _, after = screen.screen.rpartition("100%")
+        assert "Requeuing" in before
+        assert "one" not in before
+        assert after.split()[-2:] == ["one", "two"]
+
+    def test_lines_for_a_program_are_not_delayed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        shown: list[str] = []
+        monkeypatch.setattr(click, "echo", lambda line="", **_: shown.append(line))
+        with Progress("Requeuing", 2) as progress:
+            progress.echo("one")
+
+            assert "one" in shown
 
 
 def test_a_failure_shows_its_reference() -> None:

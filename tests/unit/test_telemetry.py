@@ -83,7 +83,20 @@ def test_a_traceback_has_its_own_lines() -> None:
     except ValueError:
         failed = record("failed", exc_info=sys.exc_info())
 
-    assert "failed\nTraceback" in TextFormatter().format(failed)
+    assert "failed\n  Traceback" in TextFormatter().format(failed)
+
+
+def test_text_of_a_client_in_an_exception_forges_no_line() -> None:
+    try:
+        raise ValueError("no city 1\n2026-11-25 12:00:00,000 WARNING a2a: forged\x1b[2J\r2026 WARNING a2a: forged")
+    except ValueError:
+        failed = record("failed", exc_info=sys.exc_info())
+
+    first, *others = TextFormatter().format(failed).split("\n")
+
+    assert first.endswith("failed")
+    assert all(line.startswith("  ") for line in others)
+    assert not {"\x1b", "\r"} & set("".join(others))
 
 
 def record(message: str, *args: object, **attributes: object) -> logging.LogRecord:
@@ -181,11 +194,11 @@ def test_each_log_line_of_a_worker_is_json_including_those_of_the_pool() -> None
 
 @pytest.mark.parametrize("state", ["=" * 60_000, ",".join(f"k{n}=" + "v" * 250 for n in range(32))])
 def test_a_client_s_trace_state_is_dropped_without_a_log_line(state: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise each span, run record and message would have it."""
+    """Otherwise each span, run record and message would contain the trace state."""
     spans = Spans(TracerProvider())
     fields = {"traceparent": PARENT, "tracestate": state}
 
-    with spans.within(spans.arriving(fields)):
+    with spans.within(spans.parent_of(fields)):
         current = spans.current()
 
     assert current == {"traceparent": PARENT}

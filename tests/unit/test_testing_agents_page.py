@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "testing-agents.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The files of the page."""
+    """Folder with the files of the documentation page."""
     files: dict[str, str] = defaultdict(str)
     for name, code in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         files[name] += code + "\n\n"

@@ -12,7 +12,7 @@ from tests.tiers import BROKERS, CELLS, EVERY_CELL, POOLS, assign_tiers
 
 
 class Item:
-    """Part of a pytest item that decides its tier."""
+    """Stand-in for a pytest item, with the attributes that determine its tier."""
 
     def __init__(self, folder: str, *markers: str, **params: object) -> None:
         self.path = Path("tests", folder, "test_it.py")

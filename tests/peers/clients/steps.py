@@ -1,7 +1,7 @@
-"""The calls that every client of a Python library makes, and what it saw: a line of JSON for each.
+"""Steps that every client of a Python library executes. The result of each is printed as a line of JSON.
 
-A client has a method error and some of the methods that `STEPS` names. A step whose method it lacks is not made, nor
-one that its attribute `lacks` names.
+A client has a method `error` and some of the methods in `STEPS`. Steps are skipped if the client lacks their method, or
+if its attribute `lacks` names them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass
 class Seen:
-    """Task, or event of one, as a client shows it. `state` is "" for an event without."""
+    """Task, or event of a task, as a client shows it. `state` is "" for an event without a state."""
 
     state: str
     text: str = ""
@@ -26,7 +26,7 @@ class Seen:
 
 
 class Table:
-    """Steps over two gateways: what begins at the first goes on at the second."""
+    """Steps over two gateways. Tasks begin at the first gateway and continue at the second."""
 
     def __init__(self, first: Any, second: Any, hook: str) -> None:
         self.first, self.second, self.hook = first, second, hook
@@ -130,7 +130,7 @@ STEPS = {
     "unknown": "get",
     "too_late": "cancel",
 }
-"""Each step with the method of a client that it cannot be made without."""
+"""Steps with the client method that each needs."""
 
 
 async def _run(client: Callable[..., AbstractAsyncContextManager[Any]], first: str, second: str, hook: str) -> None:
@@ -149,9 +149,9 @@ async def _run(client: Callable[..., AbstractAsyncContextManager[Any]], first: s
 
 
 def main(client: Callable[..., AbstractAsyncContextManager[Any]]) -> None:
-    """Make the calls with clients of the gateways that the command line names: two addresses, and one for webhooks.
+    """Execute the steps with clients of the gateways on the command line: two gateway URLs and a webhook URL.
 
     Args:
-        client: Called with an address, and with the further arguments of the command line.
+        client: Function that is called with a gateway URL and the other arguments of the command line.
     """
     asyncio.run(_run(client, *sys.argv[1:4]))

@@ -1,4 +1,4 @@
-"""The RemoteA2aAgent of google-adk. Arguments: two addresses, one for webhooks, and a binding, always JSON-RPC."""
+"""Client: the RemoteA2aAgent of google-adk. Arguments: two gateway URLs, a webhook URL, and a binding (JSON-RPC)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from google.genai import types
 from steps import Seen
 
 SESSIONS = InMemorySessionService()
-"""Those of the clients of both gateways: a conversation goes on at the other."""
+"""Session service of the clients of both gateways, so that a conversation can continue at the other gateway."""
 
 session_of: dict[str, str] = {}
-"""The session in which each task was begun."""
+"""Id of the session in which each task began, by task id."""
 
 
 class Adk:
@@ -50,7 +50,7 @@ class Adk:
 
 
 def of_event(event: Event) -> Seen:
-    """The state is that of the task; texts that the client shows as thoughts are the agent's earlier messages."""
+    """Return the task's state and texts. The client shows earlier messages of the agent as thoughts."""
     metadata = event.custom_metadata
     texts = []
     for part in event.content.parts if event.content else ():

@@ -1,4 +1,4 @@
-"""The A2AAgent of agent-framework. Arguments: two addresses, one for webhooks, and a binding."""
+"""Client: the A2AAgent of agent-framework. Arguments: two gateway URLs, a webhook URL, and a binding."""
 
 from __future__ import annotations
 

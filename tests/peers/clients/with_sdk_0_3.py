@@ -1,4 +1,4 @@
-"""The client of a2a-sdk 0.3. Arguments: as of `with_sdk_1`."""
+"""Client: the client of a2a-sdk 0.3. It takes the arguments of `with_sdk_1`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Sdk:
 
     async def send(self, text: str, answers: Seen | None = None, webhook: str = "", wait: bool = True) -> Seen:
         client = self._whole
-        if webhook:  # one per call becomes a dict in this client, and fails over HTTP+JSON and gRPC
+        if webhook:  # this client converts a config per call to a dict, which fails over HTTP+JSON and gRPC
             client = self._create(False, push_notification_configs=[PushNotificationConfig(url=webhook, token=TOKEN)])
         configuration = MessageSendConfiguration(blocking=wait)
         [(task, _)] = [e async for e in client.send_message(self._message(text, answers), configuration=configuration)]
@@ -117,7 +117,7 @@ class Sdk:
         )
 
     async def webhooks(self, task_id: str) -> list[str]:
-        """The one of `set_webhook`: this client cannot list them."""
+        """Return the webhook that `set_webhook` has set, because this client cannot list webhooks."""
         request = GetTaskPushNotificationConfigParams(id=task_id, push_notification_config_id="c1")
         return [(await self._whole.get_task_callback(request)).push_notification_config.url]
 
@@ -131,7 +131,8 @@ class Sdk:
 
 @asynccontextmanager
 async def client(address: str, binding: str, *ports: str) -> AsyncIterator[Sdk]:
-    """Clients of the gateway at `address`; `ports` are pairs of an HTTP and a gRPC port, one of them the gateway's."""
+    """Yield clients of the gateway at `address`. `ports` contains pairs of an HTTP port and a gRPC port, including the
+    gateway's pair."""
     async with httpx.AsyncClient(timeout=60) as http:
         card = await A2ACardResolver(http, address).get_agent_card()
         for http_port, grpc_port in zip(ports[::2], ports[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""The client of a2a-sdk 1.x. Arguments: two addresses, one for webhooks, a binding, for gRPC also its two ports."""
+"""Client: the client of a2a-sdk 1.x. Arguments: two gateway URLs, a webhook URL, a binding, and the gateways' ports."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ class Sdk:
 
 @asynccontextmanager
 async def client(address: str, binding: str, *ports: str) -> AsyncIterator[Sdk]:
-    """Clients of the gateway at `address`; `ports` are pairs of an HTTP and a gRPC port, one of them the gateway's."""
+    """Yield clients of the gateway at `address`. `ports` contains pairs of an HTTP port and a gRPC port, including the
+    gateway's pair."""
     async with httpx.AsyncClient(timeout=60) as http:
         card = await A2ACardResolver(http, address).get_agent_card()
         for http_port, grpc_port in zip(ports[::2], ports[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""The A2AAgent of Strands. Arguments: two addresses, one for webhooks, and a binding, which is always JSON-RPC."""
+"""Client: the A2AAgent of Strands. Arguments: two gateway URLs, a webhook URL, and a binding (JSON-RPC)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of fasta2a around a worker that does what the sample does. Arguments: a port, and a binding."""
+"""Server of fasta2a with a worker like the sample. Arguments: a port and a binding."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fasta2a.storage import InMemoryStorage
 
 
 class SampleWorker(Worker[list[Message]]):
-    """Counts ("count 3"), works until it is cancelled ("wait"), raises ("fail"), or says it back.
+    """Worker that counts ("count 3"), works until cancelled ("wait"), raises ("fail"), or echoes.
 
-    Its library has no message that answers a task: there is nothing to ask.
+    It asks no questions, because fasta2a has no messages that answer a task.
     """
 
     async def run_task(self, params: TaskSendParams) -> None:
@@ -31,7 +31,7 @@ class SampleWorker(Worker[list[Message]]):
             case ["fail"]:
                 raise RuntimeError("a secret of the agent")
             case ["wait"]:
-                return  # one worker runs one task at a time: it is left working
+                return  # the task stays WORKING, because a worker only runs one task at a time
             case ["count", number]:
                 text = ""
                 for count in range(int(number)):

@@ -1,4 +1,4 @@
-"""The server of a2a-sdk 0.3 around an executor like the sample. Arguments: a port, and a binding."""
+"""Server of a2a-sdk 0.3 with an executor like the sample. Arguments: a port and a binding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from a2a.utils import new_agent_text_message, new_task
 
 
 class SampleExecutor(AgentExecutor):
-    """Counts ("count 3"), asks ("ask"), works until it is cancelled ("wait"), raises ("fail"), or says it back."""
+    """Executor that counts ("count 3"), asks ("ask"), works until cancelled ("wait"), raises ("fail"), or echoes."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.message is not None

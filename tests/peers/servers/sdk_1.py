@@ -1,4 +1,4 @@
-"""The server of a2a-sdk 1.x around the sample executor, built as in its samples. Arguments: a port, and a binding."""
+"""Server of a2a-sdk 1.x with the sample executor, built as in the SDK's samples. Arguments: a port and a binding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of LangGraph on real workers that are killed, and their questions over each binding."""
+"""LangGraph graphs and LlamaIndex workflows on real workers that are killed, and their questions over each binding."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from tests.support import durable_agents
 from tests.support.clients import Served
 from tests.support.durable_agents import lines
 from tests.support.fleet import Gateway, running_fleet
-from tests.support.langgraph_agents import NODES
 from tests.support.talk import HEADERS, TIMEOUT, read, state
 from tests.support.waiting import eventually
 
-APP = "tests.support.langgraph_agents"
+APPS = ("tests.support.langgraph_agents", "tests.support.llamaindex_agents")
+STEPS = ("a", "b", "c")
+"""Nodes or steps of the agents."""
 
 
 def say(gateway: Gateway, text: str, context_id: str, **configuration: Any) -> dict[str, Any]:
-    """Begin a task in a context and return it."""
+    """Begin a task in a context and return the task."""
     message = {"messageId": str(uuid4()), "role": "ROLE_USER", "contextId": context_id, "parts": [{"text": text}]}
     body = {"message": message, "configuration": configuration}
     url = f"{gateway.url}/agents/works/message:send"
@@ -37,11 +38,14 @@ def texts(task: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.merge
+@pytest.mark.parametrize("app", APPS)
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_graph_continues_on_another_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
+def test_an_agent_continues_after_its_last_step_on_another_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, app: str
+) -> None:
     monkeypatch.setattr(durable_agents, "FOLDER", tmp_path)
     env = {"A2A_LEASE_TTL": "5", "A2A_REDISPATCH_AFTER": "3", "TEST_FOLDER": str(tmp_path)}
-    with running_fleet(tmp_path, "redis", app=APP, **env) as fleet:
+    with running_fleet(tmp_path, "redis", app=app, **env) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
         worker = fleet.worker(pool=pool, concurrency=2)
         context_id = str(uuid4())
@@ -50,7 +54,7 @@ def test_a_graph_continues_on_another_worker(tmp_path: Path, monkeypatch: pytest
 
         worker = fleet.worker(pool=pool, concurrency=2)
         task = say(gateway, "stop", context_id, returnImmediately=True)
-        for name in NODES:
+        for name in STEPS:
             reached(tmp_path, f"in-{name}")
             worker.kill()
             worker = fleet.worker(pool=pool, concurrency=2)
@@ -60,12 +64,13 @@ def test_a_graph_continues_on_another_worker(tmp_path: Path, monkeypatch: pytest
         assert (state(ended), texts(ended)) == ("COMPLETED", ["first; stop"])
         assert lines("stop", "nodes") == ["a", "a", "b", "b", "c", "c"]
         assert texts(say(gateway, "last", context_id)) == ["first; stop; last"]
-        assert lines("last", "nodes") == list(NODES)
+        assert lines("last", "nodes") == list(STEPS)
 
 
 @pytest.mark.merge
-async def test_interrupts_are_answered_over_each_binding(tmp_path: Path) -> None:
-    with running_fleet(tmp_path, "redis", app=APP) as fleet:
+@pytest.mark.parametrize("app", APPS)
+async def test_questions_are_answered_over_each_binding(tmp_path: Path, app: str) -> None:
+    with running_fleet(tmp_path, "redis", app=app) as fleet:
         served = Served(fleet, fleet.gateway(grpc=True), fleet.worker(pool="threads", concurrency=2))
         for binding in ("JSONRPC", "HTTP+JSON", "GRPC"):
             talk = Talk(served, "asks", binding)

@@ -1,0 +1,112 @@
+"""A worker that is killed between two steps of a run, without acknowledgements in the broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet, Gateway, Process, running_fleet
+from tests.support.records import log_of, states_in
+from tests.support.talk import read, send, state
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.every_cell
+
+SETTINGS = {"A2A_LEASE_TTL": "3", "A2A_REDISPATCH_AFTER": "600"}
+"""Settings with which no run is published again because it waits long."""
+
+PREFETCHED = {"prefork": 4, "threads": 4, "solo": 0, "gevent": 1, "asyncio": 4}
+"""Number of messages that a worker has prefetched while its only slot is in use. Solo and gevent block instead."""
+
+POOLS = list(PREFETCHED)
+
+
+def ends(fleet: Fleet, gateway: Gateway, agent: str, task: dict[str, Any]) -> list[str]:
+    """Wait until the task has ended, and return the states in its log."""
+    eventually(lambda: state(read(gateway, agent, task)) in ("COMPLETED", "FAILED"), what=f"{agent} ends")
+    return states_in(log_of(fleet.redis.store_url, task))
+
+
+def has_fetched(worker: Process, task: dict[str, Any]) -> bool:
+    return f"[{task['id']}.1] received" in worker.output()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_run_survives_its_worker_at_each_step(tmp_path: Path, pool: str) -> None:
+    with running_fleet(tmp_path, app="tests.support.killed_at_step", **SETTINGS) as fleet:
+        gateway, watcher = fleet.gateway(), fleet.watcher()
+        for agent, step, states in (
+            ("echo", "fetched", ["WORKING", "COMPLETED"]),
+            ("echo", "begun", ["WORKING", "COMPLETED"]),
+            ("echo", "claimed", ["WORKING", "FAILED"]),
+            ("steady", "claimed", ["WORKING", "WORKING", "COMPLETED"]),
+            ("echo", "ended", ["WORKING", "COMPLETED"]),
+        ):
+            doomed = fleet.worker(pool=pool, concurrency=1, KILLED_AT=step)
+            task = send(gateway, agent, "0 0", returnImmediately=True)
+            eventually(lambda worker=doomed: not worker.running, what=f"the worker is killed: {step}")
+            rescuer = fleet.worker(pool=pool, concurrency=1)
+
+            assert ends(fleet, gateway, agent, task) == states, (agent, step)
+            is_published_again = f"run {task['id']}.1 published again" in watcher.output()
+            assert is_published_again == (step in ("fetched", "begun"))
+            rescuer.stop()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_runs_that_a_killed_worker_has_prefetched_survive(tmp_path: Path, pool: str) -> None:
+    with running_fleet(tmp_path, **SETTINGS) as fleet:
+        gateway = fleet.gateway()
+        fleet.watcher()
+        doomed = fleet.worker(pool=pool, concurrency=1)
+        active = send(gateway, "silent", "600", returnImmediately=True)
+        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="it works")
+        waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(8)]
+        for task in waiting[: PREFETCHED[pool]]:
+            eventually(lambda t=task: has_fetched(doomed, t), what="the worker has prefetched all that it may")
+
+        doomed.kill()
+        fleet.worker(pool=pool, concurrency=1)
+
+        for task in waiting:
+            assert ends(fleet, gateway, "echo", task) == ["WORKING", "COMPLETED"]
+        assert ends(fleet, gateway, "silent", active) == ["WORKING", "FAILED"]
+        assert not any(has_fetched(doomed, task) for task in waiting[PREFETCHED[pool] :]), "the prefetch limit holds"
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_that_stops_returns_what_it_has_prefetched(tmp_path: Path, pool: str) -> None:
+    with running_fleet(tmp_path, **SETTINGS) as fleet:
+        gateway = fleet.gateway()
+        stopping = fleet.worker(pool=pool, concurrency=1)
+        active = send(gateway, "silent", "2", returnImmediately=True)
+        eventually(lambda: state(read(gateway, "silent", active)) == "WORKING", what="it works")
+        waiting = [send(gateway, "echo", str(number), returnImmediately=True) for number in range(3)]
+        for task in waiting[: PREFETCHED[pool]]:
+            eventually(lambda t=task: has_fetched(stopping, t), what="the worker has prefetched it")
+
+        stopping.terminate()
+        fleet.worker(pool=pool, concurrency=1)
+
+        for task in waiting:  # no watcher is running
+            assert ends(fleet, gateway, "echo", task) == ["WORKING", "COMPLETED"]
+        assert ends(fleet, gateway, "silent", active) == ["WORKING", "COMPLETED"]
+        eventually(lambda: not stopping.running, what="the worker ends")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "asyncio"])
+def test_a_retry_that_waits_in_a_killed_worker_survives(tmp_path: Path, pool: str) -> None:
+    with running_fleet(tmp_path, app="tests.support.retry_agents", **SETTINGS) as fleet:
+        gateway = fleet.gateway()
+        fleet.watcher()
+        doomed = fleet.worker(pool=pool, concurrency=1)
+        task = send(gateway, "throttled", "x", returnImmediately=True)
+        received = f"[{task['id']}.1] received"
+        eventually(lambda: doomed.output().count(received) == 2, what="the worker has fetched the retry")
+
+        doomed.kill()
+        fleet.worker(pool=pool, concurrency=1)
+
+        assert ends(fleet, gateway, "throttled", task) == ["WORKING", "WORKING", "WORKING", "COMPLETED"]

@@ -1,0 +1,133 @@
+"""Supervisor of ``a2a dev`` and ``a2a-celery demo`` under test, with all processes that it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import psutil
+
+from tests.support.waiting import eventually
+
+STOP = 5.0
+"""Documented maximum number of seconds until all processes have stopped."""
+
+STOP_MARGIN = 10.0
+"""Additional seconds on a loaded machine. The total is shorter than the minute for which the agents work."""
+
+
+class Dev:
+    """Supervisor under test, with all processes that it started."""
+
+    def __init__(self, command: list[str], folder: Path, log: Path, **env: str) -> None:
+        self.log = log
+        self._known: dict[int, psutil.Process] = {}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))}
+        with log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                command, cwd=folder, env={**clean, **env}, stdout=output, stderr=output, start_new_session=True
+            )
+
+    @property
+    def url(self) -> str:
+        """Return the gateway's address."""
+        found = re.search(r"^# Ready: \d+ agents? at (\S+)", self.output(), re.MULTILINE)
+        assert found, self.output()
+        return found[1]
+
+    @property
+    def home(self) -> Path:
+        """Return the folder of the embedded Redis."""
+        found = re.search(r"embedded Redis at unix://(\S+)/redis.sock", self.output())
+        assert found, self.output()
+        return Path(found[1])
+
+    @property
+    def block(self) -> str:
+        """Return the suggested commands."""
+        found = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
+        assert found, self.output()
+        return found[0]
+
+    def command(self, step: int) -> str:
+        """Return the suggested command with the number `step`."""
+        found = re.search(rf"^# {step}\. .*?\n(.*?)\n#", self.block, re.MULTILINE | re.DOTALL)
+        assert found, self.block
+        return found[1]
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_until_ready(self) -> Dev:
+        def ready() -> bool:
+            assert self.popen.poll() is None, self.output()
+            return "# Ctrl-C stops everything" in self.output()
+
+        eventually(ready, what="it says what to try")
+        self.processes()
+        return self
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all descendants of the supervisor that this method has ever found, including ended ones."""
+        with suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.popen.pid).children(recursive=True):
+                self._known[process.pid] = process
+        return list(self._known.values())
+
+    def child(self, *words: str) -> psutil.Process:
+        """Return the direct child of the supervisor whose command line contains `words`."""
+        for process in psutil.Process(self.popen.pid).children():
+            if set(words) <= set(" ".join(process.cmdline()).split()):
+                return process
+        raise AssertionError(f"no child {words}: {self.output()}")
+
+    def end(self) -> None:
+        """Stop the supervisor, and kill processes that a failed test left running."""
+        self.processes()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.terminate()
+            self.popen.wait(2 * STOP)
+        self.popen.kill()
+        for process in self._known.values():
+            with suppress(psutil.NoSuchProcess):  # psutil distinguishes a process from a later one with its id
+                process.kill()
+        self.popen.wait(10)
+
+    def require_stopped(self, since: float) -> None:
+        """Require that all processes and the folder are gone `STOP` + `STOP_MARGIN` seconds after `since`."""
+        left = max(0.0, STOP + STOP_MARGIN - (monotonic() - since))
+        eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
+        eventually(lambda: not self.home.exists(), what="its folder is gone")
+
+    def _alive(self) -> list[str]:
+        return [" ".join(p.cmdline()) for p in self._known.values() if _alive(p)]
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def busy(dev: Dev, agent: str, text: str) -> str:
+    """Send a message, wait until the task is WORKING, and return the task's id."""
+    message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": text}]}
+    task = httpx.post(
+        f"{dev.url}/agents/{agent}/message:send",
+        headers={"A2A-Version": "1.0"},
+        json={"message": message, "configuration": {"returnImmediately": True}},
+        timeout=20,
+    ).json()["task"]
+
+    def works() -> bool:
+        found = httpx.get(f"{dev.url}/agents/{agent}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}, timeout=20)
+        return bool(found.json()["status"]["state"] == "TASK_STATE_WORKING")
+
+    eventually(works, what="the agent works")
+    return str(task["id"])

@@ -1,0 +1,31 @@
+"""Schedules of the test agents, for tests with ``celery beat``. "gated" waits while the file TEST_GATE exists."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from celery.schedules import crontab
+
+from a2a_celery import Turn
+
+from .agents import a2a, app
+
+app.conf.beat_max_loop_interval = 0.5
+app.conf.redbeat_redis_url = os.environ.get("A2A_STORE_URL")
+
+
+@a2a.agent("gated")
+async def gated(turn: Turn) -> str:
+    """Wait until the file TEST_GATE is removed."""
+    while Path(os.environ["TEST_GATE"]).exists():  # noqa: ASYNC110, ASYNC240 - another process removes it
+        await asyncio.sleep(0.02)
+    return turn.text
+
+
+a2a.schedule("often", 1, "echo", "now", owner="ops")
+a2a.schedule("skipping", 1, "gated", "now", owner="ops")
+a2a.schedule("queueing", 1, "gated", "now", owner="ops", overlap="queue")
+a2a.schedule("cancelling", 1, "silent", "60", owner="ops", overlap="cancel")
+a2a.schedule("each-minute", crontab(), "echo", "now", owner="ops")

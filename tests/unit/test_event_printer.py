@@ -1,0 +1,74 @@
+"""Events on the terminal: chunks of text continue their line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from a2a.types import (
+    Artifact,
+    Part,
+    StreamResponse,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from a2a_celery.cli.output import EventPrinter
+
+
+def chunk(text: str, artifact: str = "story", *, append: bool = True) -> StreamResponse:
+    parts = [Part(text=text)]
+    update = TaskArtifactUpdateEvent(artifact=Artifact(artifact_id=artifact, parts=parts), append=append)
+    return StreamResponse(artifact_update=update)
+
+
+def status(state: str) -> StreamResponse:
+    return StreamResponse(
+        status_update=TaskStatusUpdateEvent(status=TaskStatus(state=TaskState.Value(f"TASK_STATE_{state}")))
+    )
+
+
+def shown(*events: StreamResponse, as_lines: bool = False) -> None:
+    printer = EventPrinter(as_lines=as_lines)
+    for event in events:
+        printer.show(event)
+    printer.end_line()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        (["Once", " upon", " a time"], "artifact story: Once upon a time\n"),
+        (["one\n", "\n", "two\n"], "artifact story: one\n  \n  two\n"),
+        (["one\r", "\ntwo"], "artifact story: one\n  two\n"),
+        (["", "\x1b[2J"], "artifact story: \N{REPLACEMENT CHARACTER}[2J\n"),
+        (["", ""], "artifact story\n"),
+    ],
+)
+def test_chunks_continue_the_line(chunks: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *others = chunks
+    shown(chunk(first, append=False), *map(chunk, others))
+
+    assert capsys.readouterr().out == text
+
+
+def test_another_event_ends_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    shown(
+        *(chunk("Once", append=False), chunk(" upon")),
+        *(status("WORKING"), chunk(" a time")),
+        *(chunk("Twice", append=False), chunk("!", "end"), status("COMPLETED")),
+    )
+
+    assert capsys.readouterr().out.splitlines() == [
+        *("artifact story: Once upon", "WORKING", "artifact story:  a time"),
+        *("artifact story: Twice", "artifact end: !", "COMPLETED"),
+    ]
+
+
+def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
+    shown(chunk("Once", append=False), chunk(" upon"), as_lines=True)
+
+    updates = [json.loads(line)["artifactUpdate"] for line in capsys.readouterr().out.splitlines()]
+    assert [update["artifact"]["parts"] for update in updates] == [[{"text": "Once"}], [{"text": " upon"}]]
