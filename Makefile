@@ -51,7 +51,7 @@ docs:
 links:
 	$(PYTHON) -m tests.tools.links
 
-# Wheel and sdist in dist/, checked and tried in empty environments; needs the extra `release`.
+# Sdist and wheel in dist/, checked and tried in an empty environment; needs the extra `release`.
 package:
 	.ci/check_package dist $(PYTHON)
 

@@ -19,9 +19,11 @@ LIMIT = 60.0
 STEPS = 4
 ANSWERS = "2\nFriday\n"
 """Answers to the questions of the tour's first step."""
+
 TOUR_LIMIT = 240.0
 """Seconds for the tour, which kills a worker and a gateway."""
-STOP_LIMIT = 5.0
+STOP_LIMIT = 15.0
+"""Seconds within which everything stops: 5, and a margin for a loaded machine."""
 
 
 def main(command: list[str]) -> int:
