@@ -97,7 +97,7 @@ class SignalSender:
                 except BrokerUnavailable as e:
                     logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
                 else:
-                    store.run(mark_published(self._keys, resumed.ref, again_us=self._again_us(resumed)))
+                    store.run(mark_published(self._keys, resumed.ref, delay_us=self._again_us(resumed)))
             return resumed is not None
         finally:
             store.close()
@@ -115,7 +115,7 @@ class SignalSender:
                 except BrokerUnavailable as e:
                     logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
                 else:
-                    await store.run(mark_published(self._keys, resumed.ref, again_us=self._again_us(resumed)))
+                    await store.run(mark_published(self._keys, resumed.ref, delay_us=self._again_us(resumed)))
             return resumed is not None
         finally:
             await store.aclose()

@@ -210,9 +210,9 @@ class TaskSubmitter:
         now = self._clock.now()
         if options.publish_delay(now):
             return
-        again_us = options.republish_in(now, self._settings)
+        delay_us = options.republish_in(now, self._settings)
         try:
             await self._publisher.publish_async(agent, ref.task_id, ref.run, options.to_json())
-            await self._store.run(mark_published(self._keys, ref, again_us=again_us))
+            await self._store.run(mark_published(self._keys, ref, delay_us=delay_us))
         except (BrokerUnavailable, StoreUnavailable) as e:
             logger.warning("run %s will be published by the watcher: %s", ref.name, e)

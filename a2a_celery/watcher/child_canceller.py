@@ -41,7 +41,7 @@ class ChildCanceller:
 
     async def tick(self) -> None:
         """Cancel the children of all due parents, including the children of children that this tick cancels."""
-        acquire = acquire_ended_parents(self._keys, limit=PARENT_BATCH, again_us=REPEAT_US)
+        acquire = acquire_ended_parents(self._keys, limit=PARENT_BATCH, delay_us=REPEAT_US)
         while children := await self._store.run(acquire):
             for child in children:
                 await self._cancel(child)

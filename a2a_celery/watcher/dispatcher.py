@@ -185,7 +185,7 @@ class Dispatcher:
         postponed: dict[DueRun, int] = {}
         queued = 0
         due = await self._store.run(
-            acquire_due_runs(self._keys, limit=DISPATCH_BATCH, again_us=self._redispatch_after_us)
+            acquire_due_runs(self._keys, limit=DISPATCH_BATCH, delay_us=self._redispatch_after_us)
         )
         self._results_reply = True
         for number, run in enumerate(due):

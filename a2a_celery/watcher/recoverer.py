@@ -110,7 +110,7 @@ class Recoverer:
 
     async def _start_next_attempt(self, lapsed: Lapsed) -> None:
         delay_us = 0 if lapsed.returned else min(FIRST_DELAY_US * 2 ** (lapsed.attempt - 1), MAX_DELAY_US)
-        lapse = await begin_next_attempt(self._store, self._keys, lapsed, again_us=delay_us)
+        lapse = await begin_next_attempt(self._store, self._keys, lapsed, delay_us=delay_us)
         log_fields = about(Action.RUN_LOST, lapsed.ref.name, agent=lapsed.agent, outcome=lapse.outcome)
         match lapse.outcome:
             case "again":

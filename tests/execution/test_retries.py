@@ -245,7 +245,7 @@ async def test_a_repeated_release_with_a_replacement_has_one_effect(store: Async
         events=[status(WORKING, "again")],
         options=b'{"retries":1}',
         retries=1,
-        again_us=1,
+        delay_us=1,
         replacement=task,
     )
 

@@ -82,7 +82,7 @@ async def test_a_blocked_run_cannot_be_claimed_prefetched_or_returned(
     lost = status_event(waits, CONTEXT, FAILED)
 
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
-    await store.run(report_prefetched(keys, [ref], silent_us=1, again_us=LEASE_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=1, delay_us=LEASE_US))
     assert await store.run(return_run(keys, ref, runner=None, lost=lost)) == Unchanged()
 
     assert claim == Dropped("another run of its context comes first")
@@ -197,9 +197,9 @@ async def test_settling_returns_the_next_run_and_other_ends_make_it_due_at_once(
 
     assert isinstance(settled, Settled)
     assert (settled.next_run, settled.other) == (None, RunRef(second, 1))
-    assert await store.run(acquire_due_runs(keys, limit=9, again_us=1)) == [], "the caller of settle_run publishes it"
+    assert await store.run(acquire_due_runs(keys, limit=9, delay_us=1)) == [], "the caller of settle_run publishes it"
     await _cancel(seeds, second)
-    assert [run.ref for run in await store.run(acquire_due_runs(keys, limit=9, again_us=1))] == [RunRef(third, 1)]
+    assert [run.ref for run in await store.run(acquire_due_runs(keys, limit=9, delay_us=1))] == [RunRef(third, 1)]
 
 
 async def test_a_run_that_continues_keeps_its_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -207,7 +207,7 @@ async def test_a_run_that_continues_keeps_its_turn(store: AsyncStore, keys: Keys
     lost = status_event(first, CONTEXT, FAILED)
     claim = await seeds.claimed(first, max_attempts=3)
     await store.run(
-        release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=1)
+        release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert await due(seeds) == [claim.ref.name]
     assert await store.run(return_run(keys, claim.ref, runner=None, lost=lost)) != Unchanged()

@@ -45,7 +45,7 @@ class Clock:
 
     async def take(self, limit: int = 100) -> list[DueRun]:
         """Acquire due runs, as a watcher does."""
-        return await self._store.run(acquire_due_runs(self._keys, limit=limit, again_us=AGAIN_US))
+        return await self._store.run(acquire_due_runs(self._keys, limit=limit, delay_us=AGAIN_US))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_a_published_run_is_left_alone_for_a_while(
     ref = RunRef(await seeds.created(), 1)
     await clock.make_due(ref)
 
-    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+    await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
 
     assert await clock.take() == []
     assert AGAIN_US - 20_000_000 < await clock.due_in(ref) <= AGAIN_US
@@ -141,7 +141,7 @@ async def test_a_claim_before_the_publisher_is_done_is_not_undone(store: AsyncSt
     claim = await seeds.claimed()
     before = await seeds.everything()
 
-    await store.run(mark_published(keys, claim.ref, again_us=AGAIN_US))
+    await store.run(mark_published(keys, claim.ref, delay_us=AGAIN_US))
 
     assert await seeds.everything() == before
 
@@ -182,11 +182,11 @@ async def test_a_prefetched_run_is_due_when_its_worker_stops_reporting(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+    await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
 
-    await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, delay_us=AGAIN_US))
     first = await clock.due_in(ref)
-    await store.run(report_prefetched(keys, [ref], silent_us=20_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=20_000_000, delay_us=AGAIN_US))
 
     assert 0 < first <= 15_000_000 < await clock.due_in(ref) <= 20_000_000
 
@@ -195,10 +195,10 @@ async def test_a_busy_worker_does_not_delay_a_run_longer_than_a_fresh_publish(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(mark_published(keys, ref, again_us=1_000_000))
+    await store.run(mark_published(keys, ref, delay_us=1_000_000))
 
     for _ in range(3):
-        await store.run(report_prefetched(keys, [ref], silent_us=AGAIN_US, again_us=9_000_000))
+        await store.run(report_prefetched(keys, [ref], silent_us=AGAIN_US, delay_us=9_000_000))
 
     assert 1_000_000 < await clock.due_in(ref) <= 9_000_000
 
@@ -207,11 +207,11 @@ async def test_a_late_publish_record_does_not_make_a_prefetched_run_due(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(report_prefetched(keys, [ref], silent_us=4_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=4_000_000, delay_us=AGAIN_US))
 
-    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+    await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
     marked = await clock.due_in(ref)
-    await store.run(report_prefetched(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=30_000_000, delay_us=AGAIN_US))
 
     assert marked <= 4_000_000 < FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 30_000_000
 
@@ -221,9 +221,9 @@ async def test_a_run_prefetched_before_its_publish_was_recorded_is_not_published
 ) -> None:
     """An unpublished run would be due in a few seconds. The report of the worker takes precedence."""
     ref = RunRef(await seeds.created(), 1)
-    await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, delay_us=AGAIN_US))
 
-    await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+    await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
 
     assert FIRST_PUBLISH_GRACE_US < await clock.due_in(ref) <= 15_000_000
 
@@ -242,12 +242,12 @@ async def test_a_run_of_a_silent_worker_is_due_again_after_the_full_delay(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(mark_published(keys, ref, again_us=1_000_000))
-    await store.run(report_prefetched(keys, [ref], silent_us=0, again_us=AGAIN_US))
+    await store.run(mark_published(keys, ref, delay_us=1_000_000))
+    await store.run(report_prefetched(keys, [ref], silent_us=0, delay_us=AGAIN_US))
     assert await clock.take() == [DueRun(ref, ANN.agent, b"")]
     assert await clock.take() == []
 
-    await store.run(report_prefetched(keys, [ref], silent_us=30_000_000, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=30_000_000, delay_us=AGAIN_US))
 
     assert 1_000_000 < await clock.due_in(ref) <= 30_000_000
 
@@ -258,7 +258,7 @@ async def test_reporting_a_claimed_or_unknown_run_as_prefetched_does_nothing(
     claim = await seeds.claimed()
     before = await seeds.everything()
 
-    await store.run(report_prefetched(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0, again_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [claim.ref, RunRef("unknown", 1)], silent_us=0, delay_us=AGAIN_US))
 
     assert await seeds.everything() == before
 
@@ -269,9 +269,9 @@ async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, se
     options = b'{"call":{"task":"t","kwargs":{"text":"\\ud800"}}}'
     await store.redis.hset(keys.task(odd).record, "options", options)
     for task_id in (odd, good):
-        await store.run(mark_published(keys, RunRef(task_id, 1), again_us=0))
+        await store.run(mark_published(keys, RunRef(task_id, 1), delay_us=0))
 
-    due = await store.run(acquire_due_runs(keys, limit=10, again_us=60_000_000))
+    due = await store.run(acquire_due_runs(keys, limit=10, delay_us=60_000_000))
     back = await store.run(return_run(keys, RunRef(odd, 1), runner=None, lost=status(FAILED, "lost")))
 
     assert [(run.ref.task_id, run.options) for run in due] == [(odd, options), (good, b"")]
@@ -282,7 +282,7 @@ async def test_a_due_run_has_the_time_since_which_it_may_be_queued(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(mark_published(keys, ref, again_us=0))
+    await store.run(mark_published(keys, ref, delay_us=0))
 
     [first] = await clock.take()
     await clock.make_due(ref)
@@ -298,8 +298,8 @@ async def test_an_unpublished_or_lost_prefetched_run_is_in_no_queue(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     unpublished, fetched = [RunRef(await seeds.created(), 1) for _ in range(2)]
-    await store.run(mark_published(keys, fetched, again_us=AGAIN_US))
-    await store.run(report_prefetched(keys, [fetched], silent_us=0, again_us=AGAIN_US))
+    await store.run(mark_published(keys, fetched, delay_us=AGAIN_US))
+    await store.run(report_prefetched(keys, [fetched], silent_us=0, delay_us=AGAIN_US))
     await clock.make_due(unpublished)
 
     assert [run.published_us for run in await clock.take()] == [None, None]
@@ -311,8 +311,8 @@ async def test_a_run_prefetched_by_a_busy_worker_may_have_a_copy_in_its_queue(
     ref = RunRef(await seeds.created(), 1)
     published = []
     for _ in range(3):
-        await store.run(mark_published(keys, ref, again_us=AGAIN_US))
-        await store.run(report_prefetched(keys, [ref], silent_us=AGAIN_US, again_us=AGAIN_US))
+        await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
+        await store.run(report_prefetched(keys, [ref], silent_us=AGAIN_US, delay_us=AGAIN_US))
         await clock.make_due(ref)
         [run] = await clock.take()
         published.append(run.published_us is not None)
@@ -342,7 +342,7 @@ async def test_postponing_restores_the_state_before_the_acquisition(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
     refs = [RunRef(await seeds.created(), 1) for _ in range(2)]
-    await store.run(mark_published(keys, refs[1], again_us=0))
+    await store.run(mark_published(keys, refs[1], delay_us=0))
     await clock.make_due(*refs)
     records = [keys.task(ref.task_id).record for ref in refs]
     fields = ("republish_count", "published_at")
@@ -370,7 +370,7 @@ async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publ
 ) -> None:
     once, again, queued, unmarked, ended, large = [RunRef(await seeds.created(), 1) for _ in range(6)]
     for ref in (once, again, queued, ended, large):
-        await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+        await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
     await clock.make_due(again)
     await clock.take()
     await store.redis.hset(keys.task(large.task_id).record, "options", "x" * (MAX_CLAIMED_OPTIONS + 1))
@@ -389,7 +389,7 @@ async def test_claimed_runs_are_the_active_ones_with_the_time_of_their_only_publ
 async def test_claimed_runs_of_the_newest_leases_are_read(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     refs = [RunRef(await seeds.created(task_id=f"t{n}"), 1) for n in range(5)]
     for ref in refs:
-        await store.run(mark_published(keys, ref, again_us=AGAIN_US))
+        await store.run(mark_published(keys, ref, delay_us=AGAIN_US))
         await seeds.claimed(ref.task_id)
         await store.redis.hset(keys.task(ref.task_id).record, "published_at", f"1 {ref.task_id[1:]}")
 

@@ -159,7 +159,7 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, end: Any
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(mark_published(keys, ref, again_us=60_000_000))
+    await store.run(mark_published(keys, ref, delay_us=60_000_000))
 
     for process in (
         "host.1.",
@@ -168,7 +168,7 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
         "host.1.",
     ):  # two attempts were lost; a repeated call is not a third one
         assert await end(ref.task_id, runner=process, lost=True) == Unchanged()
-        (due,) = await store.run(acquire_due_runs(keys, limit=10, again_us=60_000_000))
+        (due,) = await store.run(acquire_due_runs(keys, limit=10, delay_us=60_000_000))
         assert due.ref == ref
     assert await end(ref.task_id, runner="host.111.", lost=True) == Over(2, FAILED)
 
@@ -181,7 +181,7 @@ async def test_a_message_from_before_a_retry_does_not_end_it(
     store: AsyncStore, keys: Keys, seeds: Seeds, retries: int | None, is_unchanged: bool
 ) -> None:
     claim = await seeds.claimed()
-    again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+    again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
     await store.run(release_run(keys, claim.ref, token=claim.token, before=0, **again))  # type: ignore[arg-type]
 
     ended = await store.run(end_run(keys, claim.ref, runner=None, event=status(REJECTED), retries=retries))

@@ -41,8 +41,8 @@ async def child_of(
     return await seeds.store.run(create)
 
 
-async def acquired(seeds: Seeds, again_us: int = 0) -> list[OrphanedChild]:
-    return await seeds.store.run(acquire_ended_parents(seeds.keys, limit=100, again_us=again_us))
+async def acquired(seeds: Seeds, delay_us: int = 0) -> list[OrphanedChild]:
+    return await seeds.store.run(acquire_ended_parents(seeds.keys, limit=100, delay_us=delay_us))
 
 
 async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
@@ -117,7 +117,7 @@ async def test_the_live_children_of_a_ended_parent_are_due(seeds: Seeds, state: 
         await seeds.settled(claim, status(CANCELED))
 
     assert await acquired(seeds) == [OrphanedChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
-    assert len(await acquired(seeds, again_us=60_000_000)) == 1  # until the child has ended
+    assert len(await acquired(seeds, delay_us=60_000_000)) == 1  # until the child has ended
     assert await acquired(seeds) == []
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
     await seeds.store.redis.zadd(seeds.keys.ended_parents, {parent_id: 0})

@@ -113,7 +113,7 @@ def _lapsed(*, attempts: int) -> Make:
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         await seeds.claimed(await seeds.created(task_id="t"), max_attempts=attempts)
         await seeds.store.redis.zadd(keys.leases, {REF.name: 1})
-        return lapse_run(keys, Lapsed(REF, "agent", 1, attempts), await seeds.task("t"), 2, again_us=0)
+        return lapse_run(keys, Lapsed(REF, "agent", 1, attempts), await seeds.task("t"), 2, delay_us=0)
 
     return make
 
@@ -147,7 +147,7 @@ async def _canvas_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
     await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
     await seeds.store.redis.zadd(keys.canvases, {REF.name: 1})
-    return due_canvases(keys, limit=10, again_us=LEASE_US)
+    return due_canvases(keys, limit=10, delay_us=LEASE_US)
 
 
 async def _pause_is_over(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -174,7 +174,7 @@ async def _suspended_run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _run_is_due(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
     await seeds.store.redis.zadd(keys.dispatch, {REF.name: 1})
-    return acquire_due_runs(keys, limit=10, again_us=1)
+    return acquire_due_runs(keys, limit=10, delay_us=1)
 
 
 async def _cancel_of_a_running_task(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -436,7 +436,7 @@ async def test_the_turn_begins_when_the_interrupted_run_is_to_be_retried(talk: C
             events=[status(WORKING)],
             options=b"",
             retries=1,
-            again_us=0,
+            delay_us=0,
         )
     )
 

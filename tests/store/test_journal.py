@@ -78,7 +78,7 @@ async def test_a_run_that_was_returned_or_retried_receives_the_entries(
 ) -> None:
     first = await seeds.claimed(max_attempts=2)
     await seeds.appended(first, entry("a#1"))
-    again: Any = {"events": [entry("b#1"), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+    again: Any = {"events": [entry("b#1"), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
     await store.run(release_run(keys, first.ref, token=first.token, before=1, **again))
     retried = await seeds.claimed(first.ref.task_id, max_attempts=2, retries=1)
     assert set(retried.journal or ()) == {"a#1", "b#1"}

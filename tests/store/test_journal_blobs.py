@@ -120,7 +120,7 @@ async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup
 
 async def test_a_run_that_was_retried_receives_the_large_results(large: Seeds, keys: Keys) -> None:
     first = await large.claimed(max_attempts=2)
-    again: Any = {"events": [entry(), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+    again: Any = {"events": [entry(), status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
     await large.store.run(release_run(keys, first.ref, token=first.token, before=0, **again))
 
     assert (await large.claimed(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}

@@ -189,7 +189,7 @@ async def test_a_run_that_continues_elsewhere_keeps_its_slot(store: AsyncStore, 
     assert await store.redis.zcard(keys.queue("agent")) == 0
 
     await store.run(
-        release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=1)
+        release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=1)
     )
     assert isinstance(await created(seeds, TaskLimits(AGENTS, queued=1)), Limited)
     await store.run(return_run(keys, claim.ref, runner=None, lost=lost))

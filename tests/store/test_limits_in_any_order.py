@@ -127,7 +127,7 @@ class World:
                     events=[],
                     options=b"",
                     retries=1,
-                    again_us=1,
+                    delay_us=1,
                 )
             )
 

@@ -160,7 +160,7 @@ async def test_lost_runs_are_counted_by_outcome(
 
     async def recover() -> None:
         for lapsed in await store.run(lapsed_runs(keys, limit=10)):
-            await begin_next_attempt(store, keys, lapsed, again_us=0)
+            await begin_next_attempt(store, keys, lapsed, delay_us=0)
 
     lost = status(FAILED, "lost")
     await claimed(2)

@@ -180,12 +180,12 @@ async def _refuse(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _hold(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return report_prefetched(keys, [REF, RunRef("unknown", 1)], silent_us=1, again_us=1)
+    return report_prefetched(keys, [REF, RunRef("unknown", 1)], silent_us=1, delay_us=1)
 
 
 async def _take(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return acquire_due_runs(keys, limit=10, again_us=1)
+    return acquire_due_runs(keys, limit=10, delay_us=1)
 
 
 async def _claimed_runs(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -216,7 +216,7 @@ async def _lapsed(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _lapse(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
-    return lapse_run(keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, again_us=0)
+    return lapse_run(keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, delay_us=0)
 
 
 async def dead(keys: Keys, seeds: Seeds) -> None:
@@ -264,18 +264,18 @@ async def _revoke(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _release(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
-    return release_run(keys, REF, token=TOKEN, before=0, events=[status(WORKING)], options=b"", retries=1, again_us=0)
+    return release_run(keys, REF, token=TOKEN, before=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0)
 
 
 async def _retry(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
-    return retry_run(keys, REF, runner="r", event=status(WORKING), options=b'{"retries":1}', retries=1, again_us=0)
+    return retry_run(keys, REF, runner="r", event=status(WORKING), options=b'{"retries":1}', retries=1, delay_us=0)
 
 
 async def _due_canvases(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
     await seeds.store.run(delegate_to_canvas(keys, REF, token=TOKEN, before=0, events=[], canvas="{}"))
-    return due_canvases(keys, limit=10, again_us=0)
+    return due_canvases(keys, limit=10, delay_us=0)
 
 
 async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
@@ -369,7 +369,7 @@ async def _acquire_ended_parents(keys: Keys, seeds: Seeds) -> Operation[Any]:
     parent_id = await seeds.created()
     await child_of(seeds, parent_id, "child")
     await seeds.store.run(request_cancel(keys, ANN, parent_id, CONTEXT))
-    return acquire_ended_parents(keys, limit=1, again_us=0)
+    return acquire_ended_parents(keys, limit=1, delay_us=0)
 
 
 VERBS: list[Make] = [

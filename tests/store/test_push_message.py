@@ -147,7 +147,7 @@ async def test_a_queue_that_refuses_the_message_refuses_no_task(
 
     assert isinstance(answer, Created)
     assert not answer.is_published
-    assert await store.run(acquire_due_runs(keys, limit=1, again_us=1)) == []
+    assert await store.run(acquire_due_runs(keys, limit=1, delay_us=1)) == []
 
 
 async def test_a_refused_message_is_not_pushed(store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis) -> None:

@@ -312,7 +312,7 @@ async def test_a_valid_lease_is_respected(store: AsyncStore, keys: Keys, seeds: 
 
     assert await store.run(lapsed_runs(keys, limit=10)) == []
     lapsed = Lapsed(claim.ref, "agent", 1, 1)
-    assert await store.run(lapse_run(keys, lapsed, task, claim.version, again_us=0)) == Lapse("over")
+    assert await store.run(lapse_run(keys, lapsed, task, claim.version, delay_us=0)) == Lapse("over")
 
 
 async def test_a_task_that_changed_during_the_recovery_is_read_again(
@@ -322,7 +322,7 @@ async def test_a_task_that_changed_during_the_recovery_is_read_again(
     [lapsed] = await store.run(lapsed_runs(keys, limit=10))
     await seeds.appended(claim, chunk("late"))
 
-    stale = lapse_run(keys, lapsed, claim.task, claim.version, again_us=0)
+    stale = lapse_run(keys, lapsed, claim.task, claim.version, delay_us=0)
 
     assert await store.run(stale) == Lapse("changed")
     await Recoverer(store, keys).tick()

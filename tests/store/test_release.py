@@ -48,7 +48,7 @@ async def retried(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retrie
     events = [status(WORKING, attempt=retries + 1)]
     answer = await store.run(
         release_run(
-            keys, ref, token=token, before=0, events=events, options=OPTIONS, retries=retries, again_us=60_000_000
+            keys, ref, token=token, before=0, events=events, options=OPTIONS, retries=retries, delay_us=60_000_000
         )
     )
     assert isinstance(answer, Released)
@@ -116,14 +116,14 @@ async def test_returning_a_retry_twice_has_the_same_reply(store: AsyncStore, key
 
 async def test_a_prefetched_retry_is_not_due(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await store.run(mark_published(keys, ref, again_us=1000))
-    await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
+    await store.run(mark_published(keys, ref, delay_us=1000))
+    await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, delay_us=LEASE_US))
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")
 
-    await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, again_us=LEASE_US))
+    await store.run(report_prefetched(keys, [ref], silent_us=LEASE_US, delay_us=LEASE_US))
 
-    assert await store.run(acquire_due_runs(keys, limit=10, again_us=0)) == []
+    assert await store.run(acquire_due_runs(keys, limit=10, delay_us=0)) == []
 
 
 async def test_each_reply_names_the_cancelled_canvas(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -148,7 +148,7 @@ async def test_the_time_of_the_retry_is_removed_with_its_claim(store: AsyncStore
     assert waiting is not None
     await store.run(
         release_run(
-            keys, ref, token="first", before=0, events=[waiting], options=OPTIONS, retries=1, again_us=60_000_000
+            keys, ref, token="first", before=0, events=[waiting], options=OPTIONS, retries=1, delay_us=60_000_000
         )
     )
     assert (await seeds.task(ref.task_id)).metadata == waiting.metadata
@@ -183,7 +183,7 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
     assert isinstance(again, Claim)
     [lapsed] = await store.run(lapsed_runs(keys, limit=10))
 
-    await begin_next_attempt(store, keys, lapsed, again_us=0)
+    await begin_next_attempt(store, keys, lapsed, delay_us=0)
     after = await claimed(store, keys, RunRef(task_id, 2), "next", retries=1)
 
     assert isinstance(after, Claim)

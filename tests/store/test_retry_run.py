@@ -33,7 +33,7 @@ def claim(keys: Keys, retries: int = 0, runner: str = f"{RUNNER}x", **more: Any)
 def retry(keys: Keys) -> Any:
     """Return the operation with which the signal receiver records the retry after the first attempt."""
     event = status(WORKING, attempt=2)
-    return retry_run(keys, REF, runner=RUNNER, event=event, options=OPTIONS, retries=1, again_us=0)
+    return retry_run(keys, REF, runner=RUNNER, event=event, options=OPTIONS, retries=1, delay_us=0)
 
 
 async def states(seeds: Seeds) -> list[int]:
@@ -67,7 +67,7 @@ async def _written(store: AsyncStore, keys: Keys) -> None:
     await store.run(claim(keys))
     event = status(WORKING, attempt=2)
     await store.run(
-        release_run(keys, REF, token="token 0", before=0, events=[event], options=OPTIONS, retries=1, again_us=0)
+        release_run(keys, REF, token="token 0", before=0, events=[event], options=OPTIONS, retries=1, delay_us=0)
     )
 
 

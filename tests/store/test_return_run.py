@@ -84,7 +84,7 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
         lapsed = Lapsed(ref, "agent", n, n + 2, returned=True)
         written = await store.run(append(keys, ref, token=claim.token, before=1, events=[chunk("late")]))
         assert written == RunLost()
-        assert await begin_next_attempt(store, keys, lapsed, again_us=0) == Lapse("again", n + 1, b"")
+        assert await begin_next_attempt(store, keys, lapsed, delay_us=0) == Lapse("again", n + 1, b"")
         task = await seeds.task(task_id)
         assert task.status.state == WORKING
         assert not task.artifacts

@@ -49,7 +49,7 @@ async def test_a_queued_run_ends_at_once(
 
 async def test_a_run_that_celery_retries_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds, revoke: Any) -> None:
     claim = await seeds.claimed()
-    released = release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, again_us=0)
+    released = release_run(keys, claim.ref, token=claim.token, before=0, events=[], options=b"", retries=1, delay_us=0)
     await store.run(released)
 
     assert await revoke(claim.ref.task_id) == Over(3, CANCELED)

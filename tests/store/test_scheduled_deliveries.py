@@ -73,14 +73,14 @@ async def _cancel(keys: Keys, seeds: Seeds) -> Operation[object]:
 async def _lapse(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claimed(keys, seeds, lease_us=-1)
     return lapse_run(  # type: ignore[return-value]
-        keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, again_us=0
+        keys, Lapsed(REF, "agent", 1, 1), await seeds.task("t"), 2, delay_us=0
     )
 
 
 async def _again(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claimed(keys, seeds, lease_us=-1, attempts=2)
     return lapse_run(  # type: ignore[return-value]
-        keys, Lapsed(REF, "agent", 1, 2), await seeds.task("t"), 2, again_us=0
+        keys, Lapsed(REF, "agent", 1, 2), await seeds.task("t"), 2, delay_us=0
     )
 
 
@@ -101,14 +101,14 @@ async def _return_run(keys: Keys, seeds: Seeds) -> Operation[object]:
 async def _release(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claimed(keys, seeds)
     return release_run(  # type: ignore[return-value]
-        keys, REF, token="k", before=0, events=[status(WORKING)], options=b"", retries=1, again_us=0
+        keys, REF, token="k", before=0, events=[status(WORKING)], options=b"", retries=1, delay_us=0
     )
 
 
 async def _retry(keys: Keys, seeds: Seeds) -> Operation[object]:
     await claimed(keys, seeds)
     return retry_run(  # type: ignore[return-value]
-        keys, REF, runner="r", event=status(WORKING), options=b"", retries=1, again_us=0
+        keys, REF, runner="r", event=status(WORKING), options=b"", retries=1, delay_us=0
     )
 
 

@@ -127,7 +127,7 @@ async def test_a_retry_gets_the_steps_of_the_attempt_before_it(
     first = await seeds.claimed(session=True)
     await seeds.appended(first, step(1), step(2, tool="search"))
     if is_released:
-        again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "again_us": 1}
+        again = {"events": [status(WORKING)], "options": b'{"retries":1}', "retries": 1, "delay_us": 1}
         await store.run(release_run(keys, first.ref, token=first.token, before=2, **again))  # type: ignore[arg-type]
 
     retry = await store.run(

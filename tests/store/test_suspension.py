@@ -70,7 +70,7 @@ async def test_a_run_continues_at_its_time_and_not_before(
 
     assert await suspensions.resumed() == 1
 
-    [due] = await store.run(acquire_due_runs(keys, limit=10, again_us=HOUR_US))
+    [due] = await store.run(acquire_due_runs(keys, limit=10, delay_us=HOUR_US))
     assert due.ref == RunRef(claim.ref.task_id, 2)
     again = await seeds.claimed(claim.ref.task_id, run=2)
     assert again.journal == {"sleep#1": timed_out("sleep")}
@@ -465,7 +465,7 @@ async def test_a_resumed_run_is_published_once_at_a_time_by_watchers(
         await suspensions.come(RunRef(claim.ref.task_id, 2))
 
     await at_once(*(suspensions.resumed(2) for _ in range(6)))
-    batches = await at_once(*(store.run(acquire_due_runs(keys, limit=2, again_us=HOUR_US)) for _ in range(6)))
+    batches = await at_once(*(store.run(acquire_due_runs(keys, limit=2, delay_us=HOUR_US)) for _ in range(6)))
 
     names = sorted(run.ref.name for batch in batches for run in batch)
     assert names == sorted(f"{claim.ref.task_id}.2" for claim in claims)

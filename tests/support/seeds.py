@@ -162,7 +162,7 @@ class Seeds:
         """Let the lease of a claimed run lapse, and recover the run as a watcher does."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
         [lapsed] = [lapse for lapse in await self.store.run(lapsed_runs(self.keys, limit=100)) if lapse.ref == ref]
-        return await begin_next_attempt(self.store, self.keys, lapsed, again_us=0)
+        return await begin_next_attempt(self.store, self.keys, lapsed, delay_us=0)
 
     async def requeued(self, task_id: str) -> tuple[str, str]:
         """Resubmit a dead letter, and return the id of the new task and the result."""

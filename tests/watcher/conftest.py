@@ -15,5 +15,5 @@ async def due(store: AsyncStore, keys: Keys) -> list[str]:
     task_ids = [f"t{n}" for n in range(3)]
     for task_id in task_ids:
         await store.run(create_operation(keys, task_id))
-        await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
+        await store.run(mark_published(keys, RunRef(task_id, 1), delay_us=DUE_NOW_US))
     return task_ids

@@ -189,7 +189,7 @@ async def test_claims_are_read_once_in_a_tick_and_only_for_queues_that_are_not_e
     watcher = dispatcher(store, keys, broker)
     for n in range(DISPATCH_BATCH + 1):
         await store.run(create_operation(keys, f"t{n:03}"))
-        await store.run(mark_published(keys, RunRef(f"t{n:03}", 1), again_us=DUE_NOW_US))
+        await store.run(mark_published(keys, RunRef(f"t{n:03}", 1), delay_us=DUE_NOW_US))
 
     await watcher.tick()
     assert reads.count("acquire_due_runs") == 2
@@ -205,7 +205,7 @@ async def test_a_long_queue_delays_no_run_of_another(store: AsyncStore, keys: Ke
     broker = Broker()
     broker.waiting = True
     await store.run(create_operation(keys, "other", b'{"celery":{"queue":"far"}}'))
-    await store.run(mark_published(keys, RunRef("other", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("other", 1), delay_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker).tick()
 
@@ -217,7 +217,7 @@ async def test_runs_after_many_waiting_ones_are_published_in_the_same_tick(store
     broker.waiting = True
     for n in range(DISPATCH_BATCH):
         await store.run(create_operation(keys, f"t{n}"))
-        await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
+        await store.run(mark_published(keys, RunRef(f"t{n}", 1), delay_us=DUE_NOW_US))
     await store.run(create_operation(keys, "unpublished"))
     seconds, _ = await store.redis.time()
     await store.redis.zadd(keys.dispatch, {"unpublished.1": (seconds - 1) * 1_000_000})

@@ -114,7 +114,7 @@ async def test_a_tick_that_fails_does_not_end_the_loop() -> None:
 async def test_a_run_is_published_with_the_options_it_was_stored_with(store: AsyncStore, keys: Keys) -> None:
     broker, options = Broker(), b'{"celery":{"queue":"far"}}'
     await store.run(create_operation(keys, "t", options))
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker).tick()
 
@@ -128,7 +128,7 @@ async def test_a_run_with_a_later_start_time_is_published_shortly_before_it(stor
     await store.run(create_operation(keys, "t", RunOptions(not_before=not_before).to_json()))
     await store.run(create_operation(keys, "soon", RunOptions(not_before=not_before - timedelta(minutes=51)).to_json()))
     for _ in range(3):  # also if a watcher scans too early
-        await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+        await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
         await watcher.tick()
 
     assert broker.taken == []
@@ -136,7 +136,7 @@ async def test_a_run_with_a_later_start_time_is_published_shortly_before_it(stor
     assert abs(not_before - LONGEST_ETA - due) < timedelta(seconds=5)
     assert await store.redis.hget(keys.task("t").record, "republish_count") == b"0"
 
-    await store.run(mark_published(keys, RunRef("soon", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("soon", 1), delay_us=DUE_NOW_US))
     await watcher.tick()
     assert broker.taken == [("echo", "soon", 1)]
 
@@ -145,7 +145,7 @@ async def test_the_store_s_clock_decides_when_a_run_may_start(store: AsyncStore,
     broker, not_before = Broker(), datetime.now(UTC) + timedelta(seconds=-1)
     options = RunOptions({"queue": "gpu"}, not_before=not_before)
     await store.run(create_operation(keys, "t", options.to_json()))
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker, clock=ManualClock(time.time() - 86_400)).tick()
 
@@ -159,7 +159,7 @@ async def test_a_run_that_has_expired_by_one_clock_only_is_published(
     """The clock of the watcher or of the store is wrong."""
     broker, not_after = Broker(), datetime.now(UTC) + timedelta(seconds=expires_in)
     await store.run(create_operation(keys, "t", RunOptions(not_after=not_after).to_json()))
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
 
     await dispatcher(store, keys, broker, clock=ManualClock(time.time() + offset)).tick()
 
@@ -171,7 +171,7 @@ async def test_a_run_that_has_expired_is_rejected_and_not_published(store: Async
     await store.run(create_operation(keys, "late", b'{"not_after_us":1}'))
     await store.run(create_operation(keys, "begun", b'{"not_after_us":1}'))
     for task_id in ("late", "begun"):
-        await store.run(mark_published(keys, RunRef(task_id, 1), again_us=DUE_NOW_US))
+        await store.run(mark_published(keys, RunRef(task_id, 1), delay_us=DUE_NOW_US))
     await store.run(claim_run(keys, RunRef("begun", 1), token="t", runner="r", lease_us=10_000_000, working=True))
 
     await dispatcher(store, keys, broker).tick()
@@ -191,7 +191,7 @@ async def plain_run(
 ) -> Dispatcher:
     """Create a due run of a plain task with the result `error`, and return its dispatcher."""
     await store.run(create_operation(keys, "t", PLAIN))
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
     if is_recorded:
         lost = status(FAILED, WORKER_LOST)
         await store.run(end_run(keys, RunRef("t", 1), runner="here.1.", event=lost, lost=True))
@@ -240,7 +240,7 @@ async def test_a_run_of_a_worker_without_this_package_is_checked_at_equal_interv
 ) -> None:
     """Only these checks may detect its end, so their interval does not double."""
     await store.run(create_operation(keys, "t", PLAIN))
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
     celery.backend.mark_as_retry("t.1", ValueError())
     watcher = Dispatcher(store, keys, Broker(), 60, Results(store, keys, celery))  # type: ignore[arg-type]
 
@@ -267,7 +267,7 @@ async def test_a_started_run_is_not_published_again_during_an_outage_of_the_brok
     """The worker cannot be asked whether it has the run, and a second copy would run twice."""
     celery = Celery(broker="redis://127.0.0.1:1/0", backend=f"file://{tmp_path}", set_as_current=False)
     await store.run(create_operation(keys, "t", PLAIN))
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
     celery.backend.mark_as_started("t.1", hostname="celery@elsewhere", pid=1)
     broker = Broker()
 
@@ -295,7 +295,7 @@ async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore
 
     for n in range(5):
         await store.run(create_operation(keys, f"t{n}", PLAIN))
-        await store.run(mark_published(keys, RunRef(f"t{n}", 1), again_us=DUE_NOW_US))
+        await store.run(mark_published(keys, RunRef(f"t{n}", 1), delay_us=DUE_NOW_US))
     broker = Broker()
 
     async with asyncio.timeout(30):

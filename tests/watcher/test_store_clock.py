@@ -183,7 +183,7 @@ async def test_a_run_that_was_lost_before_a_jump_is_published_again(
     watcher, store_clock = dispatcher(store, keys, broker), StoreClock(store, keys, LEASE_TTL)
     await store_clock.tick()
     await store.run(create_operation(keys, "t"))
-    await store.run(mark_published(keys, RunRef("t", 1), again_us=DUE_NOW_US))
+    await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
     await watcher.tick()
     assert broker.taken == []
 

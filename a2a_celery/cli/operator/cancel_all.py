@@ -25,8 +25,8 @@ from ...store.runs.commands import RunRef
 from ...store.tasks.commands import request_cancel
 from ...store.tasks.results import CanceledNow, CancelRequested
 from ..output import Progress
-from .list_tasks import refuse_gateway_options, summary_lines, task_fields
-from .selection import Selection, operator_store, refuse_filters, selecting
+from .list_tasks import summary_lines, task_fields
+from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, selecting
 
 CANCEL_BATCH = 100
 """Number of tasks after which their runs are revoked together, and number of agents that may be stopping at a time."""

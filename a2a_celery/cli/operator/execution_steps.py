@@ -14,12 +14,9 @@ from ...lifecycle.execution import ENDS
 from ...store.runs.release import read_steps
 from ...store.runs.step_durations import StepDuration, step_durations
 from ..output import table
-from .selection import duration, operator_store
+from .selection import duration, operator_store, refuse_gateway_options
 
 HEADING = ("RUN", "ATTEMPT", "STATE", "WHEN", "FOR", "WHAT", "WORKER")
-OF_A_GATEWAY = {"url": "--url", "header": "--header"}
-"""Options of ``get`` that do not apply to the store."""
-
 UNKNOWN_DURATION = "lost"
 """Text that is shown as the duration of a step if the next step was not recorded."""
 
@@ -68,9 +65,7 @@ def with_execution_option(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(**rest)
         if rest["store"]:
             raise click.UsageError("--execution reads the store anyway: leave out --store")
-        for name, option in OF_A_GATEWAY.items():
-            if rest[name]:
-                raise click.UsageError(f"--execution reads the store, not a gateway: leave out {option}")
+        refuse_gateway_options("--execution", rest)
         return _show(context, rest["task"], rest["agent"], rest["as_lines"])
 
     return click.option(

@@ -14,14 +14,11 @@ import click
 from ...store.admin.scan import TaskSummary, all_tasks, tasks_in
 from ...store.tasks.schedules import schedule_indexes, skipped_ticks
 from ..output import state_name, table
-from .selection import Selection, operator_store, refuse_filters, selecting
+from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, selecting
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
-OF_A_GATEWAY = {"url": "--url", "header": "--header"}
-"""Options of the client commands that do not apply to the store."""
-
-OF_AN_OPERATOR = ("tenant", "owner", "since", "until", "begun")
+STORE_FILTERS = ("tenant", "owner", "since", "until", "begun")
 """Filters that gateways do not support."""
 
 
@@ -32,13 +29,13 @@ def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
         if all_callers or schedule is not None:
             refuse_gateway_options("--all" if schedule is None else "--schedule", rest)
             return _show(context, Selection.from_options(rest), schedule, rest["limit"], rest["as_lines"])
-        refuse_filters("--all or --stuck", rest, OF_AN_OPERATOR)
-        return command(**{name: value for name, value in rest.items() if name not in OF_AN_OPERATOR})
+        refuse_filters("--all or --stuck", rest, STORE_FILTERS)
+        return command(**{name: value for name, value in rest.items() if name not in STORE_FILTERS})
 
     schedule_option = click.option(
         "--schedule", help="List the tasks of this schedule and its skipped ticks, from the store, for operators."
     )
-    callback = selecting(*OF_AN_OPERATOR)(click.pass_context(update_wrapper(run, command)))
+    callback = selecting(*STORE_FILTERS)(click.pass_context(update_wrapper(run, command)))
     all_option = click.option(
         "--all",
         "all_callers",
@@ -46,17 +43,6 @@ def with_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="List the tasks of all callers, for operators. Reads A2A_STORE_URL; needs no gateway.",
     )
     return all_option(schedule_option(callback))
-
-
-def refuse_gateway_options(mode: str, options: dict[str, Any]) -> None:
-    """Refuse options that apply only to a gateway.
-
-    Raises:
-        click.UsageError: One of the gateway options is set.
-    """
-    for name, option in OF_A_GATEWAY.items():
-        if options[name]:
-            raise click.UsageError(f"{mode} reads the store, not a gateway: leave out {option}")
 
 
 def task_fields(task: TaskSummary) -> dict[str, Any]:

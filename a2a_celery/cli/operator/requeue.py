@@ -189,8 +189,8 @@ class Requeuer:
         except BrokerUnavailable:
             self._broker_unavailable = True  # do not wait for the broker a second time
             return RequeueResult(dead, new, published=False)
-        again_us = options.republish_in(datetime.now(UTC), self._a2a.settings)
-        self._store.run(mark_published(self._keys, RunRef(new, 1), again_us=again_us))
+        delay_us = options.republish_in(datetime.now(UTC), self._a2a.settings)
+        self._store.run(mark_published(self._keys, RunRef(new, 1), delay_us=delay_us))
         return RequeueResult(dead, new, published=True)
 
 

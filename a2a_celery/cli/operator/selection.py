@@ -29,6 +29,9 @@ STATES = sorted(name.removeprefix(STATE_PREFIX).lower() for name in TaskState.ke
 
 AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
+GATEWAY_OPTIONS = {"url": "--url", "header": "--header"}
+"""Options of the client commands that do not apply to the store."""
+
 
 class When(click.ParamType[datetime]):
     """Time or age: ``2030-01-31T12:00`` (UTC without a time zone), ``90s``, ``15m``, ``2h``, ``7d``."""
@@ -141,6 +144,17 @@ def selecting(*names: str) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def refuse_gateway_options(mode: str, options: dict[str, Any]) -> None:
+    """Refuse options that apply only to a gateway.
+
+    Raises:
+        click.UsageError: One of the gateway options is set.
+    """
+    for name, option in GATEWAY_OPTIONS.items():
+        if options[name]:
+            raise click.UsageError(f"{mode} reads the store, not a gateway: leave out {option}")
 
 
 def refuse_filters(mode: str, options: Mapping[str, Any], names: tuple[str, ...]) -> None:

@@ -25,8 +25,7 @@ from ...store.runs.release import read_steps
 from ...store.tasks.commands import read_task
 from ..output import EventPrinter, as_json, state_name, task_lines
 from .cancel_all import BEYOND_GRACE, Canceller
-from .list_tasks import refuse_gateway_options
-from .selection import operator_store
+from .selection import operator_store, refuse_gateway_options
 
 LOG_POLL_INTERVAL = 0.5
 """Seconds between two reads of the log while `tail` follows a task."""

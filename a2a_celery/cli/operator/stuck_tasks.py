@@ -18,8 +18,7 @@ import click
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, listed
 from ..output import state_name, table
-from .list_tasks import refuse_gateway_options
-from .selection import Selection, duration, operator_store
+from .selection import Selection, duration, operator_store, refuse_gateway_options
 
 OLDER_THAN = 60.0
 LAPSED_AFTER = 5.0

@@ -12,8 +12,7 @@ import click
 from ...store import Keys, SyncStore
 from ...store.tasks.family import MAX_DEPTH, Family, Relative, read_family
 from ..output import state_name
-from .execution_steps import OF_A_GATEWAY
-from .selection import operator_store
+from .selection import operator_store, refuse_gateway_options
 
 MAX_TASKS = 1000
 """Maximum number of tasks that are shown."""
@@ -31,9 +30,7 @@ def with_tree_option(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--tree and --execution exclude each other")
         if rest["store"]:
             raise click.UsageError("--tree reads the store anyway: leave out --store")
-        for name, option in OF_A_GATEWAY.items():
-            if rest[name]:
-                raise click.UsageError(f"--tree reads the store, not a gateway: leave out {option}")
+        refuse_gateway_options("--tree", rest)
         return _show(context, rest["task"], rest["agent"], rest["as_lines"])
 
     return click.option(

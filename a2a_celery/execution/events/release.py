@@ -49,8 +49,8 @@ class RunRelease:
         """
         claim, keys = events.store.claim, events.store.keys
         delay = options.publish_delay(self._clock.now())
-        again_us = delay // MICROSECOND + FIRST_PUBLISH_GRACE_US
-        make_release = released_for_retry(keys, claim, options, again_us)
+        delay_us = delay // MICROSECOND + FIRST_PUBLISH_GRACE_US
+        make_release = released_for_retry(keys, claim, options, delay_us)
         released = await events.release(final, make_release, drops_open_artifacts=True)
         if not isinstance(released, Released):
             return Lost()
@@ -104,5 +104,5 @@ class RunRelease:
             extra = about(Action.RUN_NOT_PUBLISHED, ref.name, agent=self._agent)
             logger.warning("run %s: a watcher publishes it: %s", ref.name, error, extra=extra)
             return
-        again_us = options.republish_in(self._clock.now(), self._settings)
-        await events.store.run(mark_published(events.store.keys, ref, again_us=again_us))
+        delay_us = options.republish_in(self._clock.now(), self._settings)
+        await events.store.run(mark_published(events.store.keys, ref, delay_us=delay_us))

@@ -92,10 +92,10 @@ def retried(keys: Keys, claim: Claim, call: ThreadedCall, settings: Settings) ->
     return released_for_retry(keys, claim, options, check_in // MICROSECOND)
 
 
-def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: int) -> ReleaseOperation[Released]:
+def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, delay_us: int) -> ReleaseOperation[Released]:
     """Return the builder of the operation that releases the run with `options`.
 
-    If no message claims the run within `again_us` µs, a watcher publishes the run.
+    If no message claims the run within `delay_us` µs, a watcher publishes the run.
     """
 
     def make_release(before: int, rest: list[RunRecord], replacement: Task | None) -> Operation[Answer]:
@@ -107,7 +107,7 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, again_us: 
             events=rest,
             options=options.to_json(),
             retries=options.retries,
-            again_us=again_us,
+            delay_us=delay_us,
             replacement=replacement,
         )
 

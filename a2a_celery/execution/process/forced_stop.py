@@ -211,9 +211,9 @@ class RunEnder:
         if run is None or not event:
             return
         retry_options = options(run.options)
-        again_us = retry_options.republish_in(SYSTEM_CLOCK.now(), self._settings())
+        delay_us = retry_options.republish_in(SYSTEM_CLOCK.now(), self._settings())
         stored = retry_options.to_json()
-        writing = retry_run(keys, ref, runner=runner, event=event, options=stored, retries=retries, again_us=again_us)
+        writing = retry_run(keys, ref, runner=runner, event=event, options=stored, retries=retries, delay_us=delay_us)
         reply = self._store().run(writing)
         extra = about(Action.RUN_RETRIED, ref.name, attempt=retried.attempt)
         logger.info("run %s is retried by Celery: %s", ref.name, reply, extra=extra)

@@ -71,7 +71,7 @@ class PrefetchReporter:
         asked_at = self._clock.monotonic()
         for first in range(0, len(refs), REPORT_BATCH):
             batch = refs[first : first + REPORT_BATCH]
-            self._store.run(report_prefetched(self._keys, batch, silent_us=self._silent_us, again_us=self._again_us))
+            self._store.run(report_prefetched(self._keys, batch, silent_us=self._silent_us, delay_us=self._again_us))
         self._reported, self._reported_at = fetched, asked_at
 
     def report_forever(self) -> None:

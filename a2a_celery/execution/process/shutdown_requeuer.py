@@ -145,7 +145,7 @@ class ShutdownRequeuer:
 
     async def _next_attempt(self, store: AsyncStore, keys: Keys, lapsed: Lapsed) -> None:
         for _ in range(LOOKS):
-            lapse = await begin_next_attempt(store, keys, lapsed, again_us=FIRST_PUBLISH_GRACE_US)
+            lapse = await begin_next_attempt(store, keys, lapsed, delay_us=FIRST_PUBLISH_GRACE_US)
             if lapse.next_run is not None:
                 ref = RunRef(lapsed.ref.task_id, lapse.next_run)
                 await self._publish(lapsed.agent, ref, lapse.next_options)

@@ -76,10 +76,10 @@ class BackgroundPublisher:
         now = self._clock.now()
         if options.publish_delay(now):
             return
-        again_us = options.republish_in(now, self._settings)
+        delay_us = options.republish_in(now, self._settings)
 
         def on_published() -> None:
-            self._published[ref] = again_us
+            self._published[ref] = delay_us
             if self._recorder is None:
                 self._recorder = asyncio.create_task(self._record_later(), name="a2a-published-runs")
 

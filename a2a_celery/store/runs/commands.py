@@ -526,17 +526,17 @@ class ClaimedRun:
     published_us: int
 
 
-def mark_published(keys: Keys, ref: RunRef, *, again_us: int) -> Operation[None]:
-    """Record that the broker has the message of a run. An unclaimed run is due again after `again_us`."""
-    return mark_all_published(keys, {ref: again_us})
+def mark_published(keys: Keys, ref: RunRef, *, delay_us: int) -> Operation[None]:
+    """Record that the broker has the message of a run. An unclaimed run is due again after `delay_us`."""
+    return mark_all_published(keys, {ref: delay_us})
 
 
 def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
-    """Record that the broker has the messages of several runs. `runs` maps each run to its `again_us`."""
+    """Record that the broker has the messages of several runs. `runs` maps each run to its `delay_us`."""
     records = [keys.task(ref.task_id).record for ref in runs]
     arguments: list[Argument] = []
-    for ref, again_us in runs.items():
-        arguments += [ref.name, again_us]
+    for ref, delay_us in runs.items():
+        arguments += [ref.name, delay_us]
     return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
@@ -545,29 +545,29 @@ def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
     again."""
     records = [keys.task(run.ref.task_id).record for run in runs]
     arguments: list[Argument] = []
-    for run, again_us in runs.items():
-        arguments += [run.ref.name, again_us, "" if run.published_us is None else run.published_us]
+    for run, delay_us in runs.items():
+        arguments += [run.ref.name, delay_us, "" if run.published_us is None else run.published_us]
     return Operation(script("postpone_runs"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
-def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, again_us: int) -> Operation[None]:
+def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, delay_us: int) -> Operation[None]:
     """Record that a worker has prefetched these runs.
 
     Args:
         silent_us: µs without a report after which the runs are published again.
-        again_us: µs after the first report after which the runs are published again in any case.
+        delay_us: µs after the first report after which the runs are published again in any case.
     """
-    arguments: list[Argument] = [silent_us, again_us]
+    arguments: list[Argument] = [silent_us, delay_us]
     for ref in refs:
         arguments += [ref.task_id, ref.run]
     records = [keys.task(ref.task_id).record for ref in refs]
     return Operation(script("report_prefetched"), [keys.dispatch, *records], arguments, lambda _: None)
 
 
-def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueRun]]:
+def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueRun]]:
     """Acquire up to `limit` runs to publish.
 
-    An acquired run is due again after `again_us`. Each further publish doubles this time, up to
+    An acquired run is due again after `delay_us`. Each further publish doubles this time, up to
     `MAX_REDISPATCH_WAIT_US`. If the client delays the start of a run, the time counts from the start.
     """
 
@@ -585,7 +585,7 @@ def acquire_due_runs(keys: Keys, *, limit: int, again_us: int) -> Operation[list
         ]
 
     return Operation(
-        script("acquire_due_runs"), [keys.dispatch], [keys.prefix, limit, again_us, MAX_REDISPATCH_WAIT_US], parse
+        script("acquire_due_runs"), [keys.dispatch], [keys.prefix, limit, delay_us, MAX_REDISPATCH_WAIT_US], parse
     )
 
 

@@ -113,7 +113,7 @@ def lapsed_runs(
 
 
 def lapse_run(
-    keys: Keys, lapsed: Lapsed, task: Task, version: int, *, again_us: int, without: frozenset[str] = frozenset()
+    keys: Keys, lapsed: Lapsed, task: Task, version: int, *, delay_us: int, without: frozenset[str] = frozenset()
 ) -> Operation[Lapse]:
     """End a lapsed run and its task, or queue the next run. A task that fails leaves a dead letter.
 
@@ -124,7 +124,7 @@ def lapse_run(
         lapsed: Run whose lease has expired.
         task: Snapshot of the task at `version`.
         version: Version of the log at which `task` was read. If the log has changed, the outcome is "changed".
-        again_us: µs until a watcher publishes the next run.
+        delay_us: µs until a watcher publishes the next run.
         without: Ids of incomplete artifacts to remove, because the next run writes them again.
     """
 
@@ -141,7 +141,7 @@ def lapse_run(
         encode(event(FAILED, WORKER_LOST)),
         encode(retry_event),
         pack_metadata(retry_event.metadata),
-        again_us,
+        delay_us,
         keys.dead_letters,
     ]
     if without:
@@ -180,7 +180,7 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
     return Operation(script("return_run"), keys.task(ref.task_id), arguments, parse)
 
 
-async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, again_us: int) -> Lapse:
+async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, delay_us: int) -> Lapse:
     """Read the task of a lapsed run and call `lapse_run`, removing the artifacts that the run left incomplete.
 
     Raises:
@@ -196,7 +196,7 @@ async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, a
     if stored is None:
         return Lapse("over")
     task, (version, _) = stored
-    return await store.run(lapse_run(keys, lapsed, task, version, again_us=again_us, without=without))
+    return await store.run(lapse_run(keys, lapsed, task, version, delay_us=delay_us, without=without))
 
 
 async def _incomplete_artifacts(store: AsyncStore, keys: Keys, task_id: str, version: int) -> frozenset[str]:

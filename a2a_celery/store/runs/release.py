@@ -67,7 +67,7 @@ def release_run(
     events: Sequence[RunRecord],
     options: bytes,
     retries: int,
-    again_us: int,
+    delay_us: int,
     replacement: Task | None = None,
 ) -> Operation[Released | RunLost | Illegal]:
     """Queue a claimed run for a retry, with the last `events` of the attempt.
@@ -80,10 +80,10 @@ def release_run(
         events: Records that the run writes last.
         options: Options with which the run is published.
         retries: Number of times that Celery has retried the run, including this retry.
-        again_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
+        delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
         replacement: Task that replaces the stored task before `events` are written, or None.
     """
-    return _release(keys, ref, token, before, events, ["queued", options, retries, "", again_us], replacement)
+    return _release(keys, ref, token, before, events, ["queued", options, retries, "", delay_us], replacement)
 
 
 def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operation[RetriedByCelery | None]:
@@ -99,14 +99,14 @@ def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operati
 
 
 def retry_run(
-    keys: Keys, ref: RunRef, *, runner: str, event: Event, options: bytes, retries: int, again_us: int
+    keys: Keys, ref: RunRef, *, runner: str, event: Event, options: bytes, retries: int, delay_us: int
 ) -> Operation[Released | Unchanged]:
     """Queue a claimed run for retry number `retries`, like `release_run`, on behalf of its worker."""
 
     def parse(reply: Sequence[bytes]) -> Released | Unchanged:
         return Released(int(reply[1]), state_of(reply[2])) if reply[0] == b"released" else Unchanged()
 
-    arguments: list[Argument] = [ref.run, runner, retries, options, again_us, *event_arguments([event])]
+    arguments: list[Argument] = [ref.run, runner, retries, options, delay_us, *event_arguments([event])]
     return Operation(script("retry_run"), keys.task(ref.task_id), arguments, parse)
 
 
@@ -150,14 +150,14 @@ def _release(
     return Operation(script("release_run"), keys.task(ref.task_id), arguments, parse)
 
 
-def due_canvases(keys: Keys, *, limit: int, again_us: int) -> Operation[list[DueCanvas]]:
-    """Acquire up to `limit` canvases to poll. Each canvas is due again after `again_us`."""
+def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueCanvas]]:
+    """Acquire up to `limit` canvases to poll. Each canvas is due again after `delay_us`."""
 
     def parse(reply: Sequence[bytes]) -> list[DueCanvas]:
         runs = zip(*[iter(reply)] * 3, strict=True)
         return [DueCanvas(RunRef(task_id.decode(), int(run)), canvas) for task_id, run, canvas in runs]
 
-    return Operation(script("due_canvases"), [keys.canvases], [keys.prefix, limit, again_us], parse)
+    return Operation(script("due_canvases"), [keys.canvases], [keys.prefix, limit, delay_us], parse)
 
 
 def end_by_result(

@@ -183,7 +183,7 @@ class BrokerMessage:
         body: Message as kombu would write it.
         event_channel: Channel of the ``task-sent`` event, or "" if there is no event.
         event: Event as kombu would publish it.
-        again_us: µs until a watcher publishes the run again if no worker has claimed it.
+        delay_us: µs until a watcher publishes the run again if no worker has claimed it.
     """
 
     run: str
@@ -194,7 +194,7 @@ class BrokerMessage:
     body: bytes
     event_channel: str
     event: bytes
-    again_us: int
+    delay_us: int
 
 
 def _message_arguments(message: BrokerMessage | None) -> list[Argument]:
@@ -205,7 +205,7 @@ def _message_arguments(message: BrokerMessage | None) -> list[Argument]:
         message.server,
         message.run,
         *(message.database, message.store_database, message.queue, message.body),
-        *(message.event_channel, message.event, message.again_us),
+        *(message.event_channel, message.event, message.delay_us),
     ]
 
 

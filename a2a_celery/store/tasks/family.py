@@ -125,9 +125,9 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
     return Operation(script("read_family"), keys.task(task_id), arguments, parse)
 
 
-def acquire_ended_parents(keys: Keys, *, limit: int, again_us: int) -> Operation[list[OrphanedChild]]:
+def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[OrphanedChild]]:
     """Acquire the live children of up to `limit` tasks that ended without a result. These tasks are due again after
-    `again_us`."""
+    `delay_us`."""
 
     def parse(reply: Sequence[bytes]) -> list[OrphanedChild]:
         fields = zip(*[(value.decode() for value in reply)] * 4, strict=True)
@@ -136,5 +136,5 @@ def acquire_ended_parents(keys: Keys, *, limit: int, again_us: int) -> Operation
             for parent, task_id, context_id, scope in fields
         ]
 
-    arguments: list[Argument] = [keys.prefix, limit, again_us]
+    arguments: list[Argument] = [keys.prefix, limit, delay_us]
     return Operation(script("acquire_ended_parents"), [keys.ended_parents], arguments, parse)

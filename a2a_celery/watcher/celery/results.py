@@ -210,7 +210,7 @@ class CanvasFinalizer:
     async def tick(self) -> None:
         """End the tasks of all canvases that have ended."""
         for due in await self._store.run(
-            due_canvases(self._keys, limit=CANVAS_BATCH, again_us=CANVAS_POLL_INTERVAL_US)
+            due_canvases(self._keys, limit=CANVAS_BATCH, delay_us=CANVAS_POLL_INTERVAL_US)
         ):
             try:
                 await self._results.end(due.ref, Canvas.from_json(due.canvas))

@@ -13,7 +13,7 @@ end
 -- Call this function after all other writes, so that a refused command does not prevent them. Return '1' if the message
 -- was pushed, or '0'.
 local function push_message(keys, r, first)
-  local server, name, database, own_database, list, message, channel, event, again_us = unpack(ARGV, first, first + 8)
+  local server, name, database, own_database, list, message, channel, event, delay_us = unpack(ARGV, first, first + 8)
   if server == '' or name ~= run_name(r) then return '0' end
   local information = redis.pcall('INFO', 'server')
   if type(information) ~= 'string' or string.match(information, 'run_id:(%x+)') ~= server then return '0' end
@@ -24,6 +24,6 @@ local function push_message(keys, r, first)
   if is_elsewhere then redis.call('SELECT', own_database) end
   if not is_pushed then return '0' end
   redis.call('HSET', keys[1], 'published_at', micros(r.run) .. ' ' .. micros(now()))
-  redis.call('ZADD', r.dispatch, 'XX', micros(now() + tonumber(again_us)), name)
+  redis.call('ZADD', r.dispatch, 'XX', micros(now() + tonumber(delay_us)), name)
   return '1'
 end

@@ -10,14 +10,14 @@ local function queue_run(keys, r, due)
   end
 end
 
--- Queue a closed run again, for retry number `retries`. A watcher publishes the run with `options` in again_us, unless
+-- Queue a closed run again, for retry number `retries`. A watcher publishes the run with `options` in delay_us, unless
 -- a worker has claimed it by then.
-local function queue_retry(keys, r, options, retries, again_us)
+local function queue_retry(keys, r, options, retries, delay_us)
   if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys[1], 'options')) end
   set_options(keys[1], options)
   redis.call('HSET', keys[1], 'retry_state', micros(r.run) .. ' ' .. retries)
   redis.call('HDEL', keys[1], 'republish_count', 'prefetched', 'published_at')
   enter_queue(r)
   count_metric(r, 'retried', 'runs')
-  redis.call('ZADD', r.dispatch, micros(now() + tonumber(again_us)), run_name(r))
+  redis.call('ZADD', r.dispatch, micros(now() + tonumber(delay_us)), run_name(r))
 end

@@ -4,7 +4,7 @@
 -- returns {task id, run, canvas, …}; runs that have ended leave the list
 -- requires: full_store, keys, time
 local canvases = KEYS[1]
-local prefix, limit, again_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local prefix, limit, delay_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 allow_on_full_store(canvases)
 local due = redis.call('ZRANGEBYSCORE', canvases, '-inf', micros(now()), 'LIMIT', 0, limit)
@@ -13,7 +13,7 @@ for _, name in ipairs(due) do
   local task_id, run = string.match(name, '^(.*)%.(%d+)$')
   local r = redis.call('HMGET', prefix .. ':{' .. quoted(task_id) .. '}:task', 'run', 'phase', 'canvas')
   if r[1] == run and r[2] == 'delegated' then
-    redis.call('ZADD', canvases, micros(now() + again_us), name)
+    redis.call('ZADD', canvases, micros(now() + delay_us), name)
     for _, value in ipairs({task_id, run, r[3]}) do reply[#reply + 1] = value end
   else
     redis.call('ZREM', canvases, name)

@@ -11,7 +11,7 @@
 -- requires: full_store, incoming, metrics, notifications, replacement, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
 local run, version, failed_event, working_event, metadata = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local again_us, dead_letters, first_replacement = tonumber(ARGV[6]), ARGV[7], 8
+local delay_us, dead_letters, first_replacement = tonumber(ARGV[6]), ARGV[7], 8
 
 local r = load_record(KEYS)
 if not r or r.run ~= tonumber(run) or r.phase ~= 'running' then return {'over'} end
@@ -21,7 +21,7 @@ if r.version ~= version then return {'changed'} end
 refuse_on_full_store(record) -- the worker may be alive, but cannot renew its lease in a full store
 local reply
 if is_interrupting(r) then
-  local options = begin_turn_of_message(KEYS, r, r.state, '0', again_us)
+  local options = begin_turn_of_message(KEYS, r, r.state, '0', delay_us)
   reply = {'again', micros(r.run), options}
 elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts or '1') then
   close_run(r)
@@ -31,7 +31,7 @@ elseif r.cancel_requested ~= '1' and r.attempt < tonumber(r.max_attempts or '1')
   r.run, r.attempt, r.seq, r.phase, r.token = r.run + 1, r.attempt + 1, 0, 'queued', ''
   redis.call('HDEL', record, 'republish_count', 'lost_processes')
   enter_queue(r)
-  redis.call('ZADD', r.dispatch, micros(now() + again_us), run_name(r))
+  redis.call('ZADD', r.dispatch, micros(now() + delay_us), run_name(r))
   reply = {'again', micros(r.run), r.options or ''}
 else
   local is_canceled = r.cancel_requested == '1'

@@ -8,9 +8,9 @@ local first_run = 1
 
 for i = first_record, #KEYS do
   local argument = first_run + (i - first_record) * 3
-  local record, name, again_us, published_us = KEYS[i], ARGV[argument], tonumber(ARGV[argument + 1]), ARGV[argument + 2]
+  local record, name, delay_us, published_us = KEYS[i], ARGV[argument], tonumber(ARGV[argument + 1]), ARGV[argument + 2]
   if redis.call('ZSCORE', dispatch, name) then
-    redis.call('ZADD', dispatch, micros(now() + again_us), name)
+    redis.call('ZADD', dispatch, micros(now() + delay_us), name)
     redis.call('HINCRBY', record, 'republish_count', -1)
     if published_us == '' then
       redis.call('HDEL', record, 'published_at')

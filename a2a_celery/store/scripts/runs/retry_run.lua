@@ -7,7 +7,7 @@
 -- returns {'unchanged'}: the run does not exist, belongs to another process, or the retry was recorded
 --       | {'claimed', context, options}: nothing was written | {'released', version, state}
 -- requires: dispatch, events, incoming, notifications, runs, tasks, time
-local run, runner_prefix, retries, options, again_us, first_event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], 6
+local run, runner_prefix, retries, options, delay_us, first_event = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], 6
 
 local r = load_record(KEYS)
 if not r or r.run ~= tonumber(run) then return {'unchanged'} end
@@ -25,7 +25,7 @@ apply_events(KEYS, r, first_event)
 if not end_stopped_run(KEYS, r) then
   close_run(r)
   r.phase, r.seq = 'queued', 0
-  queue_retry(KEYS, r, options, retries, again_us)
+  queue_retry(KEYS, r, options, retries, delay_us)
 end
 save_record(KEYS, r)
 notify(KEYS, r)

@@ -5,7 +5,7 @@
 -- returns {id of the parent, id, context and scope of a child, …}; parents without such children leave the list
 -- requires: full_store, keys, states, time
 local ended_parents = KEYS[1]
-local prefix, limit, again_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local prefix, limit, delay_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 allow_on_full_store(ended_parents)
 local reply = {}
@@ -20,7 +20,7 @@ for _, tag in ipairs(redis.call('ZRANGEBYSCORE', ended_parents, '-inf', micros(n
     end
   end
   if is_live then
-    redis.call('ZADD', ended_parents, micros(now() + again_us), tag)
+    redis.call('ZADD', ended_parents, micros(now() + delay_us), tag)
   else
     redis.call('ZREM', ended_parents, tag)
   end
