@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import grpc.aio
 import pytest
-from a2a.types import GetTaskRequest, a2a_pb2_grpc
+from a2a.types import GetTaskRequest, SendMessageRequest, a2a_pb2_grpc
 
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.grpc import _address
@@ -36,6 +37,53 @@ class Known(Authenticator):
     async def identify(self, presented: PresentedCredentials) -> Identity:
         """Return the same identity for every caller."""
         return Identity("ann")
+
+
+LARGE = 4_000_000
+
+
+class CountingProxy:
+    """Forwarder of TCP connections that counts the bytes from the clients.
+
+    Attributes:
+        port: Port of the proxy on 127.0.0.1.
+        received: Number of bytes that the proxy has passed on from the clients.
+    """
+
+    port: int
+
+    def __init__(self, target: int) -> None:
+        self.received = 0
+        self._target = target
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward a connection."""
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target, limit=1)
+
+        async def forward() -> None:
+            while data := await reader.read(4096):
+                to_server.write(data)
+                await to_server.drain()
+                self.received += len(data)
+
+        async def back() -> None:
+            while data := await from_server.read(4096):
+                writer.write(data)
+                await writer.drain()
+
+        with suppress(OSError):
+            await asyncio.gather(forward(), back())
+        to_server.close()
+        writer.close()
+
+
+@asynccontextmanager
+async def counting_proxy(port: int) -> AsyncIterator[CountingProxy]:
+    """Forward the connections of a free port to `port`."""
+    proxy = CountingProxy(port)
+    async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0) as server:
+        proxy.port = server.sockets[0].getsockname()[1]
+        yield proxy
 
 
 async def refused_by(error: Exception) -> Fault:
@@ -80,6 +128,40 @@ async def test_a_caller_is_refused_before_its_request_is_read(service: str, meth
             assert await call.code() == grpc.StatusCode.UNAUTHENTICATED
     finally:
         await server.stop(0)
+
+
+class Slow(Authenticator):
+    """Authenticator that never answers the first caller and refuses all others."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.called = asyncio.Event()
+
+    async def identify(self, presented: PresentedCredentials) -> Identity | None:
+        """Wait forever, or refuse the caller."""
+        if not self.called.is_set():
+            self.called.set()
+            await asyncio.Event().wait()
+        return await super().identify(presented)
+
+
+async def test_little_of_a_request_is_received_before_its_caller_is_known() -> None:
+    authenticator, port = Slow(), free_port()
+    server = GrpcServer({}, "127.0.0.1", port, 2 * LARGE, authenticator)
+    await server.start()
+    try:
+        async with counting_proxy(port) as proxy, grpc.aio.insecure_channel(f"127.0.0.1:{proxy.port}") as channel:
+            stub = a2a_pb2_grpc.A2AServiceStub(channel)
+            large = stub.SendMessage(SendMessageRequest(tenant="x" * LARGE), timeout=LIMIT)
+            await authenticator.called.wait()
+            for _ in range(30):  # each round trip lets the client send what the window allows
+                assert await stub.GetTask(GetTaskRequest(id="some"), timeout=LIMIT).code() == (
+                    grpc.StatusCode.UNAUTHENTICATED
+                )
+            large.cancel()
+    finally:
+        await server.stop(0)
+    assert proxy.received < LARGE / 8
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from functools import cache, partial
+from time import sleep
 from typing import Any
 
 import grpc.aio
@@ -41,6 +42,11 @@ from .shared_address import choose_agent
 
 MAX_VARINT_BYTES = 10
 
+FIELDS_PER_PAUSE = 1_000
+PAUSE = 0.0001
+"""Seconds for which `count_fields` releases Python's lock after `FIELDS_PER_PAUSE` fields, so that the event loop does
+not wait for the lock."""
+
 
 def count_fields(body: bytes, message: Descriptor, limit: int) -> int:
     """Return the number of fields of `body`, a serialized `message`, including the fields of nested messages.
@@ -48,27 +54,29 @@ def count_fields(body: bytes, message: Descriptor, limit: int) -> int:
     The result is ``limit + 1`` if there are more than `limit` fields, if the body is malformed, and if it has groups,
     which A2A does not use. The parser could create many objects before it refuses such a body.
     """
-    count = 0
-    pending = [(0, len(body), message)]
+    count, pause_after = 0, FIELDS_PER_PAUSE
+    pending = [(0, len(body), _message_fields(message))]
     try:
         while pending:
-            position, end, message = pending.pop()
+            position, end, messages = pending.pop()
             while position < end:
                 count += 1
                 if count > limit:
                     return limit + 1
+                if count == pause_after:
+                    pause_after += FIELDS_PER_PAUSE
+                    sleep(PAUSE)
                 tag, position = _read_varint(body, position)
                 match tag & 7:
+                    case 2:  # a length and that many bytes
+                        size, position = _read_varint(body, position)
+                        if size and tag >> 3 in messages:
+                            pending.append((position, position + size, _message_fields(messages[tag >> 3])))
+                        position += size
                     case 0:  # a varint
                         _, position = _read_varint(body, position)
                     case 1:  # 64 bits
                         position += 8
-                    case 2:  # a length and that many bytes
-                        size, position = _read_varint(body, position)
-                        field = message.fields_by_number.get(tag >> 3)
-                        if field is not None and field.message_type is not None:
-                            pending.append((position, position + size, field.message_type))
-                        position += size
                     case 5:  # 32 bits
                         position += 4
                     case _:
@@ -80,6 +88,12 @@ def count_fields(body: bytes, message: Descriptor, limit: int) -> int:
     return count
 
 
+@cache
+def _message_fields(message: Descriptor) -> dict[int, Descriptor]:
+    """Return the types of the fields of `message` that contain messages, by field number."""
+    return {number: field.message_type for number, field in message.fields_by_number.items() if field.message_type}
+
+
 def _read_varint(body: bytes, position: int) -> tuple[int, int]:
     """Return the number at `position` and the position after it.
 
@@ -87,6 +101,9 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
         IndexError: The body ends within the number.
         ValueError: The number is longer than protobuf allows.
     """
+    byte = body[position]
+    if byte < 0x80:  # the usual case
+        return byte, position + 1
     value = 0
     for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
         byte = body[position]
@@ -112,6 +129,7 @@ POOL = descriptor_pool.Default()
 CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 1),  # several gateway processes share the port
     ("grpc.max_concurrent_streams", 1000),
+    ("grpc.http2.bdp_probe", 0),  # a stream's window grows only while the gateway reads its request
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
     ("grpc.keepalive_time_ms", 60_000),  # detect dead connections

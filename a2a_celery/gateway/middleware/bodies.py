@@ -165,7 +165,7 @@ def _parse(body: bytes) -> tuple[Any, int]:
     _require_few_values(body)
     try:
         parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
-        if b"\\ud" in body or b"\\uD" in body:
+        if b"\\" in body and (b"\\ud" in body or b"\\uD" in body):
             # half a surrogate pair could neither be stored nor returned
             json.dumps(parsed, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
