@@ -1,6 +1,6 @@
 """Measure the latency of one owner's requests with and without attacks of another owner on the gateway.
 
-    pip install -e '.[benchmarks]' && python -m benchmarks.attacks [--rounds N] [attack ...]
+    pip install -e '.[benchmarks]' && python -m benchmarks.attacks [--rounds N] [--object-store] [attack ...]
 
 Each round measures the quiet owner alone and during each attack in turn, at a fixed pace. The attacker is a separate
 process that ends after each measurement. Its priority is low, so that it takes no CPU time from the gateway. The exit
@@ -326,11 +326,13 @@ def percentile(seconds: list[float], percent: int) -> float:
     return at(sorted(seconds), percent) * 1000
 
 
-def main(rounds: int, seconds: float, names: list[str]) -> int:
+def main(rounds: int, seconds: float, names: list[str], *, with_object_store: bool) -> int:
     hashes = [hashlib.sha256(key.encode()).hexdigest() for key in (QUIET_KEY, *map(key_of, ATTACKS))]
     keys = "\n".join(f"owner-{number}:sha256:{each}" for number, each in enumerate(hashes))
     with tempfile.TemporaryDirectory() as folder:
         settings = {"A2A_AUTH_API_KEYS": keys, **LIMITS}
+        if with_object_store:
+            settings["A2A_BLOB_URL"] = f"file://{folder}/blobs"
         with running_fleet(Path(folder), app="benchmarks.peers.agents", **settings) as fleet:
             fleet.worker(concurrency=4)
             gateway = fleet.gateway(log_level="error", grpc=True)
@@ -359,6 +361,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10, help="of each measure beside an attack")
+    parser.add_argument("--object-store", action="store_true", help="store large parts in a folder instead of Redis")
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--grpc", help=argparse.SUPPRESS)
@@ -367,4 +370,4 @@ if __name__ == "__main__":
     if options.attack:
         asyncio.run(run_attack(options.attack, Target(options.url, options.grpc)))
     else:
-        sys.exit(main(options.rounds, options.seconds, options.names))
+        sys.exit(main(options.rounds, options.seconds, options.names, with_object_store=options.object_store))
