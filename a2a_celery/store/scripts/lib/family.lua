@@ -42,7 +42,7 @@ local function find_parent(keys, first, scope)
   if id == '' then return nil end
   local parent = {tag = quoted(id)}
   parent.keys = keys_of(prefix_of(keys), parent.tag)
-  local stored = redis.call('HMGET', parent.keys[1], 'scope', 'state', 'depth', 'children', 'request')
+  local stored = redis.call('HMGET', parent.keys[1], 'scope', 'state', 'depth', 'children')
   if not stored[1] or string.match(stored[1], '/.*') ~= string.match(scope, '/.*') then return nil end
   parent.state, parent.depth = tonumber(stored[2]), tonumber(stored[3] or '0') + 1
   if parent.depth > max_depth then parent.exceeded = 'depth' end
@@ -51,7 +51,8 @@ local function find_parent(keys, first, scope)
   if count >= max_children then children, count = live_children(keys, children) end
   if count >= max_children then parent.exceeded = parent.exceeded or 'children' end
   parent.children = children .. task_tag(keys) .. (cancels == '1' and '' or '!') .. ' '
-  parent.cancels_child = cancels == '1' and cancels_children(parent.state, stored[5])
+  local is_dead_letter = redis.call('HEXISTS', parent.keys[1], 'request') == 1
+  parent.cancels_child = cancels == '1' and cancels_children(parent.state, is_dead_letter)
   return parent
 end
 
