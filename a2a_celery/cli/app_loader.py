@@ -12,11 +12,13 @@ from ..errors import ConfigError
 
 
 def app_location(context: click.Context) -> str:
-    """Return the value of the command's ``-A``. Without ``-A``, return "module:attribute" of an imported module that
-    contains the app.
+    """Return the location of the command's app, for the ``-A`` option of another process.
 
-    ``-A`` takes precedence, because its module may add agents to another module's app, or configure its message
-    signing.
+    ``-A`` takes precedence, because its module may add agents to the app of another module, or configure message
+    signing for the app.
+
+    Returns:
+        The value of the command's ``-A``, or "module:attribute" of an imported module that contains the app.
 
     Raises:
         ConfigError: ``-A`` is not set, and no imported module contains the app.
@@ -36,7 +38,7 @@ def _holder(app: Celery) -> str:
 
 
 def load_a2a(context: click.Context) -> A2A:
-    """Return the A2A of the command's app, with all its agents.
+    """Return the `A2A` object of the command's app, after importing the modules with its agents.
 
     Raises:
         click.ClickException: The app has no A2A.
@@ -50,7 +52,7 @@ def load_a2a(context: click.Context) -> A2A:
 
 
 def load_configured_a2a(context: click.Context) -> A2A:
-    """Return the A2A of the command's app with valid settings.
+    """Return the `A2A` object of the command's app, with its settings loaded and validated.
 
     Raises:
         click.ClickException: The app has no A2A, or a setting is invalid.

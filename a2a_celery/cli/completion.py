@@ -1,5 +1,4 @@
-"""Shell completion of agent names and task ids. After an error, nothing is completed, because a prompt cannot show the
-error."""
+"""Shell completion of agent names and task ids. An error results in no completions, because a prompt cannot show it."""
 
 from __future__ import annotations
 
@@ -19,20 +18,20 @@ from ..store.admin.scan import listed, open_tasks
 from .output import state_name
 
 MAX_TASKS = 200
-"""Maximum number of tasks that are read."""
+"""Maximum number of tasks to read for a completion."""
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _completer(items: Callable[[A2A], Iterator[CompletionItem]]) -> Completer:
-    """Return a function that completes a parameter. `items` returns the values for the app that ``-A`` names."""
+    """Return a click callback that completes a parameter with the values that `items` yields for the app in ``-A``."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         location = context.find_root().params.get("app")
         if not isinstance(location, str):
             return []
         try:
-            # the modules of an app may print
+            # modules of an app may print text when they are imported
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 app: Any = find_app(location)
                 import_modules(app)

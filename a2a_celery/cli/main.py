@@ -16,7 +16,7 @@ from .dev.supervisor import AppLocation, DevOptions
 from .new_project.command import init
 
 SAMPLES = "a2a_celery.samples"
-"""Module of the sample agents in an installed package (see pyproject.toml). In a checkout, they are in ``workers``."""
+"""Package with the sample agents in an installation (see pyproject.toml). In a checkout, the package is ``workers``."""
 
 
 @click.group()

@@ -46,7 +46,7 @@ MIN_COLUMN = 8
 
 
 def error_line(error: A2AError) -> str:
-    """Return a protocol error on one line, with its reference. Invalid fields are added unless the text names them."""
+    """Return a protocol error and its reference on one line. Invalid fields that its text omits are appended."""
     data = error.data if isinstance(error.data, Mapping) else {}
     text = " ".join(error.message.split())
     for wrong in data.get("errors") or ():
@@ -56,7 +56,7 @@ def error_line(error: A2AError) -> str:
 
 
 def as_json(message: Proto) -> str:
-    """Return one line of ProtoJSON."""
+    """Return a message as one line of ProtoJSON."""
     return json.dumps(to_json(message), ensure_ascii=False)
 
 
@@ -139,9 +139,11 @@ def task_table(tasks: Sequence[tuple[str, Task]]) -> Iterable[str]:
 def table(heading: Sequence[str], lines: Iterable[Sequence[str]], width: int | None = None) -> Iterable[str]:
     """Yield a heading and lines in aligned columns.
 
-    The limit is `width` or, by default, the width of the terminal. If lines exceed the limit, all columns except the
-    first are narrowed, starting with the last, and lines that are still too long are truncated. Without `width` and a
-    terminal, lines are complete.
+    If lines are too long, all columns except the first are narrowed, starting with the last, and lines that are still
+    too long are truncated.
+
+    Args:
+        width: Maximum length of a line. None means the width of the terminal, or no limit without a terminal.
     """
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -172,7 +174,7 @@ def _narrow(widths: list[int], most: int) -> None:
 class Progress:
     """Progress bar of a long command on stderr. The bar is shown only if stderr is a terminal.
 
-    Lines are printed immediately. Lines for the terminal that shows the bar are printed when the bar is finished.
+    Lines are printed immediately, except that lines for the bar's terminal are printed when the bar is finished.
     """
 
     def __init__(self, label: str, length: int) -> None:

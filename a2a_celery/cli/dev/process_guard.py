@@ -2,7 +2,7 @@
 
 `ProcessGuard` is the supervisor's end of a pipe. The guardian, in a separate session, keeps a list of process groups
 and folders. When the pipe closes without "done", the guardian ends the groups and removes the folders. The guard
-works without prctl and without polling, on Linux and macOS alike. The guardian runs this file by its path, so the file
+works on Linux and macOS, without prctl and without polling. The guardian runs this file by its path, so the file
 imports only the standard library.
 """
 
@@ -52,7 +52,7 @@ class ProcessGuard:
         self._send(b"folder " + os.fsencode(folder) + b"\n")
 
     def release(self) -> None:
-        """Stop the guardian without a cleanup."""
+        """Stop the guardian process without cleaning up."""
         self._send(b"done\n")
         assert self._guardian.stdin is not None
         self._guardian.stdin.close()
@@ -78,7 +78,7 @@ def signal_group(pgid: int, number: int) -> bool:
 
 
 def run_guardian(lines: BinaryIO) -> None:
-    """Read registrations until "done". If the supervisor dies first, clean up."""
+    """Read registrations from `lines` until "done". If the supervisor dies first, clean up."""
     groups: list[int] = []
     folders: list[bytes] = []
     for line in lines:
@@ -103,7 +103,7 @@ def _end(groups: list[int]) -> None:
 
 
 def _wait(groups: Iterable[int], seconds: float) -> list[int]:
-    """Wait until the groups are empty. On a timeout, return the groups that are not empty."""
+    """Wait up to `seconds` until the process groups are empty, and return the groups that are not."""
     deadline = time.monotonic() + seconds
     left = list(groups)
     while True:

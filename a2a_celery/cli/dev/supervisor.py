@@ -44,10 +44,10 @@ SIGTERM_GRACE = 2.3
 """Seconds from SIGTERM to SIGQUIT, which makes a busy worker stop immediately."""
 
 SIGQUIT_GRACE = 0.7
-"""Seconds from SIGQUIT to SIGKILL. Including Redis' `STOP_TIMEOUT`, a stop takes at most 5 seconds."""
+"""Seconds from SIGQUIT to SIGKILL. Including the `STOP_TIMEOUT` of Redis, the fleet stops within 5 seconds."""
 
 REQUEUE_GRACE = 20.0
-"""Seconds from SIGQUIT to SIGKILL when the code has changed, in which the worker requeues its runs."""
+"""Seconds from SIGQUIT to SIGKILL after a change of the code. The worker requeues its runs in this time."""
 
 PROGRESS_INTERVAL = 15.0
 """Seconds between two messages about components that are not ready."""
@@ -60,7 +60,7 @@ PROBE = "/health/ready"
 COMPONENTS = ("worker", "watcher", "gateway")
 
 SHOWN_FILES = 3
-"""Number of changed files whose names are shown."""
+"""Maximum number of changed files that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,11 @@ class DevOptions:
 
 @dataclass(frozen=True, slots=True)
 class AppLocation:
-    """App to run, its location for ``celery -A``, and the folder to run it in.
+    """App to run.
 
-    A folder of None means the current folder.
+    Attributes:
+        location: Location of the app for ``celery -A``.
+        folder: Folder to run the processes in, or None for the current folder.
     """
 
     app: Celery
@@ -148,8 +150,13 @@ class Supervisor:
         self._events: SimpleQueue[_Ended | _Health | _Changed | signal.Signals] = SimpleQueue()
 
     def run(self, environ: Mapping[str, str], redis_url: str | None) -> int:
-        """Run until a signal arrives (exit code 0), or until the embedded Redis or a child whose end stops the fleet
-        has ended (exit code 1). Without `redis_url`, start an embedded Redis.
+        """Run the fleet until a signal arrives, or until a process ends that the fleet requires.
+
+        Args:
+            redis_url: URL of the store, or None to start an embedded Redis.
+
+        Returns:
+            The exit code: 0 after a signal, or 1 after the end of a process.
 
         Raises:
             click.ClickException: The fleet could not start. No process is left running.
@@ -177,7 +184,8 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _store(self, environ: Mapping[str, str], redis_url: str | None, guard: ProcessGuard) -> dict[str, str]:
-        """Check the settings and the store, and return the environment for the children."""
+        """Start the embedded Redis if required, check the settings and the store, and return the children's
+        environment."""
         app = self._target.app
         if redis_url is None:
             self._redis = EmbeddedRedis(self._options.data)
@@ -206,7 +214,7 @@ class Supervisor:
         match name:
             case "worker":
                 worker = ["worker", "-n", "dev@%h", "-l", "INFO", "-P", options.pool, "-c", str(options.concurrency)]
-                # Celery would log the prompt of a debugger
+                # otherwise, Celery would log the prompt of a debugger
                 return [*worker, "--", "worker.redirect_stdouts=false"] if self._has_debugger else worker
             case "watcher":
                 return ["a2a", "watcher"]
@@ -236,7 +244,7 @@ class Supervisor:
         self._children.append(child)
 
     def _until_over(self, guard: ProcessGuard) -> int:
-        """Report events until the fleet must stop. Return the exit code."""
+        """Handle events until the fleet must stop. Return the exit code."""
         next_report = PROGRESS_INTERVAL
         while True:
             match self._events.get():
@@ -244,7 +252,7 @@ class Supervisor:
                     self._reload(files, guard)
                     next_report = self._elapsed() + PROGRESS_INTERVAL
                 case _Ended(child=Child() as child) if child not in self._children:
-                    pass  # it was stopped because the code has changed
+                    pass  # the child was stopped because the code has changed
                 case _Ended(child=Child()) as end if self._options.reload:
                     self._report(end)
                     self._stop_children(SIGQUIT_GRACE)
@@ -315,7 +323,7 @@ class Supervisor:
         return next_steps(A2A.of(target.app).agents, self._url, self._grpc_port, target.location, target.folder)
 
     def _stop(self) -> None:
-        """Stop the children, and then Redis. A second signal kills all of them immediately."""
+        """Stop the children, and then Redis. A second signal kills the children immediately."""
         self._stop_children(SIGQUIT_GRACE)
         if self._redis is not None:
             self._redis.stop()
@@ -325,11 +333,14 @@ class Supervisor:
             self._say("all stopped")
 
     def _stop_children(self, quit_grace: float | None) -> bool:
-        """Stop the children, newest first: with SIGTERM, then the worker with SIGQUIT, and `quit_grace` seconds later
-        all with SIGKILL. Return False if the fleet must stop.
+        """Stop the children, newest first: all with SIGTERM, then the worker with SIGQUIT, then all with SIGKILL.
 
-        If `quit_grace` is None, wait for the end of the children after SIGTERM without a limit, because an agent may be
-        in a debugger.
+        Args:
+            quit_grace: Seconds from SIGQUIT to SIGKILL. None sends no SIGQUIT, and waits for the children without a
+                limit, because an agent may be in a debugger.
+
+        Returns:
+            False if the fleet must stop.
         """
         self._health_watch.set()
         for child in reversed(self._children):
@@ -349,8 +360,11 @@ class Supervisor:
         return not self._must_stop
 
     def _wait_for_ends(self, seconds: float | None) -> bool:
-        """Wait for the children to end. Return True on a timeout, or False if all have ended or the fleet must
-        stop."""
+        """Wait up to `seconds` for the children to end.
+
+        Returns:
+            True on a timeout, or False if all children have ended or the fleet must stop.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
         while any(child.running for child in self._children):
             try:
@@ -369,8 +383,10 @@ class Supervisor:
         Thread(target=self._watch_health, args=(delay, over), daemon=True, name="health").start()
 
     def _watch_health(self, delay: float, over: Event) -> None:
-        """After `delay` seconds, poll the gateway until it is ready or `over` is set. A thread executes this method,
-        because a response may wait for the broker."""
+        """Poll the gateway, starting after `delay` seconds, until it is ready or `over` is set.
+
+        A thread executes this method, because the gateway may wait for the broker before it responds.
+        """
         time.sleep(delay)
         with httpx.Client(trust_env=False, timeout=10) as client:
             while not over.is_set():

@@ -16,14 +16,18 @@ from ...store.admin.archiving import ArchiveState, read_archive_state
 from ...store.admin.schema import SCHEMA, Opened, open_store, require_compatible
 
 MAX_DELAY = 60.0
-"""Seconds that a task may be due for the archive before `a2a doctor` reports it."""
+"""Seconds that a task may be due for the archive before `a2a doctor` reports a delay."""
 
 Line = tuple[Literal["ok", "note", "wrong"], str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class StorageState:
-    """State of the store's schema and of archiving. `database` is the error of the archive's database, or ""."""
+    """State of the store's schema and of archiving.
+
+    Attributes:
+        database: Error of the archive's database, or "".
+    """
 
     store: Opened
     archive: ArchiveState
@@ -43,7 +47,7 @@ def read_storage_state(store: SyncStore, keys: Keys, settings: Settings) -> Stor
 def storage_lines(
     state: StorageState | None, settings: Settings, watchers: Sequence[Mapping[str, Any]]
 ) -> Iterator[Line]:
-    """Yield the findings, or none if `state` is None because the store is unavailable."""
+    """Yield findings about the schema and the archive, or no findings if `state` is None (store unavailable)."""
     if state is None:
         return
     try:

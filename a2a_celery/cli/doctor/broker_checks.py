@@ -25,7 +25,7 @@ def broker(survey: Survey) -> Iterator[Finding]:
 
 
 def timeouts(survey: Survey) -> Iterator[Finding]:
-    """Check the acknowledgement timeout against the agents' time limits."""
+    """Compare the broker's acknowledgement timeout with the agents' time limits."""
     server = survey.broker
     if isinstance(server, str) or server.ack_timeout is None:
         return

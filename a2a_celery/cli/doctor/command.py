@@ -1,7 +1,7 @@
-"""``celery -A … a2a doctor``: checks an installation and suggests what to change.
+"""``celery -A … a2a doctor``: checks an installation and suggests changes.
 
-To add a check, write a function in one of the modules ``*_checks`` and add the function to `CHECKS`. In JSON output,
-the name of a check is the name of its function.
+To add a check, write a function in one of the modules ``*_checks`` and add the function to `CHECKS`. The JSON output
+identifies a check by the name of its function.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ OWN_TO_A_PROCESS = {
 """Settings that only gateways use."""
 
 NOT_OF_WORKERS = {"allow_networks", "archive_retention", "webhook_public_keys"}
-"""Settings that gateways and watchers use."""
+"""Settings that gateways and watchers use, but workers do not."""
 
 
 def configuration(survey: Survey) -> Iterator[Finding]:
@@ -67,7 +67,7 @@ def webhooks(survey: Survey) -> Iterator[Finding]:
 
 
 def dead_letters(survey: Survey) -> Iterator[Finding]:
-    """Check for tasks that an operator may requeue."""
+    """Report failed tasks that an operator can requeue."""
     if survey.dead_letters:
         yield note(
             "dead letters",
@@ -158,7 +158,7 @@ def same_settings(survey: Survey) -> Iterator[Finding]:
 
 
 def gateway(survey: Survey) -> Iterator[Finding]:
-    """Check that the gateway reports itself ready."""
+    """Check that the gateway reports that it is ready."""
     answer = survey.gateway_health
     if isinstance(answer, str):
         level: Level = "wrong" if survey.gateway_named else "note"

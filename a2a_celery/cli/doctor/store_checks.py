@@ -11,7 +11,7 @@ OLDEST = (6, 2)
 """Oldest Redis version that supports the commands used in the scripts."""
 
 FILLING, NEARLY_FULL = 0.75, 0.9
-"""Shares of maxmemory from which the check yields a note and a problem. If `store_watermark` is set, it replaces
+"""Shares of maxmemory from which the check yields the level "note" or "wrong". The setting `store_watermark` replaces
 `NEARLY_FULL`."""
 
 MAX_SKEW = 2.0

@@ -40,14 +40,14 @@ Clients cannot read the configured value."""
 
 @dataclass(frozen=True, slots=True)
 class BrokerServer:
-    """Server of the broker. Unknown values are "" or None."""
+    """Broker's server and its configuration. Unknown values are "", 0 or None."""
 
     kind: str = ""
-    """"Redis", "RabbitMQ" …"""
+    """Product, such as "Redis" or "RabbitMQ"."""
 
     version: str = ""
     identity: str = ""
-    """Identity of the Redis process."""
+    """``run_id`` of the Redis process."""
 
     evicts: str = ""
     """``maxmemory-policy`` of the Redis server."""
@@ -64,7 +64,7 @@ class BrokerServer:
 
 
 def broker_server(app: Celery) -> BrokerServer | str:
-    """Return the broker of `app`, or an error text if it cannot be reached."""
+    """Return the broker of `app`, or an error text if the broker cannot be reached."""
     try:
         with app.connection_for_write(connect_timeout=BROKER_CONNECT_TIMEOUT) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1, timeout=BROKER_CONNECT_TIMEOUT)
@@ -111,7 +111,7 @@ GATEWAY_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
-    """Secrets and problems of the webhooks."""
+    """Secrets in use by webhooks, and the numbers of webhooks with problems."""
 
     secrets: frozenset[str] = frozenset()
     """Fingerprints of the secrets that encrypt the push configs."""
@@ -139,7 +139,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """State of an installation. If a value cannot be read, an error text replaces it."""
+    """State of an installation. An error text replaces a value that cannot be read."""
 
     settings: Settings
     store: Server | str
@@ -167,7 +167,7 @@ class Survey:
     """Version queues, and the workers that consume them."""
 
     queues: Mapping[str, str | None] = field(default_factory=dict)
-    """Queue of each agent's runs that have no `route`, or None if the agent's options name no queue."""
+    """Queue of each agent for runs without a `route`, or None if the agent's options specify no queue."""
 
     import_errors: Mapping[str, str] = field(default_factory=dict)
     """Import errors by agent."""
@@ -189,7 +189,12 @@ class Survey:
 
 
 def survey(a2a: A2A, url: str | None, timeout: float) -> Survey:
-    """Collect the state of the installation. Workers have `timeout` seconds to reply."""
+    """Collect the state of the installation.
+
+    Args:
+        url: URL of the gateway, or None for the configured URL.
+        timeout: Seconds to wait for the workers' replies.
+    """
     settings, app = a2a.settings, a2a.celery
     store = SyncStore(settings.store_url)
     server: Server | str

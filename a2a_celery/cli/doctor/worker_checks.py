@@ -87,7 +87,7 @@ def imports(survey: Survey) -> Iterator[Finding]:
 
 
 def cancelling(survey: Survey) -> Iterator[Finding]:
-    """Report how a cancel works on the pool of each worker."""
+    """Report how the pool of each worker handles a cancellation."""
     grace = f"{survey.settings.cancel_grace:g} s"
     for node, report in reporting(survey):
         if report["pool"] == "prefork":

@@ -25,7 +25,7 @@ TARGETS = {
     "gitignore.txt": ".gitignore",
     "README.md.txt": "README.md",
 }
-"""Files of the project by the name of their template. The suffix .txt keeps tools from reading templates."""
+"""Paths of the project's files, by template. The suffix .txt keeps tools from processing the templates."""
 
 
 @click.command()
@@ -64,7 +64,7 @@ def _module_name(folder: Path) -> str:
     """Return the name of the app's module.
 
     Raises:
-        click.BadParameter: A module cannot have this name, or another module has it.
+        click.BadParameter: The name is not valid for a module, or is the name of an installed module.
     """
     module = folder.resolve().name.replace("-", "_").lower()
     if not module.isidentifier() or keyword.iskeyword(module):

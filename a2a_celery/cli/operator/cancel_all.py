@@ -29,11 +29,11 @@ from .list_tasks import summary_lines, task_fields
 from .selection import Selection, operator_store, refuse_filters, refuse_gateway_options, selecting
 
 CANCEL_BATCH = 100
-"""Number of tasks after which their runs are revoked together, and number of agents that may be stopping at a time."""
+"""Number of tasks whose runs are revoked together, and maximum number of agents that stop at the same time."""
 
 BEYOND_GRACE = 5.0
-"""Seconds that the stop of an agent may take in addition to `cancel_grace`. On prefork, the agent's process has been
-killed by then."""
+"""Seconds that an agent may take to stop in addition to `cancel_grace`. On prefork, the agent's process is killed
+within this time."""
 
 STATE_POLL_INTERVAL = 0.2
 
@@ -83,7 +83,11 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Canceller:
-    """Canceller of stored tasks, with the guarantees of CancelTask. An agent may take `timeout` seconds to stop."""
+    """Canceller of stored tasks, with the guarantees of CancelTask.
+
+    Args:
+        timeout: Seconds to wait for each agent to stop.
+    """
 
     def __init__(self, store: SyncStore, keys: Keys, publisher: Publisher, timeout: float) -> None:
         self._store = store
@@ -94,14 +98,14 @@ class Canceller:
         self._revoked: list[str] = []
         self._terminated: list[str] = []
         self.not_revoked = ""
-        """Reason why runs were not revoked, or "" if they were. Workers drop runs that were not revoked when they
-        receive them."""
+        """Reason why runs were not revoked, or "". A worker that receives a run of a canceled task drops the run."""
 
     def cancel(self, tasks: Sequence[TaskSummary]) -> Iterator[tuple[TaskSummary, str]]:
-        """Cancel tasks and yield each with its outcome.
+        """Cancel `tasks`.
 
-        The outcome is "canceled", "ended" (the task ended before the cancel) or "running" (the agent did not stop in
-        time).
+        Yields:
+            Each task with its outcome: "canceled", "ended" (before the request) or "running" (the agent did not stop in
+                time).
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.

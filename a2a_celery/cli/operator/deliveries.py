@@ -1,4 +1,4 @@
-"""``celery -A … a2a deliveries``: shows pending and given-up webhook deliveries, from the store, and replays them."""
+"""``celery -A … a2a deliveries``: shows pending and given-up webhook deliveries, and replays the given-up ones."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Drained:
     state: str = "busy"
 
     def line(self) -> str:
-        """Return one readable line."""
+        """Return a readable line about the worker."""
         queues = ", ".join(self.queues) or "no queue"
         match self.state:
             case "undone":
@@ -65,7 +65,7 @@ class Drained:
         return f"{self.node}: does not consume {queues}; unfinished: {', '.join(left)}"
 
     def as_json(self) -> str:
-        """Return one line of JSON."""
+        """Return the worker as one line of JSON."""
         fields = {
             "worker": self.node,
             "state": self.state,
@@ -112,7 +112,7 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
     broker = broker_server(a2a.celery)
     if isinstance(broker, str):
         raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
-    # ask all workers if other workers matter, as matches or as further consumers of a queue
+    # query all workers if other workers may match the options, or consume the same queues
     only_these = not (which["hosts"] or which["queues"] or which["agents"]) and (undo or as_lines)
     reply = worker_reports(a2a.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
     with operator_store(context, None) as (_, store, _keys):
@@ -172,7 +172,7 @@ class Choice:
         reports no store or no key prefix is selected only by name.
 
         Raises:
-            click.ClickException: The options name a worker, queue or agent that does not exist.
+            click.ClickException: A worker in the options does not reply, or no worker matches the options.
         """
         reports_in, strangers = {}, []
         for node, report in sorted(reply.items()):
@@ -216,7 +216,7 @@ class Choice:
         return [name for name in self.reports[node]["queues"] if self.queues is None or name in self.queues]
 
     def consequences(self) -> Iterator[str]:
-        """Yield warnings about other work that waits because of the drain."""
+        """Yield warnings about other work that has to wait because of the drain."""
         left = {name for node in self.nodes for name in self.queues_to_leave(node)}
         for queue in sorted(left):
             sharing = sorted(name for name, source in self.serves.items() if source == queue and name not in self.named)
@@ -245,14 +245,14 @@ class Drainer:
             worker.queues, worker.returned, worker.state = reply["queues"], reply["returned"], "busy"
 
     def undo(self) -> None:
-        """Let the workers consume again."""
+        """Make the workers consume again."""
         for node, reply in self._ask("a2a_undrain", tuple(self.workers), self._arguments):
             worker = self.workers[node]
             # the list is empty if the worker was restarted
             worker.queues, worker.state = reply["queues"] or worker.queues, "undone"
 
     def wait(self, timeout: float) -> None:
-        """Return when no worker has work left, or after `timeout` seconds."""
+        """Wait up to `timeout` seconds until no worker has work left."""
         until = monotonic() + timeout
         idle: set[str] = set()
         while True:
@@ -267,7 +267,7 @@ class Drainer:
                     idle.discard(node)
                 elif node in idle:
                     worker.state = "drained"
-                else:  # a run that begins now appears in a later report
+                else:  # a run that is about to begin appears only in the next reply
                     idle.add(node)
             for node in silent:
                 self.workers[node].state = "busy" if self.workers[node].runs else "silent"
@@ -276,8 +276,8 @@ class Drainer:
             Event().wait(WORKER_POLL_INTERVAL)
 
     def shut_down(self) -> None:
-        """Shut down the drained workers. Return when they have ended or a process manager has restarted them, or after
-        `SHUTDOWN_TIMEOUT` seconds."""
+        """Shut down the drained workers. Wait up to `SHUTDOWN_TIMEOUT` seconds until each worker has ended, or has been
+        restarted by a process manager."""
         stopping = self._in("drained")
         if not stopping:
             return
@@ -299,7 +299,7 @@ class Drainer:
     def _ask(
         self, command: str, nodes: Sequence[str], arguments: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """Yield each reply that arrives before the timeout."""
+        """Send a remote control command to `nodes`, and yield each reply that arrives before the timeout."""
         answers = self._app.control.broadcast(
             command, arguments=arguments, destination=list(nodes), reply=True, timeout=REPLY_TIMEOUT, limit=len(nodes)
         )
@@ -310,5 +310,5 @@ class Drainer:
 
 
 def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:
-    """Return True if, according to its reply to ``a2a_busy``, a worker does not consume its drained queues."""
+    """Return True if a worker's reply to ``a2a_busy`` shows that the worker does not consume its drained queues."""
     return {*worker.queues} <= {*reply["drained"], *reply["stopping"]}

@@ -30,7 +30,6 @@ def _cells(duration_of: StepDuration) -> tuple[str, ...]:
 
 
 def _json_line(duration_of: StepDuration, task_id: str, agent: str) -> str:
-    """Return one line of JSON."""
     step, transition, seconds = duration_of.step, duration_of.step.transition, duration_of.seconds
     fields: dict[str, Any] = {
         "task": task_id,

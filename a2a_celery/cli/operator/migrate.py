@@ -70,7 +70,7 @@ def _to_this_release(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool, time
 
 
 def _older(a2a: A2A, store: SyncStore, keys: Keys, timeout: float) -> Iterator[str]:
-    """Yield the running processes that report a different schema or none, and therefore belong to other releases."""
+    """Yield the running processes of other releases, which report a different schema or no schema."""
     for watcher in (json.loads(stored) for stored in store.run(watchers(keys))):
         if watcher.get("schema") != SCHEMA:
             yield f"watcher {watcher['watcher']}"

@@ -42,7 +42,7 @@ class RequeueResult:
     blocked: bool = False
 
     def line(self) -> str:
-        """Return one readable line."""
+        """Return a readable line about the result."""
         match self.published:
             case None:
                 return f"{self.dead} was requeued before, as task {self.new}"
@@ -56,7 +56,7 @@ class RequeueResult:
                 )
 
     def as_json(self) -> str:
-        """Return one line of JSON."""
+        """Return the result as one line of JSON."""
         fields = {"task": self.new, "requeuedFrom": self.dead, "before": self.published is None}
         return json.dumps(fields | ({"published": self.published} if self.published is not None else {}))
 

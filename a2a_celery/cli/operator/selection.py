@@ -39,7 +39,7 @@ class When(click.ParamType[datetime]):
     name = "when"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the time with its time zone."""
+        """Return `value` as a time with a time zone."""
         if isinstance(value, datetime):
             return value
         number, unit = value[:-1], value[-1:]
@@ -67,7 +67,7 @@ class Selection:
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Selection:
-        """Remove the filters from the options of a command, and return the selection."""
+        """Remove the filters from the options of a command, and return them as a selection."""
         return cls(**{f.name: options.pop(f.name, None) for f in fields(cls)})
 
     @property
@@ -94,7 +94,7 @@ class Selection:
         return begun_us is None or 0 < task.claimed_us <= begun_us
 
     def has_tick(self, at: datetime) -> bool:
-        """Return True if `since` and `until` include a skipped tick of a schedule, and no other filter is set."""
+        """Return True if a skipped tick of a schedule is between `since` and `until`, and no other filter is set."""
         of_tasks = (*self.scope, self.context_id, self.state, self.begun)
         return (
             all(value is None for value in of_tasks)
@@ -135,7 +135,7 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 def selecting(*names: str) -> Callable[[F], F]:
-    """Return a decorator that adds the filters for these fields of `Selection` to a command."""
+    """Return a decorator that adds the options for the fields `names` of `Selection` to a command."""
 
     def decorate(command: F) -> F:
         for name in reversed(names):

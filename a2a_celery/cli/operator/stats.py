@@ -60,7 +60,7 @@ class Stats:
         return cls(counted, posts, usage(store, keys), standing, shown)
 
     def as_json(self) -> str:
-        """Return one line of JSON."""
+        """Return the metrics as one line of JSON."""
         counted, used = self.counted, self.usage
         return json.dumps(
             {
@@ -88,7 +88,7 @@ class Stats:
         )
 
     def lines(self) -> Iterator[str]:
-        """Yield readable lines."""
+        """Yield the metrics as readable lines."""
         yield from table(HEADING, [self._cells(name) for name in self.agents])
         runs, posts, used = self.counted.runs, self.posts, self.usage
         yield ""
@@ -165,7 +165,7 @@ def stats(context: click.Context, agent: str | None, watch: float | None, as_lin
 
 
 def shown_size(count: float | None) -> str:
-    """Return a number of bytes in its largest unit, such as "1.5 KiB"."""
+    """Return a number of bytes in the largest unit that fits, such as "1.5 KiB"."""
     size = float(count or 0)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":

@@ -54,7 +54,7 @@ def with_store_option(through_store: StoredTaskCommand) -> Callable[[Callable[..
 
 
 def show_task(context: click.Context, task_id: str, agent: str | None, as_lines: bool) -> None:
-    """Show a stored task."""
+    """Print a task from the store."""
     with operator_store(context, agent) as (_, store, keys):
         _show(_read(store, keys, task_id, agent)[0], as_lines)
 
@@ -106,7 +106,7 @@ def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tupl
     """Return a task and the id of its newest event.
 
     Raises:
-        click.ClickException: There is no such task, or it does not belong to `agent`.
+        click.ClickException: The task does not exist, or belongs to another agent than `agent`.
     """
     stored, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
     if stored is None or steps is None or agent not in (None, steps.agent):

@@ -65,7 +65,7 @@ class Stuck:
         return (self.task.ref.task_id, self.task.agent, run, duration(self.seconds), self.task.runner or "-", text)
 
     def as_json(self) -> str:
-        """Return one line of JSON."""
+        """Return the task as one line of JSON."""
         fields: dict[str, Any] = {
             "task": self.task.ref.task_id,
             "agent": self.task.agent,
@@ -122,7 +122,7 @@ def with_stuck_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def stuck_tasks(store: SyncStore, keys: Keys, older_than: float) -> Iterator[Stuck]:
     """Yield the tasks that have waited for longer than `older_than` seconds, in no particular order.
 
-    Expired leases and overdue tasks are yielded after `LAPSED_AFTER` seconds if `older_than` is longer.
+    Overdue tasks and tasks with an expired lease are yielded after `LAPSED_AFTER` seconds at the latest.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.

@@ -15,7 +15,7 @@ from ..output import state_name
 from .selection import operator_store, refuse_gateway_options
 
 MAX_TASKS = 1000
-"""Maximum number of tasks that are shown."""
+"""Maximum number of tasks to show."""
 
 NOT_STORED = "not in the store"
 

@@ -48,7 +48,7 @@ SILENT_FOR = 30.0
 """Seconds for which a worker that no longer replies is shown."""
 
 QUIT = ("q", "Q", "")
-"""Keys that end the view. An empty text is the end of the input."""
+"""Keys that end the view. The empty string stands for the end of the input."""
 
 SCREEN, RESTORE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """Escape sequences that switch to the alternate screen without a cursor, and back."""
@@ -79,9 +79,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """Work of a worker. `seen` is the monotonic time of its latest reply.
+    """Work of a worker.
 
-    `state` is "ready", "drained" (some or all of its queues) or "silent".
+    Attributes:
+        state: "ready", "drained" (some or all of the worker's queues) or "silent".
+        seen: Monotonic time of the worker's latest reply.
     """
 
     name: str
@@ -95,7 +97,7 @@ class WorkerLoad:
 
     @classmethod
     def of(cls, name: str, reply: Mapping[str, Any], seen: float) -> WorkerLoad:
-        """Return the load in a reply to ``a2a_load``."""
+        """Return the load that a worker reports in its reply to ``a2a_load``."""
         state = "drained" if reply["drained"] else "ready"
         numbers = (reply["slots"], reply["active"], reply["prefetched"], reply["others"])
         return cls(name, state, *numbers, tuple(reply["queues"]), seen)
@@ -121,7 +123,7 @@ class WorkerLoads:
     """Loads of this deployment's workers. A thread updates the loads, because workers may take a second to reply.
 
     Attributes:
-        latest: Loads by name of the worker.
+        latest: Loads by worker name.
         error: Reason why the workers could not be queried, or "".
     """
 
@@ -158,8 +160,8 @@ class WorkerLoads:
         self.latest = dict(sorted((silent | loads).items()))
 
     def _recognize(self, nodes: Sequence[str]) -> None:
-        """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix counts as
-        one of them."""
+        """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix is assumed
+        to belong to it."""
         if nodes:
             for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
                 theirs = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
@@ -199,7 +201,7 @@ class View:
         return [truncated(line, width) for line in [*lines, "", *_cut(of_workers, most_workers, "workers")]]
 
     def as_json(self) -> str:
-        """Return one line of JSON."""
+        """Return the view as one line of JSON."""
         counted, posts, memory = self.now.counted, self.now.posts, self.now.memory
         fields = {
             "at": self._time().isoformat(),
@@ -297,7 +299,7 @@ class Views:
         self._readings: deque[Reading] = deque(maxlen=WINDOW + 1)
 
     def next(self) -> View:
-        """Read the store, and return the view.
+        """Read the store, and return the current view.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -353,8 +355,10 @@ def print_views(views: Views) -> None:
 def show_views(views: Views, wait: Callable[[float], str | None]) -> None:
     """Show views on the terminal until a key of `QUIT` is pressed.
 
-    `wait` returns the key that is pressed within a number of seconds, or None. While the store is unavailable, the last
-    view stays, with the reason.
+    While the store is unavailable, the last view stays, with the reason in its first line.
+
+    Args:
+        wait: Function that returns the key that is pressed within a number of seconds, or None.
     """
     lines: list[str] = []
     sys.stdout.write(SCREEN)
@@ -377,8 +381,8 @@ def show_views(views: Views, wait: Callable[[float], str | None]) -> None:
 
 @contextmanager
 def keyboard() -> Iterator[Callable[[float], str | None]]:
-    """Read single keys from the terminal. Yield a function that waits for a key; see `show_views`. Ctrl-C still
-    interrupts."""
+    """Make the terminal deliver single keys, and yield a function that waits for a key; see `show_views`. Ctrl-C still
+    raises KeyboardInterrupt."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 

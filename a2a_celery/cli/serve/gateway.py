@@ -47,7 +47,7 @@ one interval. Python's default is 0.005."""
 
 
 def asgi() -> Starlette:
-    """Return the application of one of several gateway processes. Each process imports the Celery app by its name."""
+    """Return the ASGI application of a process of ``gateway --workers N``. Each process imports the Celery app."""
     app = find_app(os.environ[APP_VARIABLE])
     import_modules(app)
     a2a = A2A.of(app)
@@ -56,7 +56,7 @@ def asgi() -> Starlette:
 
 
 def gateway_app(a2a: A2A) -> Starlette:
-    """Return the application that uvicorn serves.
+    """Return the ASGI application that uvicorn serves.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -66,12 +66,12 @@ def gateway_app(a2a: A2A) -> Starlette:
 
 
 def _trust_proxies(asgi: Starlette) -> Starlette:
-    """Return `asgi` with a middleware that reads the scheme and client address of a request from the X-Forwarded
-    headers of the proxies in ``FORWARDED_ALLOW_IPS``.
+    """Add middleware that reads the scheme and client address of a request from the X-Forwarded headers of the proxies
+    in ``FORWARDED_ALLOW_IPS``.
 
-    uvicorn's own ``proxy_headers`` are disabled, because they replace the address of the connection before the
-    application sees it. The setting `auth_proxy_networks` needs that address, because only the connected peer may vouch
-    for a client certificate.
+    uvicorn's own ``proxy_headers`` option is disabled, because it replaces the address of the connection before the
+    application sees it. The setting `auth_proxy_networks` needs the address of the connection, because only the
+    connected peer may vouch for a client certificate.
     """
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
     asgi.add_middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)
@@ -80,7 +80,7 @@ def _trust_proxies(asgi: Starlette) -> Starlette:
 
 
 def _begin_shutdown_on_signals(asgi: Starlette) -> Starlette:
-    """Return `asgi` with a lifespan that begins the graceful shutdown on SIGTERM and SIGINT.
+    """Extend the lifespan of `asgi` so that SIGTERM and SIGINT begin the graceful shutdown.
 
     uvicorn itself notifies the application only after all requests have ended.
     """
@@ -210,9 +210,8 @@ def _check_store(settings: Settings) -> None:
 
 @contextmanager
 def shared_metrics_folder() -> Iterator[None]:
-    """Share a metrics folder with child processes. All processes listen on one port, so a scrape may reach any of
-    them."""
-    if FOLDER in os.environ:  # set by the environment, and therefore not removed here
+    """Share a metrics folder with child processes. All processes share one port, so a scrape may reach any process."""
+    if FOLDER in os.environ:  # a folder from the environment is not removed here
         yield
         return
     with TemporaryDirectory(prefix="a2a-metrics-") as folder:

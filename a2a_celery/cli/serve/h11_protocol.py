@@ -12,7 +12,7 @@ HEAD_TIMEOUT = 30.0
 
 
 class HeadTimeout:
-    """Mixin for a uvicorn protocol class that closes a connection if the next headers do not end within `HEAD_TIMEOUT`.
+    """Mixin for a uvicorn protocol class that closes a connection if headers are not complete within `HEAD_TIMEOUT`.
 
     Between two requests, uvicorn's own ``timeout_keep_alive`` applies.
     """
@@ -23,7 +23,7 @@ class HeadTimeout:
     _last_cycle: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Start waiting for the first headers."""
+        """Start the timer for the first headers of the connection."""
         super().connection_made(transport)  # type: ignore[misc]
         self._start_timer()
 
@@ -52,4 +52,4 @@ class HeadTimeout:
 
 
 class BoundedH11Protocol(HeadTimeout, H11Protocol):
-    """uvicorn's h11 protocol with the time limit. h11 itself limits the size of headers and trailers."""
+    """uvicorn's h11 protocol with a time limit for headers. h11 itself limits the size of headers and trailers."""

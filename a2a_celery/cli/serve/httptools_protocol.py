@@ -15,14 +15,13 @@ from ...gateway.protocol_errors import REFUSAL_DELAY
 from .h11_protocol import HeadTimeout
 
 MAX_FRAMING = 1 << 16
-"""Maximum bytes of a message before its body, between two pieces of the body, or after it, not counting the read in
-which they begin.
+"""Maximum number of bytes of a request before its body, between two pieces of the body, or after the body.
 
-One read is at most 256 KiB.
+A read in which the request or a piece of the body begins is not counted. One read is at most 256 KiB.
 """
 
 MAX_TRAILERS = 100
-"""Maximum trailers of a request."""
+"""Maximum number of trailers of a request."""
 
 
 class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
@@ -47,8 +46,11 @@ class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
             self.send_400_response("The request's headers are too large.")
 
     def send_400_response(self, msg: str) -> None:
-        """Send a 400 response and close the connection. After the headers, the response of the application may have
-        begun: then read no more, and close the connection as late as a refusal is sent, see `REFUSAL_DELAY`."""
+        """Send a 400 response and close the connection.
+
+        After the headers, the application may have begun its response. The connection is then closed without a 400
+        response, after the delay of a refusal (see `REFUSAL_DELAY`).
+        """
         if self._in_head or not self._in_message:
             super().send_400_response(msg)
         else:
@@ -63,8 +65,7 @@ class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header. Trailers are dropped, because uvicorn would add them to the headers that the application
-        reads.
+        """Store a header. Trailers are dropped, because uvicorn would add trailers to the headers of the request.
 
         Raises:
             ValueError: The request has too many trailers. httptools then stops parsing.
@@ -82,7 +83,7 @@ class BoundedProtocol(HeadTimeout, HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a piece of the body."""
+        """Forward a piece of the body to the application."""
         self._progress()
         super().on_body(body)
 
