@@ -2,8 +2,8 @@
 
 A subscription is one webhook of one task. Its sender posts the events in order, each after the previous event was
 acknowledged with 2xx. An event whose version is not higher than the last handled version is therefore a duplicate. The
-exception is an event with a later time, because the sender's store has lost events and assigned their versions again.
-Only the id of the last handled event is stored for each subscription.
+exception is an event with a later time, because the sender's store has lost events and reused their versions. Only the
+id of the last handled event is stored for each subscription.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ..lifecycle import EventId
 
 MAX_SUBSCRIPTIONS = 100_000
-"""Maximum number of subscriptions that `MemoryDeduplicator` remembers. They take about 25 MB."""
+"""Default for the maximum number of subscriptions that `MemoryDeduplicator` remembers, in about 25 MB of memory."""
 
 REMEMBER_SECONDS = 14 * 24 * 3600.0
 """Seconds for which `RedisDeduplicator` remembers a subscription by default, twice the default `retention` of the
@@ -54,14 +54,18 @@ class Deduplicator(Protocol):
         ...
 
     async def settle(self, subscription_id: str, event_id: EventId, holder: str, *, handled: bool) -> None:
-        """Release the claim. With `handled`, record that all events up to `event_id` have been handled."""
+        """Release the claim. If `handled` is True, record that all events up to `event_id` have been handled."""
         ...
 
 
 def is_duplicate(event_id: EventId, handled: EventId) -> bool:
-    """Return True if the event, or a later event of its subscription, was handled. `handled` is the last handled event.
+    """Return True if the event, or a later event of its subscription, was handled.
 
-    If the time of the event is unknown, only the versions are compared.
+    If the time of one of the events is unknown, only the versions are compared.
+
+    Args:
+        event_id: Id of the event.
+        handled: Id of the last handled event.
     """
     is_later = event_id.recorded_us > handled.recorded_us > 0
     return event_id.version <= handled.version and not is_later
@@ -72,7 +76,7 @@ class MemoryDeduplicator:
 
     Args:
         max_subscriptions: Maximum number of subscriptions to remember. The least recently used subscription is evicted.
-            An event of an evicted subscription, or from before a restart, is handled again if it is delivered again.
+            After an eviction or a restart, an event that was already handled is handled again if it is redelivered.
     """
 
     def __init__(self, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> None:
@@ -152,12 +156,20 @@ class RedisDeduplicator:
         self._keep = keep
 
     async def claim(self, subscription_id: str, event_id: EventId, holder: str, hold: float) -> ClaimStatus:
-        """Claim an event; see `Deduplicator.claim`. Raises the errors of the client."""
+        """Claim an event; see `Deduplicator.claim`.
+
+        Raises:
+            redis.RedisError: The server is unavailable, or refuses the script.
+        """
         arguments = (*event_id, holder, int(hold * 1000))
         return ClaimStatus(await self._client.eval(CLAIM, 2, *self._keys(subscription_id), *arguments))
 
     async def settle(self, subscription_id: str, event_id: EventId, holder: str, *, handled: bool) -> None:
-        """Settle a claim; see `Deduplicator.settle`. Raises the errors of the client."""
+        """Settle a claim; see `Deduplicator.settle`.
+
+        Raises:
+            redis.RedisError: The server is unavailable, or refuses the script.
+        """
         arguments = (*event_id, holder, int(handled), str(event_id), int(self._keep * 1000))
         await self._client.eval(SETTLE, 2, *self._keys(subscription_id), *arguments)
 

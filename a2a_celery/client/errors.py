@@ -103,7 +103,7 @@ class DeadlineExceeded(RemoteError, TimeoutError):
     """The turn took longer than its deadline. The task continues unless `cancel_on_exit` was set.
 
     Attributes:
-        result: Result of the turn at the deadline. It is empty if the agent had not responded.
+        result: Result of the turn at the deadline, empty if the agent had not responded.
     """
 
     def __init__(self, text: str, result: Result) -> None:
@@ -115,8 +115,8 @@ class DeadlineExceeded(RemoteError, TimeoutError):
 def translate_errors(url: str) -> Iterator[None]:
     """Convert the errors that the SDK's client, httpx and the parsers raise in the block.
 
-    Errors that the protocol defines are raised as the SDK's own classes, and others as errors of this module that name
-    `url`.
+    Errors that the protocol defines are raised as the SDK's own classes, and others as errors of this module with `url`
+    in their text.
     """
     try:
         yield

@@ -87,7 +87,7 @@ _NAIVE_TIMESTAMP = re.compile(rf'"timestamp"\s*:\s*"{NAIVE_TIME.pattern}"')
 
 
 def with_zones(value: Any) -> Any:
-    """Return the JSON `value` with UTC as the zone of each status timestamp without a zone.
+    """Set the zone of status timestamps without a zone in the JSON `value` to UTC, and return the result.
 
     Data and metadata are returned unchanged. fasta2a servers send such timestamps, which ProtoJSON rejects.
     """
@@ -102,7 +102,7 @@ def with_zones(value: Any) -> Any:
 
 
 def text_with_zones(text: str) -> str:
-    """Return the JSON `text` with UTC as the zone of each status timestamp without a zone."""
+    """Set the zone of status timestamps without a zone in the JSON `text` to UTC, and return the result."""
     if _NAIVE_TIMESTAMP.search(text) is None:
         return text
     try:
@@ -176,7 +176,7 @@ def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
 
 
 def _with_legacy_defaults(value: Any, name: str = "") -> Any:
-    """Return `value` of the field `name` with defaults for the fields that protocol 0.3 requires."""
+    """Add defaults for missing fields that protocol 0.3 requires to `value`, the value of the field `name`."""
     if isinstance(value, list):
         return [_with_legacy_defaults(item, name) for item in value]
     if not isinstance(value, dict):

@@ -46,8 +46,8 @@ class AnswerField:
         kind: Kind of input. "json" stands for any other value, entered as JSON.
         label: Name for the user.
         description: Explanation for the user, or "".
-        required: True if the answer must have the value.
-        default: Value that the agent assumes if the answer has none, or None.
+        required: True if the answer must contain the value.
+        default: Value that the agent assumes if the answer does not contain one, or None.
         choices: Permitted values if `kind` is "choice", otherwise empty.
     """
 
@@ -149,7 +149,7 @@ class InputRequest:
             data: JSON data, a Pydantic model, a dataclass, or text. Text is sent as text if the question has no schema.
 
         Raises:
-            AnswerRefused: The answer does not fit the schema. The text of the error, a ValueError, is the reason.
+            AnswerRefused: The answer does not fit the schema. The error is a ValueError whose text is the reason.
             TypeError: JSON cannot represent `data`.
         """
         try:
@@ -233,8 +233,8 @@ def _field(name: str, declared: Any, inner: Mapping[str, Any], *, required: bool
 
 
 def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Resolve the reference in `schema` and remove the alternative null. If several types remain, the returned schema
-    has no type."""
+    """Resolve the references of `schema`, and remove null from its alternatives. If several types remain, the returned
+    schema has no type."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping):
             break
@@ -254,7 +254,7 @@ def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the schema that a reference such as ``#/$defs/Colour`` names, or None."""
+    """Return the schema to which a reference such as ``#/$defs/Colour`` points, or None."""
     schema: Any = root
     for step in reference.removeprefix("#").split("/")[1:]:
         key = unquote(step).replace("~1", "/").replace("~0", "~")

@@ -1,7 +1,7 @@
 """Verification and parsing of push notifications.
 
-The tests sign notifications with the ``standardwebhooks`` library. Verification does not use the library, which
-supports only a single secret and a fixed tolerance.
+Verification does not use the ``standardwebhooks`` library, which supports only a single secret and a fixed tolerance.
+The tests sign notifications with the library.
 
 Source: A2A specification 4.3.3 and 13.2; Standard Webhooks, "Verifying webhook authenticity".
 """
@@ -40,7 +40,7 @@ TOLERANCE = 300.0
 """Maximum difference between a signature's time and the local clock, in seconds. Each attempt is signed anew."""
 
 MAX_BYTES = 10 * 1024 * 1024
-"""Maximum size of a notification's body in bytes, the same as the default limit of a gateway for requests."""
+"""Maximum size of a notification's body in bytes, equal to a gateway's default limit for requests."""
 
 _ID_FORM = re.compile(r"(?P<subscription>[A-Za-z0-9_-]{1,200})_(?P<event>[1-9][0-9]{0,14}(-[0-9]{1,16})?)")
 _PING_FORM = re.compile(r"[A-Za-z0-9_-]{1,200}_ping-[A-Za-z0-9]{1,64}")
@@ -71,7 +71,7 @@ class NotAuthentic(NotificationRefused):
 
 
 class TimestampOutOfRange(NotAuthentic):
-    """The notification was signed too long ago or in the future. It may be replayed, or a clock may be wrong."""
+    """The notification was signed too long ago or in the future, because it was replayed or a clock is wrong."""
 
 
 class PublicKeysUnavailable(NotificationRefused):
@@ -84,7 +84,7 @@ class PublicKeysUnavailable(NotificationRefused):
 
 
 class Ping(NotificationRefused):
-    """An authentic test ping. It carries no event and is answered with 204."""
+    """The request is an authentic test ping, which contains no event. The response has the status 204."""
 
     status = 204
 
@@ -183,8 +183,8 @@ class Verifier:
     both.
 
     Args:
-        secrets: Shared secrets. A signature by any of them is accepted, so that secrets can be rotated. A secret is a
-            string of ``whsec_`` and base64, or the key as bytes.
+        secrets: Shared secrets. A signature made with any secret is accepted, so that secrets can be rotated. A secret
+            is a string of ``whsec_`` and base64, or the key as bytes.
         tolerance: Maximum difference in seconds between a signature's time, past or future, and the local clock.
         token: Required A2A token (X-A2A-Notification-Token), or None if the token is not checked.
         authorization: Required Authorization header, for example "Bearer …", or None if the header is not checked.

@@ -27,8 +27,8 @@ REFRESH_EVERY = 300.0
 """Seconds after which the keys are fetched again. A withdrawn key is accepted until that fetch succeeds."""
 
 UNKNOWN_KEY_REFRESH_EVERY = 30.0
-"""Minimum seconds between two fetches for signatures by unknown keys, because anyone can post such signatures. If a
-refresh fails, it is retried after the same time."""
+"""Minimum seconds between two fetches for signatures by unknown keys, because anyone can post such signatures. A failed
+refresh is retried after the same time."""
 
 RETRY_AFTER = 5.0
 """Seconds between two fetches until the first fetch succeeds."""

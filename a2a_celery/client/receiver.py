@@ -98,7 +98,7 @@ async def receive(request: Request, verifier: Verifier) -> Notification:
 
 
 def consent(request: Request, origins: Sequence[str] = ("*",)) -> Response:
-    """Return the response to an OPTIONS request with which a sender asks for permission to post to this receiver.
+    """Return the response to a sender's OPTIONS request for permission to post to this receiver.
 
     Args:
         request: The request.
@@ -224,7 +224,11 @@ def receiver_app(
 
 
 async def _handle_new(handler: Handler, notification: Notification, store: Deduplicator, time_limit: float) -> None:
-    """Call `handler` unless the notification is a duplicate. Raise HTTPException if it was not handled."""
+    """Call `handler` unless the notification is a duplicate.
+
+    Raises:
+        HTTPException: The notification was not handled.
+    """
     try:
         async with handle_once(notification, store, time_limit=time_limit) as new:
             if new:
@@ -318,7 +322,7 @@ def _not_handled(notification: Notification, reason: str, cause: BaseException |
 
 
 async def as_json(request: Request, error: Exception) -> Response:
-    """Return an HTTPException as ``{"detail": "…"}``, or without a body if its status allows none."""
+    """Convert an HTTPException to a response with the body ``{"detail": "…"}``, or without a body for status 204."""
     assert isinstance(error, HTTPException)
     if error.status_code == 204:
         return Response(status_code=204, headers=error.headers)

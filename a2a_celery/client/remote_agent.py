@@ -59,8 +59,8 @@ CANCEL_TIMEOUT = 10.0
 """Timeout in seconds of a cancel request that the client sends for `cancel_on_exit` or for a child task."""
 
 RESPONSE_TIMEOUT = 3.0
-"""Seconds for which a cancelled run waits for the first response to a message. The response names the task to
-cancel."""
+"""Seconds for which a cancelled run waits for the first response to a message. The response contains the id of the task
+to cancel."""
 
 
 class RemoteAgent:
@@ -69,9 +69,9 @@ class RemoteAgent:
     The agent's card is fetched on first use and cached; see `CardCache`. Use the agent as an async context manager, or
     call `close`. An instance belongs to one event loop.
 
-    A task that an A2A Celery agent starts through this class is a child of that agent's task. The metadata of the
-    message names the parent, and the request has the ``traceparent`` of the run. The child is cancelled when its parent
-    is cancelled, fails, is rejected or is retried, unless `cancel_with_parent` is False.
+    A task that an A2A Celery agent starts through this class is a child of that agent's task. The message's metadata
+    identifies the parent, and the request has the ``traceparent`` of the run. The child is cancelled when its parent is
+    cancelled, fails, is rejected or is retried, unless `cancel_with_parent` is False.
 
     Args:
         url: Base address of the agent, ``http://`` or ``https://``. For ``https://``, interfaces of the card at
@@ -79,8 +79,8 @@ class RemoteAgent:
         headers: Headers of every request. Either a mapping, or a function or coroutine function that returns the
             headers of the next request.
         bearer: Bearer token of every request, or None.
-        api_key: API key of every request, or None. The key is sent in the header that the card names, or in
-            ``X-API-Key`` if the card names none.
+        api_key: API key of every request, or None. The key is sent in the header that the card specifies, or in
+            ``X-API-Key`` if the card specifies none.
         interceptors: Interceptors of the SDK's client.
         transports: Bindings in order of preference: "JSONRPC", "HTTP+JSON", "GRPC". If empty, the order of the card
             applies.
@@ -94,7 +94,7 @@ class RemoteAgent:
         reconnect_timeout: Seconds for which requests to an unreachable agent are retried.
         max_response_bytes: Maximum size of a response, or of one event of a stream, in bytes after decompression.
         clock: Source of time, for tests.
-        cancel_with_parent: False if the tasks that an agent starts must survive the agent's own task.
+        cancel_with_parent: False if tasks that an agent starts must not be cancelled with the agent's own task.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -153,7 +153,7 @@ class RemoteAgent:
         await self.close()
 
     async def close(self) -> None:
-        """Close the gRPC channels, and also the HTTP client if this object created it."""
+        """Close the gRPC channels, and the HTTP client if this object created the client."""
         await self._transports.close()
         if self._own_http:
             await self._http.aclose()
@@ -233,7 +233,7 @@ class RemoteAgent:
         Args:
             message: The message; see `Session.message`.
             deadline: Seconds from the start of the iteration until DeadlineExceeded is raised, or None for no limit.
-            cancel_on_exit: Whether to cancel the task if the generator ends before the turn: at the deadline, when the
+            cancel_on_exit: True to cancel the task if the generator ends before the turn: at the deadline, when the
                 generator is closed, or when its caller is cancelled.
 
         Raises:
@@ -250,10 +250,17 @@ class RemoteAgent:
     def follow(
         self, task_id: str, *, deadline: float | None = None, cancel_on_exit: bool = False
     ) -> AsyncGenerator[StreamResponse, None]:
-        """Yield a task, then its events until it is terminal or interrupted.
+        """Yield a task, then its events until the task is terminal or interrupted.
 
-        Takes the arguments and raises the errors of `stream`. If the agent does not know `task_id`, TaskNotFoundError
-        is raised.
+        Args:
+            task_id: Id of the task.
+            deadline: See `stream`.
+            cancel_on_exit: See `stream`.
+
+        Raises:
+            DeadlineExceeded: See `stream`.
+            RemoteError: See `stream`.
+            A2AError: The agent refuses the call, for example with TaskNotFoundError.
         """
         turn = self._turn_stream()
         return self._bounded(turn, turn.follow(task_id), deadline, cancel_on_exit)
@@ -275,8 +282,8 @@ class RemoteAgent:
         """Cancel a task.
 
         Returns:
-            The task after the request. Its `stop_reason` is None while the agent is still stopping. If the task had
-            already ended, it is returned unchanged.
+            The task after the request. Its `stop_reason` is None while the agent is still stopping. A task that had
+            already ended is returned unchanged.
 
         Raises:
             RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.
@@ -295,7 +302,7 @@ class RemoteAgent:
         return result
 
     def _name_parent(self, request: SendMessageRequest) -> None:
-        """Name the task of the current agent run, if there is one, as the parent of the request's task."""
+        """Declare the task of the current agent run, if there is one, as the parent of the request's task."""
         children = CURRENT_CHILDREN.get()
         if children is not None:
             name_parent(request.message, children.parent_id, cancel=self._cancel_with_parent)
@@ -322,7 +329,7 @@ class RemoteAgent:
             children.remove(f"task {task_id} of {self.url}")
 
     async def _finish(self, first_response: asyncio.Future[Any]) -> None:
-        """Wait up to `RESPONSE_TIMEOUT` seconds for a response that names a new child task.
+        """Wait up to `RESPONSE_TIMEOUT` seconds for the response with the id of a new child task.
 
         A cancelled run cannot cancel a child task whose id is unknown. Outside a run, or without `cancel_with_parent`,
         the request is cancelled at once.

@@ -229,7 +229,7 @@ class ResultBuilder:
 
     @property
     def task_id(self) -> str:
-        """Id of the task, or "" before a response names a task."""
+        """Id of the task, or "" before a response contains a task."""
         return "" if self._task is None else self._task.id
 
     def has_status(self, status: TaskStatus) -> bool:

@@ -28,7 +28,7 @@ Content = str | bytes | Part | Sequence[Part] | Message | dict[str, Any]
 
 @dataclass(slots=True)
 class Session:
-    """State of a conversation. Between turns, it can be saved with `to_dict`.
+    """State of a conversation. A session can be saved with `to_dict` between turns.
 
     Attributes:
         context_id: Id of the A2A context, or "" before the first response or if the agent assigns none.
@@ -116,7 +116,7 @@ class Session:
 
 
 class SessionAgent(Protocol):
-    """Interface that `AgentSession` requires of an agent. `RemoteAgent` implements it."""
+    """Interface that `AgentSession` requires of an agent, implemented by `RemoteAgent`."""
 
     def stream(
         self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
@@ -139,8 +139,8 @@ class AgentSession(Session):
     """`Session` with a connected agent. Only one turn may run at a time.
 
     Attributes:
-        agent: The agent.
-        result: Result of the latest turn. It is set at the end of a turn, even if the turn ends with an error.
+        agent: Agent that receives the messages.
+        result: Result of the latest turn, set at the end of each turn even if the turn ends with an error.
     """
 
     def __init__(self, agent: SessionAgent, saved: Session) -> None:
@@ -156,7 +156,7 @@ class AgentSession(Session):
         Args:
             content: Content of the message; see `Session.message`.
             deadline: Seconds until DeadlineExceeded is raised, or None for no limit.
-            cancel_on_exit: Whether to cancel the task at the deadline, or when the caller is cancelled.
+            cancel_on_exit: True to cancel the task at the deadline, or when the caller is cancelled.
 
         Returns:
             The result of the turn.
@@ -198,7 +198,7 @@ class AgentSession(Session):
 
         Args:
             deadline: Seconds until DeadlineExceeded is raised, or None for no limit.
-            cancel_on_exit: Whether to cancel the task at the deadline, or when the caller is cancelled.
+            cancel_on_exit: True to cancel the task at the deadline, or when the caller is cancelled.
 
         Returns:
             The result of the turn.

@@ -96,14 +96,14 @@ PUSH_EVENTS = {"A2A-Push-Events": "terminal"}
 
 
 class ClientLoop:
-    """Client of one process. It is created on the first call of the process, and therefore after any fork."""
+    """Client of one process, created on the first call of the process and therefore after any fork."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(REQUEST_TIMEOUT, connect=CONNECT_TIMEOUT))
         # all remotes share the pool, so the cookies of one caller must not reach the next request
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        self._cards: dict[int, CardCache] = {}  # per remote with credentials, because its card may differ
+        self._cards: dict[int, CardCache] = {}  # per remote, because a card may depend on the credentials
         self._public_cards = CardCache()
         self.poll_limiter = PollRateLimiter()
         threading.Thread(target=self._loop.run_forever, name="a2a-calls", daemon=True).start()

@@ -51,7 +51,7 @@ def message_of(
 ) -> Message:
     """Return one message with all `contents`.
 
-    If the contents include a message, its id, metadata, extensions and references are kept.
+    The id, metadata, extensions and references of a message in the contents are kept.
 
     Args:
         contents: Arguments of the step: the previous result, if there is one, followed by the step's own contents in
@@ -60,7 +60,7 @@ def message_of(
         task_id: Id of a task that waits for the message, or "".
         context_id: Id of the context of a new task, or "".
         parent_id: Id of the A2A task whose agent published the step, or "".
-        cancel_with_parent: False if the remote task is not cancelled with its parent.
+        cancel_with_parent: False if the remote task must not be cancelled with its parent.
 
     Raises:
         TypeError: A message cannot carry one of the contents.
@@ -151,7 +151,7 @@ def _as_message(content: Message | Part) -> dict[str, Any]:
 
 
 MAX_TEXT_LENGTH = 500
-"""Maximum characters of the agent's text in the message of an error. The result has the complete text."""
+"""Maximum number of characters of the agent's text in an error message. The result contains the complete text."""
 
 
 class CallEnded(RemoteError):
@@ -169,7 +169,7 @@ class CallEnded(RemoteError):
 
     @property
     def result(self) -> Result:
-        """Result of the remote task. The result is empty if it is unknown."""
+        """Result of the remote task, or an empty result if unknown."""
         return Result() if self._data is None else Result.from_dict(self._data)
 
 
@@ -186,7 +186,7 @@ class CallCanceled(CallEnded):
 
 
 class CallInterrupted(CallEnded):
-    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED. It continues when a client answers the question."""
+    """The remote task is in INPUT_REQUIRED or AUTH_REQUIRED, and continues when a client answers the question."""
 
 
 class CallTimedOut(CallEnded):

@@ -37,14 +37,14 @@ POLLS_PER_VISIBILITY_TIMEOUT = 3.0
 
 
 class PollRateLimiter:
-    """Rate limiter for the polls of one process, so that other tasks get worker slots. With few steps, polls are not
-    delayed."""
+    """Rate limiter for the polls of one process, so that other tasks get worker slots. If there are few steps, polls
+    are not delayed."""
 
     def __init__(self) -> None:
         self._taken_until = 0.0
 
     def wait(self, now: float) -> float:
-        """Reserve the next free time slot and return the seconds until then."""
+        """Reserve the next free time slot, and return the seconds until that slot."""
         self._taken_until = max(self._taken_until, now) + 1 / POLLS_PER_SECOND
         return self._taken_until - now
 
@@ -72,7 +72,7 @@ class CallProgress:
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None, now: float) -> Self:
-        """Deserialize the output of `to_dict`. Without `data`, return the progress of a step that begins `now`."""
+        """Deserialize the output of `to_dict`. If `data` is None, return the progress of a step that begins `now`."""
         return cls(began=now) if data is None else cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class CallProgress:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def reached(self, task_id: str, *, has_webhook: bool, question: str | None = None) -> CallProgress:
-        """Return the progress after a response of the agent."""
+        """Return the progress after a response of the agent, with the failure times cleared."""
         question = question or self.question
         return replace(
             self, task_id=task_id, has_webhook=has_webhook, failing_since=None, not_before=None, question=question
@@ -107,9 +107,8 @@ class CallProgress:
         return replace(self, failing_since=since, not_before=not_before)
 
     def is_deferred(self, now: float) -> bool:
-        """Return True if it is too early for a request. A broker's visibility timeout can deliver a step before its
-        ETA.
-        """
+        """Return True if the next request is not due yet. A broker can redeliver a step before its ETA, when the
+        visibility timeout expires."""
         return self.not_before is not None and now < self.not_before
 
     def pause(
@@ -121,8 +120,8 @@ class CallProgress:
             now: Current time.
             timeout: Timeout of the step in seconds, or None for no limit. The next poll comes no later than the
                 timeout, unless `at_least` is longer.
-            visibility: Visibility timeout of the broker in seconds, or None if the broker has none. It overrides the
-                other limits.
+            visibility: Visibility timeout of the broker in seconds, or None if the broker has none. The visibility
+                timeout overrides the other limits.
             at_least: Minimum number of seconds.
         """
         if self.failing_since is not None:

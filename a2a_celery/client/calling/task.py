@@ -1,4 +1,4 @@
-"""Celery task `a2a.call`, a canvas step that a remote agent executes while no worker slot is occupied.
+"""Celery task `a2a.call`, a canvas step that a remote agent executes without occupying a worker slot.
 
 The first run sends the message. The message's id is derived from the Celery task's id, so a redelivered run sends the
 same message. Celery then retries the step until the remote task ends, with the remote task's id in the arguments, so
@@ -202,7 +202,7 @@ class CallTask(Task):  # type: ignore[misc]
         return self.webhook.app(self.app)
 
     def _message(self, content: tuple[Any, ...], task_id: str, context_id: str) -> Message:
-        """Return the message of the step. If an agent publishes a canvas, the root of the canvas is the agent's run."""
+        """Return the message of the step. The root of a canvas that an agent publishes is the agent's run."""
         return message_of(
             content,
             self.message_id_of(self.request.id),
@@ -258,7 +258,7 @@ class CallTask(Task):  # type: ignore[misc]
     def _retry_later(
         self, content: tuple[Any, ...], progress: CallProgress, now: float, timeout: float | None
     ) -> NoReturn:
-        """Retry the step after a pause. If the content was already sent, it is removed from the arguments."""
+        """Retry the step after a pause. Content that was already sent is removed from the arguments."""
         free = self.loops.current().poll_limiter.wait(now)
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
         pause = progress.pause(now, timeout=timeout, visibility=visibility, at_least=free)
@@ -334,7 +334,7 @@ def call_task(
 
     Args:
         app: Celery app.
-        remotes: Agents by name, as a URL or with credentials. The credentials stay in this process.
+        remotes: Agents by name, each as a URL or as a `Remote` with credentials. The credentials stay in this process.
         webhook: Webhook that wakes a step when its remote task is terminal or interrupted, or None if steps only poll.
         options: Celery's task options (queue, rate_limit, time_limit …).
 

@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 MIN_SECRET_LENGTH = 32
 THREADS = 4
 BROKER_TIMEOUT = 10.0
-"""Seconds for the broker to accept a wake-up. The limit is below the timeout of senders, about 15 s."""
+"""Seconds within which the broker must accept a wake-up. The limit is below the timeout of senders, about 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Webhook to which agents post the end or an interruption of a step's remote task.
+    """Webhook that agents notify when a step's remote task is terminal or interrupted.
 
     Each step has a secret derived from `secret`. A notification is accepted if it is signed with the step's secret, or
     if its A2A token is the step's secret.
@@ -64,13 +64,13 @@ class Webhook:
             )
 
     def config(self, celery_id: str) -> TaskPushNotificationConfig:
-        """Return the push config of a step."""
+        """Return the push notification config for the remote task of a step."""
         url = f"{self.url.rstrip('/')}/{quote(celery_id, safe='')}"
         return TaskPushNotificationConfig(url=url, token=self._token(celery_id))
 
     def app(self, celery: Celery) -> Starlette:
-        """Return the ASGI application. The step's id is the last segment of the path, so the application can be mounted
-        under any path.
+        """Return the ASGI application that receives notifications. The step's id is the last segment of the path, so
+        the application can be mounted under any path.
         """
         threads = DaemonThreads(THREADS, "a2a-wake")
 

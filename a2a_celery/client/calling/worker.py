@@ -54,9 +54,9 @@ class CallRequest(Request):  # type: ignore[misc]
     """Request of a step.
 
     Attributes:
-        delayed: Requests with an ETA, by Celery id. `worker_state.requests` cannot replace this mapping. A prefork
-            child publishes the retry before the execution ends, and the end of the execution then removes the request
-            of the retry, which has the same id.
+        delayed: Requests with an ETA, by Celery id. `worker_state.requests` cannot replace this mapping, because a
+            prefork child publishes the retry before the execution ends. When the execution ends, Celery removes the
+            request with its id, which is also the id of the retry.
     """
 
     wakeups: ClassVar = PendingWakeups()
@@ -72,7 +72,7 @@ class CallRequest(Request):  # type: ignore[misc]
                 self.delayed[self.id] = self
 
     def revoked(self) -> bool:
-        """Return True if the step is revoked. In that case, its remote task is cancelled too."""
+        """Return True if the step is revoked, after cancelling its remote task."""
         is_revoked = bool(super().revoked())
         if is_revoked:
             self._give_up()
@@ -142,11 +142,11 @@ class RevocationMonitor(bootsteps.StartStopStep):  # type: ignore[misc]
         self._entry: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Check for revoked steps every `REVOCATION_POLL_INTERVAL` seconds from now on."""
+        """Start checking for revoked steps every `REVOCATION_POLL_INTERVAL` seconds."""
         self._entry = consumer.timer.call_repeatedly(REVOCATION_POLL_INTERVAL, self._execute_revoked, (consumer,))
 
     def stop(self, consumer: Any) -> None:
-        """Stop the checks that `start` began."""
+        """Stop checking for revoked steps."""
         if self._entry is not None:
             consumer.timer.cancel(self._entry)
             self._entry = None

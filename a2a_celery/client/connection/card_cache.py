@@ -56,7 +56,7 @@ class CardCache:
         """Return the card of the agent at `url`, from the cache or from its server.
 
         Args:
-            http: Client of the request.
+            http: HTTP client that sends the request.
             url: Base address of the agent.
             headers: Headers of the request.
 

@@ -34,7 +34,7 @@ HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Ma
 TRACEPARENT_HEADER = "traceparent"
 
 API_KEY_HEADER = "X-API-Key"
-"""Header for an API key if the agent's card does not name a header."""
+"""Header for an API key if the agent's card does not specify a header."""
 
 
 class Credentials:
@@ -43,7 +43,7 @@ class Credentials:
     Args:
         headers: Headers, or a function or coroutine function that returns the headers of the next request.
         bearer: Bearer token, or None.
-        api_key: API key, or None. The key is sent in the header that the card's security scheme names, or in
+        api_key: API key, or None. The key is sent in the header that the card's security scheme specifies, or in
             `API_KEY_HEADER` if the card has no such scheme.
 
     Raises:
@@ -136,7 +136,7 @@ MAX_CARD_BYTES = 1024 * 1024
 
 
 class ResponseLimit:
-    """Byte limit of a response, counted from the start of the response or from the last `reset`."""
+    """Limit on the bytes of a response, counted from the start of the response or from the last `reset`."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -67,7 +67,8 @@ MAX_TASKS_SEARCHED = 20
 
 
 RETRY_AFTER_JITTER = 0.1
-"""Random addition to Retry-After, as a fraction of it, so that clients do not retry at the same moment."""
+"""Random addition to the Retry-After delay, as a fraction of the delay, so that clients do not retry at the same
+moment."""
 
 
 class ReconnectBackoff:
@@ -84,7 +85,7 @@ class ReconnectBackoff:
         self._failing_since: float | None = None
 
     def answered(self, *, has_changes: bool = True) -> None:
-        """Record a response. With `has_changes`, the next delay is the minimum delay."""
+        """Record a response. If `has_changes` is True, the next delay is the minimum delay."""
         self._failing_since = None
         if has_changes:
             self._tries = 0
@@ -146,7 +147,12 @@ class TurnStream:
         return self._answered_status is None and self.builder.stop_reason is not None
 
     async def send(self, request: SendMessageRequest) -> Events:
-        """Send a message and yield the events of its turn. Raises the errors of `RemoteAgent.stream`."""
+        """Send a message and yield the events of its turn.
+
+        Raises:
+            RemoteError: See `RemoteAgent.stream`.
+            A2AError: See `RemoteAgent.stream`.
+        """
         is_first = True
         try:
             async with aclosing(self._watched(self._send(request), request.message.task_id)) as events:
@@ -164,14 +170,18 @@ class TurnStream:
             if not self.builder.task_id:
                 raise
         if not self.builder.task_id or self.is_over:
-            return  # the turn has ended, or the response names no task to follow
+            return  # the turn has ended, or the response contains no task to follow
         async with aclosing(self._to_the_end()) as events:
             async for event in events:
                 yield event
 
     async def follow(self, task_id: str) -> Events:
-        """Yield a task, then its events until it is terminal or interrupted. Raises the errors of
-        `RemoteAgent.follow`."""
+        """Yield a task, then its events until the task is terminal or interrupted.
+
+        Raises:
+            RemoteError: See `RemoteAgent.follow`.
+            A2AError: See `RemoteAgent.follow`.
+        """
         await self._connect(False)  # fail now, without retries, if the agent's card is unavailable
         while True:
             try:
@@ -184,7 +194,12 @@ class TurnStream:
                 yield event
 
     async def submit(self, request: SendMessageRequest) -> StreamResponse:
-        """Send a message and return its single response. Raises the errors of `RemoteAgent.submit`."""
+        """Send a message and return its single response.
+
+        Raises:
+            RemoteError: See `RemoteAgent.submit`.
+            A2AError: See `RemoteAgent.submit`.
+        """
         async with aclosing(self._send(request, streaming=False)) as events:
             async for event in events:
                 return event
@@ -280,11 +295,13 @@ class TurnStream:
                         return
 
     async def _watched(self, events: Events, task_id: str) -> Events:
-        """Yield `events`. While the stream is silent, the task is polled, and is yielded once it is terminal or
-        interrupted.
+        """Yield `events`. While the stream is silent, poll the task, and yield it once it is terminal or interrupted.
 
-        The stream stays open during the poll, because some servers stop an agent whose client disconnects. `task_id` is
-        the task's id before the first event, or "" if the id is unknown.
+        The stream stays open during the poll, because some servers stop an agent whose client disconnects.
+
+        Args:
+            events: Events of the stream.
+            task_id: Id of the task if it is known before the first event, or "".
         """
         silence = SILENCE_TIMEOUT
         pending = asyncio.ensure_future(anext(events))
