@@ -40,7 +40,7 @@ KEY = "adk"
 """Key of the ADK session in the run's session state."""
 
 PAUSED_USAGE = "adk_usage"
-"""Key of the tokens of interrupted tasks, by their ids, in the run's session state."""
+"""Key, in the run's session state, of the token counts of interrupted tasks by task id."""
 
 EARLY = frozenset(reason.name.lower() for reason in FinishReason) - {"finish_reason_unspecified", "stop"}
 """ADK finish reasons of models that stopped early."""
@@ -54,7 +54,7 @@ class ContextSessionService(BaseSessionService):
 
     The service requires an agent with ``session=True``. Changes that a turn makes are stored when the turn pauses or
     completes. A turn that fails, is cancelled or is lost leaves the ADK session unchanged. A context has one ADK
-    session. State named ``app:…`` or ``user:…`` is refused, because other contexts would share it.
+    session. State with a key ``app:…`` or ``user:…`` is refused, because other contexts would share it.
     """
 
     async def create_session(
@@ -133,7 +133,7 @@ class ExecutionSteps(BasePlugin):
     `token_usage` returns an interceptor that reports tokens.
 
     Args:
-        durable: Record the results. False if later calls depend on effects of the tools in the memory of the process.
+        durable: True to record the results. Use False if later calls depend on in-memory side effects of the tools.
     """
 
     def __init__(self, *, durable: bool = True) -> None:
@@ -274,7 +274,7 @@ def _is_streaming(context: CallbackContext) -> bool:
 
 
 def _without_ids(contents: list[Content]) -> list[Any]:
-    """Return the data by which model calls are recognized. ADK's ids for function calls differ in each run."""
+    """Return the data that identifies a model call. ADK's ids for function calls differ in each run."""
     ids = {"parts": {"__all__": {"function_call": {"id"}, "function_response": {"id"}}}}
     return [content.model_dump(mode="json", exclude_none=True, exclude=ids) for content in contents]
 

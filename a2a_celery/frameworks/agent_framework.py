@@ -46,12 +46,12 @@ REQUEST = "function_approval_request"
 ANSWER = "function_approval_response"
 WORDS = {"yes": True, "no": False}
 DONE = ("stop", "tool_calls")
-"""Finish reasons of a model that is done. Providers may define any other reasons."""
+"""Finish reasons of a model that is done. Providers may define further reasons."""
 
 NOTHING_WAITS = "The question is no longer open."
 
 CONTROL_FLOW = (MiddlewareFailure, MiddlewareTermination, UserInputRequiredException)
-"""Exceptions of the framework that end a run or ask a question. They are not tool failures."""
+"""Exceptions of the framework that end a run or ask a question, as opposed to failures of tools."""
 
 
 def framework_agent(
@@ -59,17 +59,17 @@ def framework_agent(
 ) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
     """Return a function agent that runs an agent of agent-framework. Register it with ``session=True``.
 
-    The agent's text is streamed. The agent's AgentSession and open requests are stored in the session. A cancel takes
-    effect at the agent's next await.
+    The agent's text is streamed. The agent's AgentSession and open requests are stored in the session. A cancellation
+    takes effect at the agent's next await.
 
     If the model stops early, for example with the finish reason "length" or "content_filter", the turn ends in
     COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
-        make: Function that returns the agent. It is called for every run, and may return the same agent each time.
+        make: Function that returns the agent of a run. The function may return the same agent for all runs.
         fail_on: Stop reasons that fail the task.
-        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls depend on effects of the tools in the memory of the process.
+        durable: True to record the results of model and tool calls, so that no later run of a turn repeats the calls.
+            Use False if later calls depend on in-memory side effects of the tools.
 
     Raises:
         ConfigError: `fail_on` is not a collection of strings.
@@ -151,12 +151,12 @@ class _ModelCalls(ChatMiddleware):
 
 
 def _request(context: ChatContext) -> list[Any]:
-    """Return the data by which parallel model calls are recognized. Message ids differ in each run."""
+    """Return the data that identifies one of several parallel model calls. Message ids differ in each run."""
     return [[message.role, [content.to_dict() for content in message.contents]] for message in context.messages]
 
 
 def _recording_stream(updates: Updates, call: RecordedCall) -> Updates:
-    """Return a stream of `updates`. The response is recorded before the stream ends."""
+    """Wrap the stream `updates` so that the response is recorded before the stream ends."""
 
     async def recorded() -> AsyncGenerator[ChatResponseUpdate, None]:
         try:
@@ -183,8 +183,8 @@ def _recorded_stream(response: ChatResponse[Any]) -> Updates:
 class _ToolCalls(FunctionMiddleware):
     """Middleware that reports the agent's tool calls as execution steps, and records their results.
 
-    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
-    tool has asked a question, or has changed the session or the list of tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call: a question of the tool, or
+    a change of the session or of the list of tools.
     """
 
     def __init__(self, turn: Turn, durable: bool) -> None:

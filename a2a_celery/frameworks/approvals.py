@@ -70,7 +70,7 @@ def decisions(turn: Turn, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_late_answer(turn: Turn) -> None:
-    """Check that the message does not answer a question of `asking`. Call this function when no question is open.
+    """Refuse a message that answers a question of `asking`. Call this function when no question is open.
 
     Raises:
         Failed: The message answers a question that is no longer stored.

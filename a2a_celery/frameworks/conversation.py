@@ -128,7 +128,7 @@ class EarlyStops:
         return event
 
     def final_status(self, turn: Turn, reason: str | None, usage: Usage) -> Iterator[TaskStatusUpdateEvent]:
-        """Yield the final status of a turn, unless the turn has neither a stop reason nor tokens to report.
+        """Yield the final status of a turn if the turn has a stop reason or tokens to report.
 
         Args:
             turn: The turn.

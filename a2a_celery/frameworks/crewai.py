@@ -51,12 +51,12 @@ ACCEPTED = ("", "yes")
 """Answers that accept the output of a task, in lower case."""
 
 DONE = frozenset({"end_turn", "stop", "stop_sequence", "tool_calls", "tool_use", "function_call", "completed"})
-"""Finish reasons of a model that is done, in lower case. Providers may define any other reasons."""
+"""Finish reasons of a model that is done, in lower case. Providers may define further reasons."""
 
 UNREADABLE = "This agent reads text and data parts."
 
 THOUGHTS = ("Thought:", "Action:")
-"""Beginnings of the text of a model without native tool calls, before its answer."""
+"""Prefixes of the text that a model without native tool calls writes before its answer."""
 
 ANSWER = "Final Answer:"
 
@@ -72,8 +72,8 @@ def crewai_agent(
 
     The crew's inputs are the message text, as ``message``, and the values of the message's data parts. The client is
     asked for missing inputs. The earlier messages of the context are added to the description of each task. The text of
-    each task is streamed as an artifact. A cancel takes effect at the crew's next event, such as a text chunk or the
-    start or end of a call. A call that emits no events cannot be stopped.
+    each task is streamed as an artifact. A cancellation takes effect at the crew's next event, such as a text chunk or
+    the start or end of a call. A call that emits no events cannot be stopped.
 
     If the last model call stopped early, for example with the finish reason "length" or "content_filter", the turn ends
     in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
@@ -82,8 +82,8 @@ def crewai_agent(
         crew: Crew, which is copied for each run, or a function that returns a new crew for a run.
         history: Maximum number of earlier messages that the crew receives.
         fail_on: Stop reasons that fail the task.
-        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls depend on effects of the tools in the memory of the process.
+        durable: True to record the results of model and tool calls, so that no later run of a turn repeats the calls.
+            Use False if later calls depend on in-memory side effects of the tools.
 
     Raises:
         ConfigError: `crew` is neither a crew nor a function, or has options that the adapter does not support; or
@@ -167,7 +167,7 @@ class _CrewRun:
     def _kick_off(self) -> CrewOutput:
         crew = self._crew.copy() if isinstance(self._crew, Crew) else self._crew(self._turn)
         _require_supported(crew)
-        crew.stream = False  # the events are received without a further thread
+        crew.stream = False  # events arrive without streaming, which would need another thread
         self._calls.record_models(crew)
         self._artifacts.begin(crew)
         inputs = self._inputs(crew)
@@ -233,7 +233,7 @@ class _TaskArtifacts:
         self._sent[call.task_id] = call, text
 
     def complete(self, task_id: str, output: TaskOutput) -> None:
-        """Send the output of a task, unless the output has been streamed."""
+        """Complete the artifact of a task. The output is sent unless it has been streamed."""
         if task_id not in self._tasks:  # a task that an agent has delegated
             return
         data = output.pydantic or output.json_dict

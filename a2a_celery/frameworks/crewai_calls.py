@@ -138,7 +138,7 @@ class CrewCalls:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Return a context manager in which the tool calls and events of a crew belong to this run."""
+        """Record the tool calls and events of a crew as part of this run inside the ``with`` block."""
         hooks = {
             InterceptionPoint.PRE_TOOL_CALL: [self._before_tool],
             InterceptionPoint.POST_TOOL_CALL: [self._after_tool],
@@ -270,8 +270,8 @@ class CrewCalls:
     def _begin_tool(self, context: ToolCallHookContext) -> RecordedCall | None:
         """Return the next tool call, or None if the call is not recorded.
 
-        A model without native tool calls receives a recorded result as text. With `result_as_answer`, the tool's result
-        must end the task instead.
+        A model without native tool calls receives a recorded result as text. For such a model, calls of a tool with
+        `result_as_answer` are not recorded, because the tool's result must end the task.
         """
         is_native = context.agent is None or context.agent.llm.supports_function_calling()
         if not self._durable or (getattr(context.tool, "result_as_answer", False) and not is_native):

@@ -43,16 +43,16 @@ Builder = StateGraph[Any, Any, Any, Any]
 Event = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
 
 MESSAGES = "messages"
-"""Channel of a graph's state with the conversation."""
+"""Channel with the conversation in a graph's state."""
 
 MEMORY = "memory"
 """Key of the last checkpoint in the session."""
 
 DONE = frozenset({"end_turn", "stop", "stop_sequence", "tool_calls", "tool_use", "function_call", "pause_turn"})
-"""Finish reasons of a model that is done, in lower case. Providers may define any other reasons."""
+"""Finish reasons of a model that is done, in lower case. Providers may define further reasons."""
 
 RECURSION_LIMIT = "recursion_limit"
-"""Stop reason of a graph that reached its limit of super-steps. It always fails the task."""
+"""Stop reason of a graph that reached its limit of super-steps. This stop reason always fails the task."""
 
 
 def langgraph_agent(
@@ -62,8 +62,8 @@ def langgraph_agent(
 
     The text of each model message is streamed as an artifact. Values that nodes pass to the stream writer become status
     messages. The graph's last checkpoint is stored in the session when a turn completes. Within a turn, each super-step
-    is recorded, so that no later run of the turn executes a finished node again. A cancel takes effect at the next
-    await of a node.
+    is recorded, so that no later run of the turn executes a finished node again. A cancellation takes effect at the
+    next await of a node.
 
     If the last model message stopped early, for example with the finish reason "length" or "content_filter", the turn
     ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
@@ -73,7 +73,7 @@ def langgraph_agent(
         fail_on: Stop reasons that fail the task.
 
     Raises:
-        ConfigError: The graph cannot be an agent, or `fail_on` is not a collection of strings.
+        ConfigError: The graph cannot run as an agent, or `fail_on` is not a collection of strings.
     """
     early_stops = EarlyStops(fail_on, None)
     compiled = _checked(graph)
@@ -185,7 +185,7 @@ class _GraphRun:
         return {one.id: _value_of(answer.message.parts, str(answer))}
 
     async def _send_last_message(self) -> AsyncGenerator[Event, None]:
-        """Set `last_message`, and send it if no run of the turn has sent it."""
+        """Set `last_message`, and send the message unless a run of the turn has already sent it."""
         messages = (await self._graph.aget_state(self._config)).values.get(MESSAGES, [])
         last = messages[-1] if messages else None
         if not isinstance(last, AIMessage):
@@ -284,10 +284,10 @@ class _CallCallbacks(BaseCallbackHandler):
 
 
 def _checked(graph: Graph | Builder) -> Graph:
-    """Compile the graph if necessary, and check that it can be an agent.
+    """Compile the graph if necessary, and check that it can run as an agent.
 
     Raises:
-        ConfigError: The graph cannot be an agent.
+        ConfigError: The graph cannot run as an agent.
     """
     compiled = graph.compile() if isinstance(graph, StateGraph) else graph
     if not isinstance(compiled, CompiledStateGraph):
@@ -395,7 +395,7 @@ def _value_of(parts: Sequence[Part], text: str) -> Any:
 
 
 def _human_message(turn: Turn) -> HumanMessage:
-    """Return the client's message."""
+    """Convert the client's message to a LangChain message."""
     blocks: list[str | dict[str, Any]] = []
     for part in turn.parts:
         kind = part.media_type.partition("/")[0]

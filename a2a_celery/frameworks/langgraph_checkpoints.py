@@ -49,7 +49,7 @@ class TurnProgress:
 
     Attributes:
         answer_count: Number of the client's answers that finished nodes have received.
-        asked: Number of answers before the answer to a set of interrupts, keyed by the ids of these interrupts.
+        asked: Number of answers that the client gave before a question, keyed by the ids of the question's interrupts.
         usage: Tokens of the turn's model calls by model.
     """
 
@@ -69,7 +69,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         count_answers: Function that returns the number of the client's answers that the turn has received. By default,
             the number is 0.
         full_history: True to hold all checkpoints of the turn. If False, only the newest checkpoint of a namespace is
-            held, and a checkpoint of the graph removes the checkpoints of finished subgraph tasks.
+            held, and checkpoints of finished subgraph tasks are removed at the next checkpoint of the graph.
 
     Attributes:
         progress: Progress of the turn.
@@ -110,7 +110,12 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         return {key: b64encode(self._dump(records[key])).decode() for key in sorted(records) if key != PROGRESS}
 
     async def save(self) -> None:
-        """Write the changes since the last write. For the errors, see `TurnRecords.replace`."""
+        """Write the changes since the last write.
+
+        Raises:
+            CancelledError: See `TurnRecords.replace`.
+            StepError: See `TurnRecords.replace`.
+        """
         records, contents = self._records(), dict[str, bytes | None]()
         for key, record in records.items():
             if self._written.get(key) != record:

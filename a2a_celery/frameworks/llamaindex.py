@@ -68,7 +68,7 @@ MEMORY = "memory"
 """Key of the workflow's state in the session."""
 
 DONE = frozenset({"end_turn", "stop", "stop_sequence", "tool_calls", "tool_use", "function_call", "completed"})
-"""Finish reasons of a model that is done, in lower case. Providers may define any other reasons."""
+"""Finish reasons of a model that is done, in lower case. Providers may define further reasons."""
 
 QUESTION_FIELDS = ("question", "prefix", "message", "msg", "prompt")
 """Fields of an `InputRequiredEvent` that may contain the text of the question."""
@@ -79,14 +79,14 @@ OF_AGENTS = (AgentInput, AgentOutput, AgentSetup, AgentStreamStructuredOutput, T
 UNREADABLE = "This agent reads text and data parts."
 
 THOUGHT, ANSWER = "Thought:", "Answer:"
-"""Beginning of the text of a `ReActAgent`, and of the answer in it."""
+"""Prefixes of a `ReActAgent`'s text, and of the answer in the text."""
 
 BLOCKS: dict[str, type[ImageBlock | AudioBlock | VideoBlock]] = {
     "image": ImageBlock,
     "audio": AudioBlock,
     "video": VideoBlock,
 }
-"""Blocks of files by the first part of their media type. Other files are a `DocumentBlock`."""
+"""Block classes for files, by the first part of the media type. Any other file becomes a `DocumentBlock`."""
 
 
 def llamaindex_agent(
@@ -99,8 +99,8 @@ def llamaindex_agent(
 
     The text of each model response is streamed as an artifact. Other events of the workflow's stream become status
     messages. The state of the workflow (``ctx.store``) is stored in the session when a turn completes. Within a turn,
-    each finished step is recorded, so that no later run of the turn executes the step again. A cancel takes effect at
-    the next await of a step.
+    each finished step is recorded, so that no later run of the turn executes the step again. A cancellation takes
+    effect at the next await of a step.
 
     If the last model response stopped early, for example with the finish reason "length" or "content_filter", the turn
     ends in COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
@@ -247,7 +247,7 @@ class _WorkflowRun:
 
         Raises:
             InputRequired: The client has not answered yet.
-            WorkflowRuntimeError: The workflow waits for nothing that a client can send.
+            WorkflowRuntimeError: The workflow waits, but has not asked the client a question.
         """
         recorder, keys = self.recorder, list(self.recorder.progress.questions)
         if not keys:
@@ -275,8 +275,7 @@ class _WorkflowRun:
         return {key: self._response(key, types[key][0], answer)}
 
     def _response_types(self, key: str) -> list[Any]:
-        """Return the possible classes of the answer to a question: a single class without fields if there is one, or
-        else all classes."""
+        """Return the classes of possible answers to a question, or only a class without fields if there is one."""
         response_type = self.recorder.response_type(key)
         if response_type is not None:
             return [response_type]
@@ -293,7 +292,12 @@ class _WorkflowRun:
 
 @dataclass
 class _Response:
-    """Streamed model response. `text` is the text so far. `sent` is the part of it that the artifact contains."""
+    """Streamed model response.
+
+    Attributes:
+        text: Text that the model has sent so far.
+        sent: Part of the text that the artifact contains.
+    """
 
     artifact_id: str
     text: str = ""
@@ -312,7 +316,7 @@ class _ResponseArtifacts:
         self._texts = ["".join(part.text for part in one.parts) for one in turn.task.artifacts]
 
     def add(self, event: AgentStream, step: str) -> TaskArtifactUpdateEvent | None:
-        """Return the event for the next chunk of a response, or None for a chunk without an answer."""
+        """Return the event for the next chunk of a response, or None if the chunk is not part of the answer."""
         response = self._open.setdefault(step, _Response(self._id(step)))
         response.text += event.delta
         new = _answer_in(response.text)[len(response.sent) :]
@@ -371,7 +375,7 @@ def _answer_in(text: str) -> str:
 
 
 def _text_of(fields: dict[str, Any]) -> str:
-    """Return the text of a question."""
+    """Return the text of a question whose event has `fields`."""
     for name in QUESTION_FIELDS:
         if isinstance(fields.get(name), str) and fields[name]:
             return str(fields[name])
@@ -426,7 +430,7 @@ def _complete(event: StartEvent) -> StartEvent:
 
 
 def _user_message(turn: Turn) -> str | ChatMessage:
-    """Return the client's message for an agent."""
+    """Convert the client's message to the input of an agent."""
     blocks = [_block(part) for part in turn.parts]
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
         return blocks[0].text

@@ -1,7 +1,6 @@
 """Model calls of LlamaIndex as execution steps, with their tokens and finish reasons.
 
-An event handler of LlamaIndex's instrumentation observes the calls. Such a handler cannot replace a call with its
-result.
+An event handler of LlamaIndex's instrumentation observes the calls, but cannot replace a call with a recorded result.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class ModelCalls:
         self._last_raw: Any = None
 
     def observe(self, event: BaseEvent) -> None:
-        """Observe an event of the instrumentation."""
+        """Update the steps and the usage from an event of the instrumentation."""
         call = f"model {event.span_id}"
         match event:
             case LLMChatStartEvent() | LLMCompletionStartEvent():
@@ -111,7 +110,7 @@ _HANDLER = _Handler()
 
 @contextmanager
 def observing_model_calls(calls: ModelCalls) -> Iterator[None]:
-    """Return a context manager that observes the model calls of the current run."""
+    """Observe the model calls of the current run inside the ``with`` block."""
     execution = current_execution()
     if execution is None:
         yield

@@ -97,7 +97,7 @@ class WorkflowProgress:
 
 
 class MemorySerializer(BaseSerializer):
-    """Serializer that stores the messages of a `ChatMemoryBuffer`, and delegates other values to another serializer.
+    """Serializer that stores the messages of a `ChatMemoryBuffer`, and passes other values to the wrapped serializer.
 
     llama-index-core 0.14 cannot serialize `ChatMemoryBuffer` with pydantic 2.14.
     """
@@ -109,7 +109,7 @@ class MemorySerializer(BaseSerializer):
 
     @contextmanager
     def validation_context(self) -> Iterator[None]:
-        """Return a context manager in which the other serializer resolves classes."""
+        """Resolve classes with the wrapped serializer inside the ``with`` block."""
         with self._other.validation_context():
             yield
 
@@ -189,7 +189,7 @@ class RunRecorder:
 
     @contextmanager
     def running(self, start_event: StartEvent | None) -> Iterator[WorkflowHandler]:
-        """Return a context manager that begins or continues the workflow, and records its steps."""
+        """Start or continue the workflow, and record its steps inside the ``with`` block."""
         run_id = uuid4().hex
         _RECORDERS[run_id] = self
         try:
@@ -245,7 +245,7 @@ class RunRecorder:
         handler.ctx.send_event(response)
 
     async def record(self, tick: WorkflowTick, store: StateStore[Any] | None) -> None:
-        """Record a tick before it takes effect. Earlier ticks are written together with the end of a step.
+        """Record a tick before it takes effect. Ticks are written to the journal when a step ends.
 
         Raises:
             CancelledError: The run is lost.
@@ -267,7 +267,7 @@ class RunRecorder:
             self._is_recording = False
 
     def publish(self, event: Event) -> None:
-        """Receive an event of the workflow's stream."""
+        """Forward an event of the workflow's stream. Idle events are dropped while the workflow receives answers."""
         if isinstance(event, InputRequiredEvent):
             self._last_question = event
         if not (isinstance(event, WorkflowIdleEvent) and self._undelivered):
@@ -275,7 +275,7 @@ class RunRecorder:
 
     @contextmanager
     def executing(self, state: StepWorkerState, event: Event, retry: RetryAttempt) -> Iterator[None]:
-        """Return a context manager that observes the execution of a step.
+        """Observe the execution of a step inside the ``with`` block.
 
         Raises:
             InputRequired: Another step has asked a question with `Turn.ask`.
@@ -324,7 +324,7 @@ class RunRecorder:
             records.pop()
         snapshot = context.to_dict(include_state=False)
         for worker in snapshot["workers"].values():
-            for waiter in worker["collected_waiters"]:  # the ticks do not say that a waiter has requirements
+            for waiter in worker["collected_waiters"]:  # the ticks do not record that a waiter has requirements
                 question = self.progress.questions.get(waiter["waiter_id"], {})
                 waiter["has_requirements"] = question.get("has_requirements", False)
         return {**snapshot, STATE: _joined_state(self._written)}
@@ -340,7 +340,8 @@ class RunRecorder:
         self._written = entries
 
     def _count_answers(self) -> int:
-        """Return the number of answers that `Turn.ask` has returned. Another step may be asking at this moment."""
+        """Return the number of answers that `Turn.ask` has returned. A question that another step is asking is not
+        included."""
         try:
             self._turn.stop_if_asking()
         except InputRequired:
@@ -390,7 +391,7 @@ class RecordingRuntime(BaseRuntimeDecorator):
         return replace(registered, steps={name: _observed(step) for name, step in registered.steps.items()})
 
     def get_internal_adapter(self, workflow: Workflow) -> InternalRunAdapter:
-        """Return the adapter of the current run."""
+        """Return the adapter of the current run, which reports to the run's recorder if there is one."""
         adapter = super().get_internal_adapter(workflow)
         recorder = _RECORDERS.get(adapter.run_id)
         return adapter if recorder is None else _RecordingAdapter(adapter, recorder)
@@ -503,8 +504,8 @@ def _dumped(data: Mapping[str, Any]) -> bytes:
 def _is_waiting(snapshot: Mapping[str, Any]) -> bool:
     """Return True if no step of a workflow can be executed before an answer arrives.
 
-    After a restart, LlamaIndex does not report this condition. Waiters with requirements do not count, because
-    LlamaIndex executes their steps again.
+    After a restart, LlamaIndex does not report this condition. The result is False if a waiter has requirements,
+    because LlamaIndex executes the waiter's step again.
     """
     workers = snapshot["workers"].values()
     is_busy = any(worker["queue"] or worker["in_progress"] for worker in workers) or snapshot["deliveries"]

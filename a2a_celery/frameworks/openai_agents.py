@@ -61,15 +61,15 @@ def openai_agent(
     """Return an agent for `A2A.add_agent` that runs an agent of the OpenAI Agents SDK.
 
     Text is streamed, and any other output is sent as data. The items of the conversation are stored in the session. A
-    cancel takes effect at the agent's next await.
+    cancellation takes effect at the agent's next await.
 
     Args:
-        agent: Agent that each turn starts with. All runs of a worker process share it.
-        context: Function that returns the context object of a run. None means no context object.
+        agent: Agent that each turn starts with, shared by all runs of a worker process.
+        context: Function that returns the context object of a run, or None for no context object.
         run_config: Configuration of each run, or None for the SDK's defaults.
         max_turns: Maximum number of model calls in a run, or None for no limit.
-        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls depend on effects of the tools in the memory of the process.
+        durable: True to record the results of model and tool calls, so that no later run of a turn repeats the calls.
+            Use False if later calls depend on in-memory side effects of the tools.
 
     Raises:
         ConfigError: `agent` is not an `Agent`, or `run_config` has options for the SDK's sessions.
@@ -109,10 +109,10 @@ def openai_agent(
 
 
 class _RecordedAgents:
-    """Copies of agents for one run. Their model and tool calls are execution steps with recorded results.
+    """Copies of agents for one run, whose model and tool calls are execution steps with recorded results.
 
-    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
-    tool has asked a question, has changed the session, or is an agent that waits for an approval.
+    The result of a tool call is not recorded if the tool has asked a question, has changed the session, or is an agent
+    that waits for an approval, because a later run needs these side effects.
     """
 
     def __init__(self, turn: Turn, durable: bool, usage: Usage) -> None:
@@ -122,7 +122,7 @@ class _RecordedAgents:
         self._copies: dict[int, Agent[Any]] = {}
 
     def agent(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return the copy of an agent. The copy hands over only to copies."""
+        """Return the copy of an agent. The copy hands off only to other copies."""
         if id(agent) not in self._copies:
             model = self.model(agent.model) if isinstance(agent.model, Model) else agent.model
             tools = [self._tool(tool) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]

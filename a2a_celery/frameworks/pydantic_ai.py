@@ -63,10 +63,10 @@ EARLY = frozenset(get_args(FinishReason)) - {"stop", "tool_call"}
 """Finish reasons of models that stopped early."""
 
 VOLATILE = frozenset({"timestamp", "run_id", "conversation_id", "instructions"})
-"""Fields of messages that may differ in each run of a turn."""
+"""Fields of messages that may differ between the runs of a turn."""
 
 URLS = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
-"""Classes of URLs by the first part of their media type."""
+"""URL classes by the first part of the media type."""
 
 
 @overload
@@ -101,16 +101,16 @@ def pydantic_ai_agent(
     """Return an agent for `A2A.add_agent` that runs an agent of pydantic-ai.
 
     Text is streamed, and any other output is sent as data. Messages and deferred tool calls are stored in the session.
-    A cancel takes effect at the agent's next await. If the model stops early (`EARLY`), the turn ends in COMPLETED with
-    ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
+    A cancellation takes effect at the agent's next await. If the model stops early (`EARLY`), the turn ends in
+    COMPLETED with ``stopReason`` in its metadata. For the reasons in `fail_on`, the turn ends in FAILED.
 
     Args:
         agent: Agent that all runs of a worker process share.
         deps: Function that returns the dependencies of a run. Required if the agent has a `deps_type`.
         usage_limits: Limits of each turn, without the usage of earlier turns. None for pydantic-ai's default limits.
         fail_on: Finish reasons that fail the task.
-        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls depend on effects of the tools in the memory of the process.
+        durable: True to record the results of model and tool calls, so that no later run of a turn repeats the calls.
+            Use False if later calls depend on in-memory side effects of the tools.
 
     Raises:
         ConfigError: `fail_on` has an unknown reason or is a string, `deps` is missing, the model cannot stream, or the
@@ -156,8 +156,8 @@ def pydantic_ai_agent(
 class _CallCapability(AbstractCapability[Any]):
     """Capability that reports the agent's calls as execution steps, records their results, and counts tokens.
 
-    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
-    tool has asked a question, or has changed the session, the messages to send or the available tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call: a question of the tool, or
+    a change of the session, the messages to send or the available tools.
     """
 
     turn: Turn
@@ -301,7 +301,7 @@ def _loaded_response(recorded: Any) -> ModelResponse:
 
 
 def _without_volatile(data: Any) -> Any:
-    """Return the data by which a model call is recognized."""
+    """Return the data that identifies a model call."""
     match data:
         case dict():
             return {name: _without_volatile(value) for name, value in data.items() if name not in VOLATILE}
@@ -352,8 +352,7 @@ def _loaded_result(recorded: dict[str, Any]) -> Any:
 def _begin(
     turn: Turn, stored: Conversation
 ) -> tuple[ModelConversation, Sequence[UserContent] | None, DeferredToolResults | None]:
-    """Return the conversation so far. Also return the message of the turn, as a prompt or as the results of deferred
-    calls."""
+    """Return the conversation so far, and the message of the turn as a prompt or as the results of deferred calls."""
     conversation = ModelConversation(conversation_id=turn.context_id)
     if stored.memory is not None:
         conversation = ConversationTypeAdapter.validate_python(stored.memory)

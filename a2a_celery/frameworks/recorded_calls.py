@@ -69,7 +69,7 @@ class RecordedCall:
         return None if journal is None else cls(journal, journal.begin(kind, name, arguments))
 
     def executing(self) -> AbstractContextManager[None]:
-        """Return a context manager in which durable steps become part of this call."""
+        """Make durable steps inside the ``with`` block part of this call."""
         return self._journal.executing(self._call)
 
     async def finish(self, result: Any) -> None:
@@ -91,13 +91,13 @@ class RecordedCall:
         result_of(asyncio.run_coroutine_threadsafe(self.finish(result), self._journal.loop))
 
     def skip(self, problem: Exception) -> None:
-        """Record no result, and log `problem` as the reason. A later run makes the call again."""
+        """Log `problem` as the reason why the result is not recorded. A later run makes the call again."""
         call = self._call
         logger.warning("%s call %s is not recorded, and may be repeated: %s", call.kind, call.key, problem)
         self.abandon()
 
     def fail(self, error: Exception) -> None:
-        """Record the failure of the call if the framework continues after it."""
+        """Record the failure of the call if the framework continues after the failure."""
         self._journal.defer(self._call, FAILURE, self.dump_failure(error).encode())
 
     def dump_failure(self, error: Exception) -> str:
@@ -116,7 +116,7 @@ class RecordedCall:
             raise self._journal.changed(f"{self._call.kind} call {self._call.key}: {problem}") from problem
 
     def abandon(self) -> None:
-        """Record no result. A later run makes the call again."""
+        """Mark the call as unfinished. A later run makes the call again."""
         self._journal.defer(self._call, UNFINISHED, b"")
 
     def _recorded(self, form: str, content: bytes) -> Any:
@@ -147,5 +147,5 @@ class OpenCalls:
         return call.result
 
     def drop(self, key: Hashable) -> RecordedCall | None:
-        """Remove and return the open call with this key, or return None."""
+        """Remove and return the open call with this key. Return None if no such call is open."""
         return self._open.pop(key, (None, None))[1]

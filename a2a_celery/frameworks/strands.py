@@ -65,8 +65,8 @@ def strands_agent(
 ) -> Callable[[Turn], AsyncGenerator[str | TaskStatusUpdateEvent, None]]:
     """Return a function agent that runs a strands agent. Register it with ``session=True``.
 
-    The model's text is streamed. Messages, state and open interrupts are stored in the session. A cancel stops the
-    agent at its next await. Tools in threads are notified through their ``cancel_signal``.
+    The model's text is streamed. Messages, state and open interrupts are stored in the session. A cancellation stops
+    the agent at its next await. Tools in threads are notified through their ``cancel_signal``.
 
     If the agent stops early (`EARLY`), the turn ends in COMPLETED with ``stopReason`` in its metadata. For the reasons
     in `fail_on`, the turn ends in FAILED. If the agent was cancelled within strands, the turn ends in CANCELED.
@@ -75,8 +75,8 @@ def strands_agent(
         make: Function that returns a new agent without a session manager. The function is called for every run, because
             a strands agent has only one conversation and one invocation at a time.
         fail_on: Stop reasons that fail the task.
-        durable: Record the results of model and tool calls, so that no later run of a turn repeats the calls. False if
-            later calls depend on effects of the tools in the memory of the process.
+        durable: True to record the results of model and tool calls, so that no later run of a turn repeats the calls.
+            Use False if later calls depend on in-memory side effects of the tools.
 
     Raises:
         ConfigError: `fail_on` is a string, or contains a reason other than those in `EARLY`.
@@ -123,8 +123,8 @@ def strands_agent(
 class _CallMiddleware:
     """Middleware that reports the agent's calls as execution steps, records their results, and counts tokens.
 
-    The result of a tool call is not recorded if a later run needs a side effect of the call. This is the case if the
-    tool has asked a question, or has changed the agent's state, messages or tools.
+    The result of a tool call is not recorded if a later run needs a side effect of the call: a question of the tool, or
+    a change of the agent's state, messages or tools.
     """
 
     def __init__(self, turn: Turn, durable: bool, usage: Usage) -> None:
@@ -224,7 +224,7 @@ class _CallMiddleware:
 
 
 def _request(context: InvokeModelContext) -> list[Any]:
-    """Return the data by which parallel model calls are recognized."""
+    """Return the data that identifies one of several parallel model calls."""
     return [[message["role"], message["content"]] for message in context.messages]
 
 

@@ -40,7 +40,7 @@ class TurnRecords:
         return {key: self._opened(entry.content, entry.form) for key, entry in entries.items()}
 
     async def replace(self, contents: Mapping[str, bytes | None]) -> None:
-        """Replace records in one write. None removes a record.
+        """Replace records in one write. A content of None removes the record.
 
         Raises:
             CancelledError: The run is lost.
