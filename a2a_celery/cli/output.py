@@ -46,7 +46,7 @@ MIN_COLUMN = 8
 
 
 def error_line(error: A2AError) -> str:
-    """Return a protocol error and its reference on one line. Invalid fields that its text omits are appended."""
+    """Return a protocol error and its reference on one line. Invalid fields that the text omits are appended."""
     data = error.data if isinstance(error.data, Mapping) else {}
     text = " ".join(error.message.split())
     for wrong in data.get("errors") or ():
@@ -79,7 +79,7 @@ class EventPrinter:
     """Printer of a task's events. A chunk of text continues the line of its artifact, so that streamed text reads
     without breaks.
 
-    With `as_lines`, each event is one line of ProtoJSON.
+    If `as_lines` is True, each event is printed as one line of ProtoJSON instead.
     """
 
     def __init__(self, *, as_lines: bool) -> None:

@@ -87,9 +87,9 @@ _NAIVE_TIMESTAMP = re.compile(rf'"timestamp"\s*:\s*"{NAIVE_TIME.pattern}"')
 
 
 def with_zones(value: Any) -> Any:
-    """Set the zone of status timestamps without a zone in the JSON `value` to UTC, and return the result.
+    """Return the JSON `value` after setting UTC as the zone of status timestamps that have no zone.
 
-    Data and metadata are returned unchanged. fasta2a servers send such timestamps, which ProtoJSON rejects.
+    Data and metadata are returned unchanged. fasta2a servers send timestamps without a zone, which ProtoJSON rejects.
     """
     if isinstance(value, list):
         return [with_zones(item) for item in value]
@@ -102,7 +102,7 @@ def with_zones(value: Any) -> Any:
 
 
 def text_with_zones(text: str) -> str:
-    """Set the zone of status timestamps without a zone in the JSON `text` to UTC, and return the result."""
+    """Return the JSON `text` after setting UTC as the zone of status timestamps that have no zone."""
     if _NAIVE_TIMESTAMP.search(text) is None:
         return text
     try:

@@ -34,7 +34,7 @@ RETRY_AFTER = 5.0
 """Seconds between two fetches until the first fetch succeeds."""
 
 MAX_SIGNATURES = 4
-"""Maximum number of signatures that are checked in one post."""
+"""Maximum number of signatures that are checked per post."""
 
 
 class PublicKeys:

@@ -94,7 +94,7 @@ class CrewCalls:
 
     Args:
         turn: Turn of the run.
-        durable: Record the results of the calls.
+        durable: True to record the results of the calls.
         on_text: Function that receives the model call and the next chunk of its text.
         on_output: Function that receives the output of each task of the crew, with the id of the task.
 

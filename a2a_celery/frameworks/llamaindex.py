@@ -275,7 +275,7 @@ class _WorkflowRun:
         return {key: self._response(key, types[key][0], answer)}
 
     def _response_types(self, key: str) -> list[Any]:
-        """Return the classes of possible answers to a question, or only a class without fields if there is one."""
+        """Return the event classes that can answer a question. A class without fields takes precedence over others."""
         response_type = self.recorder.response_type(key)
         if response_type is not None:
             return [response_type]

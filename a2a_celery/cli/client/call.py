@@ -30,7 +30,7 @@ EXIT_CODES: dict[int, int] = {
     TaskState.TASK_STATE_INPUT_REQUIRED: 5,
     TaskState.TASK_STATE_AUTH_REQUIRED: 6,
 }
-"""Exit codes by the task's final state. In addition, 0 stands for a direct message, 1 for an error, and 2 for an
+"""Exit codes by the task's final state. The exit code is also 0 for a direct message, 1 for an error, and 2 for an
 invalid command line."""
 
 INTERRUPTED = 130

@@ -56,7 +56,7 @@ class Screen:
         self.show(click.style(f"{who:{NAME_WIDTH}} | ", fg=COLOURS.get(who)) + line)
 
     def forward(self, who: str, line: str) -> None:
-        """Write one line of a child, unless the output is folded and the line belongs to no urgent log record."""
+        """Write one line of a child. While the output is folded, only lines of urgent log records are written."""
         if URGENT.search(line):
             self._urgent[who] = True
         elif RECORD.match(line):
@@ -95,7 +95,7 @@ class Child:
 
         Args:
             ended: Function that a thread calls when the process has ended.
-            hide: Text whose lines are not shown, or None to show all lines.
+            hide: Lines that contain this text are not shown. None shows all lines.
             has_terminal: Connect the process to the terminal directly, so that a debugger works.
         """
         self.name = name

@@ -31,8 +31,8 @@ def with_embedded(
 
     Args:
         lasting: True if the embedded Redis keeps its data. Otherwise, a secret key is generated unless one is set.
-        loopback: True if only this machine can reach the gateway. Unless the data is lasting, webhooks to this machine
-            are then allowed, so that users can try webhooks.
+        loopback: True if only this machine can reach the gateway. Webhooks to this machine are then allowed, unless the
+            data is lasting.
     """
     env = {BROKER: broker_url, **_common(environ), STORE: store_url}
     if is_redis_url(str(app.conf.result_backend or "")):

@@ -150,7 +150,7 @@ class Supervisor:
         self._events: SimpleQueue[_Ended | _Health | _Changed | signal.Signals] = SimpleQueue()
 
     def run(self, environ: Mapping[str, str], redis_url: str | None) -> int:
-        """Run the fleet until a signal arrives, or until a process ends that the fleet requires.
+        """Run the fleet until a signal arrives or a required process ends.
 
         Args:
             redis_url: URL of the store, or None to start an embedded Redis.

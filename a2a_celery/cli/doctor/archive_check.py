@@ -47,7 +47,7 @@ def read_storage_state(store: SyncStore, keys: Keys, settings: Settings) -> Stor
 def storage_lines(
     state: StorageState | None, settings: Settings, watchers: Sequence[Mapping[str, Any]]
 ) -> Iterator[Line]:
-    """Yield findings about the schema and the archive, or no findings if `state` is None (store unavailable)."""
+    """Yield findings about the schema and the archive, or no findings if `state` is None."""
     if state is None:
         return
     try:

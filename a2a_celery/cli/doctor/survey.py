@@ -40,7 +40,7 @@ Clients cannot read the configured value."""
 
 @dataclass(frozen=True, slots=True)
 class BrokerServer:
-    """Broker's server and its configuration. Unknown values are "", 0 or None."""
+    """Server of the broker, with its configuration. Unknown values are "", 0 or None."""
 
     kind: str = ""
     """Product, such as "Redis" or "RabbitMQ"."""
@@ -56,8 +56,8 @@ class BrokerServer:
     """``maxmemory`` of the Redis server in bytes, or 0 for no limit."""
 
     ack_timeout: float | None = None
-    """Seconds that a message may stay unacknowledged. After that time, Redis redelivers it, and RabbitMQ closes the
-    channel."""
+    """Seconds that a message may stay unacknowledged. After that time, Redis redelivers the message, and RabbitMQ
+    closes the channel."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.version}".strip()
@@ -155,7 +155,7 @@ class Survey:
     """Lines that a gateway logs when it starts, about store, broker, authentication and settings."""
 
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Report of each worker by its Celery node name, or "error" if the worker does not know the command."""
+    """Report of each worker by Celery node name. The report of a worker without the command contains an "error"."""
 
     announced: tuple[Mapping[str, Any], ...] = ()
     """Announcements of the workers that Celery's remote control cannot reach."""
@@ -296,7 +296,7 @@ class Finding:
         return f"{self.level:<5}  {self.about}: {self.text}"
 
     def as_json(self) -> str:
-        """Return one line of JSON."""
+        """Return the finding as one line of JSON."""
         fields = {"check": self.check, "level": self.level, "about": self.about, "text": self.text}
         return json.dumps(fields, ensure_ascii=False)
 

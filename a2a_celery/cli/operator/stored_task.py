@@ -106,7 +106,7 @@ def _read(store: SyncStore, keys: Keys, task_id: str, agent: str | None) -> tupl
     """Return a task and the id of its newest event.
 
     Raises:
-        click.ClickException: The task does not exist, or belongs to another agent than `agent`.
+        click.ClickException: The task does not exist, or belongs to an agent other than `agent`.
     """
     stored, steps = store.run(read_task(keys, None, task_id)), store.run(read_steps(keys, task_id))
     if stored is None or steps is None or agent not in (None, steps.agent):

@@ -160,8 +160,8 @@ class WorkerLoads:
         self.latest = dict(sorted((silent | loads).items()))
 
     def _recognize(self, nodes: Sequence[str]) -> None:
-        """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix is assumed
-        to belong to it."""
+        """Determine which of `nodes` belong to this deployment. A worker that reports no store or key prefix is treated
+        as a worker of this deployment."""
         if nodes:
             for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
                 theirs = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
@@ -248,8 +248,7 @@ class View:
         return round(more / seconds, 2) if seconds > 0 else 0.0
 
     def _rate(self, agent: str | None, *states: int) -> float:
-        """Return the number of tasks that ended per second, of `agent` or of all agents, in `states` or in any
-        state."""
+        """Return the number of tasks per second that ended in `states`, or in any state, for `agent` or all agents."""
 
         def total(reading: Reading) -> int:
             ended = reading.counted.counted("ended").items()

@@ -72,7 +72,7 @@ class CallRequest(Request):  # type: ignore[misc]
                 self.delayed[self.id] = self
 
     def revoked(self) -> bool:
-        """Return True if the step is revoked, after cancelling its remote task."""
+        """Return True if the step is revoked, and cancel its remote task in this case."""
         is_revoked = bool(super().revoked())
         if is_revoked:
             self._give_up()
