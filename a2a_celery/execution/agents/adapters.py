@@ -1,4 +1,4 @@
-"""Adapters that call each kind of agent: an SDK executor or a function, which may be registered by name."""
+"""Adapters that call the two kinds of agents, SDK executors and functions, and the import of agents' code."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from .turn import Turn
 T = TypeVar("T")
 
 ATTEMPT = "a2a_attempt"
-"""Key in an executor's `call_context.state` of the number of the attempt at the turn, starting at 1."""
+"""Key of the attempt number, which starts at 1, in an executor's `call_context.state`."""
 
 INCOMING = "a2a_incoming"
-"""Key in an executor's `call_context.state` for the messages that arrive while it works (`IncomingMessages`), if the
-agent has ``on_message="steer"``."""
+"""Key of the messages that arrive while an executor works (`IncomingMessages`), in its `call_context.state`. The key
+exists only if the agent has ``on_message="steer"``."""
 
 RETRIES = "a2a_retries"
-"""Key in an executor's `call_context.state` of the number of retries of the turn before this run."""
+"""Key of the number of retries of the turn before this run, in an executor's `call_context.state`."""
 
 
 class Adapter(Protocol):
-    """Caller of one kind of agent.
+    """Interface for calling one kind of agent.
 
     Attributes:
-        announces: True if the agent never replies with only a message, so that the claim sets WORKING.
+        announces: True if the claim sets WORKING, because the agent never replies with only a message.
     """
 
     announces: bool
@@ -154,8 +154,8 @@ class FunctionAdapter:
         """Call the function in a thread that belongs to the run, so that a function that hangs does not block other
         runs.
 
-        Celery limits the number of these threads. A thread cannot be cancelled, so a stopped run waits until the
-        function has ended.
+        The worker's concurrency limits the number of these threads. A thread cannot be cancelled, so a stopped run
+        waits until the function has ended.
         """
         thread = DaemonThreads(1, "a2a-sync-agent", at_end=self._cleanup.at_thread_end)
         context = copy_context()
@@ -189,15 +189,21 @@ class Reply:
         """Send the return value of the agent. None sends no event.
 
         Raises:
-            InputRequired: If the run has asked a question, which replaces the result.
-            SuspendRun: If the run has begun a wait, which replaces the result.
-            StepsChanged: If an earlier run recorded steps that this run has not called.
-            InvalidAgentResponseError: If A2A cannot represent the value.
+            InputRequired: The run has asked a question, which replaces the result.
+            SuspendRun: The run has begun a wait, which replaces the result.
+            StepsChanged: An earlier run recorded steps that this run has not called.
+            InvalidAgentResponseError: A2A cannot represent the value.
         """
         await self._send(value, last=True)
 
     async def send_chunk(self, value: Any) -> None:
-        """Send a yielded value as the next chunk. Raises the errors of `send_result`, except `StepsChanged`."""
+        """Send a yielded value as the next chunk.
+
+        Raises:
+            InputRequired: See `send_result`.
+            SuspendRun: See `send_result`.
+            InvalidAgentResponseError: A2A cannot represent the value.
+        """
         await self._send(value, last=False)
 
     def require_all_steps(self) -> None:
@@ -225,7 +231,7 @@ class Reply:
         if isinstance(value, Artifact | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task):
             event = TaskArtifactUpdateEvent(artifact=value, last_chunk=True) if isinstance(value, Artifact) else value
             if isinstance(value, TaskStatusUpdateEvent) and is_terminal(value.status.state):
-                await self.end()  # no event follows the end of the task
+                await self.end()  # no event may follow the terminal status of the task
             await self._turn._events.enqueue_event(event)
             return
         chunks_id, send = self._artifact_id, self._turn.artifact
@@ -288,11 +294,11 @@ async def _shielded(call: Coroutine[Any, Any, T]) -> T:
 
 
 def _paused_task(claim: Claim) -> Task | None:
-    """Return the task in the state in which the task waited for the run's message, or None in the first turn.
+    """Return the task in the interrupted state that the run's message ended, or None in the first turn.
 
     By the contract of the SDK, an executor reads from `current_task` whether the message begins a task or answers a
-    question, also in later attempts. The state of `current_task` shows the kind of pause that the message ends. The
-    history contains the message and the preceding question.
+    question. The returned task fulfills this contract in every attempt of the turn. Its history contains the message
+    and the preceding question.
     """
     if claim.interrupted_state is None:
         return None
@@ -322,7 +328,7 @@ NO_REPLY = "its import ends the process"
 
 
 def import_errors(agents: Iterable[Agent]) -> dict[str, str]:
-    """Return the reason for each agent whose code cannot be imported, by agent name.
+    """Return an error text for each agent whose code cannot be imported, by agent name.
 
     A forked child imports the code. The caller must not import the code itself, because event loops, threads or
     connections that an import creates would not survive the fork of a pool process.
@@ -339,11 +345,11 @@ def import_errors(agents: Iterable[Agent]) -> dict[str, str]:
             os.dup2(2, 1)
             os.write(writing, json.dumps(_errors(names)).encode() + b"\n")
         finally:
-            os._exit(0)  # no cleanup, which is up to the parent
+            os._exit(0)  # without cleanup, which is left to the parent
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         line = pipe.readline()
-    with suppress(ChildProcessError):  # the process ignores the exit of its children
+    with suppress(ChildProcessError):  # raised if the process ignores SIGCHLD
         os.waitpid(pid, 0)
     return dict(json.loads(line)) if line else dict.fromkeys(names, NO_REPLY)
 

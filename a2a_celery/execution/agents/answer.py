@@ -1,4 +1,4 @@
-"""Answers of the client to questions of `Turn.ask`, and the message of their turn."""
+"""Client's answers to the questions of `Turn.ask`, and the message with which the agent is called."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ class Answer(str):
 
 
 def message_and_answers(claim: Claim) -> list[Message]:
-    """Return the message with which the agent is called, and the client's answers to the questions of `Turn.ask` so
-    far."""
+    """Return a list of the message with which the agent is called and the client's answers to `Turn.ask` so far."""
     if not claim.ask_count:
         return [claim.request.message]
     history = claim.task.history
     if len(claim.turn_messages) == claim.ask_count + 1:
         return [history[index] for index in claim.turn_messages]
-    # an earlier release began the turns
+    # an earlier release of this package began the turns
     messages = [message for message in history if message.role == Role.ROLE_USER]
     if claim.ask_count < len(messages):
         return messages[-1 - claim.ask_count :]

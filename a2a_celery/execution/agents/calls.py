@@ -1,6 +1,6 @@
 """Calls of other agents by a function agent: `Turn.call`.
 
-A call starts a task, the child of the agent's task, and returns its result. The id of the child is derived from the key
+A call starts a child of the agent's task, and returns the child's result. The id of the child is derived from the key
 of the call in the journal, so that each run of the turn finds the same child. The journal records the id of the child
 first, and then its result.
 """
@@ -27,16 +27,17 @@ KIND = "call"
 """Kind of the journal entries of calls."""
 
 CHILD_SIGNAL = "child/"
-"""Prefix of the signal that ends the wait for a child, before its id; see ``child_waits`` in scripts/lib."""
+"""Prefix of the name of the signal that ends the wait for a child. The id of the child follows the prefix; see
+``child_waits`` in scripts/lib."""
 
 SHORT_CALL = 0.3
-"""Seconds for which a run waits for a child before it is suspended and frees its slot."""
+"""Seconds for which a run waits for a child before the run is suspended and frees its slot."""
 
 MAX_WAIT = 3600.0
 """Seconds after which a suspended run checks its child, in case the store has lost the child."""
 
 STARTED, RESULT, REFUSED = "started", "json", "refused"
-"""Forms of the journal entries: the id of the child, its result, and the text of an error if there is no child."""
+"""Forms of the journal entries of calls: the id of the child, its result, and the error text of a refusal."""
 
 
 async def perform_call(journal: RunJournal, events: RunEventQueue, entry: JournalCall, call: ChildCall) -> Any:
@@ -45,7 +46,8 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
     Raises:
         SuspendRun: The run is suspended until the child, a task of an agent of this app, has ended or waits for its
             client.
-        ChildFailed: The child did not complete. `ChildInterrupted` if the child waits for its client.
+        ChildFailed: The child ended in a state other than COMPLETED.
+        ChildInterrupted: The child waits for its client.
         ChildRefused: The agent refused the message, so there is no child.
         StepError: The result is too large for the journal.
     """
@@ -71,7 +73,7 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
     except SuspendRun:
         raise
     except BaseException:
-        journal.defer(entry, UNFINISHED, b"")  # an agent that continues calls the same child again
+        journal.defer(entry, UNFINISHED, b"")  # if the agent continues, its next run calls the same child again
         raise
     content = json.dumps(caller.encode(result), ensure_ascii=False, separators=(",", ":"))
     await journal.record(entry, RESULT, content.encode())
@@ -81,8 +83,11 @@ async def perform_call(journal: RunJournal, events: RunEventQueue, entry: Journa
 async def _started(
     caller: AgentCaller, journal: RunJournal, entry: JournalCall, call: ChildCall
 ) -> tuple[str, CallResult | None]:
-    """Start the child, unless an earlier run has. Return its id, and its result if the child is remote or has already
-    stopped."""
+    """Start the child, unless an earlier run has started it.
+
+    Returns:
+        The id of the child, and its result if the child is remote or is already terminal or interrupted.
+    """
     if entry.entry is not None:
         task_id, result = entry.entry.content.decode(), None
     else:

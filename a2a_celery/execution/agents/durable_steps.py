@@ -10,7 +10,7 @@
 
 A step is recorded when its function has returned and before the caller receives the result. A later run of the turn
 receives the recorded result and does not call the function. If a worker dies while it executes a step, the step is
-executed again. `current_step_key` identifies the repeated execution to other services.
+executed again. Other services can recognize the repeated execution by `current_step_key`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KIND = "step"
 """Kind of the journal entries of durable steps."""
 
 DEFAULT_RETRIES = RetryPolicy(default_retry_delay=1.0)
-"""Defaults of the retry options of a step. The run keeps its worker slot during the delay, so the delay is short."""
+"""Default retry options of a step. The delay is short, because the run keeps its worker slot during the delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class DurableStep:
     Attributes:
         name: Name under which calls of the decorated function are recorded, or "" without a decorator.
         retry: Exceptions of the function that cause another attempt in the same run, and the delays between attempts.
-        timeout: Seconds for one attempt, or None for no limit.
+        timeout: Maximum seconds for one attempt, or None for no limit.
     """
 
     function: Callable[..., Any]
@@ -62,7 +62,7 @@ class DurableStep:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> DurableStep:
-        """Return the step for a function, with the options of its decorator if there is one.
+        """Return the step for `function`, with the options of its `step` decorator if the function has one.
 
         Raises:
             StepError: `function` cannot be called.
@@ -104,9 +104,10 @@ def step(function: Any = None, /, *, name: str | None = None, timeout: float | N
     """Make each call of a function in a run a durable step. Outside a run, the function is called as usual.
 
     Args:
-        function: Async function, or plain function for synchronous agents.
+        function: Async function, or plain function that a synchronous agent calls.
         name: Name of the step, or None for the name of the function.
-        timeout: Seconds for one attempt of an async function, which then raises `TimeoutError`. None for no limit.
+        timeout: Maximum seconds for one attempt of an async function, or None for no limit. A longer attempt raises
+            `TimeoutError`.
         **retry: Retry options of agents; see `RetryPolicy`. By default, `default_retry_delay` is 1 second.
 
     Raises:
@@ -171,14 +172,14 @@ async def perform(
     kwargs: Mapping[str, Any],
     call: JournalCall | None = None,
 ) -> Any:
-    """Return the recorded result of a step, or execute the step and record it.
+    """Return the recorded result of a step, or execute the step and record its result.
 
     Args:
-        call: Call of the step if the caller has already begun the call, or None.
+        call: Call of the step that the caller has already begun, or None.
 
     Raises:
         Exception: The recorded failure of the step, or the failure of its last attempt.
-        CancelledError: The run must stop, or is lost. A result is not used in this case.
+        CancelledError: The run must stop, or is lost.
         StepsChanged: An earlier run recorded a different step at this position.
         StepError: The step cannot be recorded.
     """
@@ -202,10 +203,10 @@ async def perform(
 def perform_blocking(
     journal: RunJournal, durable: DurableStep, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Perform a step like `perform`, but in the thread of a synchronous agent. A plain function is called in this
-    thread.
+    """Perform a step from the thread of a synchronous agent; see `perform`.
 
-    If the run must stop by the time the function has returned, the result is recorded before the run stops.
+    A plain function is called in the agent's thread. If the run must stop while the function is executed, the result
+    is recorded before the run stops.
     """
     call = journal.begin(KIND, name, (args, kwargs))
     if call.entry is not None:
@@ -245,7 +246,7 @@ def _defer_failure(journal: RunJournal, call: JournalCall, error: BaseException)
     """Defer the entry for the failure of a step.
 
     Raises:
-        StepFailed: The caller of the step receives this exception in place of `error`.
+        StepFailed: `error` cannot be recorded. The caller of the step receives the `StepFailed` instead.
     """
     if not isinstance(error, Exception) or isinstance(error, TaskPredicate):
         journal.defer(call, UNFINISHED, b"")  # a signal, or a cancellation by the agent
@@ -256,7 +257,7 @@ def _defer_failure(journal: RunJournal, call: JournalCall, error: BaseException)
         if failure is not error:
             raise failure from error
     finally:
-        del failure  # its traceback holds this frame
+        del failure  # the traceback of the exception holds this frame
 
 
 async def _attempted(journal: RunJournal, durable: DurableStep, call: JournalCall, function: Callable[[], Any]) -> Any:
@@ -328,4 +329,4 @@ async def _finished(thread: asyncio.Future[Any]) -> Any:
             raise
         raise _CancelledLate(thread.result()) from None
     finally:
-        del thread  # holds the exception, whose traceback holds this frame
+        del thread  # the future holds the exception, whose traceback holds this frame

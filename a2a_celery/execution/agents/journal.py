@@ -1,9 +1,9 @@
 """Interface of a run to the journal of its turn, which records the results of named calls.
 
-`RunJournal.begin` receives the kind, the name and the arguments of a call. It returns the call, with the entry of an
-earlier run if there is one. Without an entry, the caller executes the call and passes the result to
-`RunJournal.record`. Durable steps (``durable_steps``) are calls of the kind ``step``. Other kinds of calls, for example
-a timer, use the journal in the same way::
+`RunJournal.begin` receives the kind, the name and the arguments of a call, and returns the call. If an earlier run
+recorded the call, the returned call contains its entry. Without an entry, the caller executes the call and passes the
+result to `RunJournal.record`. Durable steps (``durable_steps``) are calls of the kind ``step``. Other kinds of calls,
+for example a timer, use the journal in the same way::
 
     call = journal.begin("sleep", name)
     if call.entry is None:
@@ -12,11 +12,12 @@ a timer, use the journal in the same way::
 If a call is recorded again, the new entry replaces the earlier entry. `record` returns after the store has confirmed
 the write, so any later effect follows the entry.
 
-The key of a call is its name with an ordinal. The calls of the agent's own asyncio task, or of the thread of a
-synchronous agent, outside of other calls, are the main sequence. Their order is the order of the code. Their ordinal
-counts the calls of that name (``fetch#2``), and each has a position, from which changed code is detected. Other calls
-have no fixed order. Their key contains a digest of their arguments, so that the ordinal counts equal calls
-(``fetch(8f2c…)#1``), and the key of the call that they are part of (``outer#1/fetch(8f2c…)#1``).
+The key of a call is its name with an ordinal. The main sequence consists of the calls that the agent's own asyncio
+task, or the thread of a synchronous agent, makes outside of other calls. The agent's code determines the order of these
+calls. Their ordinals count the calls of a name (``fetch#2``), and their positions reveal changes of the code. All other
+calls have no fixed order. The key of such a call contains a digest of its arguments, so that the ordinal counts equal
+calls (``fetch(8f2c…)#1``). The key of a call within another call begins with the outer call's key
+(``outer#1/fetch(8f2c…)#1``).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MAX_ENTRIES = 10_000
 """Maximum number of entries of a journal. Each run of the turn reads all entries before it calls the agent."""
 
 MAX_NAME = 200
-"""Maximum characters of a name."""
+"""Maximum length of a name, in characters."""
 
 UNFINISHED = "unfinished"
 """Form of an entry without a result: the agent stopped waiting for the call and continued. The call is executed again,
@@ -82,19 +83,19 @@ class JournalCall:
 
 
 class RunJournal:
-    """Journal of the turn that one run serves. `begin` and `defer` are thread-safe.
+    """Journal of a run's turn. `begin` and `defer` are thread-safe.
 
     Args:
         claim: Claim of the run, with the journal.
         events: Event queue of the run.
-        settings: Settings, of which the journal uses the limits for the size of results.
+        settings: Settings with the size limits of results.
 
     Attributes:
         scope: Function that returns the name of the unit of work that makes the current call, or "". A later run of the
-            turn may skip whole units. Only calls of one unit are counted together.
+            turn may skip whole units, so the calls of each unit are counted separately.
     """
 
-    __slots__ = (  # each run that waits has one
+    __slots__ = (  # each waiting run keeps a journal in memory
         "_bytes",
         "_caught",
         "_deferred",
@@ -189,7 +190,7 @@ class RunJournal:
         """Record the result of a call, and return the entry after the store has confirmed it.
 
         Raises:
-            CancelledError: The run is lost. Its result must not be used.
+            CancelledError: The run is lost. The caller must not use the result.
             StepError: The content or the journal is too large.
         """
         entry = self._entry(call, form, content)
@@ -220,7 +221,7 @@ class RunJournal:
 
         Raises:
             CancelledError: The run is lost.
-            StepError: A content or the journal is too large. In this case, nothing is written.
+            StepError: A content or the journal is too large. No entry is written.
         """
         entries = [
             JournalEntry(key, kind, REMOVED if content is None else form, content or b"", turn=self._turn)
@@ -262,7 +263,7 @@ class RunJournal:
 
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
-        """Return a context manager that makes `call` the outer call of all calls in the block."""
+        """Make `call` the outer call of all calls inside the ``with`` block."""
         token = CURRENT_CALL.set(call)
         try:
             yield
@@ -301,7 +302,7 @@ class RunJournal:
         """Replace entries in memory before they are written.
 
         Raises:
-            StepError: An entry or the journal is too large. In this case, nothing is changed.
+            StepError: An entry or the journal is too large. No entry is replaced.
         """
         total = self._bytes
         for entry in entries:
@@ -385,7 +386,7 @@ def current_step_key() -> str:
 
 
 def _size(entry: JournalEntry) -> int:
-    """Return the bytes of a stored entry with its key."""
+    """Return the size of a stored entry with its key, in bytes."""
     return 0 if entry.form == REMOVED else len(entry.key) + len(encode_entry(entry))
 
 

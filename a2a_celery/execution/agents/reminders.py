@@ -21,7 +21,7 @@ from ...store.runs.reminders import Reminder, pack_reminders
 from ...store.webhooks.push_configs import ESCALATION, NewPushConfig
 
 RemindAfter: TypeAlias = float | Sequence[float] | None
-"""Seconds from a question to its reminder, or to each of several reminders in ascending order, or None for none."""
+"""Seconds from a question to its reminder, or an ascending sequence for several reminders, or None for no reminder."""
 
 MAX_REMINDERS = 10
 

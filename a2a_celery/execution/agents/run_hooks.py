@@ -28,8 +28,8 @@ from ..events.run_telemetry import OUTCOMES, reported
 logger = logging.getLogger(__name__)
 
 HOOKS_TIMEOUT = 10.0
-"""Maximum duration, in seconds, of all `after_run` hooks of a run, and of its `on_event` hooks on the last status. The
-end of the run waits for these hooks."""
+"""Maximum duration, in seconds, of all `after_run` hooks of a run, and of its `on_event` hooks for the final status.
+The run does not end before these hooks have returned or have timed out."""
 
 
 class HookFailed(Exception):
@@ -37,8 +37,8 @@ class HookFailed(Exception):
 
 
 class _HookRaised(Exception):
-    """A hook raised `error`. The wrapper is an `Exception`, because any other exception could end the event loop of all
-    runs."""
+    """A hook raised `error`. The wrapper is an `Exception`, because any other exception could end the event loop that
+    all runs share."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -93,7 +93,7 @@ class RunHooks:
 
     @property
     def holds_end(self) -> bool:
-        """True if the end of the task is written only after the agent has returned, so that hooks can add to it."""
+        """True if the final event is written only after the agent has returned, so that hooks can add metadata."""
         return bool(self._before or self._after)
 
     async def before(self, claim: Claim) -> None:
@@ -137,7 +137,7 @@ class RunHooks:
     async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
         """Return the final status of the run with the metadata that hooks have added.
 
-        If a hook fails, the status is FAILED, or `event` with the metadata if its state is CANCELED.
+        If a hook fails, a FAILED status is returned. A CANCELED status stays CANCELED and keeps the metadata.
         """
         event.metadata.update(self.metadata())
         original = copy(event)
@@ -162,7 +162,7 @@ class RunHooks:
         return failed
 
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata that hooks have added, as JSON. Other metadata is logged and left out."""
+        """Return the metadata that hooks have added, or {} if it is not JSON. The error is logged."""
         try:
             metadata: dict[str, Any] = jsonable(self.info.metadata)
             Struct().update(metadata)

@@ -50,7 +50,7 @@ class ContextSession:
         """Open the session that came with the claim.
 
         Raises:
-            SessionError: If the current `secret_key` cannot decrypt the session.
+            SessionError: The current `secret_key` cannot decrypt the session.
         """
         saved = claim.session or SavedSession()
         self._claim = claim
@@ -67,16 +67,18 @@ class ContextSession:
         self.resumed = saved.resumed
 
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """Save the state after all events sent so far. A run that replaces this one starts with the saved state.
+        """Save the state after the events that the agent has sent so far.
+
+        A run that replaces this run starts with the saved state.
 
         Args:
             state: The new state, or None for the current state of the session.
 
         Raises:
-            SessionError: If the state is not a JSON object or is too large. In this case, nothing is changed.
-            SessionConflict: If another run of the context has saved the session since this run began. In this case,
-                nothing is saved.
-            CancelledError: If the run is lost.
+            SessionError: The state is not a JSON object or is too large. The session is unchanged.
+            SessionConflict: Another run of the context has saved the session since this run began. The state is not
+                saved.
+            CancelledError: The run is lost.
         """
         save = asyncio.create_task(self._save(state), name=f"a2a-session-{self._claim.ref.name}")
         self._under_way.add(save)
@@ -93,11 +95,11 @@ class ContextSession:
     async def history(self, limit: int = HISTORY_MESSAGES, *, artifacts: bool = True) -> list[Message]:
         """Return the newest messages of the context, oldest first, across its newest tasks.
 
-        The current message is the last. Messages whose turn has not begun are omitted.
+        The last message is the current message. Messages whose turn has not begun are omitted.
 
         Args:
             limit: The maximum number of messages.
-            artifacts: Whether to include the artifacts of the agent as messages.
+            artifacts: True to include the artifacts of the agent as messages.
         """
         claim, store = self._claim, self._events.store
         page = await store.run(
@@ -122,13 +124,13 @@ class ContextSession:
         """Return the state to save when the run completes or pauses.
 
         Raises:
-            SessionError: If the state is not a JSON object or is too large.
+            SessionError: The state is not a JSON object or is too large.
         """
         text = _encoded(self.state, self._settings.session_max_bytes)
         return self.unchanged() if text == self._saved else self._to_save(text)
 
     def unchanged(self) -> SessionState:
-        """Return a session without a new state. Saving it extends the lifetime of the last saved state."""
+        """Return a `SessionState` without a new state. Saving it extends the lifetime of the last saved state."""
         return SessionState(self._claim.scope, self._claim.task.context_id, self.version, b"")
 
     def conflict(self, since: SavedSince) -> SessionConflict:
@@ -171,7 +173,7 @@ def open_session(agent: Agent, claim: Claim, events: RunEventQueue, settings: Se
     """Open the session of a run if its agent has one. `current_session` returns the session to the agent's code.
 
     Raises:
-        SessionError: If the current `secret_key` cannot decrypt the session.
+        SessionError: The current `secret_key` cannot decrypt the session.
     """
     if agent.session:
         events.settlement.session = session = ContextSession(claim, events, settings)
@@ -192,7 +194,7 @@ def _encoded(state: Any, most: int) -> bytes:
     """Return `state` as JSON. A state that is read back is equal, except that tuples are lists.
 
     Raises:
-        SessionError: If the state is not JSON or takes more than `most` bytes.
+        SessionError: The state is not JSON or takes more than `most` bytes.
     """
     if not isinstance(state, dict):
         raise SessionError(f"a session's state is a dict, not {type(state).__name__}: store the value under a key")
@@ -222,7 +224,7 @@ def _messages_of(task: Task, *, current: bool) -> list[Message]:
         at = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == Role.ROLE_USER), len(messages))
         messages, last = messages[:at], messages[at:]
     elif task.status.state == SUBMITTED:
-        del messages[-1:]  # its turn has not begun
+        del messages[-1:]  # the turn of the last message has not begun
     elif task.status.HasField("message"):
         last = [task.status.message]
     result = (

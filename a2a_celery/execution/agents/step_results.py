@@ -1,8 +1,8 @@
 """Encoding of the results and failures of durable steps, as entries of a journal.
 
-A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry names the
-encoding. For the last three encodings, the form also names the class: ``pydantic acme.models:Page``, ``protobuf
-acme.v1.Page``. A class must be importable by its name.
+A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry
+identifies the encoding and, for the last three encodings, the class: ``pydantic acme.models:Page``, ``protobuf
+acme.v1.Page``. The class must be importable by its name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class UnreadableResult(Exception):
 
 
 def encode_result(step: str, value: Any) -> tuple[str, bytes]:
-    """Return the form and the content of the result of a step.
+    """Return the form and the content of the journal entry for a step's result.
 
     Raises:
         StepError: The value cannot be recorded.
@@ -54,7 +54,7 @@ def encode_result(step: str, value: Any) -> tuple[str, bytes]:
 
 
 def decode_result(form: str, content: bytes) -> Any:
-    """Return the result of a step.
+    """Return the result of a step from the form and the content of its journal entry.
 
     Raises:
         UnreadableResult: The class of the result was removed, or does not accept the recorded content.
@@ -75,7 +75,7 @@ def decode_result(form: str, content: bytes) -> Any:
 
 
 def encode_failure(step: str, error: Exception) -> tuple[bytes, Exception]:
-    """Return the content of the entry for a failed step, and the exception that the agent receives.
+    """Return the content of the journal entry for a failed step, and the exception that the agent receives.
 
     The exception is `error` if it can be recreated from its class and arguments, and a `StepFailed` otherwise.
     """
@@ -91,7 +91,7 @@ def encode_failure(step: str, error: Exception) -> tuple[bytes, Exception]:
 
 
 def decode_failure(content: bytes) -> Exception:
-    """Return the exception of a failed step.
+    """Return the exception of a failed step from the content of its journal entry.
 
     Raises:
         UnreadableResult: The class of the exception was removed, or does not accept the recorded arguments.
@@ -160,8 +160,10 @@ def _importable_name(cls: Any) -> str | None:
 
 
 def _protobuf_class(full_name: str) -> Any:
-    """Return the class of a protobuf type, or None. The modules of generated classes differ from the modules to
-    import."""
+    """Return the class of a protobuf type, or None.
+
+    The class is found by its type name, because the ``__module__`` of a generated class may not be importable.
+    """
     try:
         return GetMessageClass(Default().FindMessageTypeByName(full_name))
     except KeyError:

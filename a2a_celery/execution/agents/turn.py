@@ -1,4 +1,4 @@
-"""Turn object of a function agent."""
+"""`Turn`, the argument of a function agent: the client's message, its task, and the methods for the response."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Turn:
         """The number of earlier retries of this turn, like Celery's ``request.retries``.
 
         Raises:
-            ConfigError: The agent is a plain Celery task, which has ``self.request.retries``.
+            ConfigError: The agent is a plain Celery task. Use ``self.request.retries``.
         """
         return self._retries.count
 
@@ -136,22 +136,21 @@ class Turn:
     ) -> Retry:
         """End the run and retry the turn later: ``raise turn.retry(countdown=60)``.
 
-        The run occupies no worker slot until the next attempt begins.
+        The task does not occupy a worker slot until the next attempt begins.
 
         Args:
             countdown: Seconds until the next attempt begins.
             eta: Time of the next attempt, in UTC if it has no time zone. Without `eta` and `countdown`, the delay is
                 the Retry-After header of the cause's `response`, or `default_retry_delay` if there is no header.
             exc: Cause of the retry, or None for the exception that is being handled. Clients see the name of its class.
-            max_retries: Maximum number of retries of the turn in place of the agent's maximum. None for the agent's
-                maximum.
+            max_retries: Maximum number of retries of the turn, or None for the agent's maximum.
 
         Raises:
-            Retry: Always, unless the limit is reached. Do not catch it.
-            BaseException: The exception `exc`, if the maximum number of retries is reached.
-            MaxRetriesExceededError: If the maximum number of retries is reached and `exc` is None.
-            ValueError: If an argument is invalid.
-            ConfigError: If the agent is a plain Celery task, which has ``self.retry``.
+            Retry: The turn will be retried. Do not catch this exception.
+            BaseException: No retry is left. The exception is `exc`.
+            MaxRetriesExceededError: No retry is left, and `exc` is None.
+            ValueError: An argument is invalid.
+            ConfigError: The agent is a plain Celery task. Use ``self.retry``.
         """
         self._retries.request(countdown, eta, exc, max_retries)
 
@@ -166,7 +165,7 @@ class Turn:
         """The agent's session for this context.
 
         Raises:
-            ConfigError: If the agent has no session. Register it with `session=True`.
+            ConfigError: The agent has no session. Register the agent with `session=True`.
         """
         session = self._events.settlement.session
         if not isinstance(session, ContextSession):
@@ -174,7 +173,7 @@ class Turn:
         return session
 
     async def checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """Save the session immediately, so that a run that replaces this one continues from here.
+        """Save the session immediately, so that a run that replaces this run continues from here.
 
         See `ContextSession.checkpoint`.
 
@@ -182,8 +181,8 @@ class Turn:
             state: The new state, or None for the current state of the session.
 
         Raises:
-            SessionError: If the state is not a JSON object, or is too large.
-            SessionConflict: If another run of the context has saved the session since this run began.
+            SessionError: The state is not a JSON object, or is too large.
+            SessionConflict: Another run of the context has saved the session since this run began.
         """
         await self.session.checkpoint(state)
 
@@ -206,8 +205,8 @@ class Turn:
             **metadata: Metadata of the status update, as JSON values.
 
         Raises:
-            ValueError: If a value in the metadata is not JSON.
-            InvalidAgentResponseError: If a number in the metadata is NaN or infinite.
+            ValueError: A value in the metadata is not JSON.
+            InvalidAgentResponseError: A number in the metadata is NaN or infinite.
         """
         event = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=metadata or None)
         if text or parts:
@@ -219,7 +218,7 @@ class Turn:
     def model_call(self, model: str = "") -> OpenStep:
         """Record a model call that lasts for the block ``async with turn.model_call("…"):``.
 
-        The call does not block and is thread-safe; see ``docs/execution.md``.
+        This method does not block and is thread-safe; see ``docs/execution.md``.
         """
         return self.execution.model_call(model)
 
@@ -231,8 +230,8 @@ class Turn:
         """Call a function and record its result, so that no later run of the turn repeats the call.
 
         After a lost worker, a shutdown, a retry, a requeue or an answered question, the next run receives the recorded
-        result. Call the steps in the same order each time. Calls in different asyncio tasks need no order. See
-        ``docs/durable-work.md``.
+        result. Call the steps in the same order each time. Calls in different asyncio tasks may be made in any order.
+        See ``docs/durable-work.md``.
 
         Args:
             name: Name of the step. Calls with the same name are distinguished by their order.
@@ -244,9 +243,9 @@ class Turn:
             The result as it was recorded: JSON data, bytes, a pydantic model, a dataclass or a protobuf message.
 
         Raises:
-            Exception: The exception of the function, even if an earlier run recorded it. If an exception cannot be
-                recorded, a `StepFailed` is raised instead.
-            StepError: If the step or its result is invalid.
+            Exception: The function raised this exception, in this run or in an earlier run that recorded it. If an
+                exception cannot be recorded, `StepFailed` is raised instead.
+            StepError: The step or its result is invalid.
         """
         return await perform(self.journal, DurableStep.of(function), name, args, kwargs)
 
@@ -267,14 +266,14 @@ class Turn:
             The ``client.Result`` of the completed child, or of the message of a remote agent that created no task.
 
         Raises:
-            ChildFailed: If the child ended in a state other than COMPLETED.
-            ChildInterrupted: If the child waits for input or an authorization. A subclass of `ChildFailed`.
-            ChildRefused: If the agent refused the message.
-            SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
-            RemoteError: If a remote agent is unreachable.
-            ConfigError: If there is no such agent, or the calling agent is a plain Celery task.
-            StepError: If the result is too large to be recorded.
-            TypeError: If `message` cannot be converted to an A2A message.
+            ChildFailed: The child ended in a state other than COMPLETED.
+            ChildInterrupted: The child waits for input or an authorization. This is a subclass of `ChildFailed`.
+            ChildRefused: The agent refused the message.
+            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
+            RemoteError: A remote agent is unreachable.
+            ConfigError: There is no such agent, or the calling agent is a plain Celery task.
+            StepError: The result is too large to be recorded.
+            TypeError: `message` cannot be converted to an A2A message.
         """
         return await self._perform_call(*self._begin_call(agent, message, context_id))
 
@@ -295,7 +294,7 @@ class Turn:
         """The idempotency key of the step that is being executed; see `current_step_key`.
 
         Raises:
-            RuntimeError: If no step is being executed.
+            RuntimeError: No step is being executed.
         """
         return current_step_key()
 
@@ -345,8 +344,8 @@ class Turn:
 
         The first call ends the run in the state INPUT_REQUIRED, so no worker waits for the client. When the client has
         answered, any worker calls the function again from its beginning, and each answered `ask` returns immediately.
-        Write the function so that it asks the same questions in the same order, and perform actions that must happen
-        once after the last question.
+        Write the function so that it asks the same questions in the same order. After the last question, perform the
+        actions that must happen only once.
 
         A run can ask only one new question. If the agent catches `InputRequired` and returns, or raises an exception
         other than an `AgentSignal`, the run still ends with the question.
@@ -355,9 +354,9 @@ class Turn:
             question: Text of the question.
             parts: Further parts of the question.
             schema: Type of the answer: a Pydantic model, a dataclass, a TypedDict or another type that Pydantic
-                validates, or a JSON Schema as a dict. The gateway refuses an answer that does not fit, and the task
-                keeps its question. If a validator of the type refuses the answer, the question is asked again with the
-                reason. None accepts any message.
+                validates, or a JSON Schema as a dict. The gateway refuses an answer that does not match, and the
+                task keeps its question. If a validator of the type refuses the answer, the question is asked again,
+                with the reason. None accepts any message.
             remind_after: Seconds after which the question is repeated as a status event unless the client has answered,
                 or a list of such times in ascending order, or None for no reminder. Webhooks receive the repeated
                 question too.
@@ -369,10 +368,10 @@ class Turn:
             Without a schema, an `Answer`: the text, with the A2A message as an attribute.
 
         Raises:
-            InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
-            ValueError: If the schema is invalid, too large, or refers to another document; or if `remind_after` or
+            InputRequired: The client has not answered yet. Do not catch this exception, which is not an `Exception`.
+            ValueError: The schema is invalid, is too large, or refers to another document; or `remind_after` or
                 `escalate_to` is invalid.
-            ConfigError: If `escalate_to` is set without `secret_key`.
+            ConfigError: `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
         reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
@@ -403,7 +402,7 @@ class Turn:
         """Ask the client several questions at once and return the answers by their keys.
 
         The client answers with one JSON object that has a value for each key. Answers in which a key is missing are
-        refused. For the sequence of question and answer, see `ask`.
+        refused. The run ends and continues as in `ask`.
 
         Args:
             questions: The questions by their keys.
@@ -415,9 +414,9 @@ class Turn:
             The answers by their keys: text without a schema, otherwise the value that `ask` would return.
 
         Raises:
-            InputRequired: If the client has not answered yet. Do not catch it. It is not an `Exception`.
-            ValueError: If there is no question, or a schema, `remind_after` or `escalate_to` is invalid.
-            ConfigError: If `escalate_to` is set without `secret_key`.
+            InputRequired: The client has not answered yet. Do not catch this exception, which is not an `Exception`.
+            ValueError: There is no question, or a schema, `remind_after` or `escalate_to` is invalid.
+            ConfigError: `escalate_to` is set without `secret_key`.
         """
         self.stop_if_asking()
         reminders = Reminders.of(remind_after, escalate_to, self.journal.settings)
@@ -461,21 +460,21 @@ class Turn:
         return signal
 
     async def sleep(self, seconds: float | None = None, *, until: datetime | None = None) -> None:
-        """Sleep without a worker: for `seconds`, or until a time.
+        """Sleep for `seconds` or until a time, without occupying a worker slot.
 
-        A sleep of more than five seconds ends the run and frees its slot. When the time has come, any worker calls the
-        function again from its beginning, and this call returns immediately. Write the function as for `ask`. A shorter
-        sleep waits in this process.
+        A sleep of more than five seconds ends the run and frees its slot. At the end of the sleep, any worker calls
+        the function again from its beginning, and this call returns immediately. Write the function as described for
+        `ask`. A shorter sleep waits in this process.
 
         Args:
             seconds: Seconds to sleep, up to 366 days.
-            until: Time until which to sleep, instead of `seconds`; UTC if it has no time zone. If the time has passed,
-                the call returns immediately.
+            until: Time at which the sleep ends, instead of `seconds`; UTC if it has no time zone. If the time has
+                passed, the call returns immediately.
 
         Raises:
-            SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
-            ValueError: If an argument is invalid.
-            ConfigError: If the agent is a plain Celery task, which can retry itself later with ``self.retry``.
+            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
+            ValueError: An argument is invalid.
+            ConfigError: The agent is a plain Celery task, which can retry itself later with ``self.retry``.
         """
         waits = self._waits
         await waits.sleep(waits.begin_sleep(seconds, until))
@@ -488,16 +487,17 @@ class Turn:
 
         Args:
             name: Name of the signal: 1 to 64 ASCII letters, digits and ``_ . : -``.
-            timeout: Seconds to wait, up to 366 days, or None for no limit. 0 only checks for a signal.
+            timeout: Seconds to wait, up to 366 days, or None for no limit. 0 only checks for a signal that
+                has already arrived.
 
         Returns:
             The payload, a JSON value.
 
         Raises:
-            TimeoutError: If no signal arrived in time. A later run raises it again.
-            SuspendRun: If the run ends. Do not catch it. It is not an `Exception`.
-            ValueError: If an argument is invalid.
-            ConfigError: If the agent is a plain Celery task.
+            TimeoutError: No signal arrived in time. A later run raises the error again.
+            SuspendRun: The run ends. Do not catch this exception, which is not an `Exception`.
+            ValueError: An argument is invalid.
+            ConfigError: The agent is a plain Celery task.
         """
         waits = self._waits
         return await waits.wait_for(waits.begin_wait(name, timeout))
@@ -511,7 +511,7 @@ class Turn:
         """Return the messages that have arrived since the last call, oldest first; see ``docs/durable-work.md``.
 
         Raises:
-            ConfigError: If the agent is not registered with ``on_message="steer"``.
+            ConfigError: The agent is not registered with ``on_message="steer"``.
         """
         return await self._events.messages.poll()
 
@@ -519,16 +519,16 @@ class Turn:
         """Return an endless iterator over the messages that arrive. Leave the loop with ``break``.
 
         Raises:
-            ConfigError: During the iteration, if the agent is not registered with ``on_message="steer"``.
+            ConfigError: The agent is not registered with ``on_message="steer"``. Raised during the iteration.
         """
         return self._events.messages.follow()
 
     def stop_if_asking(self) -> None:
-        """Raise the run's question or wait again if other code has caught the exception. This method is thread-safe.
+        """Raise the exception of the run's question or wait again if other code has caught it. Thread-safe.
 
         Raises:
-            InputRequired: If `ask` has asked a question that the client has not answered yet.
-            SuspendRun: If `sleep`, `wait_for` or `call` ends the run.
+            InputRequired: `ask` has asked a question that the client has not answered yet.
+            SuspendRun: `sleep`, `wait_for` or `call` ends the run.
         """
         if self._events.settlement.wait is not None:
             raise SuspendRun
@@ -544,14 +544,14 @@ class Turn:
             content: Text, bytes, JSON data, a `Part`, or a list of `Part` objects.
             artifact_id: Id of the artifact, or None for a new id.
             name: Name of the artifact.
-            append: Append to the artifact `artifact_id` instead of adding one.
-            last: Mark the artifact as complete.
+            append: True to append a chunk to the artifact `artifact_id`.
+            last: True to mark the artifact as complete.
 
         Returns:
             The id of the artifact.
 
         Raises:
-            InvalidAgentResponseError: If `content` has another type, or is not JSON.
+            InvalidAgentResponseError: `content` has another type, or is not JSON.
         """
         artifact_id = artifact_id or str(uuid4())
         artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts_of(content))
@@ -563,7 +563,7 @@ class Turn:
         """The blocking variants of the methods that wait, for a synchronous agent.
 
         Raises:
-            RuntimeError: If an async agent reads this property, because a blocking call would deadlock the event loop.
+            RuntimeError: An async agent reads this property. A blocking call would deadlock the event loop.
         """
         if get_ident() == self._thread:
             raise RuntimeError("turn.blocking is for plain functions: await turn.say(…), turn.ask(…) here")

@@ -24,14 +24,14 @@ from ..events.settlement import PendingWait
 from .journal import JournalCall, RunJournal
 
 SHORT_SLEEP = 5.0
-"""Seconds up to which `Turn.sleep` sleeps in the worker and keeps its slot. A longer sleep ends the run."""
+"""Maximum seconds for which `Turn.sleep` sleeps in the worker and keeps its slot. A longer sleep ends the run."""
 
 SLEEP, SIGNAL = "sleep", "signal"
 """Kinds of the journal entries of waits."""
 
 PAYLOAD, TIMEOUT, UNTIL = "json", "timeout", "until"
-"""Forms of the journal entries of waits: the payload of a signal, the end of a wait at its time, and the µs since 1970
-until which a short sleep lasts."""
+"""Forms of the journal entries of waits: the payload of a signal, the expiry of a wait, and the end of a short sleep
+in µs since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class BegunWait:
     Attributes:
         signal: Name of the signal, or "" for a sleep.
         seconds: Seconds after which the wait ends, or None for no limit. 0 or less for a time that has passed.
-        until: Time at which the wait ends if the agent named a time, or None.
+        until: Time at which the wait ends, or None if the agent did not pass a time.
     """
 
     call: JournalCall
@@ -72,7 +72,7 @@ class Waits:
         self._clock = events.clock
 
     def begin_sleep(self, seconds: float | None, until: datetime | None) -> BegunWait:
-        """Begin a sleep.
+        """Check the arguments of `Turn.sleep`, and begin its journal call.
 
         Raises:
             ValueError: Not exactly one of the arguments is set, or its value is invalid.
@@ -91,7 +91,7 @@ class Waits:
         return BegunWait(self._journal.begin(SLEEP, "turn.sleep"), "", remaining, until)
 
     def begin_wait(self, name: str, timeout: float | None) -> BegunWait:
-        """Begin a wait for a signal.
+        """Check the arguments of `Turn.wait_for`, and begin its journal call.
 
         Raises:
             ValueError: An argument is invalid.
@@ -124,8 +124,8 @@ class Waits:
         return json.loads(entry.content)
 
     async def _arrived(self, wait: BegunWait) -> JournalEntry | None:
-        """Return the entry of a signal that has arrived. Otherwise, return the entry of the timeout if the timeout is
-        0, or None."""
+        """Return the entry of a signal that has arrived, or None. If the timeout is 0, return the entry of the timeout
+        instead of None."""
         self._journal.flush()
         return await self._events.run_fenced(
             lambda confirmed: take_signal(
