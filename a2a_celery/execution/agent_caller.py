@@ -15,8 +15,8 @@ from ..errors import ConfigError
 
 
 class StartingCalls:
-    """Counter of calls in one run that start a child or wait in the process. A run is suspended only when the counter
-    is 0, so that all calls in an ``asyncio.gather`` have started their children."""
+    """Counter of the calls of a run that are starting a child or waiting in the process. The run is suspended only
+    when the counter is 0, so that all calls in an ``asyncio.gather`` have started their children."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -24,7 +24,7 @@ class StartingCalls:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count a call while the block runs."""
+        """Count one call while the ``with`` block is executed."""
         self._count += 1
         self._is_empty.clear()
         try:
@@ -61,14 +61,14 @@ class CallResult(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildCall:
-    """Call of an agent.
+    """Call of another agent with `Turn.call`.
 
     Attributes:
         target: Name of an agent of the app, URL of an agent, or ``client.RemoteAgent``.
         content: Content of the message.
         context_id: Context of the child, or "" for a new one.
         key: UUID that is the same in every run of the turn.
-        caller: Caller of the parent, on whose behalf an agent of the app works.
+        caller: Caller of the parent. A called agent of the app works on behalf of the same caller.
         parent_id: Id of the parent.
     """
 
@@ -94,8 +94,11 @@ class AgentCaller(Protocol):
     """Client that starts child tasks and waits for their results."""
 
     async def start(self, call: ChildCall) -> CallResult:
-        """Start the child, or find the child that an earlier run started. Return the child's current state, or the
-        message of an agent that replies without a task."""
+        """Start the child, or find the child that an earlier run started.
+
+        Returns:
+            The current state of the child, or the message of an agent that replies without a task.
+        """
         ...
 
     async def result(self, call: ChildCall, task_id: str) -> CallResult:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class VersionHost(Protocol):
-    """Interface of the worker process that `forward_run` uses."""
+    """Attributes of the worker process that `forward_run` uses."""
 
     keys: Keys
     store: AsyncStore
@@ -30,12 +30,13 @@ class VersionHost(Protocol):
 
 
 async def forward_run(host: VersionHost, agent: Agent, ref: RunRef, other: OtherVersion) -> bool:
-    """Publish a run to the workers whose version of the agent began the turn.
+    """Publish a run to the workers that have the version of the agent with which the turn began.
 
-    If the broker does not accept the run, a watcher publishes it again.
+    If the broker does not accept the message, a watcher publishes the run again.
 
     Returns:
-        False if no worker has that version, so that the caller must execute the run.
+        True if another worker will execute the run, or False if no worker has that version and the caller must execute
+        the run.
     """
     queue = host.publisher.queues.queue_of(agent.name, RunOptions.from_json(other.options))
     name = version_queue_name(queue, agent.name, other.version) if queue else ""

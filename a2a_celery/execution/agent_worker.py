@@ -97,8 +97,10 @@ class AgentWorker:
             register_entry(self._app, agent, self.process, self._stop_here, self._ender, self._handing_back)
 
     def guard_broker(self) -> None:
-        """Guard the broker connection of a worker that is about to connect, and keep unacknowledged messages of runs in
-        memory unless `ack_emulation` is set. See ``dispatch.connection``. Errors are logged."""
+        """Guard the broker connection of a worker that is about to connect; see ``dispatch.connection``.
+
+        Unless `ack_emulation` is set, unacknowledged messages of runs are recorded only in memory. Errors are logged.
+        """
         try:
             guard(self._app)
             settings = self._settings()
@@ -108,8 +110,8 @@ class AgentWorker:
             logger.exception("the worker's broker connection was not guarded")
 
     def _is_own_run(self, fleet: str, message: Any) -> bool:
-        """Return True if a message from the broker is for a run of one of these agents in `fleet`. The store recovers
-        such a run if the message is lost."""
+        """Return True if a message from the broker is for a run of one of these agents in `fleet`. If the message
+        is lost, the run is recovered from the store."""
         headers = message.headers
         return (
             headers.get("task") in self._entries
@@ -122,7 +124,7 @@ class AgentWorker:
         start_check.worker_starts(sender=worker)
 
     def process(self) -> WorkerProcess:
-        """Return the state of this worker process. The first run creates it, so it never exists before a fork."""
+        """Return the state of this worker process. It is created at the first run, and therefore after any fork."""
         if self.simulated is not None:
             return self.simulated()
         pid = os.getpid()
@@ -135,19 +137,19 @@ class AgentWorker:
         return process
 
     def new_process(self, make: Callable[..., P]) -> P:
-        """Return the worker process that `make` creates. `make` receives the arguments of `WorkerProcess`."""
+        """Call `make` with the arguments of `WorkerProcess`, and return the result."""
         cleanup = thread_cleanup_of(self._app, self._thread_cleanups)
         return make(self._settings(), self._publisher(), cleanup, self._lifespans, self._hooks, self._calls)
 
     def close(self) -> None:
-        """Close the state of this process if it has run an agent. A further run would create it again."""
+        """Close the state of this process if it has run an agent. A further run would create a new state."""
         process = self._processes.pop(os.getpid(), None)
         if process is not None:
             process.close()
 
     def _stop_here(self, celery_id: str) -> None:
-        """Stop the run `celery_id` if it has begun in this process. Signal handlers call this method, so it takes no
-        lock."""
+        """Stop the run `celery_id` if it has begun in this process. Signal handlers call this method, so it must not
+        acquire a lock."""
         process = self._processes.get(os.getpid())
         if process is not None:
             process.stop(celery_id)

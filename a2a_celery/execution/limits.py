@@ -1,8 +1,8 @@
 """Limits of a run: total time, time without activity of the agent, and retries.
 
 The event loop enforces the limits, so they work on every pool. Celery enforces its own limits only on prefork, and
-finally kills the process. A run's limit is therefore earlier than Celery's hard limit, so that the agent is cancelled
-and can clean up. Celery's limits remain in force for agents that block the event loop.
+kills the process at the hard limit. The limit of a run is lower than Celery's hard limit, so that the agent is
+cancelled and can clean up. Celery's limits still apply to agents that block the event loop.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Limits:
     """Limits of a run in seconds; None means no limit.
 
     Attributes:
-        total: Time from the arrival of the run in the worker process.
-        idle: Time since the last activity of the agent.
+        total: Maximum time since the run arrived in the worker process.
+        idle: Maximum time since the last activity of the agent.
     """
 
     total: float | None = None
@@ -52,7 +52,7 @@ class Limits:
 
 
 def limits_of(agent: Agent, celery: CeleryLimits, cancel_grace: float) -> Limits:
-    """Return the limits of a run: the earliest of the agent's and Celery's limits."""
+    """Return the limits of a run. Its total limit is the lowest of the agent's and Celery's time limits."""
     early = None
     if celery.hard:
         early = celery.hard - min(cancel_grace + STOPPING, celery.hard * STOPPING_SHARE)
@@ -91,8 +91,8 @@ class IdleClock:
 
 
 def time_left(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> float:
-    """Return the seconds until a run that arrived at the monotonic time `arrived_at` reaches a limit, or infinity if it
-    has none."""
+    """Return the seconds until a run that arrived at the monotonic time `arrived_at` reaches a limit. Return infinity
+    if the run has no limit."""
     ends = []
     if limits.total is not None:
         ends.append(arrived_at + limits.total)
@@ -102,8 +102,8 @@ def time_left(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> float
 
 
 async def out_of_time(limits: Limits, arrived_at: float, idle_clock: IdleClock) -> None:
-    """Return when a run that arrived at the monotonic time `arrived_at` has reached a limit. If the run has no limit,
-    never return."""
+    """Wait until a run that arrived at the monotonic time `arrived_at` reaches a limit. Wait forever if the run has no
+    limit."""
     idle_clock.touch()
     while True:
         left = time_left(limits, arrived_at, idle_clock)
@@ -119,7 +119,7 @@ MAX_CAUSE = 64
 
 
 class Retries:
-    """Retries of the turn that one run of an agent serves."""
+    """Retries of a run's turn."""
 
     __slots__ = ("_clock", "_max_retries", "_options", "_policy")
 
@@ -159,8 +159,10 @@ class Retries:
         return retry
 
     def after(self, error: BaseException) -> tuple[Retried, RunOptions] | None:
-        """Return the retry that follows `error`, and the options of the retry's run. Return None if `error` ends the
-        run.
+        """Return the retry that follows `error`.
+
+        Returns:
+            The retry and the options of its run, or None if the run is not retried.
 
         Raises:
             ValueError: The time in Celery's `Retry` is invalid.
@@ -188,9 +190,12 @@ class Retries:
         return self._max_retries is not None and self.count >= self._max_retries
 
     def _begins_at(self, when: object, cause: BaseException | None) -> datetime | None:
-        """Return the time that `when` of a `Retry` stands for, or None if the retry begins at once.
+        """Return the start time of a retry, or None if the retry begins at once.
 
-        `when` is a number of seconds, a datetime (UTC if it has no time zone), or None for the default delay.
+        Args:
+            when: Attribute `when` of Celery's `Retry`: a number of seconds, a datetime (UTC if it has no time zone), or
+                None for the default delay.
+            cause: Exception that caused the retry, or None.
         """
         if when is None:
             delay = self._policy.requested_delay(cause, self._clock.time())
@@ -212,7 +217,7 @@ def cause_of(retry: Retry) -> BaseException | None:
     """Return the exception in Celery's `Retry`, or None.
 
     If an exception cannot be pickled, Celery's constructor replaces it with an exception of a base class or with a
-    wrapper.
+    wrapper. In this case, the original exception is returned.
     """
     cause, handled = cast(BaseException | None, retry.exc), retry.__cause__ or retry.__context__
     if cause is None or handled is None:

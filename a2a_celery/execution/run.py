@@ -91,13 +91,13 @@ logger = logging.getLogger(__name__)
 
 
 async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
-    """Run the agent and return its outcome. A question or a wait of the `Turn` counts even if other code caught its
-    exception.
+    """Run the agent and return its outcome.
 
-    Frameworks convert exceptions of tools to text, and a task group wraps them in an exception group.
+    A question or a wait of the `Turn` determines the outcome even if other code caught its exception. For example,
+    frameworks convert exceptions of tools to text, and a task group wraps exceptions in an exception group.
 
     Raises:
-        AgentSignal: The agent ended its run. The signal takes precedence over a question or wait that was caught.
+        AgentSignal: The agent ended its run with this signal, which takes precedence over a caught question or wait.
         StepsChanged: The agent's code does not match its journal. This error takes precedence over all others.
         BaseException: The agent failed without a question or wait, or while it was being stopped.
     """
@@ -169,7 +169,8 @@ REFUSALS = (
     ContentTypeNotSupportedError,
     ExtensionSupportRequiredError,
 )
-"""Errors about the client's message, whose text is sent to the client. Any other A2A error of an agent is a failure."""
+"""A2A errors about the client's message. The text of such an error is sent to the client. Any other A2A error of an
+agent is a failure."""
 
 
 def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
@@ -186,7 +187,7 @@ CANCEL_SHARE = 0.5
 
 
 class RunHost(Protocol):
-    """Interface of the worker process that a run uses."""
+    """Interface between a run and its worker process."""
 
     settings: Settings
     keys: Keys
@@ -299,14 +300,14 @@ class Run:
             self.stop(Stop.LOST)
 
     def mark_lost(self) -> None:
-        """Stop the run as lost, even while it waits for the store to write its end."""
+        """Stop the run as lost, even while its last events wait for the store."""
         self.stop(Stop.LOST)
         if self._events is not None:
             self._events.mark_lost()
 
     @property
     def grace(self) -> float:
-        """The seconds that the agent may take to stop."""
+        """Seconds that the agent may take to stop."""
         return self._agent.grace(self._host.settings)
 
     @property
@@ -325,7 +326,7 @@ class Run:
         return self._events is not None and time_left(self._limits, self._arrived_at, self._events.idle_clock) <= 0
 
     def stop(self, reason: Stop) -> None:
-        """Stop the run. Only the first reason counts."""
+        """Stop the run. Only the first reason takes effect."""
         if self._stopped is None:
             self._stopped = reason
             self._wake()
@@ -430,8 +431,8 @@ class Run:
     async def _stop_agent(
         self, agent: asyncio.Task[Outcome], stop: Stop, adapter: Adapter, claim: Claim, events: RunEventQueue
     ) -> Outcome:
-        """Cancel the agent, and wait up to `cancel_grace` seconds until the agent has stopped. After that, stop the
-        agent by force if that is possible."""
+        """Cancel the agent, and wait up to `cancel_grace` seconds until the agent has stopped. Then stop it by
+        force, if possible."""
         grace = self.grace
         until = self._clock.monotonic() + grace
         events.stopping = True
@@ -458,7 +459,7 @@ class Run:
             case Stop.CANCEL:
                 return Canceled()  # even after a normal return, because agents swallow cancellations
             case Stop.LOST | Stop.STUCK | Stop.SHUTDOWN | Stop.ABORT | Stop.TERMINATED:
-                return Lost()  # aborted or terminated: the worker's main process writes the end
+                return Lost()  # after ABORT or TERMINATED, the worker's main process writes the outcome
             case Stop.INTERRUPT:
                 return Superseded()
             case Stop.OUT_OF_TIME:
@@ -495,10 +496,10 @@ class Run:
             return self._retried(error, events) or self._ended_by(error, claim)
 
     def _cancel_children(self, outcome: Outcome, events: RunEventQueue) -> None:
-        """Cancel the child tasks of a run that left no result, or whose next run starts its tasks again.
+        """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
 
-        If the agent's steps have changed, the children are not cancelled. The task leaves a dead letter, and the
-        requeued task finds the children again.
+        If the agent's steps have changed, the children are not cancelled, because the requeued task continues to use
+        them.
         """
         without_result = isinstance(outcome, Canceled | Failure | Rejection) and events.steps_changed is None
         if without_result or isinstance(outcome, Retried | Superseded):
@@ -579,7 +580,11 @@ class Run:
         return RunRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
 
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
-        """Write the end of the run. Return the actual outcome if it differs from `outcome`, or None."""
+        """Write the outcome of the run to the store.
+
+        Returns:
+            The actual outcome if it differs from `outcome`, or None.
+        """
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         if self._hooks is not None and final is not None and not isinstance(outcome, Retried | Suspended):

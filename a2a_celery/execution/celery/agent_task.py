@@ -34,7 +34,7 @@ def register_entry(
         agent: Agent to register.
         process: Function that returns the state of the current process.
         stop_here: Function that stops a run in this process; see `RunRequest`.
-        ender: Writer of the ends of runs that cannot write their own end; see `RunRequest`.
+        ender: Writer of the outcomes of runs that cannot write their own outcome; see `RunRequest`.
         requeuer: Requeuer of runs at shutdown; see `RunRequest`.
 
     Returns:
@@ -63,7 +63,7 @@ def register_entry(
         "store_errors_even_if_ignored": False,
         "acks_late": False,
         "max_retries": 0,
-        "throws": (RunFailed,),  # the traceback contains no information
+        "throws": (RunFailed,),  # the traceback contains no useful information
         "Request": RunRequest,
         "ender": ender,
         "requeuer": requeuer,

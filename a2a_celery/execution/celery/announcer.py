@@ -69,14 +69,14 @@ def has_remote_control(consumer: Any) -> bool:
 
 
 class WorkerAnnouncer:
-    """Announcer of the worker of `consumer`, until the worker begins to stop.
+    """Announcer of a worker, until the worker begins to stop.
 
     Args:
         settings: Settings of the worker.
         consumer: Consumer of the worker.
         versioned: Agents of the worker that have versions.
-        is_reachable: True if the worker replies to Celery's remote control. Only its version queues are announced in
-            this case.
+        is_reachable: True if the worker replies to Celery's remote control. In this case, only the version queues of
+            the worker are announced.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class WorkerAnnouncer:
 
     def _announce_versions(self, consumed: Collection[str]) -> None:
         """Announce the version queues of the `consumed` queues. If the worker has stopped consuming a queue or consumes
-        another queue, replace the announcement."""
+        an additional queue, replace the announcement."""
         app = self._consumer.app
-        own = version_queues(app, self._versioned, tuple(app.amqp.queues))  # also of queues that the worker has left
+        own = version_queues(app, self._versioned, tuple(app.amqp.queues))  # including queues no longer consumed
         served = [
             VersionWorker(self._consumer.hostname, queue, agent.name, agent.version or "")
             for queue, agent in sorted(own.items())
@@ -128,7 +128,7 @@ class WorkerAnnouncer:
         self._store.run(announce_versions(self._keys, self._announced, withdraws=True))
 
     def announce_forever(self) -> None:
-        """Announce the worker at intervals until it begins to stop."""
+        """Announce the worker every `ANNOUNCE_EVERY` seconds until the worker begins to stop."""
         while not any(flag is not None and flag is not False for flag in (state.should_stop, state.should_terminate)):
             try:
                 self.announce()

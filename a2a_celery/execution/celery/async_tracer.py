@@ -90,7 +90,7 @@ class AsyncTaskCall:
         request.on_success(traced)
 
     def terminate(self, signal: object = None) -> None:
-        """Stop the agent if it has begun. Thread-safe. Celery calls this method to end a single call."""
+        """Stop the agent if it has begun. Celery calls this method to terminate a single call. Thread-safe."""
         if self.request.time_start is not None:
             self._stopped = True
             self._loop.call_soon_threadsafe(self._stop)
@@ -171,7 +171,7 @@ def _about(task: Task, context: Context) -> dict[str, Any]:
 
 @contextmanager
 def current_call(task: Task, context: Context) -> Iterator[None]:
-    """Return a context manager that makes the call ``current_task`` and ``task.request``. The block must not await."""
+    """Make the call ``current_task`` and ``task.request`` inside the ``with`` block. The block must not await."""
     task_stack.push(task)
     task.request_stack.push(context)
     try:
@@ -206,7 +206,7 @@ def _call_hook(task: Task, context: Context, hook: str, *fields: Any) -> None:
 
 
 def _internal_error(task: Task, context: Context, error: Exception, seconds: float) -> Traced:
-    """Report that the code around the call failed. The end of the agent's run is written separately."""
+    """Report that the code around the call failed. The outcome of the agent's run is written separately."""
     einfo = ExceptionInfo()
     signals.task_internal_error.send(
         sender=task,

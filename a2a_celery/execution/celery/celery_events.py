@@ -23,13 +23,13 @@ from ..events.observers import CeleryEventEmitter
 logger = logging.getLogger(__name__)
 
 EXECUTION_EVENT = "a2a-execution"
-"""Type of the event."""
+"""Type of the Celery events."""
 
 EVENTS_ON = "a2a_events"
-"""Key in a request that the main process sets, for the process of the run, if the worker sends events."""
+"""Key that the main process sets in a request if the worker sends events. The process of the run reads the key."""
 
 MAX_WAITING = 1000
-"""Maximum queued events. Further events are dropped while the broker is unavailable."""
+"""Maximum number of queued events. Further events are dropped, for example while the broker is unavailable."""
 
 
 def mark_events_enabled(request: Request) -> None:

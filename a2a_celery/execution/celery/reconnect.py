@@ -1,4 +1,4 @@
-"""Corrections for a worker whose broker connection fails, so that it reconnects and receives messages again.
+"""Corrections that let a worker reconnect and receive messages again when its broker connection has failed.
 
 After a reconnect, Celery reduces the prefetch count of a worker and raises it with each acknowledgement. In the thread
 pool, the thread of the task raises the count, and waits for RabbitMQ's reply on the connection that the main thread

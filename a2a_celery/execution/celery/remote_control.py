@@ -1,9 +1,9 @@
 """Remote-control commands of a worker: ``a2a_report`` for ``celery a2a doctor``, ``a2a_load`` for ``celery a2a top``,
 and the commands of ``celery a2a drain``.
 
-A drained worker stops consuming. Runs that it has not begun are requeued in the store, so that other workers begin
-these runs at once. Active runs continue. A worker stays drained until it ends, even if it loses its connection to the
-broker.
+A drained worker stops consuming. Runs that the worker has not begun are requeued in the store, so that other workers
+begin these runs at once. Active runs continue. A worker stays drained until it ends, even if it loses its connection to
+the broker.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _leave(consumer: Any) -> None:
     for name in tuple(_stopping):
         consumer.cancel_task_queue(name)
     _stopping.clear()
-    # requeue after the cancel, because otherwise this worker could receive the run again
+    # requeue after the queues are cancelled, because otherwise this worker could receive the run again
     for request in _from_drained(consumer):
         if is_run(request) and request.time_start is None:
             request.give_up()

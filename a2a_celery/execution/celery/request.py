@@ -1,9 +1,10 @@
-"""Custom Celery request class that runs in the worker's main process and writes the end of a run to the store.
+"""Custom Celery request class for runs. In the worker's main process, it writes the outcome of a run that the run
+itself cannot write.
 
-Celery's signals also report the ends of runs, but in several processes, and some ends twice. The signals do not name
-the process that executed the run, although this process determines whether the worker may end the run. A custom request
-class is Celery's other documented interface. Each method acts before or after Celery's handling, and does not change
-it.
+Celery's signals also report the outcomes of runs, but in several processes, and some outcomes twice. The signals do not
+identify the process that executed the run, although this process determines whether the worker may end the run. A
+custom request class is Celery's other documented interface. Each method acts before or after Celery's own handling,
+which does not change.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ logger = logging.getLogger(__name__)
 
 
 DROPPED = "DROPPED"
-"""Name of the end of a Celery task that did not begin a run, because its message is a duplicate or outdated."""
+"""Outcome name of a Celery task that did not begin a run, because the message is a duplicate or outdated."""
 
 SUSPENDED = "SUSPENDED"
-"""Name of the end of a Celery task whose run continues later, as another Celery task."""
+"""Outcome name of a Celery task whose run continues later, as another Celery task."""
 
 SUPERSEDED = "SUPERSEDED"
-"""Name of the end of a run that a further message of the client interrupted."""
+"""Outcome name of a run that a further message of the client interrupted."""
 
 EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "CANCELED": ("task-revoked", {"terminated": False, "signum": None, "expired": False}),
@@ -73,13 +74,13 @@ EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
     DROPPED: ("task-dropped", {}),
     SUPERSEDED: ("task-superseded", {}),
 }
-"""Celery event, with its fields, for each end of a run that is neither success nor failure."""
+"""Celery event and its fields, by the name of an outcome that is neither success nor failure."""
 
 
 class RunConcluded(Ignore):  # type: ignore[misc]
     """Exception for a run that ended neither in success nor in failure, so that Celery sends no `task_success`.
 
-    The argument is a key of `EVENTS`. The main process sends the event, and for CANCELED the signal `task_revoked`.
+    The argument is a key of `EVENTS`. The main process sends the event, and also `task_revoked` for CANCELED.
     """
 
     @classmethod
@@ -89,16 +90,16 @@ class RunConcluded(Ignore):  # type: ignore[misc]
 
     @property
     def end(self) -> str:
-        """Key of `EVENTS`."""
+        """Name of the run's outcome, which is a key of `EVENTS`."""
         return str(self.args[0])
 
 
 RUN_IS_OVER = "a2a_run_is_over"
-"""Attribute of Celery's request of a task. If true, the run has written its end, so signal receivers ignore it."""
+"""Attribute of Celery's request of a task. If true, the run has written its outcome, so signal receivers ignore it."""
 
 
 class RunFailed(Exception):
-    """Exception for a failed run whose end is in the store. It makes Flower and Celery's events report a failure.
+    """Exception for a failed run whose outcome is in the store. Flower and Celery's events then report a failure.
 
     A plain Celery task that asks a question in a call that does not belong to a run also fails with this exception.
     """
@@ -109,7 +110,7 @@ class RunRetried(Exception):
 
 
 class RunRequest(RequestInternals, Request):  # type: ignore[misc]
-    """Request of a run, in the worker that received it.
+    """Celery request for a run, in the worker that received the message.
 
     The request's task has three attributes for this class. `ender` is a `RunEnder`, `requeuer` is a `ShutdownRequeuer`,
     and `stop_here` is a function that stops a run in this process.
@@ -120,7 +121,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     once."""
 
     begun: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
-    """Requests that have begun, by Celery id. A prefork child inherits some and does not use them."""
+    """Requests that have begun, by Celery id. A prefork child inherits some of these requests and does not use them."""
 
     _is_returned = False
 
@@ -130,14 +131,14 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             mark_events_enabled(self)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Record that the request begins in process `pid`. During a cold shutdown, cancel a run at once."""
+        """Record that process `pid` begins the request. During a cold shutdown, cancel a run at once."""
         self.begun[self.id] = self
         super().on_accepted(pid, time_accepted)
         if self.pool_to_leave is not None and self.is_run:
             self.cancel(self.pool_to_leave)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
-        """Requeue the run, because the stopping worker cannot wait for its end. Celery alone would report a retry and
+        """Requeue the run, because the stopping worker cannot wait for the run. Celery alone would report a retry and
         lose the run.
 
         On prefork, a signal is sent to the run's process. Other pools raise NotImplementedError, and the agent is
@@ -160,12 +161,12 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             requeuer.give_up(self.id, worker_pid=self.process)
 
     def _conclude(self, end: str) -> None:
-        """Send the event for the end of a run that is neither success nor failure."""
+        """Send the Celery event for an outcome that is neither success nor failure."""
         task_ready(self)
         self.acknowledge()
         if self.is_announced_revoked:
             return  # Celery has sent the event
-        if end == DROPPED and self.id in revoked_tasks:  # the pool did not check for revokes again
+        if end == DROPPED and self.id in revoked_tasks:  # the pool did not check again whether the task is revoked
             end = "CANCELED"
         type, fields = EVENTS[end]
         # the times of a duplicate are not the times of the run
@@ -177,7 +178,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             task_revoked.send(sender=self.task, request=self.task_context, **fields)
 
     def release_if_acknowledged(self, headers: dict[str, Any]) -> None:
-        """Release the message of an acknowledged request. `headers` remain the only copy of its headers."""
+        """Release the message of an acknowledged request to free memory. Only `headers` keeps the message's headers."""
         if self.acknowledged:
             self.release_message(headers)  # `canvas_options` is empty; see `may_be_awaited`
 
@@ -190,8 +191,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def may_be_awaited(self) -> bool:
         """Return True if a pool may await the call on an event loop.
 
-        The call must be a run of an agent without callbacks, links or other work at its end. Only a manually published
-        message requests such work.
+        The call must be a run of an agent, without callbacks, links or other work after the call. Only a manually
+        published message requests such work.
         """
         plain = bool(self.ignore_result) and not any(self.canvas_options.values())
         return plain and self.is_run and hasattr(self.task, "begin_run")
@@ -209,7 +210,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             outcome = outcome_of_failure(self.id, error)
             lost = outcome == Failure(WORKER_LOST)
             if self._end(outcome, lost=lost) == CANCELED and lost and not self.is_announced_revoked:
-                # a client's cancel has ended the process, which Celery reports as terminated
+                # the process exited because of a client's cancel request, so Celery reports a termination
                 return self.announce_terminated("canceled by its client")
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
@@ -228,21 +229,21 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     def terminate(self, pool: Any, signal: Any = None) -> None:
         """Cancel the run without another attempt, because an operator revoked the request with terminate=True.
 
-        An agent in a prefork child is stopped as by a client's cancel, so that the tasks that it started are cancelled,
-        unless the operator chose another signal than SIGTERM. A call is stopped in the same way if its pool raises
-        NotImplementedError because it cannot end calls. Celery announces the end when the agent has stopped.
+        Unless the operator chose a signal other than SIGTERM, an agent in a prefork child is stopped as if a client had
+        cancelled the task, so that its child tasks are also cancelled. The same applies if the pool cannot terminate
+        calls and raises NotImplementedError. Celery reports the outcome when the agent has stopped.
         """
         if not self.is_run:
             super().terminate(pool, signal)
             return
-        has_begun = self.time_start is not None  # otherwise Celery terminates it when it begins
+        has_begun = self.time_start is not None  # otherwise Celery terminates the request when it begins
         stops_agent = has_begun and self._is_agent_in_child and signal in (None, SIGTERM)
         if stops_agent and self._ender.terminate(self.id, "terminate"):
             return
         process = self.process if has_begun else None
-        if _is_green():  # a killed greenlet writes an end before the pool returns
+        if _is_green():  # a killed greenlet writes an outcome before the pool returns
             self._ender.end(self.id, revoked_by("terminate"), worker_pid=process)
-            if not has_begun:  # a greenlet that is killed when it begins cannot announce the revoke
+            if not has_begun:  # a greenlet that is killed when it begins cannot announce that it was revoked
                 return
         try:
             super().terminate(pool, signal)
@@ -252,7 +253,10 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         self._ender.end(self.id, revoked_by("terminate"), worker_pid=process)
 
     def revoked(self) -> bool:
-        """Return True if the run must not begin, because it has expired, was revoked, or belongs to another fleet."""
+        """Return True if the run must not begin, because it has expired, was revoked, or belongs to another fleet.
+
+        An expired or revoked run is ended. The message of another fleet's run is returned to its queue.
+        """
         if self.is_run and fleet_of(self.request_dict) != self.task.requeuer.fleet:
             self._return_to_fleet()
             return True
@@ -266,7 +270,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         return is_revoked
 
     def _end_expired(self, was_revoked: bool) -> None:
-        """End the run if this message was its newest.
+        """End the run if this message is the newest message of the run.
 
         Celery revokes the id of an expired message. A retry of the run has the same id but must still begin.
         """
@@ -305,8 +309,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 def unfinished_requests() -> list[Request]:
     """Return the requests that this worker has received and not finished.
 
-    ``celery.worker.state.requests`` has one request for each id. On prefork the retry of a task may arrive before its
-    execution has ended, and then that end also removes the retry.
+    ``celery.worker.state.requests`` has one request for each id. On prefork, the retry of a task may arrive before the
+    preceding attempt has ended. When that attempt ends, Celery then also removes the request of the retry.
     """
     while True:
         try:
@@ -326,9 +330,9 @@ def outcome_of_failure(celery_id: str, error: BaseException) -> Outcome | None:
         case RunFailed():
             return None  # the run has ended
         case StoreUnavailable():
-            return None  # the run has not begun, and the store will dispatch it again
+            return None  # the run has not begun, and will be published again
         case Retry() | Ignore() | Reject():
-            return None  # the run has already written its end
+            return None  # the run has already written its outcome
         case TimeLimitExceeded() | SoftTimeLimitExceeded():
             return Failure(OUT_OF_TIME)
         case Terminated():
@@ -346,7 +350,7 @@ def celery_result(outcome: Outcome | None) -> str:
 
     Raises:
         RunFailed: The run failed. The text is a fixed sentence, because an agent's text may quote the client.
-        RunConcluded: The run ended in another way, or its message did not begin it.
+        RunConcluded: The run ended in another way, or the message did not begin a run.
         Retry: The run is retried.
         Ignore: Another process continues the run.
     """

@@ -1,8 +1,8 @@
-"""Receivers of Celery's signals that write the end of a run if no other component has written the end.
+"""Receivers of Celery's signals that write the outcome of a run if no other component has written it.
 
-Normally, the run itself writes its end, or `RunRequest` writes an end that the run cannot detect. A receiver writes the
-same end with the same fenced script, so a later receiver has no effect. If no component has written the retry of a
-plain task, the claim of the next attempt writes the retry (`RetryUnrecorded`).
+Normally, the run itself writes its outcome, or `RunRequest` writes an outcome that the run cannot detect. A receiver
+writes the same outcome with the same fenced script, so a later receiver has no effect. If no component has written the
+retry of a plain task, the claim of the next attempt writes the retry (`RetryUnrecorded`).
 
 Celery swallows exceptions of receivers.
 """
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
-    """End the run of an agent that this worker's app does not have. The message is acknowledged."""
+    """End a run whose agent is not registered in this worker's app. The message is acknowledged."""
     try:
         installed = installed_on(sender.app)
         if installed is None:
@@ -109,10 +109,12 @@ def run_retried(sender: Any = None, request: Any = None, reason: Any = None, **_
 
 
 def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
-    """Return True if the call `celery_id` of `task` is a run that has not written its end.
+    """Return True if the call `celery_id` of `task` is a run that has not written its outcome.
 
-    `context` is Celery's request of the call in the process that makes the call, and is empty in the main process of a
-    prefork pool.
+    Args:
+        task: Celery task.
+        celery_id: Id of the call.
+        context: Celery's request of the call. It is empty in the main process of a prefork pool.
     """
     if not hasattr(task, "ender") or RunRef.of(celery_id) is None or getattr(context, RUN_IS_OVER, False):
         return False
@@ -137,8 +139,8 @@ def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
 def release_traceback(sender: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
     """Drop the traceback of the exception that ended a run.
 
-    Celery's tracer holds the exception in a local variable of a frame that belongs to the traceback. The cycle also
-    holds Celery's copy of the traceback, 150 to 300 KiB, until a full garbage collection.
+    Celery's tracer holds the exception in a local variable of a frame that belongs to the traceback. This
+    reference cycle also holds Celery's copy of the traceback, 150 to 300 KiB, until a full garbage collection.
     """
     if state != states.SUCCESS and isinstance(retval, BaseException) and hasattr(sender, "ender"):
         retval.__traceback__ = None

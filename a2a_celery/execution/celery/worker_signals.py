@@ -1,7 +1,7 @@
 """Celery signals that load the worker side of an app.
 
-A process that only registers agents never imports the worker side. A worker imports it in its main process before the
-pool forks, so that children share the memory and do not import it again.
+A process that only registers agents never imports the worker side. A worker imports the worker side in its main process
+before the pool forks, so that children share the memory and do not repeat the import.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _load(app: Celery) -> list[AgentWorker]:
 
 
 _settings: WeakKeyDictionary[Celery, Callable[[], Settings]] = WeakKeyDictionary()
-"""Settings of each app. The signal does not name its worker, whose app is the current app."""
+"""Functions that return the settings, by app. Celery's logging signals do not identify the app, so the current app is
+used."""
 
 
 def connect_logging(app: Celery, settings: Callable[[], Settings]) -> None:
@@ -77,7 +78,7 @@ def connect_logging(app: Celery, settings: Callable[[], Settings]) -> None:
 
 
 def logging_is_set_up(logger: logging.Logger, **_: Any) -> None:
-    """Set the JSON format on the handlers of `logger` and of the pool, which the signal does not name."""
+    """Set the JSON format on the handlers of `logger` and of the pool's logger, for which Celery sends no signal."""
     settings = _settings.get(app_or_default())
     if settings is not None and settings().log_format == JSON:
         for handler in (*logger.handlers, *get_multiprocessing_logger().handlers):

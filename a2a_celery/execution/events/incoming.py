@@ -16,16 +16,16 @@ from .settlement import RunStore
 
 
 class IncomingMessages:
-    """Messages that arrive during a turn, in the order of the log. Each message is read once.
+    """Messages that arrive during a turn, in the order of the log. A run reads each message once.
 
-    Every run of the turn starts with the first message: the next attempt after a lost worker or a retry, and a run that
-    an answer to a question of `Turn.ask` begins. A message that no run has read begins the next turn.
+    Every run of the turn starts with the first message, including a run after a lost worker, a retry or an answer to a
+    question of `Turn.ask`. A message that no run has read begins the next turn.
 
     Args:
         store: Store of the run.
         claim: Claim of the run.
         is_enabled: True for an agent with ``on_message="steer"``.
-        on_lost: Function that is called if another worker has the run.
+        on_lost: Function that is called if the run is lost.
     """
 
     def __init__(self, store: RunStore, claim: Claim, *, is_enabled: bool, on_lost: Callable[[], None]) -> None:
@@ -38,19 +38,19 @@ class IncomingMessages:
         self._arrived = LeanEvent()
         self._reading = asyncio.Lock()
         self.read_count = 0
-        """Number of messages that the agent has read, except for messages that were already read in earlier turns."""
+        """Number of messages that the agent has read, without the messages of `replay`."""
 
     def replay(self, claim: Claim) -> None:
-        """Make the agent first read the messages that it read in the earlier turns that `Turn.ask` connects to this
-        turn. The blob references in `claim` must be resolved."""
+        """Let the agent first read the messages that it had read before its questions of `Turn.ask`, because its code
+        is executed again from the beginning. The blob references in `claim` must be resolved."""
         self._earlier.extend(claim.task.history[index] for index in claim.read_messages)
 
     def notify(self) -> None:
-        """Wake the reader: a message may have arrived."""
+        """Wake the reader, because a message may have arrived."""
         self._arrived.set()
 
     async def poll(self) -> list[Message]:
-        """Read the store once, and return the messages that have arrived but were not read yet.
+        """Query the store once, and return the messages that have arrived but were not read yet.
 
         Raises:
             ConfigError: The agent is not registered with ``on_message="steer"``.
@@ -62,7 +62,12 @@ class IncomingMessages:
             return [self._next() for _ in range(len(self._earlier) + len(self._received))]
 
     async def wait(self) -> Message:
-        """Wait for the next message and return it. Raises the errors of `poll`."""
+        """Wait for the next message and return it.
+
+        Raises:
+            ConfigError: See `poll`.
+            CancelledError: See `poll`.
+        """
         self._require_enabled()
         while True:
             async with self._reading:
@@ -74,7 +79,12 @@ class IncomingMessages:
             await self._arrived.wait()
 
     async def follow(self) -> AsyncGenerator[Message, None]:
-        """Yield the messages as they arrive, in an endless loop. Raises the errors of `poll`."""
+        """Yield messages as they arrive. The iterator never ends.
+
+        Raises:
+            ConfigError: See `poll`.
+            CancelledError: See `poll`.
+        """
         while True:
             yield await self.wait()
 

@@ -21,7 +21,7 @@ from .queue import RunEventQueue
 from .steps import MAX_NAME, Execution, end_in
 
 DETAILS = ("model", "tool", "reason", "reference")
-"""Fields of a transition's detail that external observers receive: names and fixed words."""
+"""Fields of a transition's detail that external observers receive. The fields contain only names and fixed words."""
 
 _SHOWN = frozenset({ExecutionState.MODEL_CALL, ExecutionState.TOOL_EXECUTION})
 
@@ -43,7 +43,7 @@ def begin_execution(
     emitter: CeleryEventEmitter | None = None,
     hook: Listener | None = None,
 ) -> Execution:
-    """Begin the execution of a run on the event loop of its `events`.
+    """Create the execution of a run with its observers, and begin it. Call this function on the run's event loop.
 
     Args:
         runner: Id of the worker process.
@@ -131,14 +131,14 @@ def fields_of(agent: Agent, claim: Claim, transition: Transition) -> dict[str, S
 
 
 def known_detail(transition: Transition) -> dict[str, Scalar]:
-    """Return the known fields of a transition's detail. Agents that move the machine themselves may add arbitrary
-    fields."""
+    """Return the known fields of a transition's detail. Agents that make transitions themselves may add
+    arbitrary fields."""
     detail = {name: transition.detail[name] for name in DETAILS if name in transition.detail}
     return {name: value[:MAX_NAME] if isinstance(value, str) else value for name, value in detail.items()}
 
 
 def _status(transition: Transition) -> TaskStatusUpdateEvent:
-    """Return a status that shows a step. Its metadata contains `state` and, if the agent named one, `model` or
+    """Return a status that shows a step. The metadata of the status contains `state` and, if known, `model` or
     `tool`."""
     shown: dict[str, Any] = {"state": transition.after.value, **known_detail(transition)}
     return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=own_metadata({EXECUTION: shown}))

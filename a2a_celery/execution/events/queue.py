@@ -47,8 +47,8 @@ TURNS_TO_RETURN = 5
 class Writer:
     """Writer that calls `write` in an asyncio task, `TURNS_TO_RETURN` iterations of the event loop after a request.
 
-    An agent returns a few iterations of the event loop after its last event. Writing the event and the end of the run
-    together saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
+    An agent returns a few iterations of the event loop after its last event. Writing the event and the outcome of the
+    run together saves a round trip and an asyncio task. No caller waits for these iterations, which take microseconds.
 
     Args:
         write: Function that writes events until no events are left or the run is over.
@@ -77,7 +77,7 @@ class Writer:
         self._task: asyncio.Task[None] | None = None
 
     def call(self) -> None:
-        """Request a write. If a write is in progress, it also writes the new events."""
+        """Request a write. A write in progress also writes the new events."""
         if not self._called:
             self._called = True
             self._begin(TURNS_TO_RETURN)
@@ -89,7 +89,11 @@ class Writer:
             await asyncio.wait({self._task})
 
     async def finish(self) -> asyncio.Task[None] | None:
-        """Wait until no write is in progress. Return the last asyncio task, or None if no such task is referenced."""
+        """Wait until no write is in progress.
+
+        Returns:
+            The asyncio task of the last write, or None if there was no write or the task was released.
+        """
         task = self._task
         if task is not None and not task.done():
             await asyncio.wait({task})
@@ -106,7 +110,7 @@ class Writer:
         self._task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """Release a finished asyncio task, because an agent may be silent for a long time."""
+        """Release a finished asyncio task to free its memory, because an agent may be silent for a long time."""
         if self._task is task and not task.cancelled() and task.exception() is None:
             self._task = None
         self._ended(task)
@@ -121,12 +125,12 @@ logger = logging.getLogger(__name__)
 ReleaseOperation = Callable[[int, list[RunRecord], Task | None], Operation[R | RunLost | Illegal]]
 """Builder of a store operation that releases a run.
 
-Its arguments are the number of written events, the events still to write, and the task that replaces the stored task
+The arguments are the number of written events, the events still to write, and the task that replaces the stored task
 before these events, or None."""
 
 MAX_EVENTS_PER_WRITE = 64
 CONFIRMATION_TIMEOUT = 1.0
-"""Seconds by which the recording of a finished step may delay the stop of its agent."""
+"""Maximum seconds for which a cancelled agent waits until the result of a finished step is recorded."""
 
 MAX_PENDING = 256
 """Number of unwritten events at which `enqueue_event` waits for the store."""
@@ -144,7 +148,7 @@ class QueueState(IntEnum):
     UNWRITABLE = 4
     """The blobs of pending events cannot be stored, so the run can only fail."""
     LOST = 5
-    """The run is lost for this process, so nothing is written."""
+    """The run is lost for this process, so no event is written."""
 
 
 class EndPolicy(Enum):
@@ -165,7 +169,7 @@ class RunEventQueue(EventQueue):
         hold: Seconds to hold back WORKING or an interrupted state in case a further event follows.
         input_timeout: Maximum seconds for which the task may wait for its client, or None for no limit.
         publish_next: Function that publishes the next run of the context.
-        ends_on_return: Whether to write the end of the task only when the agent has returned.
+        ends_on_return: True to write a terminal event only when the agent has returned.
         on_message: Option `on_message` of the agent.
         clock: The clock.
     """
@@ -188,7 +192,7 @@ class RunEventQueue(EventQueue):
         self._keys = keys
         self._claim = claim
         self._hold = hold
-        takes_messages = on_message in ("steer", "interrupt")  # a turn may follow the end of the agent
+        takes_messages = on_message in ("steer", "interrupt")  # another turn may follow the terminal event of the agent
         is_first = claim.turn == 1 and claim.version == 1
         self._translator = Translator(claim.task, answer_allowed=is_first and not takes_messages)
         pause_us = int((input_timeout or 0) * 1_000_000)
@@ -235,17 +239,17 @@ class RunEventQueue(EventQueue):
 
     @property
     def ended(self) -> bool:
-        """Return True if the agent has sent a terminal state."""
+        """True if the agent has sent a terminal state."""
         return is_terminal(self._translator.state)
 
     @property
     def is_finished(self) -> bool:
-        """Return True if the agent has sent a terminal state that can be written before the agent returns."""
+        """True if the agent has sent a terminal state that can be written before the agent returns."""
         return self.ended and self._end_policy is not EndPolicy.AFTER_RETURN
 
     @property
     def paused(self) -> bool:
-        """Return True if the agent's last state is an interrupted state."""
+        """True if the agent's last state is an interrupted state."""
         return is_interrupted(self._translator.state)
 
     def announce_later(self) -> None:
@@ -392,18 +396,20 @@ class RunEventQueue(EventQueue):
         return reply
 
     async def settle(self, final: TaskStatusUpdateEvent | None, *, dead_letter: bool = False) -> Failure | None:
-        """End the run: write the pending events, then `final`. With `dead_letter`, a FAILED task leaves a dead letter.
+        """End the run: write the pending events, then `final`. No event is written if the run is lost.
 
-        `final` is not written if the agent has sent a terminal state, or if `final` is COMPLETED and the agent has sent
-        an interrupted state. Nothing is written if the run is lost.
+        Args:
+            final: Final status of the run, or None. It is not written if the agent has sent a terminal state, or if it
+                is COMPLETED and the agent has sent an interrupted state.
+            dead_letter: True to store a dead letter if the task is FAILED.
 
         Returns:
-            The failure of the task if its session could not be saved; otherwise None.
+            The failure of the task if its session could not be saved, or None.
         """
         if not await self._begin_settlement():
             return None
         if final is not None and self.blob_error is not None:
-            self._pending[:] = [final]  # no event was written after the error, so no end was written either
+            self._pending[:] = [final]  # no event was written after the error, so no final event was written either
         elif final is not None and not (self.ended or (self.paused and final.status.state == COMPLETED)):
             self._pending.extend(self._translator.translate(final))
         if not self._pending and self.ended:  # a terminal state that was written has already closed the run
@@ -426,7 +432,7 @@ class RunEventQueue(EventQueue):
         Args:
             final: Status to write after the remaining events, or None.
             make_release: Function that builds the store operation that writes the events and `final`.
-            drops_open_artifacts: Whether to remove artifacts that the run began but did not finish from the task.
+            drops_open_artifacts: True to remove from the task the artifacts that the run began but did not finish.
 
         Returns:
             The reply of the store operation, or RunLost if the run is lost.
@@ -502,7 +508,7 @@ class RunEventQueue(EventQueue):
         return ready[:MAX_EVENTS_PER_WRITE]
 
     async def _stays_silent(self) -> bool:
-        """Return True if the agent runs for `hold` seconds after an interrupted state and sends no other event.
+        """Return True if the agent continues for `hold` seconds after an interrupted state without another event.
 
         In this case, the client must be informed of the state. If the agent returns instead, `settle` writes the state,
         because a client cannot answer while the run is open.
@@ -554,7 +560,7 @@ class RunEventQueue(EventQueue):
         self._abort(QueueState.UNWRITABLE)
 
     def mark_lost(self) -> None:
-        """Drop the pending events, because the run is lost for this process. Writes that wait for the store end."""
+        """Drop the pending events, because the run is lost for this process. Waiting writes are abandoned."""
         self.lost.set()
         self._abort(QueueState.LOST)
 

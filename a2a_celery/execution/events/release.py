@@ -42,10 +42,10 @@ class RunRelease:
         """Release the run with the status `final`, then publish the run. The next attempt begins at
         `options.not_before`.
 
-        If the run begins much later, or the broker does not accept it, a watcher publishes it.
+        If the next attempt begins much later, or the broker does not accept the message, a watcher publishes the run.
 
         Returns:
-            The outcome if the run was not retried; otherwise None.
+            The outcome if the run was not retried, or None.
         """
         claim, keys = events.store.claim, events.store.keys
         delay = options.publish_delay(self._clock.now())
@@ -61,7 +61,7 @@ class RunRelease:
         return None
 
     async def suspend(self, events: RunEventQueue, final: TaskStatusUpdateEvent | None) -> Outcome | None:
-        """Suspend the run with the status `final`, until the wait of the run's settlement ends.
+        """Suspend the run with the status `final`, until the wait in `events.settlement` ends.
 
         If the wait is already over, the next run of the turn is published at once.
 

@@ -1,4 +1,4 @@
-"""Logs, metrics and traces of a run: two log lines and, if the process records traces, a span."""
+"""Logs and traces of a run: its beginning, end and errors in the log and, if the process records traces, a span."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ OUTCOMES: dict[type[Outcome], str] = {
     Superseded: "superseded",
     Lost: "lost",
 }
-"""Names of outcomes in logs and spans. If an agent ends its task and returns, its run counts as completed."""
+"""Names of outcomes in logs, spans and hooks."""
 
 DROPPED = "dropped"
-"""Name for a run that this worker did not claim."""
+"""Outcome name of a run that this worker did not claim."""
 
 
 def observed(perform: Perform, ref: RunRef, agent: str) -> Coroutine[Any, Any, Outcome | None]:
-    """Return ``perform()`` for the run `ref`, inside a span if the process records traces.
+    """Return the coroutine ``perform()`` of the run `ref`, wrapped in a span if the process records traces.
 
     Call this function in the thread of the Celery task, which has the Celery message and the span of Celery's
     instrumentation.
@@ -86,7 +86,7 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
 
 
 def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
-    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome. None is not logged."""
+    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome. Do not log None."""
     if outcome is not None and logger.isEnabledFor(logging.INFO):
         name = _named(outcome)
         extra = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=round(seconds, 3))

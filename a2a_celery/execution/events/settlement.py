@@ -55,7 +55,11 @@ BLOB_TIMEOUT = 30.0
 
 
 class RunStore:
-    """Store access of one run. `lost` is set if another worker has the run."""
+    """Store access of one run.
+
+    Attributes:
+        lost: Event that is set when the run is lost for this process.
+    """
 
     def __init__(self, store: AsyncStore, keys: Keys, claim: Claim, clock: Clock = SYSTEM_CLOCK) -> None:
         self.keys = keys
@@ -71,7 +75,7 @@ class RunStore:
             The result of the operation, or RunLost if the run was lost while the operation waited for the store.
 
         Raises:
-            BlobsUnavailable: If the object store is unavailable for `BLOB_TIMEOUT` seconds.
+            BlobsUnavailable: The object store is unavailable for `BLOB_TIMEOUT` seconds.
         """
         until: float | None = None
         while True:
@@ -97,7 +101,7 @@ class RunStore:
         If `claim` has unresolved references, the operation that `make_claim` builds repeats the claim.
 
         Raises:
-            CancelledError: If another worker has the run.
+            CancelledError: Another worker has the run.
             BlobsUnavailable: See `run`.
         """
         if claim.is_resolved:
@@ -111,7 +115,7 @@ class RunStore:
         """Return the claim with its journal, which is read in pages if it does not fit into the claim.
 
         Raises:
-            CancelledError: If another worker has the run.
+            CancelledError: Another worker has the run.
         """
         if claim.journal is not None:
             return claim
@@ -144,14 +148,18 @@ PublishNext = Callable[[RunRef, bytes], Awaitable[None]]
 
 
 class SavedAtEnd(Protocol):
-    """Interface of a session that is saved at the end of its run."""
+    """Interface of a session that is saved when its run ends."""
 
     async def idle(self) -> None:
         """Wait for the saves in progress."""
         ...
 
     def at_end(self) -> SessionState:
-        """Return the session to save if the run completes or pauses. Raises SessionError."""
+        """Return the session to save if the run completes or pauses.
+
+        Raises:
+            SessionError: The session cannot be saved.
+        """
         ...
 
     def unchanged(self) -> SessionState:
@@ -165,13 +173,13 @@ class SavedAtEnd(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingWait:
-    """Wait that ends its run.
+    """Wait for which the run is suspended.
 
     Attributes:
-        wait: The wait, without the time until a `deadline`.
-        deadline: Monotonic time at which the wait ends, or None if the wait has no limit or names a time.
-        ends_at: Time that clients see as the end of the wait, by the clock of this machine. None for a wait without a
-            limit or for a child task.
+        wait: The wait. Its duration is not set yet if there is a `deadline`.
+        deadline: Monotonic time at which the wait times out, or None if the wait has no limit or ends at a given time.
+        ends_at: End of the wait as shown to clients, by the clock of this machine, or None for a wait without a limit
+            or for a child task.
     """
 
     wait: Wait
@@ -179,24 +187,27 @@ class PendingWait:
     ends_at: datetime | None
 
     def remaining(self, now: float) -> Wait:
-        """Return the wait with the time that remains at the monotonic time `now`."""
+        """Return the wait with the duration that remains at the monotonic time `now`."""
         if self.deadline is None:
             return self.wait
         return replace(self.wait, wait_us=max(0, int((self.deadline - now) * 1_000_000)))
 
 
 class Settlement:
-    """End of one run. `pause_us` is the maximum duration of a pause in µs, or 0 for no limit."""
+    """Writer of the last events of a run, together with its session and the next run of the context.
+
+    `pause_us` is the maximum duration of a pause in µs, or 0 for no limit.
+    """
 
     def __init__(
         self, store: RunStore, claim: Claim, translator: Translator, *, pause_us: int, publish_next: PublishNext
     ) -> None:
         self.asked = 0
-        """Number of questions that `Turn.ask` has asked in the turn if one of the questions ends the run, or 0."""
+        """Number of questions that `Turn.ask` has asked in the turn if the run ends with a question, or 0."""
         self.question: list[Part] | None = None
         """Parts of the question that `Turn.ask` has asked in this run, or None."""
         self.reminders = b""
-        """Reminders of the question, see `pack_reminders`."""
+        """Reminders of the question; see `pack_reminders`."""
         self.wait: PendingWait | None = None
         """Wait of `Turn.sleep`, `Turn.wait_for` or `Turn.call` that ends this run, or None."""
         self.session: SavedAtEnd | None = None
@@ -211,9 +222,12 @@ class Settlement:
     async def write(
         self, events: list[RunRecord], before: int, *, dead_letter: bool = False
     ) -> Failure | RunLost | None:
-        """Write the run's last `events`. The run has already written `before` events. Illegal events are dropped.
+        """Write the last events of the run.
 
-        With `dead_letter`, a FAILED task leaves a dead letter.
+        Args:
+            events: Events to write. Illegal events are removed from the list.
+            before: Number of events that the run has already written.
+            dead_letter: True to store a dead letter if the task is FAILED.
 
         Returns:
             The failure of the task if its session could not be saved, RunLost if the run was lost, or None otherwise.
@@ -259,8 +273,12 @@ class Settlement:
         )
 
     def _with_session(self, events: list[RunRecord]) -> tuple[Failure | None, SessionState | None]:
-        """Return the failure of the run if its session cannot be saved, or None, and the session to save with the end,
-        or None if the agent has no session."""
+        """Prepare the session to be saved with the last events of the run.
+
+        Returns:
+            The failure of the run if the session cannot be saved, or None; and the session to save, or None if the
+            agent has no session.
+        """
         if self.session is None:
             return None, None
         if not self._checkpoint():
@@ -271,11 +289,11 @@ class Settlement:
             return self._failed(events, e), self.session.unchanged()
 
     def _checkpoint(self) -> bool:
-        """Return True if the run ends in a state that saves its session."""
+        """Return True if the run ends in a state in which the session is saved."""
         return self._translator.state == COMPLETED or is_interrupted(self._translator.state)
 
     def _failed(self, events: list[RunRecord], error: SessionError) -> Failure:
-        """Replace the end of the task in `events` with a failure, and return the failure. `error` is only logged."""
+        """Replace the final event in `events` with a failure, and return the failure. `error` is only logged."""
         claim, failed = self._claim, Failure(reference=uuid4().hex[:12])
         logger.error("run %s: its session was not saved: %s [reference %s]", claim.ref.name, error, failed.reference)
         last = max((n for n, event in enumerate(events) if not isinstance(event, Step | JournalEntry)), default=None)
@@ -300,7 +318,7 @@ class Settlement:
 
 
 def _as_error(step: Step) -> Step:
-    """Return `step`, changed to ERROR if it is the end of the run."""
+    """Return `step`, changed to ERROR if its state is an end state."""
     if step.transition.after not in ENDS:
         return step
     return replace(step, transition=replace(step.transition, after=ExecutionState.ERROR))
@@ -309,7 +327,7 @@ def _as_error(step: Step) -> Step:
 def publishing(publisher: Publisher, agent: str) -> PublishNext:
     """Return a function that publishes runs of `agent`.
 
-    If a run begins much later, or the broker does not accept it, a watcher publishes it.
+    If a run begins much later, or the broker does not accept the message, a watcher publishes the run.
     """
 
     async def publish(run: RunRef, options: bytes) -> None:
@@ -324,7 +342,7 @@ def publishing(publisher: Publisher, agent: str) -> PublishNext:
 
 
 def drop(events: MutableSequence[RunRecord], illegal: Illegal, claim: Claim) -> None:
-    """Remove the illegal event from `events`."""
+    """Remove the illegal event from `events`, and log it."""
     logger.error("run %s: %s, the event is dropped", claim.ref.name, illegal)
     del events[illegal.number - 1]
 

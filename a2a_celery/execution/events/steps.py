@@ -8,9 +8,9 @@ the run's events.
     async with turn.tool_call("search"):
         found = await search(answer)
 
-The machine shows the open step that began last. A model may call tools, and several tools may run at the same time.
-When that step ends, the machine returns to the newest open step. If no step is open, the state stays until the next
-step or the end of the run. Steps after the end of the task are ignored.
+A model may call tools, and several tools may run at the same time. The machine is in the state of the newest open step.
+When this step ends, the machine returns to the newest step that is still open. If no step is open, the state does not
+change until the next step or the end of the run. Steps after the end of the task are ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
 
 MAX_NAME = 200
-"""Maximum characters of the name of a model or tool. The limit is needed because some models invent names of tools."""
+"""Maximum length of a model's or tool's name. The limit is needed because some models invent names of tools."""
 
 FAILURES = {OUT_OF_TIME: "out of time", INVALID_ANSWER: "invalid answer"}
 """Reason in the detail of an ERROR, by the text for the client. For other texts, the reason is "failed"."""
@@ -100,7 +100,7 @@ class Execution(ExecutionStateMachine):
             model: Name of the model, or "" if it has no name.
 
         Raises:
-            TypeError: If the name is not text.
+            TypeError: The name is not text.
         """
         return OpenStep(self, ExecutionState.MODEL_CALL, {"model": _name(model)} if model != "" else {})
 
@@ -108,8 +108,8 @@ class Execution(ExecutionStateMachine):
         """Return a step for a call of the tool `name`.
 
         Raises:
-            TypeError: If the name is not text.
-            ValueError: If the name is empty.
+            TypeError: The name is not text.
+            ValueError: The name is empty.
         """
         if name == "":
             raise ValueError("turn.tool_call(name): name the tool")
@@ -118,7 +118,9 @@ class Execution(ExecutionStateMachine):
     def finish(self, outcome: Outcome, state: TaskState) -> None:
         """Move to the end state for `outcome`, unless the agent has already ended the task.
 
-        `state` is the state of the task.
+        Args:
+            outcome: Outcome of the run.
+            state: State of the task.
         """
         if self.state not in ENDS:
             after, detail = end_of(outcome, state)
@@ -142,7 +144,7 @@ class Execution(ExecutionStateMachine):
         self._go_where(choose)
 
     def _go_where(self, choose: Callable[[], Choice | None]) -> None:
-        """Make the transition that `choose` returns, if the transition is legal, under the lock of the machine."""
+        """Call `choose` under the lock of the machine, and make the transition that it returns if it is legal."""
         with self._lock:
             choice = choose()
             if choice is not None and self.may(choice[0]):
@@ -208,8 +210,8 @@ def _name(name: str) -> str:
 
 
 STEPS_WAIT = 0.5
-"""Maximum seconds that a step waits to be written together with an event. If a worker is lost, at most the steps of
-this time are lost."""
+"""Maximum seconds that a step waits to be written together with an event. If a worker is lost, only the steps of
+this period are lost."""
 
 MAX_UNWRITTEN = 512
 """Number of unwritten events and steps above which further steps are dropped."""

@@ -11,17 +11,17 @@ WORKING, repeated without new content      none
 a Task                                     its artifacts, then its status with its metadata
 a status whose message has no parts        the status without the message, because a message must have parts
 a pause without content                    the pause with a fixed text
-CANCELED without content                   CANCELED "by the agent", or with the cancel that the store recorded
+CANCELED without content                   CANCELED "by the agent", or with the text that the store recorded
 an artifact before any status              WORKING, then the artifact
 an artifact, repeated and not appended     the artifact, which replaces the earlier one
 a chunk for an unknown artifact            the beginning of that artifact
 a Message as the first event of a task     a direct answer, which completes the task
 a Message, later                           COMPLETED with that message
 id of another task or context              id of this task or context
-an end other than CANCELED during a        none, because frameworks misreport cancellations
-cancel
-any event after the end                    none; the first CANCELED counts, with its text (`RunEventQueue`)
-no end                                     COMPLETED when the agent returns, unless it paused (`RunEventQueue`)
+a terminal state other than CANCELED       none, because frameworks misreport cancellations
+during a cancellation
+any event after a terminal state           none, so the first CANCELED and its text are kept (`RunEventQueue`)
+no terminal state                          COMPLETED when the agent returns, unless it paused (`RunEventQueue`)
 =========================================  ========================================================================
 """
 
@@ -46,8 +46,10 @@ logger = logging.getLogger(__name__)
 class Translator:
     """Translator for the events of one run.
 
-    `state` is the task's state after the translated events. `question` contains the parts of the message of the event
-    that set INPUT_REQUIRED, and is empty in any other state.
+    Attributes:
+        state: State of the task after the translated events.
+        question: Parts of the status message in INPUT_REQUIRED. Empty in any other state.
+        spoken: True if an event has been translated to a log entry.
     """
 
     def __init__(self, task: Task, *, answer_allowed: bool) -> None:
@@ -62,11 +64,11 @@ class Translator:
         self._answer_allowed = answer_allowed
 
     def ask_to_cancel(self) -> None:
-        """Allow only CANCELED as the end of the agent, because the task is being cancelled."""
+        """Allow only CANCELED as the terminal state, because the task is being cancelled."""
         self._cancel_asked = self._canceled_by_other = True
 
     def close(self) -> None:
-        """Accept the end of the run, because the agent has returned."""
+        """Allow every terminal state again, because the agent has returned."""
         self._cancel_asked = False
 
     @property
@@ -78,7 +80,7 @@ class Translator:
         """Return the log entries for `event`, which may be none. The event is copied.
 
         Raises:
-            InvalidAgentResponseError: If `event` is not an A2A event, or contains a value without a JSON form, such as
+            InvalidAgentResponseError: `event` is not an A2A event, or contains a value without a JSON form, such as
                 NaN or infinity.
         """
         if not isinstance(event, Event):
@@ -97,7 +99,7 @@ class Translator:
         return events
 
     def status(self, state: TaskState, message: Message | None = None) -> list[Event]:
-        """Return the log entries for a status of this package."""
+        """Return the log entries for a status that this package sends."""
         return self.translate(TaskStatusUpdateEvent(status=TaskStatus(state=state, message=message)))
 
     def _message(self, event: Message) -> list[Event]:

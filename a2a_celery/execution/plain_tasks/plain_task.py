@@ -1,8 +1,8 @@
 """Plain Celery tasks as agents: execution of a Celery task for the run of an A2A task.
 
 The task keeps its name, queue, limits and retries, and is executed where Celery executes it: in a thread of the pool,
-or in the main thread of a prefork child. The run around the task (claim, lease, cancel, settlement) is executed on the
-event loop of the process, and the thread waits for the run. Other callers of the task see no difference.
+or in the main thread of a prefork child. The run around the task (claim, lease, cancellation, settlement) is executed
+on the event loop of the process, and the thread waits for the run. Other callers of the task see no difference.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class TaskAdapter:
         """Do nothing: only the exit of the process stops the task."""
 
     def conclude(self, outcome: Outcome | None) -> Any:
-        """Return the result of the task to Celery, or raise the exception with which Celery records the end of the run.
+        """Return the result of the task to Celery, or raise the exception by which Celery records how the run ended.
 
         Raises:
             RunConcluded: The run ended in INPUT_REQUIRED, AUTH_REQUIRED or CANCELED.
             RunFailed: The run failed, and Celery cannot handle the task's exception.
-            Ignore: Celery must record no end, for example because another worker has the run.
+            Ignore: Celery must not record a result, for example because another worker has the run.
             Exception: The exception of the task, if that exception ended the run.
         """
         setattr(self.task.request, RUN_IS_OVER, outcome is not None and self.retry_is_written)
@@ -168,8 +168,8 @@ class TaskAdapter:
         self._ignored_results |= ignored_results(self.task.app, headers, body)
 
     def unpublished_retry(self, reason: object, error: BaseException | None) -> Retry:
-        """Return the retry that Celery could not publish for `reason`. A watcher publishes the run when the retry is
-        due."""
+        """Return the retry that Celery could not publish because of `reason`. A watcher publishes the run when the
+        retry is due."""
         signature = self.retry_signature
         when = signature.options.get("eta") or signature.options.get("countdown") if signature is not None else None
         self.retry_is_published = False
@@ -179,8 +179,7 @@ class TaskAdapter:
         return Retry(exc=error, when=when, sig=signature)
 
     def options(self, stored: bytes) -> RunOptions:
-        """Return the options with which the run is published for the retry. `stored` are the options of the current
-        attempt."""
+        """Return the options with which the run is published for its retry. `stored` has the current options."""
         if not isinstance(self._error, Retry):
             return replace(RunOptions.from_json(stored), retries=self.retries)
         return retry_options(stored, self._error, self.retries + 1, self.task.app)
@@ -226,7 +225,7 @@ class TaskAdapter:
             case SoftTimeLimitExceeded():
                 return Failure(OUT_OF_TIME)
             case SystemExit() | KeyboardInterrupt() if _ends_the_process(self._error):
-                return Lost()  # the worker's main process writes the end
+                return Lost()  # the worker's main process writes the outcome
             case _:
                 raise self._error
 

@@ -1,4 +1,4 @@
-"""Result backend of an exposed task. Failed writes do not affect an A2A task, because its end is in the store."""
+"""Result backend of an exposed task. Failed writes do not affect an A2A task, because its outcome is in the store."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _store_result = _write_of("store_result")
 
 
 class RunResultBackend(Proxy):  # type: ignore[misc]
-    """Result backend of a task that logs failed writes of a run's state instead of raising an error.
+    """Result backend that logs failed writes of a run's state instead of raising an error.
 
-    Otherwise, Celery would report the run as failed, or would not begin it. Failed writes for other calls of the task
-    raise an error.
+    After an error, Celery would report the run as failed, or would not begin the run. Failed writes for other calls of
+    the task raise an error.
     """
 
     def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:

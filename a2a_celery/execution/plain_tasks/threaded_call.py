@@ -39,7 +39,7 @@ class ThreadedCall(Adapter, Protocol):
     """True if the broker has accepted Celery's message for the next attempt."""
 
     retry_is_written: bool
-    """True if the store has the retry."""
+    """True if the retry is recorded in the store."""
 
     @property
     def max_attempts(self) -> int | None:
@@ -47,11 +47,11 @@ class ThreadedCall(Adapter, Protocol):
         ...
 
     def lend_thread(self, run: Future[Outcome | None]) -> Outcome | None:
-        """Call the task in this thread when its run has been claimed. Return the outcome of `run` when it has ended."""
+        """Call the task in this thread when its run has been claimed. Return the outcome when `run` has ended."""
         ...
 
     def options(self, stored: bytes) -> RunOptions:
-        """Return the options with which the run is published for its retry."""
+        """Return the options with which the run is published for its retry. `stored` has the current options."""
         ...
 
 
@@ -70,8 +70,14 @@ def time_of(retry: Retry, app: Celery) -> datetime | None:
 
 
 def retry_options(stored: bytes, retry: Retry, retries: int, app: Celery) -> RunOptions:
-    """Return the publishing options for `retry`, the retry number `retries` of the run. `stored` are the options of the
-    current attempt."""
+    """Return the options with which the run is published for its next attempt.
+
+    Args:
+        stored: Options of the current attempt.
+        retry: Celery's exception for the retry.
+        retries: Number of retries of the run, including this one.
+        app: Celery app of the task.
+    """
     options = RunOptions.from_json(stored)
     call, signature = options.call, retry.sig
     if call is not None and signature is not None and not signature.args:
@@ -115,7 +121,7 @@ def released_for_retry(keys: Keys, claim: Claim, options: RunOptions, delay_us: 
 
 
 def canvas_release(keys: Keys, claim: Claim, canvas: str) -> ReleaseOperation[Released]:
-    """Return the builder of the operation after which `canvas` ends the run."""
+    """Return the builder of the operation that delegates the run to `canvas`."""
 
     def make_release(before: int, rest: list[RunRecord], _: Task | None) -> Operation[Answer]:
         return delegate_to_canvas(keys, claim.ref, token=claim.token, before=before, events=rest, canvas=canvas)

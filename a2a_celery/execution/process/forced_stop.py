@@ -1,8 +1,8 @@
 """Forced stop of an agent that ignores cancellation, by the exit of its prefork child.
 
 A prefork child executes one Celery task at a time, and the main process of the worker replaces a child that exits.
-Python cannot stop a thread, so the child exits instead. After the exit, the main process writes the end of the run (see
-`RunEnder`). Runs that share a process (threads, solo) cannot be stopped by force.
+Python cannot stop a thread, so the child exits instead. After the exit, the main process writes the outcome of the run
+(see `RunEnder`). Runs that share a process (threads, solo) cannot be stopped by force.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CountsChildren(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.components:Pool",)
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
-        """Schedule periodic work on the worker's event loop. Celery calls this hook."""
+        """Count the children periodically on the worker's event loop. Celery calls this hook."""
         hub.call_repeatedly(COUNT_EVERY, worker.pool.maintain_pool)
 
 
@@ -90,8 +90,8 @@ def in_pool_child() -> bool:
 def end_process() -> None:
     """Exit immediately, from any thread.
 
-    The exit code is the one for `worker_max_tasks_per_child`, so that the pool counts no restart and reports the run as
-    lost.
+    The exit code is that of a child that has reached `worker_max_tasks_per_child`. The pool therefore does not count a
+    restart, and reports the run as lost.
     """
     os._exit(EX_RECYCLE)
 
@@ -114,7 +114,7 @@ def oversee(under_way: Future[T], loop: asyncio.AbstractEventLoop, blocked: Call
 
 
 class GracePeriod:
-    """Time for which a run may ignore a stop: `grace` seconds from the first check that finds a reason to stop."""
+    """Time for which a run may ignore a stop request: `grace` seconds from the first check with a reason to stop."""
 
     def __init__(self, grace: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._grace = grace
@@ -175,9 +175,9 @@ class RunEnder:
         ends later, through its lease or its entry in the dispatch list.
 
         Args:
-            lost: True if the worker was lost. In this case, the next attempt begins, if the agent has one left.
-            retries: Number of retries in the message, or None if the message always ends the run. A message that was
-                published before the last retry does not end the run.
+            lost: True if the worker was lost. In this case, the next attempt begins if an attempt is left.
+            retries: Number of retries of the run when its message was published, or None to end the run in any case. If
+                the run has been retried since, it is not ended.
 
         Returns:
             The state of the task if the run is over, or None.

@@ -1,6 +1,6 @@
 """Lease renewal for all runs of a worker process, in a single call to the store.
 
-The reply names the runs whose lease was lost, the runs to cancel or to interrupt, and the runs with waiting messages.
+The reply lists the runs whose lease was lost, the runs to cancel or to interrupt, and the runs with waiting messages.
 Except for lost leases, a pub/sub channel of the process delivers the same information faster. The renewal covers lost
 notifications.
 """
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 RENEWALS_PER_LEASE = 3
 
 EXPIRY_CHECK_INTERVAL = 1.0
-"""Seconds between two checks of the process's own clock while the store does not reply."""
+"""Seconds between two checks for expired leases while the store does not reply."""
 
 
 class LeasedRun(Protocol):
@@ -99,8 +99,8 @@ class LeaseKeeper:
             del self._leased[name], self._until[name]
 
     def notified(self, notification: bytes) -> None:
-        """Handle a notification on the channel of the process. The notification names a run to cancel, or a run and
-        the effect of a message."""
+        """Handle a notification on the channel of the process. The notification contains the name of a run to
+        cancel, or the name of a run and the effect of a message on the run."""
         name, _, effect = notification.decode().partition(" ")
         run = self._leased.get(name)
         if run is None:
@@ -168,8 +168,8 @@ class LeaseKeeper:
 
 
 class _Renewing:
-    """Context manager in which `keeper` renews the lease of `run`. A generator-based context manager would take four
-    times the memory."""
+    """Context manager that makes `keeper` renew the lease of `run`. A generator-based context manager would use four
+    times as much memory."""
 
     __slots__ = ("_keeper", "_run")
 

@@ -1,6 +1,6 @@
 """Reports of prefetched runs to the store, so that runs of a dead worker are published again early.
 
-A broker redelivers prefetched messages late (Redis: after the visibility timeout of an hour), and a watcher cannot
+A broker redelivers prefetched messages late (Redis after the visibility timeout of one hour), and a watcher cannot
 distinguish prefetched runs from runs in a long queue. A thread of the worker's main process reports all prefetched
 runs together. No message waits for the report, and a run that begins before the next report is never reported.
 """
@@ -32,7 +32,7 @@ REPORT_BATCH = 500
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
-    """Start the reporter of a worker. At this time, the processes of its pool have been forked."""
+    """Start the reporter of a worker. The processes of the pool have already been forked."""
     try:
         installed = installed_on(sender.app)
         if installed is not None:
@@ -62,7 +62,7 @@ class PrefetchReporter:
         """Report the prefetched runs `fetched` if any run is new or the last report is old.
 
         Raises:
-            StoreUnavailable: If the store cannot be reached.
+            StoreUnavailable: The store cannot be reached.
         """
         due = self._clock.monotonic() - self._reported_at >= self._lease_ttl / RENEWALS_PER_LEASE
         if not fetched or (fetched <= self._reported and not due):
@@ -75,7 +75,7 @@ class PrefetchReporter:
         self._reported, self._reported_at = fetched, asked_at
 
     def report_forever(self) -> None:
-        """Report prefetched runs at intervals."""
+        """Report prefetched runs every `REPORT_INTERVAL` seconds."""
         wait = threading.Event().wait
         while True:
             wait(REPORT_INTERVAL)

@@ -1,9 +1,9 @@
 """Import of agents that are registered by name. Worker processes begin the import when they start, and do not wait
 for the first message.
 
-A prefork child imports after the fork, because an event loop, a thread or a connection that an import creates would not
-survive the fork. The import runs in a separate thread, because Celery kills a child that is not ready within
-`worker_proc_alive_timeout`.
+A prefork child imports the agents after the fork, because an event loop, a thread or a connection that an import
+creates would not survive the fork. The import runs in a separate thread, because Celery kills a child that is not ready
+within `worker_proc_alive_timeout`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RECEIVERS: Receivers = ((worker_process_init, child_starts), (worker_ready, work
 
 
 def preload(app: Celery) -> Thread | None:
-    """Import the agents of `app` in a thread. Return the thread, or None if there is nothing to import."""
+    """Import the agents of `app` in a thread. Return the thread, or None if there is no agent to import."""
     installed = installed_on(app)
     if installed is None or not installed.settings().preload_agents:
         return None

@@ -122,7 +122,7 @@ class GracefulWorkerShutdown:
 
     def _ping_store(self, deadline: ShutdownDeadline) -> None:
         """Notify `deadline` of each reply of the store. A separate thread calls this method, because a call to the
-        store may take long."""
+        store may take a long time."""
         store = SyncStore(self._settings().store_url)
         while True:
             with suppress(StoreUnavailable):

@@ -2,7 +2,7 @@
 
 Celery checks for a shutdown between two iterations of its main loop. While the broker does not reply, kombu's retries
 of a publish block the main loop, and closing an AMQP channel waits without a limit. Celery then waits for all runs, and
-a run waits for the store.
+a run may wait for the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kombu.utils.compat import detect_environment
 from ...clock import SYSTEM_CLOCK, Clock
 
 NOTICE = 10.0
-"""Maximum seconds until Celery's main loop begins the shutdown, and again until it has closed its consumer."""
+"""Maximum seconds until Celery's main loop begins the shutdown, and then until it has closed its consumer."""
 
 UNWINDING = 10.0
 """Maximum seconds until a worker without active Celery tasks ends."""
@@ -47,7 +47,7 @@ class ShutdownDeadline:
         self._done: set[ShutdownAction] = set()
 
     def store_has_answered(self) -> None:
-        """Record that the store replies. Leases can therefore be renewed, and ends of runs can be written."""
+        """Record that the store replies. Leases can therefore be renewed, and outcomes of runs can be written."""
         self._answered_at = self._clock.monotonic()
 
     def next_action(self) -> ShutdownAction | None:
@@ -81,7 +81,7 @@ class ShutdownDeadline:
 
     def _close_is_stuck(self) -> bool:
         """Return True if Celery waits for the broker while closing the consumer. During this time, a prefork worker
-        does not notice the end of runs."""
+        does not notice that runs have ended."""
         blueprint = self._consumer.blueprint
         if blueprint.state == RUN or blueprint.shutdown_complete.is_set():
             return False

@@ -1,5 +1,5 @@
-"""Requeuing of runs when a worker shuts down. The store refuses further writes of the runs, and their next runs are
-published at once.
+"""Requeuing of the runs of a worker that shuts down. The store refuses further writes of these runs, and replacement
+runs are published at once.
 
 Celery calls this code in signal handlers, which may interrupt any code. A separate thread with its own event loop and
 connections therefore does the work, for all runs concurrently.
@@ -40,7 +40,7 @@ LAST_WAIT = 5.0
 
 
 class ShutdownRequeuer:
-    """Requeuer of the runs of this process, the main process of the worker."""
+    """Requeuer of the runs of a worker, in the worker's main process."""
 
     def __init__(self, settings: Callable[[], Settings], publisher: Callable[[], Publisher]) -> None:
         self._settings = settings
@@ -103,7 +103,7 @@ class ShutdownRequeuer:
         self._in_background(self._return(message, then))
 
     def wait(self, timeout: float = LAST_WAIT) -> None:
-        """Wait until all runs are requeued, but at most `timeout` seconds."""
+        """Wait at most `timeout` seconds until all runs are requeued."""
         wait(tuple(self._under_way), timeout)
 
     async def _guarded(self, ref: RunRef, worker_pid: int | None) -> None:

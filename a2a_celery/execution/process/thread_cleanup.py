@@ -51,7 +51,7 @@ class ThreadCleanup:
         _run_all(self._functions)
 
     def around(self, perform: Perform) -> Perform:
-        """Return `perform` with the cleanup before and after the run. `perform` executes the run on the event loop."""
+        """Wrap `perform`, which executes a run on the event loop, with the cleanup before and after the run."""
         return perform
 
 
@@ -81,7 +81,7 @@ class DjangoCleanup(ThreadCleanup):
         _run_all([*self._functions, self._db.connections.close_all])
 
     def around(self, perform: Perform) -> Perform:
-        """Return `perform` with a cleanup of asgiref's thread before and after the run.
+        """Wrap `perform` with a cleanup of asgiref's thread before and after the run.
 
         All runs share this thread and its database connections. While other runs use the connections, only broken
         connections are closed. The thread executes calls in order, so a cleanup that is submitted before a run precedes

@@ -98,7 +98,7 @@ DISCONNECT_TIMEOUT = 1.0
 
 
 class OpenLifespans:
-    """Lifespans of one process. One asyncio task enters and exits them, as a cancel scope of anyio requires."""
+    """Lifespans of one process. One asyncio task enters and exits the lifespans, as anyio's cancel scopes require."""
 
     def __init__(self, lifespans: Sequence[Lifespan]) -> None:
         self._lifespans = lifespans
@@ -110,7 +110,7 @@ class OpenLifespans:
         """Enter the lifespans if they are not entered yet.
 
         Raises:
-            ConfigError: A lifespan could not be entered. In this case, lifespans that were entered are exited, and the
+            ConfigError: A lifespan could not be entered. The lifespans that were already entered are exited, and the
                 next call tries again.
         """
         if not self._lifespans:
@@ -255,7 +255,7 @@ class WorkerProcess:
     ) -> tuple[Run, Coroutine[Any, Any, Outcome | None]]:
         """Return a run and the coroutine that performs it on `loop`.
 
-        Unlike `run`, this method occupies no thread. The caller must stop the run if necessary.
+        Unlike `run`, this method does not occupy a thread. The caller must stop the run if necessary.
         """
         limits = limits_of(agent, celery, agent.grace(self.settings))
         this = Run(self, agent, task_id, run, limits, emitter=emitter, retries=retries)
@@ -319,8 +319,8 @@ class WorkerProcess:
     def force(self, ref: RunRef, stop: Stop) -> None:
         """See `run.RunHost`.
 
-        If the run was cancelled or lost, the main process writes its end. The main process does not learn that the run
-        reached a time limit, so this process writes that end.
+        If the run was cancelled or lost, the main process writes the outcome. The main process does not know that a run
+        has reached its time limit, so in this case the outcome is written here.
         """
         if not in_pool_child():
             return
@@ -332,7 +332,7 @@ class WorkerProcess:
         end_process()
 
     async def adapter(self, agent: Agent) -> Adapter:
-        """Return the adapter of `agent`, which is created once per process. A failed import is repeated at the next
+        """Return the adapter of `agent`, which is created once per process. A failed import is repeated in the next
         run."""
         building = self._adapters.get(agent.name)
         if building is None:
