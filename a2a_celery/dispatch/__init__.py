@@ -1,4 +1,4 @@
-"""Dispatch to Celery: names of Celery tasks and queues, publishing of runs, and revokes."""
+"""Dispatch to Celery: names of Celery tasks and queues, publishing of runs, and revocation."""
 
 from .calls import BadCall, CallSignature
 from .canvases import Canvas, ignored_results, unreadable_results

@@ -1,7 +1,7 @@
 """Conversion of an A2A message to validated keyword arguments of a plain Celery task.
 
-A client sends the arguments as a data part that contains an object. A text part becomes the only argument that accepts
-text. A later message to the same task adds arguments, so the answer to a question may contain only the missing
+A client sends the arguments as a data part that contains an object. The text of a text part is assigned to the only
+argument that accepts text. A later message to the same task adds arguments, so the answer to a question may contain only the missing
 argument.
 """
 
@@ -64,8 +64,12 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """Signature with the arguments that a task accepts by name. With `takes_more`, the task also accepts any other
-    arguments."""
+    """Arguments that a plain Celery task accepts.
+
+    Attributes:
+        arguments: Arguments by name.
+        takes_more: True if the task also accepts any other keyword arguments.
+    """
 
     arguments: Mapping[str, Argument]
     takes_more: bool
@@ -132,10 +136,10 @@ class CallSignature:
         return data
 
     def _text_argument(self, values: Mapping[str, Any]) -> str:
-        """Return the name of the argument that a text part becomes.
+        """Return the name of the argument to which the text of a message is assigned.
 
-        Arguments without a value in `values` take precedence over the others, and required arguments among them over
-        optional ones.
+        Arguments without a value in `values` take precedence over arguments with a value. Among arguments without a
+        value, required arguments take precedence over optional arguments.
 
         Raises:
             BadCall: No argument accepts text, or several arguments with the same precedence do.

@@ -1,4 +1,4 @@
-"""Canvases (chains, groups, chords) that plain Celery tasks start. The result of a canvas ends the A2A task.
+"""Canvases (chains, groups, chords) that plain Celery tasks start. An A2A task ends with the result of its canvas.
 
 The tasks of a canvas may run on any worker, so only the result backend shows when the canvas has ended.
 """
@@ -43,7 +43,12 @@ class CanvasResult:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """Canvas that is identified by its result (``as_tuple``). A canvas that has not ended by `until` fails."""
+    """Canvas that an A2A task waits for.
+
+    Attributes:
+        result: Result of the canvas, in the form of ``as_tuple``.
+        until: Time at which the canvas fails if it has not ended.
+    """
 
     result: Any
     until: datetime
@@ -55,7 +60,7 @@ class Canvas:
         Args:
             app: App whose result backend the watchers read.
             result: Result of the last task or group.
-            time_limit: Maximum duration of the canvas in seconds. None means as long as `app` stores results.
+            time_limit: Maximum duration of the canvas in seconds, or None for the time for which `app` stores results.
             ignored: Names of the tasks that store no result, by Celery id.
 
         Raises:
@@ -121,7 +126,7 @@ def ignored_results(app: Celery, headers: Mapping[str, Any], body: Any) -> dict[
     """Return the names of the tasks that store no result, from a Celery message with its chained tasks.
 
     Args:
-        app: App that publishes the message. A task that the app does not have is assumed to store its result.
+        app: App that publishes the message. A task that is not registered is assumed to store its result.
         headers: Headers of the message.
         body: Arguments and canvas of the message before encoding (protocol 2).
 

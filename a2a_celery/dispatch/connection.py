@@ -1,7 +1,7 @@
 """Broker connections with timeouts for publishers, and the threads that publish.
 
-By default, Celery waits for an unresponsive broker until TCP gives up, which may take a quarter of an hour or last
-forever. The same timeouts, and the corrections of ``integrations``, keep a worker alive when its broker connection
+By default, Celery waits for an unresponsive broker until TCP gives up, which may take 15 minutes or never happen.
+The same timeouts, and the corrections of ``integrations``, keep a worker alive when its broker connection
 breaks.
 """
 
@@ -31,7 +31,7 @@ from ..integrations.kombu import correct_closed_channels, correct_refused_writes
 CONNECT_TIMEOUT = 4.0
 SOCKET_TIMEOUT = 5.0
 """Seconds that the broker may take to reply. Without a reply in this time, the run stays in the store, and a watcher
-publishes it. A reply normally takes milliseconds."""
+publishes the run. A reply normally takes milliseconds."""
 
 
 def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def redis_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
 def amqp_timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for publisher confirms and timeouts that are missing in the transport options of RabbitMQ.
 
-    Without confirms, a message that is sent over a dead connection counts as published.
+    Without confirms, a message that is sent over a dead connection would be considered published.
     """
     timeouts = {"confirm_publish": True, "read_timeout": SOCKET_TIMEOUT, "write_timeout": SOCKET_TIMEOUT}
     return {name: value for name, value in timeouts.items() if name not in options}
@@ -57,7 +57,7 @@ TIMEOUTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"redis": r
 
 
 class PublishingPool:
-    """Pool of connections to the broker to which `app` publishes. The pool of `app` itself has no timeouts."""
+    """Pool of broker connections for publishing, with timeouts that the connections of Celery's own pool lack."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -76,7 +76,7 @@ class PublishingPool:
         """Return True if `error` means that the broker is unreachable, and False if the broker refused one message.
 
         kombu raises OperationalError in both cases. A broker refuses a message to a full or forbidden queue, for
-        example. On Redis, kombu counts any KeyError as an error of the connection.
+        example. For Redis, kombu treats any KeyError as a connection error.
         """
         try:
             errors = self.connection.connection_errors
@@ -87,7 +87,7 @@ class PublishingPool:
 
     @cached_property
     def connection(self) -> Any:
-        """Connection that the pool clones. It is created on first use, because `app` is not configured earlier."""
+        """Connection that the pool clones. It is created on first use, because `app` may not be configured earlier."""
         transport = self._app.connection_for_write().get_transport_cls()
         driver = transport.driver_name
         if driver == "redis":
@@ -137,8 +137,12 @@ def guard(app: Celery) -> None:
 
 
 def skip_run_acks(app: Celery, is_run: Callable[[Any], bool]) -> None:
-    """If `app` consumes from Redis, record unacknowledged messages for which ``is_run(message)`` is true only in
-    memory."""
+    """Record unacknowledged messages of runs only in memory if `app` consumes from Redis.
+
+    Args:
+        app: App of the worker.
+        is_run: Function that returns True if a message belongs to a run.
+    """
     transport = app.connection_for_read().get_transport_cls()
     if transport.driver_name == "redis":
         skip_ack_emulation(transport, is_run)
@@ -179,11 +183,11 @@ class PublishingThreads(Generic[T]):
         self._at_once: int | None = None
 
     def publish(self, run: T) -> asyncio.Future[None]:
-        """Start to publish a run.
+        """Start publishing a run.
 
         Returns:
             A future that completes when the broker has the run, or fails with the error. Cancelling the future does not
-            stop the publish.
+            stop the publishing.
         """
         loop = asyncio.get_running_loop()
         if self._at_once != 1 and len(self._threads) < THREADS:

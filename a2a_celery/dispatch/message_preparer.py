@@ -1,10 +1,10 @@
 """Celery messages that a store script pushes to the broker, if broker and store are one Redis process.
 
 Celery and kombu build the message, as for a run that a `Publisher` publishes, so workers see no difference. The script
-that accepts a client's message pushes the Celery message. The run of an accepted message is therefore in its queue,
-even if the process of the gateway ends at once.
+that accepts a client's message also pushes the Celery message. The run of an accepted message is therefore in its
+queue, even if the gateway process ends immediately.
 
-The run of any other message is published after the message is accepted; see `MessagePreparer.prepare`.
+In all other cases, the run is published after the client's message is accepted; see `MessagePreparer.prepare`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CHECK_INTERVAL = 10.0
 """Minimum seconds between two checks of the broker's process."""
 
 MAX_BODY = 1 << 16
-"""Maximum bytes of a message. A script blocks Redis, and the store receives the bytes of the message twice."""
+"""Maximum size of a message, in bytes. A script blocks Redis, and the store receives the bytes of the message twice."""
 
 MAX_QUEUES = 1000
-"""Maximum number of remembered queues. The limit is needed because routes may name any number of queues."""
+"""Maximum number of remembered queues. The limit is needed because routes may select any number of queues."""
 
 OWN_RECEIVERS = frozenset({"a2a_celery.exposing"})
-"""Receivers of ``before_task_publish`` that ignore the publishes of a gateway, by their ``dispatch_uid``."""
+"""``dispatch_uid`` of each receiver of ``before_task_publish`` that has no effect in a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +87,18 @@ class MessagePreparer:
     def prepare(self, options: RunOptions, publish: Callable[[Any], None]) -> PreparedMessage | None:
         """Return the message that ``publish(producer)`` publishes, or None if the run must be published later.
 
-        This function does not wait for the broker. A thread reads the broker's run id and declares queues. Until the
-        thread has done so, the result is None. After `suspend`, `publish` is not called until the next check is due, so
-        that a broker on another server costs nothing.
+        This method does not wait for the broker. A thread reads the broker's run id and declares queues. The method
+        returns None until the thread has finished. After `suspend`, `publish` is not called until the next check is
+        due, so that a broker on another server does not slow down the gateway.
 
-        The result is also None for:
+        The method also returns None for:
 
         * a broker that is not a Redis server, and a transport with ``global_keyprefix``;
         * a message that has a start time or more than `MAX_BODY` bytes;
         * a message that is published through an exchange, or to a queue that expires;
         * a publish in a Celery task, and any publish with ``task_always_eager``;
         * custom routers, receivers of Celery's publish signals, an ``apply_async`` of the task's class, and traces.
-          They may block, and must not run for a message that may be refused.
+          Such code may block, and must not be executed for a message that may be refused.
         """
         if self._is_impossible or options.not_before is not None:
             return None
@@ -124,7 +124,7 @@ class MessagePreparer:
         return PreparedMessage(*server, recorded.key, recorded.body, recorded.event_channel, recorded.event)
 
     def suspend(self) -> None:
-        """Prepare no message until the next check, because a script found that the broker is not the store's server."""
+        """Stop preparing messages until the next check, because a script found that the broker is not the store's server."""
         with self._lock:
             if self._server is not None:
                 logger.debug("the store did not push a message: runs are published after they are accepted")
@@ -186,7 +186,7 @@ class MessagePreparer:
                 for queue in undeclared.values():
                     producer.maybe_declare(queue)
                 declared = set(undeclared)
-        except Exception as e:  # each transport raises its own
+        except Exception as e:  # each transport raises its own exceptions
             logger.debug("the broker was not checked: %s: %s", type(e).__name__, e)
         with self._lock:
             if server != self._server:

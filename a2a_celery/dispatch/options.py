@@ -23,7 +23,7 @@ MICROSECOND = timedelta(microseconds=1)
 MAX_PRIORITY = 255
 
 LONGEST_ETA = timedelta(minutes=10)
-"""Maximum time between the publish of a run and its start. A worker does not acknowledge a message with an ``eta``
+"""Maximum time between the publishing of a run and its start. A worker does not acknowledge a message with an ``eta``
 before the start. RabbitMQ then closes the worker's channel after half an hour, and Redis redelivers the message after
 an hour."""
 
@@ -70,8 +70,8 @@ class RunOptions:
     ) -> RunOptions:
         """Return the options of a run.
 
-        ``expires`` counts from the earliest start. It is converted to a point in time, so that a repeated publish does
-        not extend it.
+        ``expires`` is relative to the earliest start. It is converted to a point in time, so that publishing the run
+        again does not extend it.
 
         Args:
             route: Return value of the agent's `route`.
@@ -127,8 +127,8 @@ class RunOptions:
         return cls(fields.get("celery", {}), *times, Call(**call) if call else None, *rest)
 
     def resubmitted(self) -> RunOptions:
-        """Return the options for the run of a requeued dead letter. They omit the client's times, which may have
-        passed, and the number of retries."""
+        """Return the options for the run of a requeued dead letter. The options omit the client's times, which may
+        have passed, and the number of retries."""
         return replace(self, not_before=None, not_after=None, retries=0)
 
     def over(self, agent: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class RunOptions:
         return options
 
     def publish_delay(self, now: datetime) -> timedelta:
-        """Return the time that the run waits in the store before a watcher publishes it, or 0 if it does not wait."""
+        """Return the time until a watcher publishes the run, or 0 if the run can be published at once."""
         return max(timedelta(0), (self.not_before or now) - now - LONGEST_ETA)
 
     def next_check_in(self, now: datetime, wait: timedelta) -> timedelta:
@@ -159,8 +159,8 @@ class RunOptions:
     def republish_in(self, now: datetime, settings: Settings) -> int:
         """Return the µs from `now` until a watcher publishes this run again if no worker has claimed it.
 
-        A plain Celery task may run in a worker without this package. Such a worker claims no runs, so the task's result
-        is first checked after `redispatch_after`.
+        A plain Celery task may run in a worker without this package. Such a worker does not claim runs, so a watcher
+        waits for `redispatch_after`.
         """
         wait = settings.redispatch_after
         if self.call is None:

@@ -106,7 +106,7 @@ class Publisher:
         """Publish `runs`, in one round trip if the transport supports it. Return an exception or None for each run.
 
         A failed batch is sent once more, because the connection may have been stale. The broker may then have two
-        messages for a run. Only one of them leads to a claim of the run.
+        messages for a run, but the run can be claimed only once.
         """
         try:
             try:
@@ -124,7 +124,7 @@ class Publisher:
                 try:
                     self._publish(run, producer, spans)
                     errors.append(None)
-                except Exception as e:  # each transport raises its own
+                except Exception as e:  # each transport raises its own exceptions
                     if self._pool.is_dead(e):  # do not wait for the timeout of each further run
                         return errors + [self._refused(other, e) for other in runs[len(errors) :]]
                     errors.append(self._refused(run, e))
@@ -200,9 +200,9 @@ class Publisher:
         self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, then))
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
-        """Revoke Celery tasks in the background. With `terminate`, running tasks are terminated too.
+        """Revoke Celery tasks in the background. With `terminate`, running tasks are also terminated.
 
-        If a revoke is lost, the run begins, and finds that its task has ended.
+        If the broadcast is lost, the run begins, but cannot be claimed because its task has ended.
         """
 
         async def revoke() -> None:
@@ -218,7 +218,7 @@ class Publisher:
 
         Args:
             run: Number of the queued run, or None.
-            canvas: Canvas that the task waits for, as JSON, whose tasks are terminated, or b"".
+            canvas: Canvas that the task waits for, as JSON, or b"". The tasks of the canvas are terminated.
         """
         if run is not None:
             self.revoke_soon([f"{task_id}.{run}"])
@@ -229,11 +229,11 @@ class Publisher:
         """Revoke Celery tasks; see `revoke_soon`.
 
         Raises:
-            BrokerUnavailable: The broker is unreachable or did not accept the revoke.
+            BrokerUnavailable: The broker is unreachable or did not accept the broadcast.
         """
         try:
             self._broadcast_revoke(celery_ids, terminate)
-        except Exception as e:  # each transport raises its own
+        except Exception as e:  # each transport raises its own exceptions
             raise BrokerUnavailable(f"the broker did not take a revoke: {type(e).__name__}: {e}") from e
 
     def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
@@ -250,7 +250,7 @@ class Publisher:
             call: Name of the plain Celery task that the run calls, or "" for a run of an agent.
         """
         celery_id = f"{task_id}.{run}"
-        # complete, because the earlier events may have been lost with the worker
+        # all fields, because the earlier events may have been lost with the worker
         fields = {"uuid": celery_id, "name": call or entry_name(agent)} | (
             {"args": HIDDEN["argsrepr"], "kwargs": HIDDEN["kwargsrepr"]}
             if call
@@ -296,7 +296,7 @@ class Publisher:
         return True
 
     def _keep(self, under_way: asyncio.Future[None]) -> asyncio.Future[None]:
-        self._background.add(under_way)  # an unreferenced task may be collected while it waits
+        self._background.add(under_way)  # asyncio may otherwise garbage-collect a waiting task
         under_way.add_done_callback(self._background.discard)
         return under_way
 

@@ -1,6 +1,6 @@
 """Queues of a broker that several fleets may share.
 
-A header names the fleet of a message by its key prefix. Messages of the default fleet have no such header.
+A header identifies the fleet of a message by the key prefix of the fleet. Messages of the default fleet have no such header.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_FLEET = DEFAULT_KEY_PREFIX
 FIRST_DELAY = timedelta(milliseconds=100)
 LONGEST_DELAY = timedelta(seconds=10)
 MAX_RETURNS = 100
-"""Maximum number of returns of a message. The message is then dropped, and a watcher of its fleet publishes the run
+"""Maximum number of times that a message is returned. The message is then dropped, and a watcher of its fleet publishes the run
 again."""
 
 
@@ -119,7 +119,7 @@ def version_queue(app: Celery, name: str) -> Queue:
 
 
 def version_queues(app: Celery, agents: Iterable[Agent], consumed: Iterable[str]) -> dict[str, Agent]:
-    """Return the version queues, with their agents, of a worker that consumes the queues `consumed`.
+    """Return the version queues of a worker that consumes the queues `consumed`, with the agent of each version queue.
 
     A `route` may send the runs of its agent to any queue.
     """
@@ -187,7 +187,7 @@ class BrokerQueues:
                     headers=headers,
                     **properties,
                 )
-        except Exception as e:  # each transport raises its own
+        except Exception as e:  # each transport raises its own exceptions
             raise BrokerUnavailable(f"the broker did not accept a returned message: {type(e).__name__}: {e}") from e
 
     def _is_empty(self, queue: str) -> bool:
@@ -205,5 +205,5 @@ class BrokerQueues:
                     raise
                 finally:
                     channel.close()
-        except Exception as e:  # each transport raises its own
+        except Exception as e:  # each transport raises its own exceptions
             raise BrokerUnavailable(f"the broker did not report the length of {queue}: {type(e).__name__}: {e}") from e

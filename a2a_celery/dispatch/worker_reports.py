@@ -10,7 +10,7 @@ from celery import Celery
 
 def worker_reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
     """Return the reports of the workers that reply within `timeout` seconds, by node name. With `nodes`, query only
-    these workers, and return as soon as all have replied.
+    these workers, and return as soon as all these workers have replied.
     """
     whom = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
     answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout, **whom) or []
