@@ -1,8 +1,8 @@
 """Conversion of an A2A message to validated keyword arguments of a plain Celery task.
 
 A client sends the arguments as a data part that contains an object. The text of a text part is assigned to the only
-argument that accepts text. A later message to the same task adds arguments, so the answer to a question may contain only the missing
-argument.
+argument that accepts text. A later message to the same task adds arguments, so the answer to a question may contain
+only the missing argument.
 """
 
 from __future__ import annotations

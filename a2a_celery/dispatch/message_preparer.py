@@ -124,7 +124,7 @@ class MessagePreparer:
         return PreparedMessage(*server, recorded.key, recorded.body, recorded.event_channel, recorded.event)
 
     def suspend(self) -> None:
-        """Stop preparing messages until the next check, because a script found that the broker is not the store's server."""
+        """Prepare no further messages until the next check, because the broker is not the server of the store."""
         with self._lock:
             if self._server is not None:
                 logger.debug("the store did not push a message: runs are published after they are accepted")

@@ -1,6 +1,6 @@
 """Queues of a broker that several fleets may share.
 
-A header identifies the fleet of a message by the key prefix of the fleet. Messages of the default fleet have no such header.
+A header identifies the fleet of a message by the fleet's key prefix. Messages of the default fleet have no such header.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DEFAULT_FLEET = DEFAULT_KEY_PREFIX
 FIRST_DELAY = timedelta(milliseconds=100)
 LONGEST_DELAY = timedelta(seconds=10)
 MAX_RETURNS = 100
-"""Maximum number of times that a message is returned. The message is then dropped, and a watcher of its fleet publishes the run
-again."""
+"""Maximum number of times that a message is returned. After that, the message is dropped, and a watcher of its fleet
+publishes the run again."""
 
 
 def fleet_headers(fleet: str) -> dict[str, str]:
