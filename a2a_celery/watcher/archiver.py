@@ -61,7 +61,7 @@ class Archiver:
         store: Connection to the store.
         keys: Names of the store's keys.
         archive: Archive to which the tasks are copied.
-        retention: Seconds after its end for which a task stays in the archive, or None for no limit.
+        retention: Seconds for which a task stays in the archive after it has ended, or None for no limit.
         metrics: Metrics of the watcher, or None for metrics that are not exported.
         clock: Clock for the delays between attempts.
     """

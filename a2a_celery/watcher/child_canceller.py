@@ -1,9 +1,9 @@
-"""Cancellation of child tasks whose parent ended without a result. It also works if the parent's worker died or the
-parent had no run.
+"""Cancellation of child tasks whose parent ended without a result, even if the parent's worker died or the parent had
+no run.
 
 The script that writes CANCELED, FAILED or REJECTED adds the parent to a list, unless the parent is a dead letter. When
-a dead letter is requeued, the new task finds the children again. A parent is removed from the list when all children
-that are cancelled with their parent have ended.
+a dead letter is requeued, the new task continues to use the children. A parent is removed from the list when all
+children that are cancelled with their parent have ended.
 """
 
 from __future__ import annotations

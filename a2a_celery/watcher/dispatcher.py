@@ -1,7 +1,7 @@
-"""Publication of suspended runs that continue, and of runs whose first publish failed or whose message was lost.
+"""Publishing of suspended runs that continue, and of runs that were not published at first or whose message was lost.
 
-A run is due a few seconds after its creation, unless its publish succeeded. The delay grows with each further attempt.
-A run is not published while its queue may still contain its message. Otherwise, a long queue would fill with copies. A
+A run is due a few seconds after its creation, unless it has been published. The delay grows with each further attempt.
+A run is not published while the queue may still contain its message. Otherwise, a long queue would fill with copies. A
 copy is harmless, because a run is claimed only once.
 """
 
@@ -41,22 +41,22 @@ RESUME_BATCH = 100
 MIN_QUEUE_RECHECK_US = 1_000_000
 """Minimum µs before a run that may be in its queue is checked again. The time doubles with each check."""
 MAX_QUEUES = 1000
-"""Maximum number of remembered queues. The limit is needed because routes may name any number of queues."""
+"""Maximum number of remembered queues. The limit is needed because routes may select any number of queues."""
 MAX_CLAIMS = 200
 """Maximum number of leases that a tick reads, beginning with the newest."""
 BROKER_RETRY_US = 2_000_000
-"""Delay after a failed publish, in µs."""
+"""Delay after a failed attempt to publish, in µs."""
 MAX_CLOCK_ERROR = timedelta(seconds=MAX_ERROR)
 """Tolerance for the lag of this machine's clock. A run that has expired by the store's clock is rejected only if it has
 also expired by this machine's clock plus this time."""
 RESULTS_TIMEOUT = 5.0
-"""Seconds in which the result backend, and the worker that the backend names, must reply."""
+"""Seconds within which the result backend, and the worker that has the run according to the backend, must reply."""
 
 
 class Backlog:
     """Estimate of the messages that are still in the broker's queues.
 
-    An empty queue contains no message that was published before the check. A queue is first in, first out. It therefore
+    An empty queue contains no message that was published before the check. Queues are first in, first out, so a queue
     contains no message that was published `overtaken_after` seconds before the message of a claimed run.
     """
 
@@ -108,12 +108,12 @@ class Backlog:
     def _queue_of(self, agent: str, options: RunOptions) -> str | None:
         try:
             return self._queues.queue_of(agent, options)
-        except Exception as e:  # a router failed, or the queue is unknown: the publish reports the cause
+        except Exception as e:  # a router failed, or the queue is unknown: publishing reports the cause
             logger.info("the queue of a run of agent %s is unknown: %r", agent, e)
             return None
 
     async def _read_claims(self) -> None:
-        """Record the time of the newest publish of a claimed run, for each queue and priority."""
+        """Record the newest time at which a claimed run was published, for each queue and priority."""
         self._claims_are_read = True
         newest: dict[tuple[str, bytes], int] = {}
         for run in await self._store.run(claimed_runs(self._keys, limit=MAX_CLAIMS)):
@@ -161,8 +161,8 @@ class Dispatcher:
     async def tick(self) -> None:
         """Resume the suspended runs whose time has come, publish the due runs, and reject the expired runs.
 
-        A run is postponed if the broker refuses its message or the queue may still contain one. A run with a later
-        start time is postponed until shortly before that time.
+        A run is postponed if the broker refuses its message, or if the queue may still contain the message. A run with
+        a later start time is postponed until shortly before that time.
         """
         await self._resume_suspended()
         self._backlog.start_tick()
@@ -229,7 +229,7 @@ class Dispatcher:
     async def _is_on_plain_worker(self, ref: RunRef) -> bool:
         """Return True if a worker without this package has the run of a plain Celery task.
 
-        If the worker has ended the Celery task, the run is ended too. A result backend that does not reply is queried
+        If the worker has ended the Celery task, the run is also ended. A result backend that does not reply is queried
         only once per tick, so that other runs can be published.
         """
         if not self._results_reply:

@@ -23,7 +23,7 @@ from ..telemetry.names import package_metrics
 
 POST_TIME_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 MAX_TICK_AGE = 60.0
-"""Seconds without a tick after which a role counts as hanging. The slowest role waits for the store and for posts,
+"""Seconds without a tick after which a role is considered hung. The slowest role waits for the store and for posts,
 which take up to 15 s."""
 
 
@@ -61,7 +61,7 @@ class WatcherMetrics:
         self._blob_removals.inc(tasks)
 
     def record_tick(self, role: str, outcome: str) -> None:
-        """Record the end of a role's tick, with the outcome "ok" or "failed"."""
+        """Record that a tick of a role has ended with the outcome "ok" or "failed"."""
         self._ticks.labels(role, outcome).inc()
         self._ticked_at[role] = self._clock.monotonic()
 

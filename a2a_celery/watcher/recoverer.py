@@ -5,8 +5,8 @@ at most once, so the task becomes FAILED. With `max_attempts`, the task gets ano
 was only suspended learns that it lost the run. Such a worker can no longer write, and cancels its agent.
 
 The watcher also recovers a run that a worker returned at its shutdown but could not publish. For all other lost runs,
-the watcher sends Celery's task events on behalf of the lost worker, so that monitors such as Flower show the end of the
-run.
+the watcher sends Celery's task events on behalf of the lost worker, so that monitors such as Flower show that the
+run has ended.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Recoverer:
         """Recover all runs whose lease expired.
 
         No run is recovered for `grace` seconds after the watcher started, after the store was unavailable or slow, or
-        after the host of the watcher was suspended. In this time, workers can renew expired leases.
+        after the host of the watcher was suspended. During this time, workers can renew expired leases.
         """
         try:
             lapsed = await self._store.run(self._lapsed_runs())

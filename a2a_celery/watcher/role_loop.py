@@ -121,7 +121,7 @@ class Heartbeat:
 
 
 MAX_ERROR = 1.0
-"""Seconds by which two clocks may drift apart between two readings. A greater difference counts as a jump."""
+"""Seconds by which two clocks may drift apart between two readings. A greater difference is treated as a jump."""
 
 
 class StoreClock:

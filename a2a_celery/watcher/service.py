@@ -154,8 +154,8 @@ class Watcher:
         ]
 
     def _webhook_roles(self, store: AsyncStore, keys: Keys, sealer: Sealer | None) -> list[Deliverer | Replayer]:
-        """Return the roles that post to webhooks. Without `secret_key` there are none, because clients cannot set
-        webhooks."""
+        """Return the roles that post to webhooks. The list is empty without `secret_key`, because clients then cannot
+        set webhooks."""
         if sealer is None:
             return []
         per_hour = self._settings.webhook_bytes_per_hour

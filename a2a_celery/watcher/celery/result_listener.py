@@ -1,9 +1,9 @@
 """Subscription to the result backend, for runs on workers without this package.
 
 Celery's Redis backend publishes each stored state on a channel with the name of its key. The pattern of the
-subscription excludes the results of Celery tasks that are not runs. A notification may be lost, and otherwise reaches
-all watchers. It therefore only triggers a read of the run's state (`Results.observe`). The dispatcher polls runs
-without a notification.
+subscription excludes the results of Celery tasks that are not runs. A notification reaches all watchers, but may be
+lost. It therefore only triggers a read of the run's state (`Results.observe`). If a notification is lost, the
+dispatcher polls the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PING_INTERVAL = 3.0
 """Seconds without a notification after which the listener pings the server."""
 
 MAX_SILENCE = 10.0
-"""Seconds without any reply after which the connection counts as broken."""
+"""Seconds without any reply after which the connection is considered broken."""
 
 RECONNECT_INTERVAL = 1.0
 """Seconds between two attempts to subscribe, or to read a run, while the store or the result backend is unavailable."""

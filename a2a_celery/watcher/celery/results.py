@@ -1,6 +1,6 @@
 """Results of Celery tasks on workers without this package, read from the result backend.
 
-Such Celery tasks are the links of a canvas, and the runs of plain Celery tasks. `ResultListener` reads a run when its
+Such Celery tasks are members of a canvas, or runs of plain Celery tasks. `ResultListener` reads a run when its
 state changes. The dispatcher reads a run before it publishes the run again. `CanvasFinalizer` ends the tasks whose
 canvas has ended.
 """
@@ -40,7 +40,7 @@ from ...store.tasks.commands import read_task
 logger = logging.getLogger(__name__)
 
 INSPECT_TIMEOUT = 2.0
-"""Seconds in which a worker must reply to the query for a run."""
+"""Seconds within which a worker must reply to the query for a run."""
 
 
 CANVAS_BATCH = 100
@@ -80,7 +80,7 @@ class Results:
         """Return True if a worker without this package has started or ended the run `ref`.
 
         If the worker has ended the Celery task, the run and its A2A task are ended. A worker without this package has
-        no lease, so a run counts as lost and is ended if the worker does not reply to a query.
+        no lease, so a run is considered lost and is ended if the worker does not reply to a query.
         """
         own, is_known = _result_of(ref), False
         ended = await self._look(own)
@@ -117,10 +117,10 @@ class Results:
     async def _write_state(self, ref: RunRef) -> str | None:
         """Read the state of an unclaimed run from the result backend, and write the event for this state.
 
-        The event of a state is written once. For a final state, no event is written.
+        The event of a state is written once. No event is written for Celery's ready states.
 
         Returns:
-            The state, or None if the run is no longer unclaimed, or no worker without this package has stored a
+            The state, or None if the run is no longer unclaimed, or if no worker without this package has stored a
             state of the run.
         """
         while isinstance(unclaimed := await self._store.run(read_unclaimed(self._keys, ref)), Unclaimed):
@@ -149,7 +149,7 @@ class Results:
         return meta
 
     def _ask(self, name: str) -> tuple[bool, bool]:
-        """Query the result backend, and the worker that the backend names, for the run `name`.
+        """Query the result backend, and the worker that executes the run according to the backend, for the run `name`.
 
         Returns:
             True if a worker has started the run, and True if the worker still has the run or will retry it.
@@ -227,7 +227,7 @@ def _result_of(ref: RunRef) -> Canvas:
 def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the metadata for a state in the result backend.
 
-    The metadata is None if the state is PENDING, RECEIVED or final, or if a worker with this package stored the state.
+    Return None if the state is PENDING, RECEIVED or a ready state, or if a worker with this package stored it.
     """
     state, result = meta["status"], meta["result"]
     if state in (states.STARTED, states.RETRY):
@@ -247,7 +247,7 @@ def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
 def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], before: str) -> str:
     """Return the record for the state `meta` of the run `ref`. `before` is the previous record.
 
-    Only a result backend with ``result_extended`` contains the number of retries. Otherwise, each recorded RETRY
+    The result backend contains the number of retries only with ``result_extended``. Otherwise, each recorded RETRY
     increments the number.
     """
     observed = (meta["status"], metadata, meta.get("traceback"), meta.get("retries"))

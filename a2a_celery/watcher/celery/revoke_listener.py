@@ -1,9 +1,9 @@
 """Cancellation of runs that operators revoke with ``app.control.revoke``, for example in Flower.
 
-A worker applies a revoke when it receives the message of the run, which may be hours later. A worker of the solo pool
-does not read broadcasts while it executes a task, and a revoke without a receiver is lost. The watcher therefore also
-receives the broadcasts, and cancels the runs in the store. The watcher does not reply, so ``inspect`` and ``ping`` do
-not list it.
+A worker applies a revoke command when it receives the message of the run, which may be hours later. A worker of the
+solo pool does not read broadcasts while it executes a task, and a command without a receiver is lost. The watcher
+therefore also receives the commands, and cancels the runs in the store. The watcher does not reply, so ``inspect`` and
+``ping`` do not list the watcher.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ RETRY_INTERVAL = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Command that revokes Celery tasks by id. With `terminate`, running tasks are terminated too."""
+    """Command that revokes Celery tasks by id. With `terminate`, running tasks are also terminated."""
 
     celery_ids: tuple[str, ...]
     terminate: bool
 
     @classmethod
     def of(cls, broadcast: Any) -> Revoke | None:
-        """Parse a remote-control command. Return None if the command is not a revoke, or addresses specific workers."""
+        """Parse a remote-control command. Return None if it does not revoke tasks, or addresses specific workers."""
         match broadcast:
             case {"destination": [_, *_]} | {"pattern": str()}:
                 return None
@@ -135,7 +135,7 @@ class RevokeListener:
 
 
 class BroadcastConsumer(ConsumerMixin):
-    """Consumer, in a thread, of the remote-control commands for the workers of `app`.
+    """Consumer of the remote-control commands for the workers of `app`, in a thread.
 
     The thread calls `receive` with the body of each command whose content type the app accepts.
     """
@@ -148,7 +148,7 @@ class BroadcastConsumer(ConsumerMixin):
         self.connection: Connection
 
     def start(self) -> None:
-        """Start to consume in a daemon thread."""
+        """Start consuming in a daemon thread."""
         Thread(target=self._consume_until_stopped, name="a2a-revokes", daemon=True).start()
 
     def stop(self) -> None:

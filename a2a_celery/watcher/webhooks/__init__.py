@@ -1,1 +1,1 @@
-"""Delivery of events to webhooks, and of posts that the owners of webhooks request."""
+"""Delivery of events to webhooks, and the replays and test pings that owners of webhooks request."""

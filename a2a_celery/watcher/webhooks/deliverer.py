@@ -84,7 +84,7 @@ UNREADABLE = Attempt("", "failed", reason="this service cannot read the event or
 """Attempt that fails before the post, in the form for the owner of the webhook. Operators see the cause."""
 
 RESERVATION_RETRY_INTERVAL = 1.0
-"""Seconds before the retry of a delivery that got no reservation, or that ended early to free its reservation."""
+"""Seconds before the retry of a delivery that could not reserve memory, or that ended early to free its reservation."""
 
 
 def max_lease(lease_ttl: float) -> float:
@@ -306,8 +306,9 @@ class Deliverer:
     async def _defer(self, cursor: DeliveryCursor, deferred: Deferred) -> None:
         """Release the cursor until the post may be retried.
 
-        The time for which a cursor waits for an unavailable host counts as failing, although most cursors never probe
-        the host themselves. All deliveries to the host are therefore given up eventually.
+        The time for which a cursor waits for an unavailable host counts toward the time after which its delivery is
+        given up, although most cursors never probe the host. All deliveries to the host are therefore given up
+        eventually.
         """
         if deferred.is_host_unavailable and cursor.failing_for >= self._backoff.give_up_after:
             await self._give_up(cursor, _failure_fields(deferred.reason, None))
@@ -379,11 +380,12 @@ def _micros(seconds: float) -> int:
 
 
 MAX_EXHAUSTED_BUDGETS = 10_000
-"""Maximum number of exhausted budgets that a watcher remembers. For all other budgets, it queries the store."""
+"""Maximum number of exhausted budgets that a watcher remembers. For all other budgets, the watcher queries the
+store."""
 REASON = "the byte budget of its owner for this host is exhausted"
 MIN_DEFERRAL = 1.0
-"""Minimum number of seconds before a deferred delivery is retried. The delay is chosen at random between the known
-wait, or this minimum if it is longer, and twice that time."""
+"""Minimum number of seconds before a deferred delivery is retried. The delay is random, between the known wait or this
+minimum, whichever is longer, and twice that time."""
 
 
 class ByteBudget:
@@ -400,7 +402,7 @@ class ByteBudget:
         self._exhausted_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if this watcher knows that the budget is exhausted, without a query to the store."""
+        """Return a Deferred if this watcher remembers that the budget is exhausted, or None. Do not query the store."""
         wait = self._exhausted_until.get((owner, host), 0.0) - self._clock.monotonic()
         return self._defer(wait) if wait > 0 else None
 

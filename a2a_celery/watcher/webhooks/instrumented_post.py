@@ -30,7 +30,7 @@ HOST_REFUSED = "its host was not found or is forbidden for webhooks"
 
 @dataclass(frozen=True, slots=True)
 class PostReport:
-    """Report of the post of an event or a ping.
+    """Result and duration of one post to a webhook.
 
     Attributes:
         post_id: Id of the event or ping.

@@ -1,8 +1,8 @@
 """Posts that owners of webhooks request: replays of an event, and test pings.
 
-Requested posts and due deliveries do not wait for each other. Each request causes one signed post, and its result is
-recorded as an attempt. Until then, the request stays in the store. If a watcher dies, another watcher sends its
-requested posts with the same ids.
+Requested posts and due deliveries do not wait for each other. Each request causes one signed post, whose result is
+recorded as an attempt. The request stays in the store until the result is recorded. If a watcher dies, another watcher
+sends the requested posts with the same ids.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Replayer:
         self._large_log_lock = asyncio.Lock()
 
     async def tick(self) -> None:
-        """Start the requested posts that are due, up to the maximum number of cursors."""
+        """Start the requested posts that are due, for at most `MAX_CURSORS` cursors at a time."""
         limit = MAX_CURSORS - len(self._tasks)
         if not limit:
             return
@@ -100,8 +100,8 @@ class Replayer:
         return None, result.retry_in
 
     async def _post(self, cursor: DeliveryCursor, subscription: Subscription, post_id: str) -> PostReport | None:
-        """Return the report of the post, or None if the log does not have the event or the subscription does not
-        include it."""
+        """Send a post and return its report. Return None if the log does not have the event or the subscription does
+        not include the event."""
         if post_id.startswith(PING):
             return await self._deliverer.post_ping(cursor, subscription, post_id)
         event_id = EventId.parse(post_id)
