@@ -41,7 +41,7 @@ GATEWAY_READY = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 
 
 class FleetError(A2ACeleryError):
-    """A process of an `AgentFleet` did not start. The message ends with the end of the process's output."""
+    """A process of an `AgentFleet` did not start. The message ends with the last output of the process."""
 
 
 class FleetProcess:
@@ -89,8 +89,8 @@ class FleetProcess:
             self._popen.terminate()
 
     def stop(self) -> None:
-        """Stop the process, wait up to `STOP_TIMEOUT` seconds for its end, and kill the remaining processes of its
-        group."""
+        """Stop the process, wait up to `STOP_TIMEOUT` seconds until it has ended, and kill the remaining processes
+        of its group."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(STOP_TIMEOUT)
@@ -102,7 +102,7 @@ class AgentFleet:
 
     ``with AgentFleet("acme.app") as fleet`` starts the processes in the current folder and stops them at the end. The
     processes use an embedded Redis server as store, broker and result backend (extra ``testing``) instead of the
-    servers that the app configures. They also end if the test is killed.
+    servers that the app configures. The processes also end if the test is killed.
 
     Args:
         app: App, as for ``celery -A``.
@@ -113,7 +113,7 @@ class AgentFleet:
         start_timeout: Seconds within which each process must start.
 
     Attributes:
-        url: Address of the gateway, inside the block.
+        url: Address of the gateway. It is set inside the ``with`` block.
 
     Raises:
         FleetError: A process did not start. Raised when the block begins.

@@ -11,7 +11,7 @@ from ..dispatch import BrokerQueues, PreparedMessage, Publisher, RunOptions
 from ..dispatch.connection import PublishingPool
 
 Execute = Callable[[str, str, int, RunOptions], None]
-"""Function that executes a run. Its arguments are the name of the agent, the id of the task, the number of the run and
+"""Function that executes a run. The arguments are the name of the agent, the id of the task, the number of the run and
 the options."""
 
 
@@ -24,7 +24,7 @@ class NoQueues(BrokerQueues):
 
 
 class InProcessPublisher(Publisher):
-    """Publisher that calls `execute` on `loop` for each run. Revokes have no effect, and no Celery events are sent.
+    """Publisher that calls `execute` on `loop` for each run. Revocations have no effect, and no Celery events are sent.
 
     Thread-safe.
     """
@@ -36,7 +36,7 @@ class InProcessPublisher(Publisher):
         self._execute = execute
 
     def prepare(self, agent: str, task_id: str, run: int, options: RunOptions) -> PreparedMessage | None:
-        """Return None, because the store pushes no message without a broker."""
+        """Return None, because the store cannot push messages without a broker."""
         return None
 
     def publish(self, agent: str, task_id: str, run: int, options: bytes = b"") -> None:

@@ -13,7 +13,7 @@ from ..settings import CONF_PREFIX
 from ..settings.loading import LoadedSettings, read_settings
 
 OWNER_HEADER = "X-A2A-Tester-Owner"
-"""Header that names the owner of a simulated request, as a proxy names the subject of a client certificate."""
+"""Header with the owner of a simulated request, like the header in which a proxy passes the authenticated user."""
 
 
 def simulated_settings(

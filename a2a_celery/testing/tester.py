@@ -79,9 +79,9 @@ class AgentTester:
     """Agent in the process and on the event loop of a test: ``async with AgentTester(a2a, "echo") as tester``.
 
     The tester needs no broker, no network and no server except an embedded Redis server, which it starts once per
-    process (extra ``testing``). The settings of the app apply, except for settings that name other servers or configure
-    authentication. Webhooks are not delivered, plain Celery tasks that an agent publishes are not executed, and
-    retention does not follow the clock. Use `AgentFleet` to test these features.
+    process (extra ``testing``). The settings of the app apply, except for settings that refer to other servers or
+    configure authentication. Webhooks are not delivered, plain Celery tasks that an agent publishes are not executed,
+    and retention does not follow the clock. Use `AgentFleet` to test these features.
 
     Args:
         target: A2A object with the agent, a function of a `Turn`, an AgentExecutor of the a2a-sdk (instance or class),
@@ -100,7 +100,7 @@ class AgentTester:
         a2a: A2A object with the agent.
         agent: The agent under test.
         clock: Clock of the simulation; see `advance`.
-        client: Client of the agent, for calls that this class does not have. It exists inside the block.
+        client: Client of the agent, for calls that this class does not have. It exists only inside the ``with`` block.
 
     Raises:
         ConfigError: There is no such agent, an option or setting is invalid, or the Redis server is not installed or
@@ -155,8 +155,8 @@ class AgentTester:
             context_id: Context of the task, or "" for a new context.
 
         Returns:
-            The task that has ended or asks a question. If the agent waits for a signal, or for more than a second until
-            a time (`Turn.sleep`, a retry), the task is WORKING, and `stop_reason` is None.
+            The task, which has ended or asks a question. If the agent waits for a signal, or for more than a second
+            (`Turn.sleep`, a retry), the task is WORKING, and `stop_reason` is None.
 
         Raises:
             A2AError: The agent refuses the message.
@@ -169,7 +169,7 @@ class AgentTester:
         """Send a message to the task of `result`, and wait as `send` does.
 
         Raises:
-            A2AError: The task has ended, or the answer does not fit the schema of the question.
+            A2AError: The task has ended, or the answer does not match the schema of the question.
             DeadlineExceeded: See `send`.
         """
         return await self._waited(self.client.stream(_answer(result, content)))
@@ -372,7 +372,7 @@ class AgentTester:
         await asyncio.sleep(0)
         async with asyncio.timeout(self._timeout):
             while any(not active.is_claimed for worker in self._workers for active in worker.active):  # noqa: ASYNC110
-                await asyncio.sleep(CLAIM_POLL_INTERVAL)  # a run reports its claim to no one
+                await asyncio.sleep(CLAIM_POLL_INTERVAL)  # a run does not report its claim
 
     def _on_recorded(self, worker: SimulatedWorker, keys: list[str]) -> None:
         crashing = self._crash_keys.intersection(keys)
@@ -429,6 +429,6 @@ def _answer(result: Result, content: Content) -> Message:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
-    """Cancel an asyncio task, and wait for its end."""
+    """Cancel an asyncio task, and wait until it has ended."""
     task.cancel()
     await asyncio.wait({task})

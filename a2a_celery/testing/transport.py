@@ -48,7 +48,7 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """Request and its response. Closing the response disconnects the client."""
+    """HTTP request and its response. Closing the response disconnects the client."""
 
     def __init__(self, asgi: ASGIApp, scope: dict[str, Any], body: bytes) -> None:
         self._asgi, self._scope, self._body = asgi, scope, body

@@ -1,4 +1,4 @@
-"""Simulated worker process that executes runs on the event loop of the test, as a real worker does."""
+"""Simulated worker process that executes runs like a real worker, but on the event loop of the test."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .store import SimulatedStore
 logger = logging.getLogger(__name__)
 
 _thread = threading.local()
-"""`worker` is the simulated worker that calls a plain Celery task in the current thread."""
+"""Thread-local state, whose attribute `worker` is the simulated worker that calls a plain Celery task in the thread."""
 
 
 def worker_of_thread() -> Any:
@@ -80,7 +80,7 @@ class SimulatedWorker:
         cleanup: Cleanup after the code of agents.
         lifespans: Lifespans to enter before the first agent is loaded.
         hooks: Hooks before and after each run.
-        calls: Function that returns the caller of other agents for a worker, or None.
+        calls: Function that returns the `AgentCaller` of a worker, or None.
         clock: Clock of the simulation.
         on_recorded: Function that is called with this worker and the keys of recorded journal entries.
     """
@@ -118,21 +118,21 @@ class SimulatedWorker:
         await self.line.on_message(self.keys.runner(self.runner_id), self.leases.notified)
 
     async def stop(self) -> None:
-        """Stop all runs without recording their ends, exit the lifespans and close the connections."""
+        """Stop all runs without recording their outcomes, exit the lifespans and close the connections."""
         await self.kill()
         await self._lifespans.leave()
         await self.line.stop()
         await self.store.aclose()
 
     def disconnect(self) -> None:
-        """Cut the connection to the store, so that the worker writes nothing more."""
+        """Cut the connection to the store, so that the worker can no longer write."""
         self._simulated_store.kill()
 
     async def kill(self) -> list[ActiveRun]:
-        """Stop as if the process had been killed, and return the runs that were active. The worker writes nothing more.
+        """Stop as if the process had been killed, and return the runs that were active. The worker can no longer write.
 
         Coroutines of agents are cancelled, because Python has no other way to end them. A function in a thread
-        continues to its end, and its result is dropped.
+        continues until it returns, and its result is dropped.
         """
         self.disconnect()
         killed = list(self.active)
@@ -146,7 +146,7 @@ class SimulatedWorker:
         return killed
 
     def execute(self, agent: Agent, task_id: str, number: int, options: RunOptions) -> None:
-        """Begin a run, as a worker that has received its message does."""
+        """Begin a run, like a worker that has received the message of the run."""
         ref = RunRef(task_id, number)
         if options.call is not None:
             calling = self.loop.create_task(self._call_task(agent, ref, options))
