@@ -1,6 +1,6 @@
 """Forwarding of runs whose turn began with another version of the agent's code.
 
-For an agent with a version, a worker consumes a version queue in addition to each queue with runs of the agent. A
+In addition to each queue with runs of a versioned agent, a worker consumes the version queue of its own version. A
 worker that receives a run of another version publishes the run to that version's queue. If no worker consumes that
 queue, the worker executes the run with its own version.
 """

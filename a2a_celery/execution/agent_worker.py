@@ -110,8 +110,10 @@ class AgentWorker:
             logger.exception("the worker's broker connection was not guarded")
 
     def _is_own_run(self, fleet: str, message: Any) -> bool:
-        """Return True if a message from the broker is for a run of one of these agents in `fleet`. If the message
-        is lost, the run is recovered from the store."""
+        """Return True if a message from the broker belongs to a run of one of the app's agents in `fleet`.
+
+        If the message is lost, the run is recovered from the store.
+        """
         headers = message.headers
         return (
             headers.get("task") in self._entries

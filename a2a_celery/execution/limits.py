@@ -52,7 +52,7 @@ class Limits:
 
 
 def limits_of(agent: Agent, celery: CeleryLimits, cancel_grace: float) -> Limits:
-    """Return the limits of a run. Its total limit is the lowest of the agent's and Celery's time limits."""
+    """Return the limits of a run. The total limit is the lowest of the agent's and Celery's time limits."""
     early = None
     if celery.hard:
         early = celery.hard - min(cancel_grace + STOPPING, celery.hard * STOPPING_SHARE)

@@ -300,7 +300,7 @@ class Run:
             self.stop(Stop.LOST)
 
     def mark_lost(self) -> None:
-        """Stop the run as lost, even while its last events wait for the store."""
+        """Stop the run as lost, and drop events that wait for the store."""
         self.stop(Stop.LOST)
         if self._events is not None:
             self._events.mark_lost()
@@ -389,7 +389,7 @@ class Run:
     def _set_out(
         self, adapter: Adapter, claim: Claim, events: RunEventQueue
     ) -> tuple[asyncio.Task[Outcome], asyncio.Task[None] | None, asyncio.Future[None]]:
-        """Start the agent task and, if the run is limited, its timer.
+        """Start the asyncio task of the agent and, if the run has a limit, a timer.
 
         Returns:
             The asyncio task of the agent, the asyncio task of the timer or None if the run has no limit, and a future
@@ -439,7 +439,7 @@ class Run:
         if stop is Stop.CANCEL:
             events.hold_end()
         else:
-            events.close()  # frameworks report a cancellation they did not expect as a canceled task
+            events.close()  # frameworks report a cancellation that they did not expect as a canceled task
         if stop in (Stop.CANCEL, Stop.INTERRUPT, Stop.TERMINATED):
             self._children.cancel_all()
         if stop in (Stop.CANCEL, Stop.INTERRUPT):

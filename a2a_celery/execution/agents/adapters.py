@@ -207,7 +207,7 @@ class Reply:
         await self._send(value, last=False)
 
     def require_all_steps(self) -> None:
-        """Check that an agent that returns has called all steps that an earlier run recorded.
+        """Check that the agent has called all steps that an earlier run recorded.
 
         Raises:
             StepsChanged: Steps are missing.

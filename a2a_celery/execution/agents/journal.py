@@ -10,7 +10,7 @@ for example a timer, use the journal in the same way::
         await journal.record(call, "json", b'{"until": 1700000000}')
 
 If a call is recorded again, the new entry replaces the earlier entry. `record` returns after the store has confirmed
-the write, so any later effect follows the entry.
+the write, so no later effect of the agent precedes the entry.
 
 The key of a call is its name with an ordinal. The main sequence consists of the calls that the agent's own asyncio
 task, or the thread of a synchronous agent, makes outside of other calls. The agent's code determines the order of these
@@ -337,7 +337,7 @@ class RunJournal:
         return name and f"{name}/"
 
     def _owner(self) -> object:
-        """Return the thread or a reference to the asyncio task that makes a call."""
+        """Return the id of the thread, or a reference to the asyncio task, that makes the current call."""
         return self._owner_task() if get_ident() == self.loop_thread else get_ident()
 
     @staticmethod
@@ -355,7 +355,7 @@ class RunJournal:
         """Move the deferred entries of failures that the agent has handled.
 
         A call of the main sequence shows that the agent has handled all earlier entries. A call of another asyncio task
-        shows the same for that task's entries, and for entries of the main sequence that has continued since.
+        shows the same for the entries of that task and of the main sequence.
         """
         if self._deferred:
             makers = (self._owner(), self._main_owner)

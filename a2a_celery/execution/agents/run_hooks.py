@@ -122,7 +122,7 @@ class RunHooks:
         """Pass `event` through the `on_event` hooks and return the result.
 
         Raises:
-            HookFailed: A hook raised an exception or returned no event. The run fails.
+            HookFailed: A hook raised an exception or returned a value that is not an event. The run fails.
         """
         async with self._order:
             for hook in self._on_event:
@@ -135,7 +135,7 @@ class RunHooks:
         return event
 
     async def last(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
-        """Return the final status of the run with the metadata that hooks have added.
+        """Add the hooks' metadata to the final status, pass it through the `on_event` hooks, and return the result.
 
         If a hook fails, a FAILED status is returned. A CANCELED status stays CANCELED and keeps the metadata.
         """

@@ -101,8 +101,8 @@ class Turn:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the request that began the run, or an empty mapping. If an answer to `ask` began the run,
-        the request is the one with the answer."""
+        """The metadata of the request that began the run, or an empty mapping. After an answer to `ask`, this is the
+        metadata of the request with the answer."""
         return dict(MessageToDict(self._claim.request.metadata))
 
     @property
@@ -257,8 +257,8 @@ class Turn:
         The run keeps its slot while it waits for a remote agent. See ``docs/durable-work.md``.
 
         Args:
-            agent: Name of an agent of this app, which is called without HTTP on behalf of this task's caller; or the
-                URL of an agent; or a `RemoteAgent`.
+            agent: Name of an agent of this app, URL of an agent, or `RemoteAgent`. An agent of this app is called
+                without HTTP, on behalf of this task's caller.
             message: Text, bytes, JSON data, parts or a complete message.
             context_id: Context of the child, or "" for a new context.
 
@@ -358,8 +358,8 @@ class Turn:
                 task keeps its question. If a validator of the type refuses the answer, the question is asked again,
                 with the reason. None accepts any message.
             remind_after: Seconds after which the question is repeated as a status event unless the client has answered,
-                or a list of such times in ascending order, or None for no reminder. Webhooks receive the repeated
-                question too.
+                or a list of such times in ascending order, or None for no reminder. Webhooks also receive the
+                repeated question.
             escalate_to: URL of a webhook that receives the last reminder and all later events of the task, or None.
                 Clients cannot see the webhook. The URL must obey the rules for webhooks of clients.
 

@@ -157,6 +157,6 @@ class Waits:
         raise SuspendRun
 
     async def _stay(self, seconds: float) -> None:
-        """Sleep in this process. The agent does not count as idle."""
+        """Sleep in this process. The agent is not considered idle during the sleep."""
         with self._events.idle_clock:
             await self._clock.sleep(max(0.0, min(seconds, SHORT_SLEEP)))

@@ -32,7 +32,7 @@ ANNOUNCE_EVERY = 5.0
 """Seconds between two announcements. An announcement expires after `ANNOUNCEMENT_TTL_US`."""
 
 _running: list[WorkerAnnouncer] = []
-"""Announcer of the worker of this process."""
+"""Announcer of the worker in this process, if there is one."""
 
 
 def worker_is_ready(sender: Any = None, **_: Any) -> None:
@@ -52,7 +52,7 @@ def worker_is_ready(sender: Any = None, **_: Any) -> None:
 
 
 def worker_begins_to_stop(**_: Any) -> None:
-    """Stop the announcements of the worker. The signal handler that calls this function must not use the store."""
+    """Stop the announcements of the worker. A signal handler calls this function, so it must not use the store."""
     for announcer in _running:
         announcer.stopping.set()
 

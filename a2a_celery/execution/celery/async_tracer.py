@@ -2,8 +2,8 @@
 
 Celery's tracer calls a function, which occupies a thread while an agent runs. This module awaits the call instead, with
 the same signals, hooks, log lines and events in the same order. Celery keeps its stacks of tasks and requests per
-thread, and all runs share this thread. A call is therefore on these stacks only while Celery's code runs for it, and
-never during an await.
+thread, and all runs share the thread of the event loop. A call is therefore on these stacks only while Celery's code
+handles the call, and never during an await.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from kombu.exceptions import OperationalError
 
 
 def connect(app: Celery) -> None:
-    """Make starting workers of `app` reconnect, and disable the reduction of the prefetch count in the thread pool."""
+    """Let workers of `app` reconnect while they start, and disable the prefetch reduction in the thread pool."""
     celeryd_after_setup.connect(prefetch_as_before, weak=False, dispatch_uid="a2a_celery.prefetch_as_before")
     app.steps["consumer"].add(ReconnectsWhileStarting)
 

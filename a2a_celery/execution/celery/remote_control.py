@@ -162,7 +162,7 @@ def _from_drained(consumer: Any) -> list[Any]:
 
 
 def _is_from(request: Any, consumer: Any, names: Collection[str]) -> bool:
-    """Return True if the message of `request` shows that it came from one of the queues `names`."""
+    """Return True if the message of `request` came from one of the queues `names`, according to its delivery info."""
     info = request.delivery_info
     exchange, key = info.get("exchange") or "", info.get("routing_key")
     queues = [queue for name, queue in consumer.app.amqp.queues.items() if name in names]

@@ -1,5 +1,5 @@
-"""Custom Celery request class for runs. In the worker's main process, it writes the outcome of a run that the run
-itself cannot write.
+"""Custom Celery request class for runs. In the worker's main process, it writes outcomes that a run itself cannot
+write.
 
 Celery's signals also report the outcomes of runs, but in several processes, and some outcomes twice. The signals do not
 identify the process that executed the run, although this process determines whether the worker may end the run. A
@@ -117,8 +117,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     """
 
     pool_to_leave: ClassVar[Any] = None
-    """Pool of this worker during a cold shutdown, or None. Calls that the pool begins in the shutdown are stopped at
-    once."""
+    """Pool of this worker during a cold shutdown, or None. Calls that the pool begins during the shutdown are
+    stopped at once."""
 
     begun: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
     """Requests that have begun, by Celery id. A prefork child inherits some of these requests and does not use them."""
@@ -307,10 +307,11 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
 
 def unfinished_requests() -> list[Request]:
-    """Return the requests that this worker has received and not finished.
+    """Return the requests that this worker has received but not finished.
 
-    ``celery.worker.state.requests`` has one request for each id. On prefork, the retry of a task may arrive before the
-    preceding attempt has ended. When that attempt ends, Celery then also removes the request of the retry.
+    ``celery.worker.state.requests`` is not used, because it contains only one request for each id. On prefork, the
+    retry of a task may arrive before the preceding attempt has ended. When that attempt ends, Celery then also removes
+    the request of the retry.
     """
     while True:
         try:

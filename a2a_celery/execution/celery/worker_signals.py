@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _loaders: WeakKeyDictionary[Celery, list[Callable[[], AgentWorker]]] = WeakKeyDictionary()
-"""Loaders of the worker side by app, one for each A2A of the app, until they are called."""
+"""Functions that load the worker side, by app, one for each `A2A` object of the app. They are called only once."""
 
 
 def connect(app: Celery, load: Callable[[], AgentWorker]) -> None:
@@ -78,7 +78,7 @@ def connect_logging(app: Celery, settings: Callable[[], Settings]) -> None:
 
 
 def logging_is_set_up(logger: logging.Logger, **_: Any) -> None:
-    """Set the JSON format on the handlers of `logger` and of the pool's logger, for which Celery sends no signal."""
+    """Set the JSON format on the handlers of `logger` and of the pool's logger, which Celery does not pass."""
     settings = _settings.get(app_or_default())
     if settings is not None and settings().log_format == JSON:
         for handler in (*logger.handlers, *get_multiprocessing_logger().handlers):

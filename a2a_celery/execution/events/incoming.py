@@ -38,7 +38,7 @@ class IncomingMessages:
         self._arrived = LeanEvent()
         self._reading = asyncio.Lock()
         self.read_count = 0
-        """Number of messages that the agent has read, without the messages of `replay`."""
+        """Number of messages that the agent has read, excluding the messages of `replay`."""
 
     def replay(self, claim: Claim) -> None:
         """Let the agent first read the messages that it had read before its questions of `Turn.ask`, because its code

@@ -43,7 +43,9 @@ def begin_execution(
     emitter: CeleryEventEmitter | None = None,
     hook: Listener | None = None,
 ) -> Execution:
-    """Create the execution of a run with its observers, and begin it. Call this function on the run's event loop.
+    """Create the execution of a run with its observers, and begin the execution.
+
+    Call this function on the event loop of the run.
 
     Args:
         runner: Id of the worker process.

@@ -298,7 +298,7 @@ class RunEventQueue(EventQueue):
             self._add(self._translator.translate(event))
 
     def record(self, step: Step) -> None:
-        """Record an execution step. A step counts as activity of the agent."""
+        """Record an execution step, which resets the idle time of the agent."""
         self.idle_clock.touch()
         self.steps.record(step)
 

@@ -86,7 +86,7 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
 
 
 def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
-    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome. Do not log None."""
+    """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome. None is not logged."""
     if outcome is not None and logger.isEnabledFor(logging.INFO):
         name = _named(outcome)
         extra = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=round(seconds, 3))

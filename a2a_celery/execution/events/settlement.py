@@ -144,7 +144,7 @@ class RunStore:
 
 
 PublishNext = Callable[[RunRef, bytes], Awaitable[None]]
-"""Function that publishes a run of the same agent with the run's options."""
+"""Function that publishes another run of the agent, with the stored options of that run."""
 
 
 class SavedAtEnd(Protocol):

@@ -1,5 +1,5 @@
-"""State machine of a run's execution, with the steps that its agent opens. Transitions are recorded in the batches of
-the run's events.
+"""State machine of a run's execution, with the steps that its agent opens. Transitions are written together with the
+run's events.
 
 ::
 

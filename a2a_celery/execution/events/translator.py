@@ -169,7 +169,7 @@ class Translator:
 
 
 def _require_sendable(event: Event) -> None:
-    """Refuse values that JSON cannot represent. Only structured values are checked."""
+    """Refuse an event with values that JSON cannot represent. Only structured values are checked."""
     if isinstance(event, TaskArtifactUpdateEvent):
         suspect = bool(event.metadata.fields or event.artifact.metadata.fields)
         suspect = suspect or any(part.HasField("data") or part.metadata.fields for part in event.artifact.parts)

@@ -179,7 +179,7 @@ class TaskAdapter:
         return Retry(exc=error, when=when, sig=signature)
 
     def options(self, stored: bytes) -> RunOptions:
-        """Return the options with which the run is published for its retry. `stored` has the current options."""
+        """See `ThreadedCall.options`."""
         if not isinstance(self._error, Retry):
             return replace(RunOptions.from_json(stored), retries=self.retries)
         return retry_options(stored, self._error, self.retries + 1, self.task.app)

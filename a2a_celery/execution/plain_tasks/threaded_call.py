@@ -51,7 +51,11 @@ class ThreadedCall(Adapter, Protocol):
         ...
 
     def options(self, stored: bytes) -> RunOptions:
-        """Return the options with which the run is published for its retry. `stored` has the current options."""
+        """Return the options with which the run is published for its retry.
+
+        Args:
+            stored: Options of the current attempt.
+        """
         ...
 
 

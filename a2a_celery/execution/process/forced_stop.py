@@ -72,7 +72,7 @@ class CountsChildren(bootsteps.StartStopStep):  # type: ignore[misc]
     """Boot step that counts the children of a prefork pool four times a second.
 
     Celery counts the children as soon as the pipe of a child closes. The system reports the exit code shortly
-    afterwards, so that count usually misses the child. Celery's next count follows up to five seconds later.
+    afterwards, so Celery's count usually misses the child. Celery's next count follows up to five seconds later.
     """
 
     requires = ("celery.worker.components:Pool",)
@@ -171,8 +171,8 @@ class RunEnder:
     ) -> TaskState | None:
         """End the run `celery_id` if the run is unclaimed, or if process `worker_pid` of this machine has claimed it.
 
-        Errors are logged and never raised, because Celery calls this method and must continue. After an error, the run
-        ends later, through its lease or its entry in the dispatch list.
+        Errors are logged and never raised, because Celery calls this method and must continue. After an error, a
+        watcher recovers the run later, through its lease or its entry in the dispatch list.
 
         Args:
             lost: True if the worker was lost. In this case, the next attempt begins if an attempt is left.

@@ -53,7 +53,7 @@ class LeasedRun(Protocol):
 
 
 class LeaseKeeper:
-    """Keeper of the leases of one process's runs. Each renewal extends a lease to `lease_ttl` seconds."""
+    """Renewer of the leases of all runs in one process. Each renewal extends a lease to `lease_ttl` seconds."""
 
     def __init__(self, store: AsyncStore, keys: Keys, lease_ttl: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store

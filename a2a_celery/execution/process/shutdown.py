@@ -66,7 +66,7 @@ class GracefulWorkerShutdown:
         self._interrupted = False
 
     def precede_celery(self) -> None:
-        """Install signal handlers before Celery's. A worker that is embedded in a program has no Celery handlers."""
+        """Install signal handlers that precede Celery's. An embedded worker has no Celery handlers and is unchanged."""
         if current_thread() is not main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):

@@ -52,7 +52,7 @@ class ShutdownRequeuer:
         self._under_way: list[Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_started = False
-        self._foreign: set[str] = set()  # fleets whose messages this worker received
+        self._foreign: set[str] = set()  # other fleets whose messages this worker has received
 
     def give_up(self, celery_id: str, *, worker_pid: int | None) -> None:
         """Requeue the run `celery_id`. The call returns immediately and never raises.
@@ -103,7 +103,7 @@ class ShutdownRequeuer:
         self._in_background(self._return(message, then))
 
     def wait(self, timeout: float = LAST_WAIT) -> None:
-        """Wait at most `timeout` seconds until all runs are requeued."""
+        """Wait up to `timeout` seconds until all runs are requeued."""
         wait(tuple(self._under_way), timeout)
 
     async def _guarded(self, ref: RunRef, worker_pid: int | None) -> None:

@@ -233,7 +233,7 @@ class WorkerProcess:
         except CancelledError:
             return Lost()  # see `stop`
         except BaseException as e:
-            # If the Celery task ends from outside (a time limit, an exit), the agent is also stopped.
+            # If the Celery task is ended from outside (by a time limit or an exit), the agent is also stopped.
             if not under_way.done():
                 stop = Stop.OUT_OF_TIME if isinstance(e, SoftTimeLimitExceeded) else Stop.ABORT
                 self._loop.call_soon_threadsafe(this.stop, stop)
@@ -320,7 +320,7 @@ class WorkerProcess:
         """See `run.RunHost`.
 
         If the run was cancelled or lost, the main process writes the outcome. The main process does not know that a run
-        has reached its time limit, so in this case the outcome is written here.
+        has reached its time limit, so this method then writes the outcome.
         """
         if not in_pool_child():
             return
@@ -393,5 +393,5 @@ class WorkerProcess:
                 self._loop.run_forever()
             except BaseException:  # an asyncio task of an agent called sys.exit(), but all runs share the loop
                 logger.exception("code on the event loop of all runs tried to end the process")
-        if not asyncio.all_tasks(self._loop):  # a task that an agent has left behind keeps its loop
+        if not asyncio.all_tasks(self._loop):  # a task that an agent has left behind needs the loop
             self._loop.close()
