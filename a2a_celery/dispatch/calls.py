@@ -179,7 +179,7 @@ def _require_no_kombu_value(value: Mapping[str, Any]) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Return the JSON `value` with whole floats converted to integers, because A2A transfers every number as a float.
+    """Convert whole floats in the JSON `value` to integers, because A2A transfers every number as a float.
 
     Raises:
         BadCall: An object in `value` has only the keys of kombu's format.

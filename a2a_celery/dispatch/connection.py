@@ -1,8 +1,7 @@
 """Broker connections with timeouts for publishers, and the threads that publish.
 
-By default, Celery waits for an unresponsive broker until TCP gives up, which may take 15 minutes or never happen.
-The same timeouts, and the corrections of ``integrations``, keep a worker alive when its broker connection
-breaks.
+By default, Celery waits for an unresponsive broker until TCP gives up, which may take 15 minutes or never happen. The
+same timeouts, and the corrections in ``integrations``, keep a worker alive when its broker connection breaks.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ def skip_run_acks(app: Celery, is_run: Callable[[Any], bool]) -> None:
 
 
 THREADS = 4
-"""Maximum number of concurrent publishes if each publish is a separate round trip."""
+"""Maximum number of threads that publish if each message takes a separate round trip."""
 
 MAX_BATCH = 64
 

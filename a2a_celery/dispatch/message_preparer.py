@@ -97,7 +97,7 @@ class MessagePreparer:
         * a message that has a start time or more than `MAX_BODY` bytes;
         * a message that is published through an exchange, or to a queue that expires;
         * a publish in a Celery task, and any publish with ``task_always_eager``;
-        * custom routers, receivers of Celery's publish signals, an ``apply_async`` of the task's class, and traces.
+        * custom routers, receivers of Celery's publish signals, a custom ``apply_async`` of the task, and traces.
           Such code may block, and must not be executed for a message that may be refused.
         """
         if self._is_impossible or options.not_before is not None:
@@ -166,7 +166,7 @@ class MessagePreparer:
         if now >= self._next_check and not self._is_checking:
             self._is_checking = True
             self._next_check = now + CHECK_INTERVAL
-            with suppress(RuntimeError):  # the process ends
+            with suppress(RuntimeError):  # the process is exiting
                 Thread(target=self._check, name="a2a-broker-check", daemon=True).start()
 
     def _check(self) -> None:

@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Celery options and times of one run. They take precedence over the agent's options.
+    """Celery options and times of one run, which take precedence over the agent's options.
 
     Attributes:
         celery: Options for ``apply_async``.
@@ -149,7 +149,7 @@ class RunOptions:
     def next_check_in(self, now: datetime, wait: timedelta) -> timedelta:
         """Return the time from `now` until an unclaimed run is checked again.
 
-        The run is checked `wait` after its earliest start, or when it expires.
+        The run is checked `wait` after its earliest start, or when it expires, whichever is earlier.
         """
         check_at = max(now, self.not_before or now) + wait
         if self.not_after is not None:

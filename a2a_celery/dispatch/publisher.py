@@ -36,7 +36,7 @@ from .queues import DEFAULT_FLEET, BrokerQueues, entry_name, fleet_headers, vers
 logger = logging.getLogger(__name__)
 
 MAX_BACKLOG = 1000
-"""Maximum number of publishes and broadcasts that are in progress in the background. The number is reached only if the
+"""Maximum number of publishes and broadcasts that are in progress in the background. The limit is reached only if the
 broker hangs. Further broadcasts are then dropped, and a watcher publishes further runs."""
 
 RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.2}
@@ -90,7 +90,7 @@ class Publisher:
         """Publish a run, and wait until the broker has the message. `options` are the stored `RunOptions`.
 
         Raises:
-            RunNotAccepted: The broker did not accept this run. It may accept other runs.
+            RunNotAccepted: The broker did not accept this run, but may accept other runs.
             BrokerUnavailable: The broker is unreachable.
         """
         (error,) = self._publish_all([_Run(agent, task_id, run, options)])
@@ -314,7 +314,7 @@ def _published(run: _Run, then: Callable[[], None], done: asyncio.Future[None]) 
 
 
 def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options` with ``expires`` as a header.
+    """Move ``expires`` in `options` to the headers.
 
     With the message property, RabbitMQ would drop the message, and no worker would report that the run expired.
     """

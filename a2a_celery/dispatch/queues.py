@@ -103,8 +103,8 @@ VERSION_QUEUE_EXPIRY = timedelta(hours=1)
 
 
 def version_queue_name(queue: str, agent: str, version: str) -> str:
-    """Return the name of the version queue that belongs to `queue`. It contains runs for workers with this version of
-    the agent."""
+    """Return the name of the version queue that belongs to `queue`. A version queue contains runs for workers with
+    that version of the agent."""
     return f"{queue}.{agent}.{version}"
 
 
