@@ -1,8 +1,8 @@
 """Watcher roles that archive ended tasks, delete expired copies from the archive, and remove deleted tasks' blobs.
 
-One watcher archives at a time, under a lease in the store. If two watchers archive concurrently, they write identical
-rows. A task is deleted from the store only after it was copied. While the database is unavailable, ended tasks stay in
-the store, and the log and the metrics show the backlog.
+One watcher archives at a time, under a lease in the store. If a lease expires and two watchers archive
+concurrently, they write identical rows. A task is deleted from the store only after it was copied. While the database
+is unavailable, ended tasks stay in the store, and the log and the metrics show the backlog.
 """
 
 from __future__ import annotations

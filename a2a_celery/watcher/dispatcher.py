@@ -170,8 +170,8 @@ class Dispatcher:
             pass  # due runs may follow many runs that wait in a long queue
 
     async def _resume_suspended(self) -> None:
-        """Queue the suspended runs whose time has come. These runs are due at once, because they were not published
-        before."""
+        """Resume the suspended runs whose time has come. The resumed runs are due at once, because they were not
+        published before."""
         self._resumed.clear()
         latest_us = None if self._store_clock is None else self._store_clock.latest_us
         resume = resume_due_runs(self._keys, limit=RESUME_BATCH, latest_us=latest_us)

@@ -34,8 +34,8 @@ FIRST_DELAY_US = 500_000
 MAX_DELAY_US = 60_000_000
 
 MAX_LEASE_FACTOR = 4
-"""Maximum lease of a worker, as a multiple of the watcher's `lease_ttl`. While the setting is being changed, workers
-and watchers may have different values."""
+"""Maximum lease duration of a worker, as a multiple of the watcher's `lease_ttl`. While the setting is being changed,
+workers and watchers may have different values."""
 
 RETRY_AFTER = 30.0
 """Seconds before the recovery of a run is retried, if the store is available but the task cannot be read or written."""

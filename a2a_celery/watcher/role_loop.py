@@ -105,7 +105,7 @@ class Heartbeat:
             "schema": SCHEMA,
             "archive": archive_place(settings.archive_url),
             "settings": visible_settings(settings),
-            "secrets": sorted(sealer.fingerprints) if sealer is not None else [],  # reveals nothing about the secrets
+            "secrets": sorted(sealer.fingerprints) if sealer is not None else [],  # fingerprints reveal no secrets
             "signing_keys": [format_public_key(parse_private_key(key)) for key in settings.webhook_private_keys[:1]],
             "versions": versions(),
         }

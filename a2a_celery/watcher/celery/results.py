@@ -149,10 +149,10 @@ class Results:
         return meta
 
     def _ask(self, name: str) -> tuple[bool, bool]:
-        """Query the result backend, and the worker that executes the run according to the backend, for the run `name`.
+        """Query the result backend for the run `name`, and then the worker that has started the run.
 
         Returns:
-            True if a worker has started the run, and True if the worker still has the run or will retry it.
+            Two values: True if a worker has started the run, and True if the worker still has the run or will retry it.
         """
         meta = self._meta(name)
         if meta["status"] != states.STARTED:

@@ -36,7 +36,7 @@ from ...telemetry.names import Action
 logger = logging.getLogger(__name__)
 
 TERMINATE_AFTER = 1.0
-"""Seconds in which a worker may terminate a run through its pool, before the run is cancelled in the store."""
+"""Seconds for which a worker can terminate a run through its pool, before the run is cancelled in the store."""
 
 RECONNECT_POLICY = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 

@@ -81,7 +81,7 @@ runs only while no other delivery has a reservation."""
 NOT_EXPRESSIBLE = "the event is not expressible in JSON or in the protocol version of the subscriber"
 
 UNREADABLE = Attempt("", "failed", reason="this service cannot read the event or the configuration")
-"""Attempt that fails before the post, in the form for the owner of the webhook. Operators see the cause."""
+"""Attempt that failed before the post, as the owner of the webhook sees it. Only operators see the cause."""
 
 RESERVATION_RETRY_INTERVAL = 1.0
 """Seconds before the retry of a delivery that could not reserve memory, or that ended early to free its reservation."""
@@ -277,7 +277,7 @@ class Deliverer:
         if event is None or not subscription.includes(event):
             return None
         if subscription.protocol != "1.0":
-            stored = await self._store.run(read_task(self._keys, None, cursor.task_id))  # 0.3 posts the whole task
+            stored = await self._store.run(read_task(self._keys, None, cursor.task_id))  # 0.3 needs the whole task
             if stored is None:
                 return None
             event = stored[0]
@@ -384,8 +384,8 @@ MAX_EXHAUSTED_BUDGETS = 10_000
 store."""
 REASON = "the byte budget of its owner for this host is exhausted"
 MIN_DEFERRAL = 1.0
-"""Minimum number of seconds before a deferred delivery is retried. The delay is random, between the known wait or this
-minimum, whichever is longer, and twice that time."""
+"""Minimum number of seconds before a deferred delivery is retried. The delay is the known wait or this minimum,
+whichever is longer, multiplied by a random factor between 1 and 2."""
 
 
 class ByteBudget:
@@ -402,7 +402,7 @@ class ByteBudget:
         self._exhausted_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if this watcher remembers that the budget is exhausted, or None. Do not query the store."""
+        """Return a Deferred if the budget is known to be exhausted, or None, without a query to the store."""
         wait = self._exhausted_until.get((owner, host), 0.0) - self._clock.monotonic()
         return self._defer(wait) if wait > 0 else None
 
