@@ -29,8 +29,8 @@ STOP_TIMEOUT = 15.0
 """Seconds from SIGTERM to SIGKILL."""
 
 LEASE_TTL = 3.0
-"""Default `lease_ttl` of a fleet, in seconds. A short lease lets the watcher recover the runs of a killed
-worker soon."""
+"""Default `lease_ttl` of a fleet, in seconds. With a short lease, the runs of a killed worker are recovered
+soon."""
 
 OUTPUT_POLL_INTERVAL = 0.05
 

@@ -33,7 +33,7 @@ end
 
 @lru_cache(maxsize=1024)
 def at_offset(script: Script, offset_us: int) -> Script:
-    """Return `script` with a clock that is ahead of the server's clock by `offset_us` µs."""
+    """Return a variant of `script` whose clock is `offset_us` µs ahead of the server's clock."""
     if not offset_us or SERVER_TIME not in script.text:
         return script
     text = MOVED_TIME.format(offset_us=offset_us) + script.text.replace(SERVER_TIME, "moved_time()")
