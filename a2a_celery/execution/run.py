@@ -169,8 +169,7 @@ REFUSALS = (
     ContentTypeNotSupportedError,
     ExtensionSupportRequiredError,
 )
-"""A2A errors about the client's message. The text of such an error is sent to the client. Any other A2A error of an
-agent is a failure."""
+"""A2A errors about the client's message. Their text is sent to the client. All other A2A errors are failures."""
 
 
 def refused(error: A2AError, claim: Claim) -> Paused | Rejection:
@@ -466,8 +465,7 @@ class Run:
                 return _requested_end(claim, events) or Failure(OUT_OF_TIME)
 
     async def _cancel_agent(self, adapter: Adapter, events: RunEventQueue) -> None:
-        """Notify the agent of its cancellation. This method is called in a separate asyncio task, because the agent may
-        cancel its caller."""
+        """Notify the agent of its cancellation, in a separate asyncio task because the agent may cancel its caller."""
         try:
             if self._shown is not None:  # otherwise, the agent has not begun
                 await adapter.cancel(self._shown, events)
@@ -498,8 +496,7 @@ class Run:
     def _cancel_children(self, outcome: Outcome, events: RunEventQueue) -> None:
         """Cancel the child tasks if the run ended without a result, or if the turn's next run starts them again.
 
-        If the agent's steps have changed, the children are not cancelled, because the requeued task continues to use
-        them.
+        Children are kept if the agent's steps have changed, because the requeued task continues to use the children.
         """
         without_result = isinstance(outcome, Canceled | Failure | Rejection) and events.steps_changed is None
         if without_result or isinstance(outcome, Retried | Superseded):
@@ -580,11 +577,7 @@ class Run:
         return RunRelease(self._host.publisher, self._agent.name, self._host.settings, self._clock)
 
     async def _settle(self, claim: Claim, events: RunEventQueue, outcome: Outcome) -> Outcome | None:
-        """Write the outcome of the run to the store.
-
-        Returns:
-            The actual outcome if it differs from `outcome`, or None.
-        """
+        """Write the outcome of the run. Return the actual outcome if it differs from `outcome`, or None."""
         self._execution.finish(outcome, events.state)
         final = final_event(outcome, claim.task.id, claim.task.context_id)
         if self._hooks is not None and final is not None and not isinstance(outcome, Retried | Suspended):

@@ -1,8 +1,8 @@
 """Encoding of the results and failures of durable steps, as entries of a journal.
 
-A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry
-identifies the encoding and, for the last three encodings, the class: ``pydantic acme.models:Page``, ``protobuf
-acme.v1.Page``. The class must be importable by its name.
+A result is JSON data, bytes, a pydantic model, a dataclass or a protobuf message. The form of an entry identifies the
+encoding and, for the last three encodings, the class: ``pydantic acme.models:Page``, ``protobuf acme.v1.Page``. The
+class must be importable by its name.
 """
 
 from __future__ import annotations

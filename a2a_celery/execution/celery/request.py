@@ -131,7 +131,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             mark_events_enabled(self)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Record that process `pid` begins the request. During a cold shutdown, cancel a run at once."""
+        """Record that process `pid` begins the request. During a cold shutdown, cancel the request of a run at once."""
         self.begun[self.id] = self
         super().on_accepted(pid, time_accepted)
         if self.pool_to_leave is not None and self.is_run:

@@ -139,8 +139,8 @@ def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
 def release_traceback(sender: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
     """Drop the traceback of the exception that ended a run.
 
-    Celery's tracer holds the exception in a local variable of a frame that belongs to the traceback. This
-    reference cycle also holds Celery's copy of the traceback, 150 to 300 KiB, until a full garbage collection.
+    Celery's tracer holds the exception in a local variable of a frame that belongs to the traceback. This reference
+    cycle also holds Celery's copy of the traceback, 150 to 300 KiB, until a full garbage collection.
     """
     if state != states.SUCCESS and isinstance(retval, BaseException) and hasattr(sender, "ender"):
         retval.__traceback__ = None

@@ -169,7 +169,11 @@ class Translator:
 
 
 def _require_sendable(event: Event) -> None:
-    """Refuse an event with values that JSON cannot represent. Only structured values are checked."""
+    """Check that JSON can represent the structured values of `event`.
+
+    Raises:
+        InvalidAgentResponseError: JSON cannot represent a value.
+    """
     if isinstance(event, TaskArtifactUpdateEvent):
         suspect = bool(event.metadata.fields or event.artifact.metadata.fields)
         suspect = suspect or any(part.HasField("data") or part.metadata.fields for part in event.artifact.parts)
