@@ -1,4 +1,4 @@
-"""Clock of a simulation. It runs like the clock of the machine, and a test moves it forward."""
+"""Clock of a simulation. It runs like the clock of the machine, and a test can move it forward."""
 
 from __future__ import annotations
 
