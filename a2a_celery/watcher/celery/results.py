@@ -245,10 +245,16 @@ def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _record_of_state(ref: RunRef, meta: Mapping[str, Any], metadata: Mapping[str, Any], before: str) -> str:
-    """Return the record for the state `meta` of the run `ref`. `before` is the previous record.
+    """Return the record for a state of the run `ref`.
 
     The result backend contains the number of retries only with ``result_extended``. Otherwise, each recorded RETRY
     increments the number.
+
+    Args:
+        ref: Run.
+        meta: State in the result backend.
+        metadata: Metadata that is shown for the state.
+        before: Previous record, or "" if there is none.
     """
     observed = (meta["status"], metadata, meta.get("traceback"), meta.get("retries"))
     digest = blake2b(json.dumps(observed, sort_keys=True).encode(), digest_size=8).hexdigest()
