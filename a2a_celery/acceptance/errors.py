@@ -22,11 +22,10 @@ class LimitExceededError(A2AError):
 
 
 class FieldErrors(dict[str, Any]):
-    """Field violations of an InvalidParamsError, from which the SDK builds a BadRequest. The object is an empty
-    mapping.
+    """Data of an InvalidParamsError with the field violations, from which the SDK builds a BadRequest.
 
-    The SDK also sends an error's ``data`` as ErrorInfo.metadata, whose values must be strings. Typed clients could not
-    read metadata that contains a list.
+    Only a lookup of the key "errors" returns the violations. The mapping itself is empty, because the SDK also sends it
+    as ErrorInfo.metadata, whose values must be strings. Typed clients could not read metadata that contains a list.
     """
 
     def __init__(self, errors: list[Any]) -> None:
@@ -49,12 +48,17 @@ MAX_NAMED = 3
 
 
 def invalid(field: str, rule: str) -> InvalidParamsError:
-    """Return an InvalidParamsError that names `field`, as in the .proto, and the `rule` that the field breaks."""
+    """Return an InvalidParamsError for one field.
+
+    Args:
+        field: Name of the field in the .proto, of a parameter or of a header.
+        rule: Rule that the field violates.
+    """
     return invalid_fields([{"field": field, "message": rule}])
 
 
 def invalid_fields(errors: Sequence[Mapping[str, str]]) -> InvalidParamsError:
-    """Return an InvalidParamsError for several fields, each with "field" and "message"."""
+    """Return an InvalidParamsError for several fields. Each of `errors` has a "field" and a "message"."""
     return InvalidParamsError(fields_text(errors), data=FieldErrors(list(errors)))
 
 
@@ -65,5 +69,5 @@ def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
 
 
 def not_found(task_id: str) -> TaskNotFoundError:
-    """Return the same error for a missing task and for another owner's task."""
+    """Return the error for a missing task, which is also the error for another owner's task."""
     return TaskNotFoundError("Task not found", data={"taskId": task_id[:MAX_ID_LENGTH]})

@@ -11,10 +11,10 @@ from ..store.tasks.results import Limited
 from .errors import LimitExceededError
 
 REQUESTS, STREAMS = "requests", "streams"
-"""Names of the limits on requests and streams. The scripts of the store name the other limits."""
+"""Names of the limits on requests and streams. The names of the other limits come from the scripts of the store."""
 
 MAX_WAIT = 60
-"""Maximum Retry-After of a rejected message, in seconds. The wait is only an estimate."""
+"""Maximum Retry-After of a rejected message, in seconds. The store can only estimate the wait."""
 
 LIMIT_TEXTS = {
     REQUESTS: "The rate limit of requests is reached",
@@ -53,6 +53,12 @@ def limit_error(limited: Limited) -> LimitExceededError:
 
 
 def error_of_limit(limit: str, text: str, seconds: int) -> LimitExceededError:
-    """Return the error for the exceeded limit with the name `limit`. The caller may retry in `seconds`."""
+    """Return the error for an exceeded limit.
+
+    Args:
+        limit: Name of the limit.
+        text: Text of the error without the retry delay.
+        seconds: Seconds after which the caller may retry.
+    """
     text = f"{text}. Retry in {seconds} s."
     return LimitExceededError(text, data={"limit": limit, "retryAfter": str(seconds)})

@@ -39,11 +39,18 @@ TIMES = ("not_before", "not_after")
 
 
 def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
-    """Return the options with which the run of `request` is published. A plain Celery task receives `call`.
+    """Return the options for the publication of the run of `request`.
+
+    Args:
+        agent: Agent that receives the request.
+        request: Request with the ids of its task and context.
+        caller: Caller of the request.
+        call: Call of the agent's plain Celery task, or None for another kind of agent.
 
     Raises:
-        InvalidParamsError: The client's times are not allowed or invalid.
-        Exception: The agent's route failed. An invalid route raises TypeError or ValueError.
+        InvalidParamsError: The client's schedule is invalid, or the agent does not allow schedules.
+        Exception: The agent's route has raised this exception. Invalid options from the route cause a TypeError or
+            ValueError.
     """
     now = SYSTEM_CLOCK.now()
     times = _times(agent, request, now)
@@ -67,7 +74,7 @@ def _times(agent: Agent, request: SendMessageRequest, now: datetime) -> dict[str
         raise invalid(field, f"An object with {' or '.join(TIMES)}, or both.")
     times = {name: _time(f"{field}.{name}", value) for name, value in schedule.items()}
     earliest = times.get("not_before", now)
-    # with an idempotency window, the message may repeat one whose times were in the future when it was accepted
+    # with an idempotency window, the message may repeat an accepted message, whose times may be in the past by now
     if agent.idempotency_window is None:
         earliest = max(now, earliest)
     if times.get("not_after", datetime.max.replace(tzinfo=UTC)) <= earliest:
@@ -88,8 +95,8 @@ def _time(field: str, value: Any) -> datetime:
 class BrokerMessages:
     """Factory of the Celery messages that the store pushes to the broker.
 
-    With `store_wait_replicas`, a script alone cannot decide that a message is accepted, so scripts push no Celery
-    message.
+    With `store_wait_replicas`, scripts do not push Celery messages, because a client's message is accepted only after
+    replicas have confirmed it.
     """
 
     def __init__(self, publisher: Publisher, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -103,8 +110,8 @@ class BrokerMessages:
         return database_of(self._settings.store_url)
 
     def of(self, agent: str, ref: RunRef, options: RunOptions) -> BrokerMessage | None:
-        """Return the Celery message of a run, or None if the run must be published after the client's message is
-        stored."""
+        """Return the Celery message of a run, or None if the store cannot push the message. In this case, publish the
+        run after the client's message is stored."""
         if not self.is_enabled:
             return None
         prepared = self._publisher.prepare(agent, ref.task_id, ref.run, options)
@@ -123,16 +130,19 @@ class BrokerMessages:
         )
 
     def record_refusal(self) -> None:
-        """Prepare no message for some seconds, because the store accepted a run but could not push the run's
+        """Stop preparing messages for some seconds, after the store has accepted a run but could not push its
         message."""
         self._publisher.preparer.suspend()
 
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """Task to create: the operation that creates it, and the options of its first run.
+    """Task to create.
 
-    With `has_message`, the operation pushes the Celery message of the run.
+    Attributes:
+        create: Operation that creates the task.
+        options: Options of the task's first run.
+        has_message: True if the operation also pushes the Celery message of the run.
     """
 
     create: Operation[Created | NotCreated]
@@ -167,7 +177,7 @@ class NewTasks:
         messages: BrokerMessages | None = None,
         tick: Tick | None = None,
     ) -> NewTask:
-        """Return the new task for a message that names no task.
+        """Return the new task for a message without a task id.
 
         Raises:
             InvalidParamsError: The message is not a valid call of the agent's Celery task, or its times are not valid.
@@ -198,7 +208,7 @@ class NewTasks:
         return NewTask(create, options, message is not None)
 
     def call_of(self, messages: list[Message]) -> Call | None:
-        """Return the call of a plain Celery task with `messages`, or None for another agent.
+        """Return the call of the agent's plain Celery task with `messages`, or None for another kind of agent.
 
         Raises:
             InvalidParamsError: The messages are not a valid call.
@@ -211,7 +221,7 @@ class NewTasks:
             raise invalid("message.parts", str(e)) from None
 
     def refusal(self, answer: Conflict | TooDeep) -> A2AError:
-        """Return the error for a message that creates no task."""
+        """Return the error for a message for which the store has not created a task."""
         if isinstance(answer, TooDeep):
             return UnsupportedOperationError(
                 f"The parent task has {MAX_DEPTH} ancestors, the maximum: agents may call each other in a cycle"
@@ -223,9 +233,9 @@ class NewTasks:
 
 
 def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: str) -> SendMessageRequest:
-    """Return the form of the request that is stored and that the agent's route receives.
+    """Return the request in the form in which it is stored and passed to the agent's route.
 
-    The request contains the validated tenant, and its message contains the task id and the context id. The push
+    The result contains the validated tenant, and its message contains the task id and the context id. The push
     notification config is removed, because it may contain secrets.
     """
     request = SendMessageRequest()
@@ -246,8 +256,8 @@ def idempotency_key(agent: Agent, params: SendMessageRequest) -> IdempotencyKey 
 
 
 def message_digest(params: SendMessageRequest) -> str:
-    """Return a digest that is equal for two requests if and only if they ask for the same work. The binding does not
-    matter.
+    """Return a digest that is equal for two requests if and only if they ask for the same work. The digest does not
+    depend on the binding.
 
     `return_immediately` and `history_length` are excluded, so that a client can wait for a task by sending its message
     again. The tenant is excluded because it is part of the scope, and the parent because it is not part of the work.

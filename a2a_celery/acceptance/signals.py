@@ -55,8 +55,10 @@ class Signal:
     ) -> Operation[SentSignal]:
         """Return the operation that sends the signal to a task of any owner.
 
-        The store refuses a signal to a task of an agent in `agents_without_signals`, and a signal that would make the
-        task larger than `max_bytes` (None for no limit).
+        Args:
+            keys: Keys of the store.
+            max_bytes: Maximum size of a task with its signals, or None for no limit.
+            agents_without_signals: Agents that cannot receive signals. The store refuses signals to their tasks.
         """
         return send_signal(
             keys,
@@ -86,8 +88,8 @@ class SignalSender:
         self._without_signals = [agent.name for agent in agents if agent.kind != "function"]
 
     def send(self, signal: Signal) -> bool:
-        """Send `signal`; see `A2A.signal`. The method uses no event loop, because greenlets on gevent share the thread
-        of the agents' loop, in which no second loop can run."""
+        """Send `signal`; see `A2A.signal`. The method does not use an event loop, because greenlets on gevent share the
+        thread of the agents' loop, which cannot run a second loop."""
         store = SyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
         try:
             resumed = _resumed(store.run(self._operation(signal)), signal)
@@ -124,7 +126,7 @@ class SignalSender:
         return signal.operation(self._keys, self._settings.task_max_bytes, self._without_signals)
 
     def _again_us(self, resumed: SignalResumed) -> int:
-        """Return the µs after which a watcher publishes the run again if no worker has claimed it."""
+        """Return the delay in µs after which a watcher publishes the run again if no worker has claimed it."""
         return RunOptions.from_json(resumed.options).republish_in(SYSTEM_CLOCK.now(), self._settings)
 
 

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class TaskSubmitter:
-    """Creator of tasks for the agents of an app, on one event loop."""
+    """Submitter of messages to the agents of an app, on one event loop."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TaskSubmitter:
     ) -> tuple[str, str]:
         """Create a task and publish its run. A run that the broker does not accept is published by a watcher.
 
-        A message that was already accepted within the agent's `idempotency_window` creates no task.
+        If the message was already accepted within the agent's `idempotency_window`, no second task is created.
 
         Args:
             agent_name: Name of the agent.
@@ -82,7 +82,7 @@ class TaskSubmitter:
             task_id: Id of the new task, or "" for a new id. A repeated call with the same id creates no second task.
 
         Returns:
-            The id of the message's task, and the id of the task's context.
+            The ids of the task and of its context.
 
         Raises:
             ConfigError: The app has no agent with this name.
@@ -107,7 +107,7 @@ class TaskSubmitter:
     ) -> Created | TickSkipped | TickRepeated:
         """Create the task of a tick, publish its run, and apply the overlap rule of the schedule.
 
-        A repeated call creates no second task. Concurrent calls for equal ticks create one task.
+        A repeated call does not create a second task. Concurrent calls for the same tick create one task.
 
         Raises:
             ConfigError: The app has no agent with this name.
@@ -205,8 +205,8 @@ class TaskSubmitter:
             raise error_of_limit(REQUESTS, LIMIT_TEXTS[REQUESTS], ceil(wait))
 
     async def _publish(self, agent: str, ref: RunRef, options: RunOptions) -> None:
-        """Publish a run, and record it as published. A watcher publishes a run that is scheduled for much later, and a
-        run that the broker does not accept."""
+        """Publish a run and record it as published. A run that is scheduled for much later or is not accepted by the
+        broker is published by a watcher."""
         now = self._clock.now()
         if options.publish_delay(now):
             return

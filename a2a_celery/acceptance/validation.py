@@ -1,7 +1,7 @@
 """Validation of a message before anything is stored, with the specification's errors.
 
-Required fields are checked without the SDK, which reads the .proto's options again for every message of every request
-and descends into structured data. The SDK names the missing fields of an incomplete request.
+The SDK's check of required fields is used only to find the missing fields of an incomplete request. It is slow, because
+it reads the .proto's options again for every message of every request and descends into structured data.
 
 Source: A2A specification 3.3.4 (capabilities), 3.4 (identifiers), 5.7 (required fields, ``google.api.field_behavior``).
 """
@@ -64,11 +64,10 @@ def _check_ids(message: Message) -> None:
 
 
 def check_values(params: SendMessageRequest) -> None:
-    """Reject values that protobuf allows in a message but JSON does not. ``gateway.middleware.bodies`` checks JSON
-    bodies.
+    """Check the values of a request that did not arrive as JSON. ``gateway.middleware.bodies`` checks JSON bodies.
 
     Raises:
-        InvalidParamsError: The message has too many values, or a number that JSON cannot represent. Such a number would
+        InvalidParamsError: The request has too many values, or a number that JSON cannot represent. Such a number would
             make the stored task unreadable.
     """
     message = params.message
@@ -100,7 +99,7 @@ WHAT_TO_SEND = {
     "message.message_id": "Send a new id of your choice, such as a UUID.",
     "message.parts": 'Send at least one part, such as {"text": "hello"}.',
 }
-"""Instructions for required fields, because the SDK only says that a field is required."""
+"""Error texts for required fields. The SDK's text only states that a field is required."""
 
 
 def require_fields(params: Proto) -> None:
