@@ -50,7 +50,7 @@ async def fetch_jwk_set(
     Raises:
         httpx.HTTPError: The request failed.
         TimeoutError: The response took too long.
-        ValueError: The status is not 200, or the response is too large or is not JSON.
+        ValueError: The status is not 200, the response is too large, or the response is not JSON.
     """
     host = urlsplit(url).hostname or ""
     direct = {f"all://{f'[{host}]' if ':' in host else host}": None} if is_loopback(host) else None

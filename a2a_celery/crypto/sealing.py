@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ..errors import A2ACeleryError, ConfigError
 
 FORM = b"\x01"
-"""First byte of sealed data. The fingerprint of the secret, a nonce and the ciphertext follow."""
+"""First byte of sealed data. It is followed by the fingerprint of the secret, a nonce and the ciphertext."""
 
 FINGERPRINT_BYTES = 8
 NONCE_BYTES = 12
@@ -28,8 +28,8 @@ class NotSealedHere(A2ACeleryError):
 
 
 class Sealer:
-    """Authenticated encryption. Data is sealed with the first secret in `secret_keys`, and data that was sealed with
-    any of these secrets can be opened.
+    """Authenticated encryption. The first secret in `secret_keys` seals data. Data that was sealed with any of these
+    secrets can be opened.
 
     Raises:
         ValueError: `secret_keys` is empty.
@@ -78,13 +78,16 @@ class Sealer:
 
 
 def sealer_of(secret_keys: Sequence[bytes]) -> Sealer | None:
-    """Return a sealer for `secret_keys`, or None if there is no secret. The first secret seals."""
+    """Return a sealer for `secret_keys`, or None if there is no secret."""
     return Sealer(secret_keys) if secret_keys else None
 
 
 def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
-    """Check that `sealer` has all secrets that are in use. `in_use` contains the fingerprints that
-    `secrets_in_use` reads.
+    """Check that `sealer` has all secrets that are in use.
+
+    Args:
+        sealer: Sealer of this process, or None if no secret is set.
+        in_use: Fingerprints that `secrets_in_use` has read from the store.
 
     Raises:
         ConfigError: A secret is missing. The message states the remedy.

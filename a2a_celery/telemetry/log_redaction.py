@@ -23,7 +23,7 @@ LOGS_INPUT = (
 """Loggers whose error records may contain the client's input."""
 
 CLIENT_ERRORS = ("Failed to validate base JSON-RPC request", "Failed to parse request params")
-"""First words of the messages that `LOGS_INPUT` loggers log as errors with a traceback when a request is invalid."""
+"""First words of the messages that loggers in `LOGS_INPUT` log, with a traceback, as errors for an invalid request."""
 
 
 def redact_logs() -> None:

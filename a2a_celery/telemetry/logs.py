@@ -28,14 +28,18 @@ ABOUT = "a2a"
 def about(action: Action, celery_id: str = "", **fields: str | int | float | None) -> dict[str, Any]:
     """Return the ``extra`` of a log line.
 
-    `celery_id` is ``<task id>.<run>`` and also sets ``task`` and ``run``. Fields that are None are omitted.
+    Args:
+        action: Action that the line reports.
+        celery_id: Id of a run (``<task id>.<run>``), which also sets ``task`` and ``run``, or "".
+        fields: Further fields. Fields that are None are omitted.
     """
     values = {name: value for name, value in fields.items() if value is not None}
     return {ABOUT: {"action": str(action), **_ids(celery_id), **values}}
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter for `TEXT_FORMAT` that escapes control characters, so that client text cannot start a new line."""
+    """Formatter for `TEXT_FORMAT` that escapes control characters, so that text from a client cannot begin a new
+    line."""
 
     def __init__(self) -> None:
         super().__init__(TEXT_FORMAT)
@@ -46,7 +50,7 @@ class TextFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
-        """Format a traceback with an indentation, because its last lines are the text of an exception."""
+        """Format a traceback with indented lines, so that the text of the exception cannot forge a log line."""
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"  {line.translate(ESCAPED)}" for line in lines)
 

@@ -1,6 +1,6 @@
 """Public names of log actions, metrics, spans and attributes, and the registry that exposes the metrics.
 
-docs/telemetry.md lists the names too. The names are a public contract: the change log lists each removal and each
+docs/telemetry.md also lists the names. They are a public contract: the change log lists each removal and each
 change of meaning. Labels have few values, such as agents, states and operations. An id is never a label.
 """
 
@@ -90,8 +90,13 @@ Where = Literal["store", "gateway", "watcher"]
 class Metric:
     """Prometheus metric.
 
-    `where` is "store" if the value comes from the store and is equal on all gateways. Otherwise, it is the kind of
-    process that counts the value.
+    Attributes:
+        name: Name without the suffix ``_total``.
+        kind: Type of the metric.
+        where: Kind of process that measures the value, or "store" if the value comes from the store and is equal on all
+            gateways.
+        help: Description in the exposition.
+        labels: Names of the labels.
     """
 
     name: str
@@ -170,9 +175,9 @@ class Source(Protocol):
 
 
 class PackageMetrics(Collector):
-    """Collector of the metrics of this package in a source that may also have metrics of an application.
+    """Collector of this package's metrics in a source that may also contain metrics of an application.
 
-    The ``_created`` series of Python's client are omitted. Prometheus detects resets without them.
+    The ``_created`` series of Python's client are omitted, because Prometheus detects resets without these series.
     """
 
     def __init__(self, source: Source) -> None:

@@ -45,7 +45,8 @@ class Spans:
     def parent_of(self, headers: Mapping[str, str]) -> Context:
         """Return the parent context for the span of a request with `headers` (names in lower case).
 
-        The parent is the current span if an instrumentation has started a span. Otherwise, the headers name the parent.
+        The parent is the current span if an instrumentation has started one. Otherwise, the parent is the span in the
+        headers.
         """
         context = contexts.get_current()
         if trace.get_current_span(context).get_span_context().is_valid:
@@ -62,7 +63,7 @@ class Spans:
             contexts.detach(token)
 
     def start(self, name: str, parent: Context, kind: SpanKind, attributes: Attributes) -> tuple[Span, Context]:
-        """Start a span, which the caller must end. Return the span, and the context in which the span is current."""
+        """Start a span, which the caller must end. Return the span and the context in which it is current."""
         labels = {str(key): value for key, value in attributes.items()}
         span = self._tracer.start_span(name, parent, kind, labels)
         return span, trace.set_span_in_context(span, parent)
@@ -119,7 +120,7 @@ class Spans:
 
     @contextmanager
     def posting(self, traceparent: str, attributes: Attributes) -> Iterator[tuple[Span, dict[str, str]]]:
-        """Run the ``with`` block, which posts to a webhook, in a span of the trace `traceparent`, or a new trace if "".
+        """Run the ``with`` block, which posts to a webhook, in a span of the trace `traceparent` ("" for a new trace).
 
         Yields:
             The span and its trace headers, without the vendor-specific ``tracestate``.

@@ -38,7 +38,7 @@ def tracing() -> Spans | None:
 
 
 def current_span_context() -> AbstractContextManager[None]:
-    """Return a context manager with which the current span is also current in another thread."""
+    """Return a context manager that makes the caller's current span current in another thread."""
     spans = tracing()
     return nullcontext() if spans is None else spans.within(spans.here())
 
