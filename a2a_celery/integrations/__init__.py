@@ -1,6 +1,6 @@
-"""Private names of other libraries, in one module per library, with the versions against which they were checked.
+"""Private APIs of other libraries, in one module per library, with the versions against which they were checked.
 
-A test in ``tests/architecture`` fails if any other module uses private names of other libraries.
+A test in ``tests/architecture`` fails if another module uses a private API of a library.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True)
 class Library:
-    """Library with private names that this package uses.
+    """Library whose private API this package uses.
 
     Attributes:
-        requirement: Versions that are supported, as in pyproject.toml: "celery>=5.7.0,<6".
-        checked: Version that the private names were checked against.
+        requirement: Supported versions, as in pyproject.toml: "celery>=5.7.0,<6".
+        checked: Version against which the private names were checked.
     """
 
     requirement: str
@@ -34,7 +34,7 @@ class Library:
         """Check that a class or module still has some private names.
 
         Args:
-            owner: Class or module of the library. Attributes that only its methods set also count.
+            owner: Class or module of the library. A class also has the names that only its methods set.
             names: Private names that this package uses.
 
         Raises:

@@ -1,6 +1,6 @@
-"""Private names of a2a-sdk that the gateway, the archive and the SDK's store interfaces use.
+"""Private API of a2a-sdk that the gateway, the archive and the implementations of the SDK's store interfaces use.
 
-This module imports nothing from the SDK, because each part of the SDK is large and few processes need all parts.
+This module does not import the SDK, because each part of the SDK is large and few processes need all parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Private names of Celery that the workers and publishers of this package use."""
+"""Private API of Celery that the workers and publishers of this package use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def resolve_proxy(value: Any) -> Any:
 
 
 def fixups(app: Celery) -> list[Any]:
-    """Return the fixups of `app`, such as the Django fixup, or an empty list if the app is not configured yet."""
+    """Return the fixups of `app`, such as the Django fixup."""
     return list(getattr(app, "_fixups", None) or ())
 
 
@@ -41,7 +41,7 @@ def is_registered(app: Celery, task_name: str) -> bool:
 
 
 def own_options(task: Task) -> dict[str, Any]:
-    """Return the options that the class of `task` sets for each publish, such as its queue."""
+    """Return the options that `task` sets for its messages, such as its queue."""
     return {name: value for name, value in task._get_exec_options().items() if value}
 
 
@@ -51,7 +51,7 @@ def own_backend(task: Task) -> Any:
 
 
 def wrap_autoretry(task: Task, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap the function that Celery's autoretry encloses, if `task` uses autoretry."""
+    """Wrap the function of `task` inside the wrapper of Celery's autoretry. Without autoretry, do nothing."""
     if hasattr(task, "_orig_run"):
         task._orig_run = wrap(task._orig_run)
 
@@ -65,7 +65,7 @@ def execute_before_eta(consumer: Any, request: Any) -> None:
 def correct_ended_children(pool: type) -> bool:
     """Make a prefork pool skip children that have ended when it registers its children with a new event loop.
 
-    In Celery 5.7.0, a child may end at the moment at which the broker connection breaks. After the reconnect, the pool
+    With Celery 5.7.0, a child may end at the moment when the broker connection breaks. After the reconnect, the pool
     still contains the child, but without the file descriptor that signals the child's end. kombu raises ``ValueError:
     file descriptor is None``, and the worker exits with "Unrecoverable error". With the correction, the pool replaces
     the child at the next check.
@@ -124,7 +124,7 @@ class RequestInternals:
 
     @property
     def raw_message(self: Any) -> Any:
-        """Message from the broker."""
+        """Message of the request, as received from the broker."""
         return self._message
 
     @property
@@ -196,8 +196,7 @@ class PoolInfo:
 
 @contextmanager
 def memory_broker(app: Celery) -> Iterator[None]:
-    """Return a context manager in which `app` publishes to kombu's in-memory transport and uses an in-memory result
-    backend."""
+    """Make `app` publish to kombu's in-memory transport and use an in-memory result backend inside a ``with`` block."""
     CELERY.require(app.amqp, "_producer_pool")
     before = {name: app.conf.get(name) for name in ("broker_write_url", "result_backend")}
     _replace_pools(app)
@@ -210,5 +209,5 @@ def memory_broker(app: Celery) -> Iterator[None]:
 
 
 def _replace_pools(app: Celery) -> None:
-    """Make `app` connect to its broker again at the next publish, as Celery does after a fork."""
+    """Make `app` reconnect to its broker when it publishes the next message, as Celery does after a fork."""
     app._pool = app.amqp._producer_pool = None

@@ -1,7 +1,7 @@
 """Corrections of kombu's Redis transport, and a producer that records messages instead of sending them.
 
-A Redis server that restarts, hangs or refuses writes must not end a worker. A correction is applied only if kombu has
-the defect, and then returns True. Delete a correction when its test reports that kombu is fixed.
+A Redis server that restarts, hangs or refuses writes must not end a worker. The function for a correction applies it
+only if kombu has the defect, and then returns True. Delete a correction when its test reports that kombu is fixed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class WriteRefused(ResponseError):
-    """Redis refuses writes for a reason in `REFUSAL_CODES`. redis-py has classes for all other reasons."""
+    """Redis refuses writes for a reason in `REFUSAL_CODES`. redis-py has exception classes for the other reasons."""
 
     def __init__(self, text: str = "", status_code: str | None = None) -> None:
         super().__init__(f"{status_code} {text}" if status_code else text, status_code=status_code)
@@ -40,11 +40,11 @@ WRITE_REFUSALS = (OutOfMemoryError, ReadOnlyError, WriteRefused)
 
 
 def reuse_clients(channel: type) -> bool:
-    """Make the channels of a class reuse one Redis client.
+    """Make each channel of the class `channel` reuse one Redis client.
 
-    kombu 5.7.0 creates a client for each publish, and two clients for each message that a worker fetches. For each
-    client, redis-py fills a table of about 170 callbacks, which takes as long as two or three commands. A client can be
-    shared, because each command acquires a connection from the pool.
+    kombu 5.7.0 creates a client for each message that it publishes, and two clients for each message that a worker
+    fetches. For each client, redis-py fills a table of about 170 callbacks, which takes as long as two or three
+    commands. A client can be shared, because each command acquires a connection from the pool.
     """
     KOMBU.require(channel, "_create_client")
     create = channel._create_client  # type: ignore[attr-defined]
@@ -111,8 +111,8 @@ def _fails_on_a_closed_connection(channel: type) -> bool:
 def correct_refused_writes(transport: type) -> bool:
     """Treat a Redis broker that refuses writes as unavailable, so that workers reconnect until it accepts writes.
 
-    kombu 5.7.0 treats the errors MISCONF, OOM and READONLY as errors of a command, on which the Celery worker exits
-    with "Unrecoverable error". With the correction, a new channel checks that the broker accepts writes, so Celery
+    kombu 5.7.0 treats the errors MISCONF, OOM and READONLY as errors of a command, so the Celery worker exits with
+    "Unrecoverable error". With the correction, a new channel checks that the broker accepts writes, so Celery
     waits between its attempts to connect.
 
     A full Redis server delivers a message and then refuses to record the message as unacknowledged. kombu raises an
@@ -151,7 +151,7 @@ def skip_ack_emulation(transport: type, skips: Callable[[Any], bool]) -> None:
 
     Redis has no acknowledgements, so kombu emulates them. kombu writes each message that a worker fetches to a hash and
     a sorted set, and removes the message when the worker acknowledges it. This emulation takes two transactions per
-    message. A message that is recorded in memory still counts against the prefetch limit, and returns to its queue when
+    message. A message that is recorded in memory still counts toward the prefetch limit, and returns to its queue when
     the channel is closed or the message is rejected with `requeue`. If the process is killed, the message is lost, and
     another component must recover its task.
 
@@ -209,7 +209,7 @@ def skip_ack_emulation(transport: type, skips: Callable[[Any], bool]) -> None:
 
 
 class BrokerNeeded(Exception):
-    """kombu cannot publish the message without a command to the broker before the message's own commands."""
+    """kombu cannot publish the message without sending other commands to the broker first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class RecordingProducer(Producer):
         super().__init__(channel, auto_declare=False)  # type: ignore[no-untyped-call]
 
     def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
-        """Declare an exchange in this process only, and record a queue."""
+        """Declare an exchange only in this process, or record a queue to declare later."""
         if isinstance(entity, Exchange):
             return super().maybe_declare(entity, retry, **retry_policy)  # type: ignore[no-untyped-call]
         self._queues.append(entity)
@@ -286,7 +286,7 @@ def _expires(queue: Any) -> bool:
 
 
 class _NoClient:
-    """Redis client that sends no commands. A channel would send a PING when it is opened."""
+    """Redis client that rejects commands. `ping` does nothing, because kombu calls it when a channel is opened."""
 
     def ping(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Private name of llama-index-workflows, through which the adapter replaces the runtime of an existing workflow."""
+"""Private API of llama-index-workflows with which the adapter replaces the runtime of an existing workflow."""
 
 from __future__ import annotations
 

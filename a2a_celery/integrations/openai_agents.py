@@ -1,4 +1,4 @@
-"""Private names of the OpenAI Agents SDK that the adapter for this SDK uses."""
+"""Private API of the OpenAI Agents SDK that the adapter for this SDK uses."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ OPENAI_AGENTS.require(Model, "_cleanup_on_run_end")
 
 
 class DelegatingModel(Model):
-    """Model that passes each call to another model."""
+    """Model that passes each call to the wrapped `model`."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        """Return the response of the other model."""
+        """Return the response of the wrapped model."""
         return await self.model.get_response(*args, **kwargs)
 
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
-        """Return the events of the other model."""
+        """Return the events of the wrapped model."""
         return self.model.stream_response(*args, **kwargs)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """Return the advice of the other model."""
+        """Return the advice of the wrapped model."""
         return self.model.get_retry_advice(request)
 
     async def close(self) -> None:
-        """Close the other model."""
+        """Close the wrapped model."""
         await self.model.close()
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
@@ -46,14 +46,14 @@ class DelegatingModel(Model):
 
 
 class WrappingProvider(ModelProvider):
-    """Model provider that returns the models of another provider, each wrapped by the function `wrap`."""
+    """Model provider that applies the function `wrap` to the models of another provider."""
 
     def __init__(self, provider: ModelProvider, wrap: Callable[[Model], Model]) -> None:
         self._provider = provider
         self._wrap = wrap
 
     def get_model(self, model_name: str | None) -> Model:
-        """Return the wrapped model."""
+        """Return the result of `wrap` for the model with this name."""
         return self._wrap(self._provider.get_model(model_name))
 
 
@@ -66,8 +66,8 @@ def with_copied_target(handoff: Handoff[Any, Any], copied: Callable[[Agent[Any]]
     """Return a copy of `handoff` that hands over to ``copied(agent)`` instead of the original agent.
 
     Args:
-        handoff: Handoff of an agent.
-        copied: Function that returns the copy of an agent. It returns the same copy for each call with the agent.
+        handoff: Handoff to an agent.
+        copied: Function that returns the copy of an agent. It must return the same copy for every call with an agent.
     """
     invoke: Callable[[RunContextWrapper[Any], str], Awaitable[Agent[Any]]] = handoff.on_invoke_handoff
 

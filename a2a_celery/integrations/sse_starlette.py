@@ -1,4 +1,4 @@
-"""Private names of sse-starlette that the gateway uses."""
+"""Private API of sse-starlette that the gateway uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private names of Starlette that the gateway uses."""
+"""Private API of Starlette that the gateway uses."""
 
 from __future__ import annotations
 
