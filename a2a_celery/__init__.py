@@ -1,9 +1,9 @@
 """A2A on a Celery fleet.
 
 The gateway (``gateway``) stores a message as a task with its first run (``store``) and publishes a Celery task
-(``dispatch``). A worker claims the run and calls the agent (``execution``), whose events are appended to the log of the
-task. Every stream, on any gateway, reads this log. The watcher (``watcher``) recovers lost runs and delivers webhooks.
-``lifecycle`` decides which changes of a task are legal.
+(``dispatch``). A worker claims the run, calls the agent and appends the agent's events to the log of the task
+(``execution``). Every stream, on any gateway, reads this log. The watcher (``watcher``) recovers lost runs and delivers
+webhooks. ``lifecycle`` decides which changes of a task are legal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ else:
         "current_turn": "execution.plain_tasks.plain_task",
         "step": "execution.agents.durable_steps",
     }
-    """Modules, by public name, that are imported only when the name is first used, because they import the SDK."""
+    """Module of each public name that is imported on first use, because the module imports the SDK."""
 
     def __getattr__(name: str) -> Any:
         if name not in _LAZY:

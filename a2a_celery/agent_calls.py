@@ -24,15 +24,15 @@ from .store.log.pubsub import LogFollower
 
 
 class AgentCalls:
-    """Caller of agents for one worker process, on the event loop of the process. It implements the protocol
-    `execution.agent_caller.AgentCaller`."""
+    """Implementation of `execution.agent_caller.AgentCaller` for one worker process. Call the methods on the event loop
+    of the process."""
 
     def __init__(self, submitter: TaskSubmitter, follower: LogFollower) -> None:
         self._submitter = submitter
         self._follower = follower
 
     async def start(self, call: ChildCall) -> Result:
-        """Start the child, or find the child that an earlier run started."""
+        """Start the child, unless an earlier run has started it, and return a result with the id of the child."""
         message = _message(call)
         if call.is_remote:
             async with _remote(call.target) as remote:
@@ -69,7 +69,7 @@ class AgentCalls:
 
 
 def _message(call: ChildCall) -> Message:
-    """Return the message of a call. The message id is the same in every run."""
+    """Return the message to send. Its id is the same in every run."""
     message = Session(call.context_id).message(call.content)
     if not (isinstance(call.content, Message) and call.content.message_id):
         message.message_id = call.key
@@ -78,7 +78,7 @@ def _message(call: ChildCall) -> Message:
 
 @asynccontextmanager
 async def _remote(target: Any) -> AsyncIterator[RemoteAgent]:
-    """Yield the client of a remote agent. If `target` is a URL, a client is opened and closed.
+    """Yield `target`, or if `target` is a URL, a client that is closed at the end of the block.
 
     Child tasks that are started in the block survive a retry of the run, because the next run repeats the call.
     """

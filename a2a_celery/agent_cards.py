@@ -54,8 +54,8 @@ def card_for_function(
 ) -> AgentCard:
     """Return a card for a function agent.
 
-    The default description is the first paragraph of the function's docstring, or the agent's name if there is none.
-    The default skill has the name and the description of the agent.
+    The default description is the first paragraph of the function's docstring or, without a docstring, the agent's
+    name. The default skill has the name and the description of the agent.
     """
     text = description or ("" if isinstance(function, str) else _summary(function)) or name
     return AgentCard(

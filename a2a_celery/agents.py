@@ -23,23 +23,23 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
     from .caller import Caller
 
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
-"""Pattern of versions of an agent's code. A version is part of the names of queues."""
+"""Pattern of the version of an agent's code. The version is part of queue names."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-"""Pattern of agent names. A name is part of URLs, of the name of a Celery task, and of keys in the store."""
+"""Pattern of agent names. The name is part of URLs, of the name of a Celery task, and of keys in the store."""
 
 MAX_WINDOW = 30 * 24 * 3600
 """Maximum `idempotency_window` in seconds."""
 
 ExecutorSource: TypeAlias = "AgentExecutor | type[AgentExecutor] | Callable[[], AgentExecutor] | str"
-"""Executor, its class, a factory, or "module:name" of any of these."""
+"""Executor, executor class, factory of executors, or the import path "module:name" of one of these."""
 
 FrameworkAgent: TypeAlias = Callable[[Any], AsyncGenerator[Any, None]]
-"""Async generator function that an adapter in ``frameworks`` returns. It receives a `Turn`, and stores its conversation
-in the session."""
+"""Async generator function from an adapter in ``frameworks``. The function receives a `Turn` and stores the
+conversation in the session."""
 
 CardSource: TypeAlias = "AgentCard | Callable[[], AgentCard]"
-"""Card, or a function that builds the card when the card is first used."""
+"""Card, or a function that builds the card on first use."""
 
 Route: TypeAlias = "Callable[[SendMessageRequest, Caller], Mapping[str, Any]]"
 """Function that returns Celery options (`CELERY_OPTIONS`) for a message and its caller. The function is called on the
@@ -68,7 +68,7 @@ OWN_OPTIONS = frozenset(
 """Options that are fields of `Agent`. All other options, except `RETRY_OPTIONS`, are passed to Celery."""
 
 MOST_ATTEMPTS = 1_000_000
-"""`max_attempts` of an agent whose Celery task has no limit of retries."""
+"""`max_attempts` of an agent whose Celery task may be retried without limit."""
 
 CELERY_OPTIONS = frozenset({"queue", "priority", "exchange", "routing_key", "expires"})
 """Celery options that an agent and its route may set."""
@@ -88,24 +88,25 @@ class Agent:
         idempotency_window: Seconds for which a repeated message id returns the first task or turn, or None to ignore
             message ids.
         route: Function that returns Celery options for a message, or None.
-        scheduling: Allows clients to set the earliest and the latest start of a message's run.
-        max_attempts: Maximum number of attempts if workers are lost. With 1, the default, a lost worker fails the task.
+        scheduling: True if clients may set the earliest and the latest start of a message's run.
+        max_attempts: Maximum number of attempts if workers are lost. With the default of 1, a task fails if its worker
+            is lost.
         time_limit: Seconds after which the agent is cancelled and its task is FAILED, or None for no limit.
         idle_limit: Seconds without an event after which the agent is cancelled and its task is FAILED, or None for no
             limit.
         input_timeout: Seconds that a task waits for its client before it is FAILED. `math.inf` means no limit, and None
             means the setting `input_timeout`.
         cancel_grace: Seconds that a cancelled agent may take to stop. None means the setting `cancel_grace`.
-        show_execution: Shows clients which model or tool a run calls, in the metadata of WORKING statuses.
-        session: Stores the state of the agent for each context.
-        one_run_per_context: Serializes the messages of a caller in a context. None means True if the agent has a
+        show_execution: True to show clients, in the metadata of WORKING statuses, which model or tool a run calls.
+        session: True to store the state of the agent for each context.
+        one_run_per_context: True to serialize the runs of a caller in a context. None means True if the agent has a
             session and is not an executor.
         on_message: Effect of a message to a task whose run has not ended. "queue": the turn of the message begins when
             the run ends with a question. "steer": the agent can read the message while it works. "interrupt": the agent
             is stopped, and the turn of the message begins. "reject": the message is refused.
-        retry: Exceptions of the agent that cause a retry, and the delays.
-        version: Version of the agent's code. Workers with the version that began a turn execute the later runs of the
-            turn, while such a worker exists. None means any worker.
+        retry: Exceptions that cause a retry, and the delays between retries.
+        version: Version of the agent's code. The later runs of a turn are executed by workers with the version that
+            began the turn, as long as there is such a worker. With None, any worker executes them.
     """
 
     name: str
@@ -138,7 +139,7 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """Return an agent of a framework. Such an agent has a session.
+        """Return an agent for the code that an adapter in ``frameworks`` has returned. The agent has a session.
 
         Raises:
             ConfigError: The name or the card is invalid, an option is unknown or invalid, or `session` is not True.
@@ -161,7 +162,15 @@ class Agent:
         extended_card: AgentCard | None,
         options: Mapping[str, Any],
     ) -> Agent:
-        """Return an agent. `options` contains the fields of `Agent`, the retry options and the options for Celery.
+        """Return an agent.
+
+        Args:
+            name: Name of the agent.
+            card: Card, or a function that builds the card.
+            kind: Kind of the agent's code.
+            code: See `Agent.code`.
+            extended_card: Card that GetExtendedAgentCard returns, or None.
+            options: Other fields of `Agent`, retry options, and options for Celery.
 
         Raises:
             ConfigError: The name or the card is invalid, or an option is unknown or invalid.

@@ -1,7 +1,7 @@
 """`A2A`: registration of agents, settings, and wiring of the gateway, the watcher and the worker side.
 
-Methods import the SDK, the gateway, the watcher and the worker side when they need them. A process that only registers
-agents, such as a producer of Celery tasks, imports none of them.
+The SDK, the gateway, the watcher and the worker side are imported in the methods that need them. A process that only
+registers agents, such as a producer of Celery tasks, does not import them.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _imported: WeakSet[Celery] = WeakSet()
 def import_modules(app: Celery) -> None:
     """Import the modules that `app` includes or discovers, as a worker does. Only the first call has an effect.
 
-    The modules may define agents. Receivers of Celery's ``import_modules`` signal may be slow: the Django fixup checks
-    all models.
+    The modules may define agents. Further calls skip the import, because receivers of Celery's ``import_modules``
+    signal may be slow. For example, the Django fixup checks all models.
     """
     if app in _imported:
         return
@@ -73,7 +73,7 @@ def import_modules(app: Celery) -> None:
 
 
 class A2A:
-    """A2A for a Celery app: ``a2a = A2A(app)``.
+    """A2A support for a Celery app: ``a2a = A2A(app)``.
 
     Settings are read when they are first needed, so the app may be configured before or after this object is created.
     """
@@ -125,10 +125,10 @@ class A2A:
         """Add an unmodified AgentExecutor of the a2a-sdk, or an agent of another framework.
 
         Args:
-            card: Card. A function that returns the card is also accepted, but then `name` is required.
+            card: Card, or a function that returns the card. With a function, `name` is required.
             executor: AgentExecutor instance, class or factory, the return value of an adapter in
                 ``a2a_celery.frameworks``, or the import path "module:name" of an instance, class or factory. Only
-                workers import the path. An adapter's agent implies ``session=True``.
+                workers import the path. The return value of an adapter implies ``session=True``.
             name: Name in URLs, by default derived from the card's name.
             extended_card: Card that GetExtendedAgentCard returns, or None. It requires
                 ``capabilities.extended_agent_card`` in `card`.
@@ -155,7 +155,7 @@ class A2A:
         output_modes: Sequence[str] = ("text/plain", "application/json"),
         **options: Any,
     ) -> Callable[[F], F]:
-        """Register a function that receives a `Turn` as an agent. The function may be async or sync, and may return or
+        """Register a function as an agent. The function receives a `Turn`, may be async or sync, and may return or
         yield values.
 
         The decorator also accepts the import path "module:name" of a function, which only workers import. Returned and
@@ -209,12 +209,13 @@ class A2A:
     ) -> Agent:
         """Register an existing Celery task as an agent. Other callers of the task are not affected.
 
-        A data part of the message becomes keyword arguments, checked against the task's signature. A text part becomes
-        the argument that accepts text. The return value becomes an artifact, ``update_state`` becomes progress, and a
-        canvas that the task starts determines the end of the A2A task. The task keeps its queue, limits and retries.
+        A data part of the message becomes keyword arguments, which are checked against the task's signature. A text
+        part becomes the argument that accepts text. The return value becomes an artifact, and ``update_state`` becomes
+        progress. If the task returns a canvas or is replaced by one, the result of the canvas is the result of the A2A
+        task. The task keeps its queue, limits and retries.
 
         If the task has `acks_late` and `reject_on_worker_lost`, the default `max_attempts` is the task's
-        `max_retries` + 1. If `max_retries` is None, there is practically no limit.
+        `max_retries` + 1. If `max_retries` is None, the number of attempts is practically unlimited.
 
         Args:
             task: Task of this app.
@@ -253,7 +254,7 @@ class A2A:
         return self._add(Agent.with_options(agent_name, card or card_of_task, "task", task, None, options))
 
     def add_thread_cleanup(self, function: Callable[[], object]) -> None:
-        """Call `function` in a worker's thread each time agent code in the thread has ended.
+        """Call `function` in a worker thread each time agent code in the thread has finished.
 
         The function is called in the threads of synchronous agents and of `asyncio.to_thread`. For example, a scoped
         session of SQLAlchemy belongs to a thread: ``a2a.add_thread_cleanup(Session.remove)``. Django's connections are
@@ -283,7 +284,7 @@ class A2A:
 
         ``@a2a.before_run`` applies to all agents, and ``@a2a.before_run("name", …)`` to the named agents. The function
         may end the run by raising `Rejected`, `Failed`, `InputRequired` or `AuthRequired`, and may add to
-        `RunInfo.metadata`. Any other exception has the effect of an exception of the agent.
+        `RunInfo.metadata`. Any other exception is handled like an exception of the agent.
 
         Raises:
             ConfigError: The hook is not a function or is a generator function, or the decorator is called without the
@@ -301,7 +302,7 @@ class A2A:
     def on_event(self, *of: Any) -> Any:
         """Call a function with the `RunInfo` and each event that an agent sends, including the final status of the run.
 
-        The function returns another event, or None to send the event, which it may change in place. The function cannot
+        The function may change the event in place and return None, or return another event to send instead. It cannot
         change the state of the final status. If the function raises an exception, the event is not sent and the run
         fails. A sync function must not block. See `before_run`.
         """
@@ -310,7 +311,8 @@ class A2A:
     def on_transition(self, *of: Any) -> Any:
         """Call a function with the `RunInfo` and each `Transition` of a run's execution.
 
-        A sync function is called immediately and must not block. An async function is called soon after, in order.
+        A sync function is called immediately and must not block. An async function is called shortly afterwards, in the
+        order of the transitions.
         Exceptions are logged. See `before_run`.
         """
         return self._hooks.decorate("on_transition", of)
@@ -329,25 +331,25 @@ class A2A:
     ) -> TaskHandle:
         """Send a message to an agent of this app without HTTP, and return the handle of its task.
 
-        The message is validated, limited and stored in the same way as by SendMessage, and its run is published. The
-        caller needs the store and the broker, but no gateway. The caller is trusted to name the owner of the task.
+        The message passes the same validation and limits as a SendMessage request. The caller needs the store and the
+        broker, but no gateway. The caller is trusted to specify the owner of the task.
 
         Args:
             agent: Name of the agent.
             message: Text, bytes, JSON data, parts or a complete message. A message with an id is idempotent within the
                 agent's `idempotency_window`.
-            owner: User who owns the task, by the name that the gateway authenticates, or "" for no owner.
+            owner: Name of the user who owns the task, as the gateway authenticates it, or "" for no owner.
             tenant: Tenant of the task.
             context_id: Context of the task, or "" for a new context.
             metadata: Metadata of the request, as JSON values.
             extensions: URIs of the extensions that the caller requests.
-            cancel_with_parent: True to cancel a task that an agent's code submits when the agent's task ends without a
-                result, or False to let the submitted task continue.
+            cancel_with_parent: True if the new task is cancelled when its parent ends without a result. The parent is
+                the task of the agent whose code calls this method, if any.
 
         Raises:
             ConfigError: There is no such agent, the store does not fit the settings, or no worker could read the
                 published message.
-            A2AError: The message is invalid, or exceeds a limit.
+            A2AError: The message is invalid or exceeds a limit.
             TypeError: `message` has a type that A2A cannot represent.
             StoreUnavailable: The store is unavailable. The task may have been created.
             RuntimeError: A coroutine calls this method instead of `submit_async`.
@@ -367,13 +369,13 @@ class A2A:
         return self._submissions.submit(submission)
 
     async def submit_async(self, agent: str, message: Content, **options: Any) -> TaskHandle:
-        """Send a message to an agent of this app; see `submit`."""
+        """Submit a message without blocking the event loop; see `submit`."""
         from .submission import Submission
 
         return await self._submissions.submit_async(Submission.of(agent, message, **options))
 
     def task(self, agent: str, task_id: str, *, owner: str = "", tenant: str = "") -> TaskHandle:
-        """Return the handle of a task of an agent. The task may have been submitted by another process.
+        """Return the handle of an agent's task. The task may have been submitted by another process.
 
         The methods of the handle raise TaskNotFoundError if `owner` in `tenant` has no such task.
         """
@@ -394,13 +396,13 @@ class A2A:
         overlap: Overlap = "skip",
         **options: Any,
     ) -> None:
-        """Submit a message at each tick of a schedule, with an entry for Celery beat.
+        """Add an entry for Celery beat that submits a message at each tick of a schedule.
 
         At each tick, beat sends the Celery task ``a2a.submit_scheduled``, and a worker submits the message as `submit`
         does. A tick starts at most one task, even if several beat processes send it or the broker delivers it twice.
 
         Args:
-            name: Name of the schedule and of its entry.
+            name: Name of the schedule and of its entry for beat.
             schedule: Celery schedule, timedelta, or interval in seconds.
             agent: Name of an agent that is already registered.
             message: See `submit`.
@@ -520,7 +522,7 @@ class A2A:
         return Watcher(self.settings, self._publisher(), self.celery)
 
     def worker(self) -> AgentWorker:
-        """Return the worker side. Celery workers load it when they start, before they fork."""
+        """Return the worker side of the app. Celery workers call this method when they start, before they fork."""
         return self._worker
 
     @cached_property
@@ -558,7 +560,7 @@ class A2A:
 
     @contextmanager
     def simulation(self, loaded: LoadedSettings, publisher: Publisher) -> Iterator[None]:
-        """Replace the settings and the publisher of runs in a ``with`` block. For ``a2a_celery.testing``.
+        """Replace the settings and the publisher of runs inside a ``with`` block, for ``a2a_celery.testing``.
 
         Raises:
             RuntimeError: Another simulation uses this object.

@@ -1,8 +1,8 @@
 """Child tasks: the tasks that the code of a run starts with other agents. Cancelling the run cancels its child tasks.
 
-``client`` registers a child task at its start and unregisters it at its end. ``execution`` cancels the registered child
-tasks when the run is cancelled or retried. The message that creates a child task names the parent in its metadata; see
-`name_parent`. The store records the parent; see ``store.tasks.family``.
+``client`` registers a child task when it starts and unregisters it when it ends. ``execution`` cancels the registered
+child tasks when the run is cancelled or retried. The metadata of the message that creates a child task contains the id
+of the parent; see `name_parent`. The store records the parent; see ``store.tasks.family``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # a process that only registers agents does not import the SD
 logger = logging.getLogger(__name__)
 
 CANCELED_BY = "canceledBy"
-"""Metadata key of a CancelTask request that names its sender: `BY_PARENT`, or no key if the client sends the
-request."""
+"""Metadata key of a CancelTask request. Its value is `BY_PARENT` if the parent of the task sends the request. Requests
+of clients do not have the key."""
 
 BY_PARENT = "parent"
 
@@ -52,7 +52,8 @@ class ChildTasks:
         return parent_of_root(self.run_name)
 
     def add(self, name: str, cancel: Callable[[], Awaitable[object]]) -> None:
-        """Register the child task `name` and its cancel function, which may be called on another event loop."""
+        """Register the child task `name` and the function that cancels it, which may be called on another event
+        loop."""
         if self._cancels is None:
             self._cancels = {}
         self._cancels[name] = cancel
@@ -115,12 +116,12 @@ def parent_of_root(root_id: object) -> str:
 
 
 def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> None:
-    """Add the parent of the task that `message` creates to the metadata of the message.
+    """Add the id of the parent task to the metadata of `message`, which creates a child task.
 
     Args:
-        message: The message. A message that continues a task is not changed.
+        message: Message to change. A message that continues a task is left unchanged.
         parent_id: Id of the parent, or "" if there is no parent.
-        cancel: False if the task is not cancelled with its parent.
+        cancel: True if the child is cancelled with its parent.
     """
     if not parent_id or message.task_id:
         return
@@ -130,8 +131,8 @@ def name_parent(message: Message, parent_id: str, *, cancel: bool = True) -> Non
 
 
 def parent_named_in(message: Message) -> tuple[str, bool]:
-    """Return the id of the parent that `message` names, or "" if it names none. Also return True if the task is
-    cancelled with the parent."""
+    """Return the parent's id from the metadata of `message`, or "" if there is none, and whether the child is
+    cancelled with its parent."""
     fields = message.metadata.fields
     parent_id = fields[NAMESPACE + PARENT_TASK_ID].string_value if NAMESPACE + PARENT_TASK_ID in fields else ""
     name = NAMESPACE + CANCEL_WITH_PARENT

@@ -1,7 +1,7 @@
 """Clock from which the package reads the time.
 
 Objects that measure leases, limits, backoff, retention or freshness take a `Clock`, so that tests control their time.
-Timeouts of libraries and threads (sockets, Redis, the broker) are separate.
+Timeouts of libraries and threads (sockets, Redis, the broker) do not use a `Clock`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 CANCEL_POLL_INTERVAL = 0.2
-"""Seconds between two checks for a stop while a thread waits for a coroutine."""
+"""Seconds between two calls of `is_stopping` in `wait_for`."""
 
 
 class LeanEvent:
@@ -50,7 +50,7 @@ class LeanEvent:
         return waiter
 
     async def wait(self) -> None:
-        """Wait until the event is set. The wait also ends if the event is reset before the waiter runs."""
+        """Wait until the event is set. The wait ends even if the event is reset before the waiter runs."""
         if self._is_set:
             return
         waiter = self.future()
@@ -66,8 +66,8 @@ _Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]
 class DaemonThreads:
     """Daemon threads that execute blocking calls for coroutines. Calls start in order, at most `count` concurrently.
 
-    A process does not wait for these threads when it exits. Python joins the threads of an executor at exit, so a
-    publish to a broker that never replies would prevent a gateway from stopping. Each thread calls `at_end` before it
+    A process does not wait for these threads when it exits. Python would join the threads of an
+    executor, so a broker that never replies could prevent a gateway from stopping. Each thread calls `at_end` before it
     ends.
     """
 
@@ -109,7 +109,7 @@ class DaemonThreads:
                 result = function()
             except StopIteration as e:
                 error = _runtime_error(e)
-            except BaseException as e:  # also SystemExit, which belongs to the caller
+            except BaseException as e:  # including SystemExit, which must reach the caller
                 error = e
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, future, result, error)
@@ -119,7 +119,7 @@ class DaemonThreads:
 
 
 async def call_in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a blocking function in a thread of the event loop, like `asyncio.to_thread`.
+    """Call a blocking function in a thread, like `asyncio.to_thread`, and return its result.
 
     Raises:
         RuntimeError: The function raised StopIteration.
@@ -143,7 +143,7 @@ def _runtime_error(error: StopIteration) -> RuntimeError:
 
 
 def start_daemon_thread(target: Callable[..., object], *arguments: Any, name: str) -> None:
-    """Start a daemon thread, also from a signal handler.
+    """Start a daemon thread. The function may be called from a signal handler.
 
     Under gevent, `Thread.start` waits for a greenlet, but gevent's hub, which runs signal handlers, cannot wait. In
     this case, the function starts a thread of the operating system, which can run an event loop next to the loop of the
@@ -208,7 +208,7 @@ def result_of(future: Future[T]) -> T:
     """Return the result of a coroutine that an event loop in another thread executes.
 
     Raises:
-        asyncio.CancelledError: The coroutine was cancelled. The error of `future` itself would be an `Exception`.
+        asyncio.CancelledError: The coroutine was cancelled. `future` itself would raise a subclass of `Exception`.
     """
     try:
         return future.result()

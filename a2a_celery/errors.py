@@ -2,7 +2,7 @@
 
 `ConfigError` is a configuration error. `StoreUnavailable`, `BrokerUnavailable` and `ArchiveUnavailable` are temporary.
 ``gateway.protocol_errors`` maps errors of a request to A2A errors. An agent raises an `AgentSignal` to end its run, and
-``execution`` maps it to the outcome of the run.
+``execution`` maps the signal to the outcome of the run.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class BlobsUnavailable(StoreUnavailable):
 
 
 class ArchiveUnavailable(A2ACeleryError):
-    """The archive's database is unreachable, or refuses a read or a write. Tasks that are not archived stay in the
-    store."""
+    """The archive's database is unreachable, or refuses a read or a write. Tasks stay in the store until they are
+    archived."""
 
 
 class BrokerUnavailable(A2ACeleryError):
@@ -77,7 +77,7 @@ class SessionError(A2ACeleryError):
 
 
 class SessionConflict(SessionError):
-    """Another run of the context saved the session after this run had read it. Nothing was saved."""
+    """Another run of the context saved the session after this run had read it. The session was not saved again."""
 
 
 class ChildRefused(A2ACeleryError):
@@ -131,7 +131,7 @@ class StepError(A2ACeleryError):
 
 
 class StepFailed(A2ACeleryError):
-    """A durable step failed with an exception that cannot be recorded as itself.
+    """A durable step failed with an exception that cannot be recreated from its class and arguments.
 
     The agent receives this exception instead of the exception of the step, even in the run in which the step failed. In
     that run, `__cause__` is the exception of the step.

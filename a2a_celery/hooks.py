@@ -20,10 +20,14 @@ class Hooks:
         self._hooks: list[tuple[str, frozenset[str], Callable[..., Any]]] = []
 
     def decorate(self, kind: str, of: tuple[Any, ...]) -> Any:
-        """Register a hook of `kind`. `of` contains the function, for all agents, or the names of agents.
+        """Register a hook.
+
+        Args:
+            kind: Kind of the hook, one of `HOOK_NAMES`.
+            of: The function, for a hook of all agents, or the names of the hook's agents.
 
         Returns:
-            The function, or a decorator.
+            The function, or a decorator if `of` contains names.
 
         Raises:
             ConfigError: The hook is not a function or is a generator function, `of` is empty, or a name is not a
@@ -43,10 +47,10 @@ class Hooks:
         return any(self.of(kind, agent) for kind in HOOK_NAMES)
 
     def require_agents(self, agents: Container[str]) -> None:
-        """Check that all agents that hooks name exist.
+        """Check that the agents of all hooks exist.
 
         Raises:
-            ConfigError: A hook names an agent that is not in `agents`.
+            ConfigError: A hook was registered for an agent that is not in `agents`.
         """
         for kind, names, function in self._hooks:
             unknown = sorted(name for name in names if name not in agents)

@@ -23,8 +23,8 @@ from .integrations.celery import PoolInfo
 logger = logging.getLogger(__name__)
 
 THREADS = 32
-"""Maximum number of threads for Celery tasks that are not runs of agents. If the concurrency of the pool is lower, it
-is the maximum."""
+"""Maximum number of threads for Celery tasks that are not runs of agents. A pool with a lower concurrency has at most
+as many threads as its concurrency."""
 
 
 class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
@@ -81,7 +81,7 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
         self.limit -= n
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Accept the termination of a run. Celery then stops the run's agent through `AsyncTaskCall`.
+        """Do nothing for the run of an agent, because `AsyncTaskCall.terminate` stops the agent.
 
         Raises:
             NotImplementedError: `pid` belongs to a Celery task in a thread, which cannot be stopped.
@@ -90,7 +90,7 @@ class AsyncioPool(PoolInfo, TaskPool):  # type: ignore[misc]
             raise NotImplementedError("a Celery task that is not an agent runs in a thread and cannot be terminated")
 
     def on_stop(self) -> None:
-        """Wait for all active calls, and discard the waiting calls."""
+        """Discard the waiting calls, and wait for all active calls."""
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._drained(), self._loop).result()
         super().on_stop()

@@ -43,7 +43,11 @@ class RetryPolicy:
 
     @classmethod
     def from_options(cls, agent: str, options: Mapping[str, Any]) -> RetryPolicy:
-        """Return the policy of the agent named `agent`. `options` contains only options in `RETRY_OPTIONS`.
+        """Return the retry policy of an agent.
+
+        Args:
+            agent: Name of the agent, for error messages.
+            options: Values of options in `RETRY_OPTIONS`.
 
         Raises:
             ConfigError: An option is invalid.
@@ -75,11 +79,15 @@ class RetryPolicy:
         return delay
 
     def requested_delay(self, error: BaseException | None, now: float) -> float | None:
-        """Return the delay, in seconds, that a Retry-After header in `error` requests, or None without such a header.
-        The delay is limited to `retry_backoff_max` seconds.
+        """Return the delay of the Retry-After header in `error`, or None without such a header. The delay is at most
+        `retry_backoff_max` seconds.
 
         The header is read from `error.response.headers`. Exceptions of httpx and of model providers' clients have this
-        attribute. `now` is in seconds since 1970.
+        attribute.
+
+        Args:
+            error: Exception of the agent.
+            now: Current time in seconds since 1970.
         """
         try:
             headers = error.response.headers  # type: ignore[union-attr]
@@ -156,9 +164,11 @@ _CHECKS = {
 
 
 def parse_retry_after(value: str, now: float) -> float | None:
-    """Return the delay in a Retry-After header, in seconds, or None if `value` is neither seconds nor an HTTP date.
+    """Return the delay of a Retry-After header in seconds, or None if `value` is neither a number nor an HTTP date.
 
-    `now` is the current time in seconds since 1970, from which a date is converted to a delay.
+    Args:
+        value: Value of the header.
+        now: Current time in seconds since 1970, for the conversion of a date to a delay.
 
     Source: RFC 9110, section 10.2.3.
     """

@@ -24,8 +24,8 @@ TICK_HEADER = "a2a_tick"
 module. Otherwise, the worker computes the time."""
 
 DEFAULT_WINDOW = 30.0
-"""Seconds within which two messages of a schedule count as the same tick, if the schedule is neither a crontab nor an
-interval, or if the Celery message has no `window`."""
+"""Seconds within which two messages of a schedule count as the same tick. This default applies if the schedule is
+neither a crontab nor an interval, or if the Celery message has no `window`."""
 
 INTERVAL_WINDOW = 0.9
 """Window of a schedule with a fixed interval, as a fraction of the interval. Two schedulers may have different phases,
@@ -44,7 +44,7 @@ task's arguments, and the time of the tick in µs."""
 
 
 class ScheduleTask(Task):  # type: ignore[misc]
-    """Celery task that submits the message of a tick. A redelivered Celery message starts no second A2A task."""
+    """Celery task that submits the message of a tick. A redelivered Celery message does not start a second A2A task."""
 
     acks_late = True
     reject_on_worker_lost = True
@@ -105,7 +105,16 @@ def register_schedule_task(app: Celery, submit: SubmitTick) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleEntry:
-    """Entry of ``beat_schedule`` that submits messages. `when` is the crontab or the interval as text."""
+    """Entry of ``beat_schedule`` that submits messages.
+
+    Attributes:
+        schedule: Name of the schedule.
+        agent: Name of the agent that receives the messages.
+        when: Crontab or interval as text.
+        owner: Owner of the tasks, or "".
+        tenant: Tenant of the tasks, or "".
+        overlap: See `A2A.schedule`.
+    """
 
     schedule: str
     agent: str
@@ -119,7 +128,7 @@ ENTRY_NAMES = ("schedule", "agent", "owner", "tenant", "overlap")
 
 
 def schedule_entries(app: Celery) -> Iterator[ScheduleEntry]:
-    """Yield the entries of the app's ``beat_schedule`` that submit messages, each schedule once."""
+    """Yield the entries of the app's ``beat_schedule`` that submit messages, one entry for each schedule."""
     seen: set[str] = set()
     for entry in app.conf.beat_schedule.values():
         arguments = entry.get("kwargs") if isinstance(entry, Mapping) and entry.get("task") == NAME else None
@@ -146,8 +155,9 @@ def text_of(when: Any) -> str:
 def tick_time(app: Celery, schedule: str, now: datetime) -> int:
     """Return the time, in µs, of the tick of a message that is sent at `now`.
 
-    If `schedule` names a crontab in the app's ``beat_schedule``, the tick is the crontab's latest time up to `now`, so
-    that a late message and the message of another scheduler belong to the same tick. Otherwise, the tick is `now`.
+    If the entry `schedule` of the app's ``beat_schedule`` has a crontab, the result is the crontab's latest time up to
+    `now`. A late message and the message of another scheduler therefore belong to the same tick. Otherwise, the result
+    is `now`.
     """
     entry = app.conf.beat_schedule.get(schedule)
     when = entry.get("schedule") if isinstance(entry, Mapping) else None

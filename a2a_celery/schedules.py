@@ -75,10 +75,10 @@ class ScheduledMessage:
         return {name: value for name, value in fields.items() if name == "window" or value not in (defaults[name], [])}
 
     def request(self, message_id: str) -> SendMessageRequest:
-        """Return the request of a tick.
+        """Return the request that a tick sends. Its message has the id `message_id`.
 
         Raises:
-            TypeError: A message cannot carry the content.
+            TypeError: The content has a type that A2A cannot represent.
             ValueError: The content is empty or invalid.
         """
         message = message_of([self.message], message_id, "", self.context_id)
@@ -86,7 +86,7 @@ class ScheduledMessage:
 
     @property
     def caller(self) -> Caller:
-        """Caller of the tasks."""
+        """Caller on whose behalf the messages are submitted."""
         return Caller(self.owner, bool(self.owner), self.tenant, tuple(sorted(self.extensions)), trace_to_keep({}))
 
     def _check(self, agent: Agent) -> None:
@@ -123,7 +123,7 @@ async def submit_tick(process: SubmissionProcess, scheduled: ScheduledMessage, a
     """Submit the message of a tick.
 
     Returns:
-        The keys "outcome" ("started", "skipped" or "repeated") and "task_id". The id is "" if the tick has no task.
+        A dict with "outcome" ("started", "skipped" or "repeated") and "task_id". The id is "" if the tick has no task.
 
     Raises:
         A2AError: The message is refused, for example because it exceeds a limit.

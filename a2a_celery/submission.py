@@ -75,7 +75,7 @@ class Submission:
         extensions: Sequence[str] = (),
         cancel_with_parent: bool = True,
     ) -> Submission:
-        """Return the submission of `content`; see `A2A.submit`.
+        """Return a submission of `content`; see `A2A.submit`.
 
         Raises:
             TypeError: `content` has a type that A2A cannot represent.
@@ -202,7 +202,7 @@ class Submissions:
 
 
 class TaskHandle:
-    """Handle of a task of an agent of this app, without HTTP.
+    """Handle of a task in this app. The methods use the store and the broker instead of HTTP.
 
     Each blocking method has an asynchronous variant. A blocking method raises RuntimeError if a coroutine calls it.
 
@@ -229,8 +229,8 @@ class TaskHandle:
             timeout: Seconds to wait, or None for no limit. With 0, only the current state is checked.
 
         Raises:
-            DeadlineExceeded: The task was not terminal or interrupted in time, and continues. The `result` of the
-                exception is the current state of the task.
+            DeadlineExceeded: The task did not become terminal or interrupted in time. The task continues. The `result`
+                of the exception contains the current task.
             TaskNotFoundError: The task does not exist, or was deleted after its retention.
             StoreUnavailable: The store is unavailable.
         """
@@ -259,8 +259,8 @@ class TaskHandle:
                 yield event
 
     def cancel(self) -> Result:
-        """Cancel the task, like CancelTask, and wait until the agent has stopped, up to slightly longer than its
-        `cancel_grace`.
+        """Cancel the task as CancelTask does, and wait until the agent has stopped. The wait takes at most slightly
+        longer than the agent's `cancel_grace`.
 
         Returns:
             The task after the request. Its `stop_reason` is None if the agent is still stopping. A task that had
