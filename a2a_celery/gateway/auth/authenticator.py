@@ -18,8 +18,8 @@ from .tokens import BearerTokens
 REALM = "a2a"
 
 FAILURES_PER_SECOND = 50
-"""Number of failed authentications per second for which a gateway process sends the error at once. Further errors are
-delayed."""
+"""Number of failed authentications per second that a gateway process answers at once. The errors of further failures
+are delayed."""
 
 
 class Authenticator:
@@ -36,7 +36,7 @@ class Authenticator:
         self._failures: deque[float] = deque(maxlen=FAILURES_PER_SECOND)  # times of the newest failures
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
-        """Return the caller.
+        """Return the caller with the presented credentials.
 
         Raises:
             CredentialsRefused: The caller is unknown. After many failures, the error is delayed; see
@@ -65,12 +65,12 @@ class Authenticator:
 
     @property
     def accepts_client_credentials(self) -> bool:
-        """Return True if a scheme accepts credentials that clients send themselves instead of through a proxy."""
+        """Return True if clients can send credentials for a scheme themselves, without a proxy."""
         return any(not isinstance(scheme, ProxyIdentity) for scheme in self.schemes)
 
     def challenges(self, *, bad_token: bool = False) -> str:
-        """Return the value of ``WWW-Authenticate``, with ``invalid_token`` for a bad bearer token (RFC 6750, section
-        3)."""
+        """Return the value of ``WWW-Authenticate``. If `bad_token`, the challenge of bearer tokens contains
+        ``invalid_token`` (RFC 6750, section 3)."""
         error = ', error="invalid_token"'
         return ", ".join(
             f'{scheme.challenge} realm="{REALM}"{error if bad_token and isinstance(scheme, BearerTokens) else ""}'

@@ -5,10 +5,10 @@ sites:
 
 * **Cross-origin requests.** A request that may change something is refused if a page of another origin sent it.
 * **DNS rebinding.** A request is refused if its ``Host`` is a name that an attacker can register and point at the
-  gateway. IP addresses, names without a dot, names under a private suffix and configured names are accepted, and any
-  ``Host`` if a surrounding application has authenticated the caller.
+  gateway. IP addresses, names without a dot, names under a private suffix and configured names are accepted. If a
+  surrounding application has authenticated the caller, any ``Host`` is accepted.
 
-Clients other than browsers send neither ``Sec-Fetch-Site`` nor ``Origin``, and pass the first check.
+Clients other than browsers send neither ``Sec-Fetch-Site`` nor ``Origin``, and therefore pass the first check.
 
 Source: Fetch Metadata Request Headers (W3C); Go's ``net/http.CrossOriginProtection``; RFC 6761, RFC 6762, RFC 8375 and
 ICANN resolution 2024.07.29.06 (suffixes for private use).
@@ -54,8 +54,8 @@ class CrossOriginProtection:
     """ASGI middleware that refuses requests that a page of another site may have caused.
 
     Args:
-        app: The protected application.
-        settings: The settings `public_url`, `allowed_hosts` and `trusted_origins` are used.
+        app: Application to protect.
+        settings: Settings of the deployment: `public_url`, `allowed_hosts` and `trusted_origins`.
         rpc: Paths of the JSON-RPC binding. Errors at other paths have the format of HTTP+JSON.
     """
 
@@ -82,7 +82,7 @@ class CrossOriginProtection:
             await error_response(connection, PermissionDeniedError(problem), self._rpc)(scope, receive, send)
 
     def _problem(self, connection: HTTPConnection) -> str | None:
-        """Return the reason to refuse the request, or None if it is accepted."""
+        """Return the reason to refuse the request, or None to accept it."""
         if connection.scope["method"] not in SAFE_METHODS and not self._is_own_origin(connection):
             return OTHER_ORIGIN
         authenticated = getattr(connection.scope.get("user"), "is_authenticated", False)

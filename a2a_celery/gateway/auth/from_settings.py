@@ -29,7 +29,7 @@ def authenticator_from_settings(settings: Settings, clock: Clock = SYSTEM_CLOCK)
     """Return the authenticator, or None if the settings require no authentication.
 
     Raises:
-        ConfigError: The settings contradict each other or are incomplete. The message says what to set.
+        ConfigError: The settings contradict each other or are incomplete. The message states what to set.
     """
     schemes: list[Scheme] = []
     if settings.auth_jwks_url is not None or settings.auth_jwt_key is not None:
@@ -68,8 +68,11 @@ def _require_unset(settings: Settings, names: tuple[str, ...], reason: str) -> N
 
 
 def require_grpc_authentication(settings: Settings) -> None:
-    """Raise ConfigError for a gRPC port without authentication if the surrounding application may authenticate HTTP
-    callers."""
+    """Raise ConfigError if gRPC callers are not authenticated, unless `grpc_without_authentication` allows it.
+
+    Call this function if another application wraps the gateway. That application may authenticate HTTP callers, but
+    does not see gRPC calls.
+    """
     if (
         settings.grpc_port is None
         or settings.grpc_without_authentication
@@ -151,14 +154,14 @@ def _keys(settings: Settings, clock: Clock) -> KeySource:
 
 
 TOKENS = ("http_auth_security_scheme", "oauth2_security_scheme", "open_id_connect_security_scheme")
-"""Schemes whose credentials are bearer tokens."""
+"""Kinds of security schemes whose credentials are bearer tokens."""
 
 
 def secured(agent: Agent, authenticator: Authenticator | None) -> Agent:
-    """Return `agent` with the configured security schemes on the agent's cards. A card keeps schemes that it declares.
+    """Return `agent` with the configured security schemes on its cards. A card that declares schemes is not changed.
 
     Raises:
-        ConfigError: The declared schemes do not match the settings.
+        ConfigError: The schemes that a card declares do not match the settings.
     """
     if authenticator is None:
         return agent

@@ -22,20 +22,25 @@ caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Interceptor that refuses a caller before its request is read from the connection: an unauthenticated caller, and
-    one that `admit` refuses.
+    """Interceptor that refuses unauthenticated callers, and callers that `admit` refuses, before their requests are
+    read from the connection.
 
     gRPC reads the request of a unary handler before it calls the handler. Each method is therefore served by a handler
-    for a stream of requests. This handler reads the single request of the call. The wire format is the same.
+    for a stream of requests, which itself reads the single request of the call. The wire format is the same.
     """
 
     def __init__(self, authenticator: Authenticator, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
-        """Create the interceptor. `admit` is called with the owner of each call, and may raise LimitExceededError."""
+        """Create an interceptor.
+
+        Args:
+            authenticator: Authenticator of the callers.
+            admit: Function that is called with the owner of each call and may raise LimitExceededError, or None.
+        """
         self._authenticator = authenticator
         self._admit = admit
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
-        """Return the method's handler with authentication, or None for a method that is not served."""
+        """Return a handler that authenticates the caller of the method, or None for a method that is not served."""
         method = await continuation(details)
         if method is None:
             return None
@@ -54,7 +59,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         return grpc.stream_unary_rpc_method_handler(unary, None, method.response_serializer)
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Authenticate and admit the caller, then return the request."""
+        """Authenticate and admit the caller, then read and return the request."""
         await self._authenticate(context)
         body: Any = await context.read()
         if not isinstance(body, bytes):

@@ -20,19 +20,23 @@ from .authenticator import Authenticator, protocol_error
 from .schemes import CredentialsRefused, PresentedCredentials
 
 PEER = "a2a_peer"
-"""Key of the peer's address in an ASGI scope. `PeerAddressMiddleware` sets it before a server's proxy middleware
-replaces the address of the connection with the address that the proxy names."""
+"""Key of the peer's address in an ASGI scope. `PeerAddressMiddleware` sets the key before the server's proxy middleware
+replaces the address of the connection with the client's address from the proxy."""
 
 
 class Backend(AuthenticationBackend):
-    """Starlette authentication backend that uses `authenticator`. The `public` paths need no authentication."""
+    """Starlette authentication backend that uses `authenticator`. GET of a path in `public` needs no authentication."""
 
     def __init__(self, authenticator: Authenticator, public: Set[str]) -> None:
         self._authenticator = authenticator
         self._public = public
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Return the caller, or None for a public path. Raise AuthenticationError for an unknown caller."""
+        """Return the caller, or None for a public path.
+
+        Raises:
+            AuthenticationError: The caller is unknown or cannot be authenticated now.
+        """
         if _path(conn) in self._public and conn.scope.get("method") in ("GET", "HEAD"):
             return None
         identity = await self._authenticator.identify(presented(conn))
@@ -45,7 +49,13 @@ def presented(conn: HTTPConnection) -> PresentedCredentials:
 
 
 def authentication(authenticator: Authenticator, *, public: Set[str], rpc: Set[str]) -> Middleware:
-    """Return the middleware. Errors have the JSON-RPC format at the paths `rpc`, and the HTTP+JSON format elsewhere."""
+    """Return the authentication middleware.
+
+    Args:
+        authenticator: Authenticator of the callers.
+        public: Paths at which GET needs no authentication.
+        rpc: Paths of the JSON-RPC binding. Errors at all other paths use HTTP+JSON.
+    """
 
     def refuse(conn: HTTPConnection, error: Exception) -> Response:
         client_error = protocol_error(error)

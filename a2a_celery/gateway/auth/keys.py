@@ -31,7 +31,7 @@ KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
 }
-"""Key type of each supported algorithm. The check of the type keeps a public key from serving as a shared secret."""
+"""Key type of each supported algorithm. The check of the type prevents the use of a public key as a shared secret."""
 
 CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
@@ -79,14 +79,14 @@ class KeySet:
 
 
 class StaticKeys:
-    """Keys from the settings. If `nameless`, the single key verifies every token regardless of the token's key id."""
+    """Keys from the settings. If `nameless`, the single key verifies every token, whatever the key id of the token."""
 
     def __init__(self, keys: KeySet, *, nameless: bool = False) -> None:
         self._keys = keys
         self._nameless = nameless
 
     async def find(self, kid: str | None, algorithm: str) -> Key | None:
-        """Return the key for `algorithm` as `KeySource.find` does. If `nameless`, `kid` is ignored."""
+        """Return the key for `algorithm`; see `KeySource.find`. If `nameless`, `kid` is ignored."""
         return self._keys.named(None if self._nameless else kid, algorithm)
 
     async def start(self) -> None:
@@ -123,7 +123,7 @@ def _public(entry: Any) -> Key | None:
         key = JWKRegistry.import_key(entry)
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):  # an unknown type, or not a key
         return None
-    except SecurityWarning:  # where warnings are errors, a short key raises one
+    except SecurityWarning:  # a short key, if warnings are raised as errors
         return None
     return key if isinstance(key, ECKey) or (isinstance(key, RSAKey) and _is_long(key)) else None
 
@@ -200,14 +200,15 @@ RETRY_AFTER = 5.0
 """Seconds between two fetches until the first fetch succeeds."""
 
 ASK_AGAIN_AFTER = 30.0
-"""Minimum seconds between two fetches for unknown keys. The limit is needed because a caller can invent key ids."""
+"""Minimum number of seconds between two fetches for unknown keys. Without a limit, callers could invent key ids to
+cause fetches."""
 
 
 class FetchedKeys:
     """Keys fetched from `url`.
 
-    The keys are fetched when the gateway starts, every `REFRESH_EVERY` seconds, and at most every `ASK_AGAIN_AFTER`
-    seconds for a token with an unknown key. After a failed fetch the previous keys stay valid.
+    The keys are fetched when the gateway starts, every `REFRESH_EVERY` seconds, and at most once every
+    `ASK_AGAIN_AFTER` seconds for tokens with unknown keys. After a failed fetch, the previous keys stay valid.
     """
 
     def __init__(
@@ -253,8 +254,8 @@ class FetchedKeys:
         return None if self._keys is None else self._keys.named(kid, algorithm)
 
     def _is_late(self) -> bool:
-        """Return True if a request must refresh the keys. A mounted application receives no start event, so no
-        background task refreshes them."""
+        """Return True if a request must refresh the keys, because no background task does. A mounted application
+        receives no start event and therefore has no such task."""
         return self._refresh_task is None and self._clock.monotonic() - self._fetched_at > REFRESH_EVERY
 
     def _may_ask(self) -> bool:
@@ -269,8 +270,8 @@ class FetchedKeys:
             await self._clock.sleep(RETRY_AFTER if self._keys is None else REFRESH_EVERY)
 
     async def _fetch(self) -> None:
-        """Join the running fetch or start one. Errors are logged, not raised. The fetch continues if its waiters are
-        cancelled."""
+        """Wait for the running fetch, or start a fetch and wait for it. Errors are logged, not raised. The fetch
+        continues if its waiters are cancelled."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch_once(), name="jwks-fetch")
             self._fetching.add_done_callback(self._done)

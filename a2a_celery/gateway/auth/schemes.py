@@ -19,15 +19,16 @@ from starlette.authentication import AuthenticationError, BaseUser
 from ...errors import ConfigError
 
 MAX_OWNER_LENGTH = 256
-"""Maximum characters of an owner's name, which is part of keys in the store."""
+"""Maximum number of characters in an owner's name, which is part of keys in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity(BaseUser, User):
     """Authenticated caller. Starlette and the SDK accept the object as a user.
 
-    An `owner` is the same caller in every scheme. `tenants` are the allowed tenants ("" for requests without a tenant),
-    or None for all tenants.
+    Attributes:
+        owner: Name of the caller. Callers of different schemes with the same name are the same owner.
+        tenants: Allowed tenants ("" for requests without a tenant), or None for all tenants.
     """
 
     owner: str
@@ -55,7 +56,8 @@ class Identity(BaseUser, User):
 
 
 def is_owner(name: object) -> bool:
-    """Return True if `name` can be an owner: not empty, not too long, and printable for logs."""
+    """Return True if `name` is a valid owner: not empty, at most `MAX_OWNER_LENGTH` characters, and printable in
+    logs."""
     return isinstance(name, str) and 0 < len(name) <= MAX_OWNER_LENGTH and name.isprintable()
 
 
@@ -77,7 +79,11 @@ class RefusalReason(StrEnum):
 
 
 class CredentialsRefused(AuthenticationError):
-    """The caller is unknown. `bad_token` marks a request with a bearer token.
+    """The caller is unknown.
+
+    Attributes:
+        why: Reason for the operator's log.
+        bad_token: True if the request has a bearer token.
 
     Source: RFC 6750, section 3: a request without credentials gets no error code, and a bad token gets
         ``invalid_token``.
@@ -118,7 +124,7 @@ class PresentedCredentials:
 
 
 class Scheme(Protocol):
-    """Authentication scheme."""
+    """Interface of an authentication scheme."""
 
     name: str
     """Name of the scheme on the card."""
@@ -146,8 +152,8 @@ class ApiKeys:
     """Authentication of owners by the API key in `header`.
 
     Raises:
-        ConfigError: An entry does not have the form `FORM`, or two entries have the same hash. The message names an
-            entry by its position, because the entry may be a key.
+        ConfigError: An entry does not have the form `FORM`, or two entries have the same hash. The message identifies
+            an entry by its position, because the entry may be a key.
     """
 
     name = "apiKey"
@@ -169,8 +175,8 @@ class ApiKeys:
         return SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name=self._header))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the owner of the key, or None if the request has no key. Checking an unknown key takes as long as
-        checking a known key."""
+        """Return the owner of the key, or None if the request has no key. The check of an unknown key takes as long as
+        the check of a known key."""
         key = presented.single(self._header)
         if key is None:
             return None
@@ -194,9 +200,9 @@ OWN_SITE = ("same-origin", "none")
 
 
 class ProxyIdentity:
-    """Authentication by the identity in `header`. Only the proxies in `networks` may send this header.
+    """Authentication by the identity in `header`, which only the proxies in `networks` may send.
 
-    If any other address sends the header, the request is refused, because a proxy is missing or forwards the headers of
+    If another address sends the header, the request is refused, because a proxy is missing or forwards the headers of
     clients.
 
     A browser presents its user's certificate on behalf of the pages of every site, so a request that the browser marks

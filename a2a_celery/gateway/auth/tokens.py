@@ -20,7 +20,7 @@ LEEWAY = 30
 """Seconds by which the issuer's clock may differ from the local clock."""
 
 MAX_LENGTH = 16 * 1024
-"""Maximum characters of a token. A longer token is refused without being parsed."""
+"""Maximum number of characters in a token. A longer token is refused without being parsed."""
 
 
 class _Registry(jws.JWSRegistry):
@@ -30,8 +30,8 @@ class _Registry(jws.JWSRegistry):
 class BearerTokens:
     """Authentication of owners by the bearer token in ``Authorization``.
 
-    A token must be signed with one of `algorithms`, come from `issuer` and name one of `audiences`. Without
-    `tenants_claim`, an owner may use every tenant.
+    A token must be signed with one of `algorithms`, and its claims must contain `issuer` and one of `audiences`.
+    Without `tenants_claim`, an owner may use every tenant.
     """
 
     name = "bearer"
@@ -64,7 +64,7 @@ class BearerTokens:
         return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer", bearer_format="JWT"))
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Return the owner that the token names, or None if the request has no bearer token."""
+        """Return the owner in the bearer token, or None if the request has no bearer token."""
         scheme, _, token = (presented.single("authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -121,7 +121,7 @@ class BearerTokens:
 
 
 def _tenants(claim: object) -> frozenset[str]:
-    """Return the tenants in a claim with a list or a single tenant. "" stands for no tenant. Values that are not
+    """Return the tenants in a claim, which is a list or a single tenant. "" stands for no tenant. Values that are not
     strings are ignored."""
     values = claim if isinstance(claim, list) else [claim]
     return frozenset(value for value in values if isinstance(value, str))

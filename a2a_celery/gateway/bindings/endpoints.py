@@ -1,7 +1,7 @@
 """Common code of the HTTP bindings: call contexts, error responses, body checks, disconnects, limits and Retry-After.
 
-The SDK alone would read a body of any size and media type, would not count a request that it cannot parse, and would
-send limit errors with the status of their error class.
+In addition to the SDK, this module limits the size and the media type of bodies, counts requests that cannot be parsed,
+and sends limit errors with status 429.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]{1,4})?", re.ASCII)
 
 
 def requested_version(request: HTTPConnection) -> str:
-    """Return the protocol version in the header or the query of `request`, or "" if `request` names no version."""
+    """Return the protocol version in the header or the query of `request`, or "" if there is none."""
     return request.headers.get(VERSION_HEADER) or request.query_params.get(VERSION_HEADER, "")
 
 
 def require_version(requested: str, served: str) -> None:
     """Raise VersionNotSupportedError unless protocol version `served` can serve a request for the version `requested`.
 
-    Only the major and minor numbers count. A request without a version is a request for 0.3.
+    Only the major and minor numbers are compared. A request without a version is a request for 0.3.
     """
     if served_as(requested) == served:
         return
@@ -67,7 +67,7 @@ def served_as(requested: str) -> str:
 
 
 class HttpCallContextBuilder(DefaultServerCallContextBuilder):
-    """Call context builder that adds the agent's address, and lists that the binding shares with the handler."""
+    """Call context builder that adds the agent's address and the state that a binding shares with the handler."""
 
     def __init__(self, path: str, version: str = PROTOCOL_VERSION_1_0) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class HttpCallContextBuilder(DefaultServerCallContextBuilder):
         """Return the call context of `request`.
 
         Raises:
-            VersionNotSupportedError: The request names another version.
+            VersionNotSupportedError: The request is for another version.
         """
         version = requested_version(request)
         require_version(version, self._version)
@@ -133,14 +133,14 @@ def rpc_error_info(reason: str) -> dict[str, Any]:
 
 
 ARRIVING = ArrivingBodies()
-"""Bodies that this process receives, over all agents and bindings."""
+"""Bodies that are arriving at this process, for all agents and HTTP bindings."""
 
 SMALL_BODY = 1 << 12
-"""Maximum bytes of a body that is read without checking first that the caller has a token."""
+"""Maximum size in bytes of a body that is read even if the caller has no token."""
 
 
 def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
-    """Return the JSON-RPC `endpoint` with checks of the request's body. Failed checks result in JSON-RPC errors."""
+    """Wrap the JSON-RPC `endpoint` with checks of the request body. A failed check returns a JSON-RPC error."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -166,8 +166,17 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
 def guard_rest(
     routes: Sequence[Route], max_bytes: int, around: Callable[[Endpoint], Endpoint] = lambda endpoint: endpoint
 ) -> list[Route]:
-    """Return HTTP+JSON `routes` with checks of the request's body, each wrapped by `around`. Failed checks result in
-    google.rpc.Status errors."""
+    """Wrap the endpoints of HTTP+JSON `routes` with checks of the request body. A failed check returns a
+    google.rpc.Status error.
+
+    Args:
+        routes: Routes to wrap.
+        max_bytes: Maximum size of a body.
+        around: Decorator to apply to each checked endpoint.
+
+    Returns:
+        The new routes.
+    """
 
     def guard(endpoint: Endpoint) -> Endpoint:
         async def guarded(request: Request) -> Response:
@@ -200,11 +209,15 @@ def guard_rest(
 def count_unparsed(
     endpoint: Endpoint, handler: GatewayHandler, format_error: Callable[[A2AError], JSONResponse]
 ) -> Endpoint:
-    """Return an endpoint that also charges the caller's rate limit for large bodies and results, and for requests that
-    fail before they reach an operation of `handler`.
+    """Wrap `endpoint` so that it charges the caller's rate limit for large bodies and results, and for requests that
+    fail before they reach an operation.
 
-    A caller without a token gets an error before a large body is read. `format_error` formats the error. Without a rate
-    limit, return `endpoint` unchanged.
+    A caller without a token gets an error before a large body is read. Without a rate limit, the result is `endpoint`.
+
+    Args:
+        endpoint: Endpoint to wrap.
+        handler: Handler with the limits of the callers.
+        format_error: Function that returns the response for a limit error.
     """
     limits, agent = handler.limits, handler.agent.name
     if not limits.counts_requests:

@@ -1,4 +1,4 @@
-"""gRPC binding of the protocols 1.0 and 0.3, on one port for all agents. The request's tenant names the agent.
+"""gRPC binding of the protocols 1.0 and 0.3, on one port for all agents. The request's tenant selects the agent.
 
 Needs the extra ``grpc``. The fields of a large request are counted before the request is parsed.
 """
@@ -49,10 +49,11 @@ not wait for the lock."""
 
 
 def count_fields(body: bytes, message: Descriptor, limit: int) -> int:
-    """Return the number of fields of `body`, a serialized `message`, including the fields of nested messages.
+    """Count the fields of `body`, a serialized `message`, including the fields of nested messages.
 
-    The result is ``limit + 1`` if there are more than `limit` fields, if the body is malformed, and if it has groups,
-    which A2A does not use. The parser could create many objects before it refuses such a body.
+    Returns:
+        The number of fields, or ``limit + 1`` if there are more than `limit` fields, the body is malformed, or the body
+        has groups, which A2A does not use. The parser could create many objects before it refuses such a body.
     """
     count, pause_after = 0, FIELDS_PER_PAUSE
     pending = [(0, len(body), _message_fields(message))]
@@ -115,14 +116,15 @@ def _read_varint(body: bytes, position: int) -> tuple[int, int]:
 
 
 MAX_CONCURRENT_CALLS = 10_000
-"""Maximum concurrent calls of a gateway process, streams included. Further calls fail with RESOURCE_EXHAUSTED."""
+"""Maximum number of concurrent calls of a gateway process, including streams. Further calls fail with
+RESOURCE_EXHAUSTED."""
 
 MAX_FIELDS = 5 * MAX_JSON_VALUES
-"""Maximum number of protobuf fields of a request. A JSON value in a Struct takes four or five fields."""
+"""Maximum number of protobuf fields in a request. A JSON value in a Struct takes four or five fields."""
 
 MAX_SMALL_BODY = 1 << 16
-"""Maximum bytes of a request whose fields are not counted, because a request of this size cannot exceed
-`MAX_FIELDS`."""
+"""Maximum size in bytes of a request whose fields are not counted, because a request of this size cannot have more than
+`MAX_FIELDS` fields."""
 
 POOL = descriptor_pool.Default()
 
@@ -141,7 +143,7 @@ Source: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html
 """
 
 _call: ContextVar[ServerCallContext | None] = ContextVar("call", default=None)
-"""Call context of the current request, if the request had one before it failed."""
+"""Call context of the current request, or None if the request has failed before it got a call context."""
 
 
 class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
@@ -195,15 +197,18 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     exception's text.
 
     A call that fails before it reaches an operation also counts against the caller's rate limit. Large requests and
-    results cost more. `handler` may be any of the served handlers. Without a handler, neither failed calls nor large
-    requests are charged.
+    results cost more.
+
+    Args:
+        handler: Any of the served handlers, which all have the same limits. With None, neither failed calls nor large
+            requests are charged.
     """
 
     def __init__(self, handler: GatewayHandler | None = None) -> None:
         self._handler = handler
 
     async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
-        """Return the method's handler with error mapping, or None for a method that is not served."""
+        """Return a handler that maps the errors of the method, or None for a method that is not served."""
         method = await continuation(details)
         if method is None:
             return None
@@ -257,7 +262,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             )
 
     async def _count(self, error: Exception) -> Exception:
-        """Return `error`, or a limit error if the call reached no operation and its caller has no token left."""
+        """Count a call that failed with `error` before it reached an operation. Return `error`, or a limit error if the
+        caller has no token left."""
         call = _call.get()
         is_counted = isinstance(error, LimitExceededError) or (call is not None and bool(call.state.get(REACHED)))
         if self._handler is None or is_counted:
@@ -284,7 +290,7 @@ def _owner() -> str:
 
 @cache
 def _request_of(path: str) -> Descriptor:
-    """Return the type of the request of the method at `path`."""
+    """Return the request type of the method at `path`."""
     service, _, name = path.removeprefix("/").rpartition("/")
     return POOL.FindServiceByName(service).methods_by_name[name].input_type
 
@@ -297,7 +303,7 @@ async def _echo_extensions(handler: GatewayHandler, context: ServerCallContext) 
 
 
 def route_by_tenant(handlers: Mapping[str, GatewayHandler]) -> RequestHandler:
-    """Return a handler that routes each request to the agent named by the request's tenant; see `choose_agent`."""
+    """Return a handler that routes each request to the agent that the request's tenant selects; see `choose_agent`."""
     methods = {
         name: _routed(name, handlers)
         for name, method in inspect.getmembers(RequestHandler, inspect.isfunction)
@@ -334,7 +340,7 @@ def _chosen(handlers: Mapping[str, GatewayHandler], params: Any, context: Server
     """Return the handler that serves a request.
 
     Raises:
-        InvalidParamsError: The tenant names no agent, or a message has too many values or a number that JSON cannot
+        InvalidParamsError: The tenant selects no agent, or a message has too many values or a number that JSON cannot
             represent.
     """
     if isinstance(params, SendMessageRequest):
@@ -343,8 +349,15 @@ def _chosen(handlers: Mapping[str, GatewayHandler], params: Any, context: Server
 
 
 class GrpcServer:
-    """gRPC server on `host` and `port`. `handlers` are keyed by agent name. Without an `authenticator`, every caller is
-    served."""
+    """gRPC server of all agents.
+
+    Args:
+        handlers: Handlers by agent name.
+        host: Address to listen on.
+        port: Port to listen on.
+        max_bytes: Maximum size of a request.
+        authenticator: Authenticator of the callers, or None to serve every caller.
+    """
 
     def __init__(
         self,

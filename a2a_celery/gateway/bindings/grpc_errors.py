@@ -1,7 +1,7 @@
 """Errors in the gRPC binding of protocol 1.0: google.rpc.Status with typed details.
 
-The SDK sends an ErrorInfo without metadata. This module adds the data of the error, as in the other bindings: the task
-id, the extension, or the reference of a log entry.
+The SDK sends an ErrorInfo without metadata. This module adds the error's data, as the other bindings do: the task id,
+the extension, or the reference of a log entry.
 
 Source: A2A specification 9.5, 10.6; a2a-sdk 1.3.0.
 """

@@ -36,16 +36,16 @@ PIECE = 50
 """Maximum number of values of a Struct that are written as one piece."""
 
 PAUSE = 4 * 1024
-"""Number of characters that are written without a pause. Even if all values are numbers of one digit, the characters
-contain fewer than 1,000 values, so writing them takes about a millisecond."""
+"""Number of characters that are written without a pause. Even if all values are one-digit numbers, this many characters
+contain fewer than 1,000 values and take about a millisecond to write."""
 
 SENT_AT_ONCE = 64 * 1024
-"""Maximum bytes of a body that are sent without a pause."""
+"""Maximum number of bytes of a body that are sent without a pause."""
 
 Written = Callable[[Any], str]
 
 Pieces = Generator[str, None, int]
-"""Pieces of JSON, and the number of values in them as the result of the generator."""
+"""Generator of pieces of JSON. Its return value is the number of JSON values in the pieces."""
 
 STRUCTURED = (Struct.DESCRIPTOR, Value.DESCRIPTOR)
 
@@ -148,7 +148,7 @@ class JsonWriter:
         """Return the writer of the values of `field`.
 
         Raises:
-            TypeError: No message of A2A has such a field.
+            TypeError: A2A messages have no fields of this type.
         """
         element = self._element_writer(field)
         return (lambda values: "[" + ", ".join(map(element, values)) + "]") if field.is_repeated else element
@@ -241,13 +241,13 @@ def _scalar(value: Value, kind: str | None) -> str:
 
 
 def _is_ours(message: Descriptor | None) -> bool:
-    """Return True if `message` is an A2A message type, neither protobuf's own nor a map entry."""
+    """Return True if `message` is a message type of A2A, not a type of protobuf itself or a map entry."""
     return message is not None and message.file.package != "google.protobuf" and not message.GetOptions().map_entry
 
 
 def _timestamp(value: Timestamp) -> str:
-    """Return a timestamp in the format of ``Timestamp.ToJsonString``, with milli-, micro- or nanoseconds, in less than
-    half the time."""
+    """Return a timestamp in the format of ``Timestamp.ToJsonString``, with milli-, micro- or nanoseconds. This function
+    takes less than half the time."""
     fraction = f".{value.nanos:09}" if value.nanos else ""
     while fraction.endswith("000"):
         fraction = fraction[:-3]
@@ -256,8 +256,8 @@ def _timestamp(value: Timestamp) -> str:
 
 @lru_cache(maxsize=1024)
 def _until_the_second(seconds: int) -> str:
-    """Return the time without its fraction. Results are cached, because most events on a page or in a stream share a
-    second."""
+    """Return the time up to the second. Results are cached, because most events on a page or in a stream occur in the
+    same second."""
     return (EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
@@ -269,7 +269,7 @@ _PAYLOADS: dict[type[Event], str] = {
     TaskStatusUpdateEvent: "statusUpdate",
     TaskArtifactUpdateEvent: "artifactUpdate",
 }
-"""Field of a StreamResponse or a SendMessageResponse that holds each type."""
+"""Field of a StreamResponse or a SendMessageResponse for each type of event."""
 
 _writer = JsonWriter()
 message_json = _writer.write
@@ -301,10 +301,9 @@ async def task_json(task: Task, meter: ResponseMeter) -> list[bytes]:
 
 
 def one_line(data: str) -> str:
-    """Return the JSON `data` with escapes for characters that end a line in Python, but not in JSON or in server-sent
-    events.
+    """Escape the characters in the JSON `data` that end a line in Python but not in JSON or in server-sent events.
 
-    httpx, and therefore the SDK's client, would split the frame at these characters.
+    httpx, and therefore the SDK's client, would split a frame at these characters.
     """
     if not data.isascii():
         for end, escaped in _LINE_ENDS:
@@ -331,7 +330,7 @@ class PiecewiseResponse(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the pieces, many small ones at once. The event loop runs other tasks between two sends."""
+        """Send the body. Small pieces are joined, and the event loop runs other tasks between two sends."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         ready: list[bytes] = []
         for number, piece in enumerate(self._pieces, start=1):
@@ -344,8 +343,8 @@ class PiecewiseResponse(Response):
 
 
 async def page_json(page: ListTasksResponse, artifacts: bool, meter: ResponseMeter) -> list[bytes]:
-    """Return `page` as JSON. Empty fields are included, except for empty histories. Empty `artifacts` are included only
-    if requested.
+    """Return `page` as JSON. Empty fields are included, except for empty histories. Empty artifact lists are included
+    only if `artifacts` is True.
 
     Source: A2A specification 3.1.4 and 3.2.4.
     """

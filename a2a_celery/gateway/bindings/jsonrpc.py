@@ -1,7 +1,7 @@
-"""JSON-RPC binding of protocol 1.0. Unlike the SDK's dispatcher, it has strict envelopes and typed error details.
+"""JSON-RPC binding of protocol 1.0. The binding differs from the SDK's dispatcher in three ways:
 
-* Envelopes must conform to JSON-RPC 2.0, and a notification gets no response.
-* Errors of JSON-RPC itself also carry typed details (A2A specification 9.5).
+* Envelopes must conform to JSON-RPC 2.0, and a notification gets an empty response.
+* Errors of JSON-RPC itself also have typed details (A2A specification 9.5).
 * A stream is written page by page.
 """
 
@@ -54,9 +54,9 @@ _REASONS = {
 
 
 class RpcDispatcher:
-    """JSON-RPC 2.0 dispatcher. Its errors carry typed details and never contain the text of an exception.
+    """JSON-RPC 2.0 dispatcher. Errors have typed details and never contain the text of an exception.
 
-    Requests of protocol 0.3 go to `legacy`, because they cannot name an agent by a tenant.
+    Requests of protocol 0.3, in which no tenant can select an agent, are passed to `legacy`.
     """
 
     def __init__(self, handler: GatewayHandler, path: str, legacy: GatewayHandler) -> None:

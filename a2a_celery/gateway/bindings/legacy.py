@@ -1,7 +1,8 @@
-"""Protocol 0.3 through the SDK's adapters, with stricter validation and complete errors.
+"""Protocol 0.3 through the SDK's adapters, with stricter validation and error mapping.
 
-The adapters assume that every request can be converted to protocol 1.0. A request that cannot be converted (a part
-without content, a history length that is not a number) causes an internal error or breaks a stream.
+The adapters assume that every request can be converted to protocol 1.0. This module returns a protocol error for a
+request that cannot be converted (a part without content, a history length that is not a number). Otherwise, such a
+request would cause an internal error or break a stream.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
     async def handle_request(  # type: ignore[override]  # streams are not sse-starlette's
         self, request_id: Any, method: str, body: dict[str, Any], request: Request
     ) -> Response:
-        """Return the SDK's response, with a stream as an `EventStream`. The error of a stream that exceeds a limit is a
-        JSON response."""
+        """Return the SDK's response. A stream is returned as an `EventStream`, and the error of a stream that exceeds a
+        limit as a JSON response."""
         response = await super().handle_request(request_id, method, body, request)
         if not isinstance(response, EventSourceResponse):
             return response
@@ -122,7 +123,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
 
 
 def _wrong_fields(error: BaseException | None) -> dict[str, Any] | None:
-    """Return the invalid fields in `error` as error data for protocol 0.3, or None if `error` names no fields."""
+    """Return the invalid fields in `error` as error data for protocol 0.3, or None for any other error."""
     if not isinstance(error, ValidationError):
         return None
     details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FIELDS]
@@ -133,7 +134,7 @@ def _in_legacy_terms(error: A2AError) -> A2AError:
     """Return `error` for a client of protocol 0.3, with field names instead of typed details and with a code that 0.3
     defines.
 
-    The SDK sends an error whose code 0.3 does not define as an internal error.
+    The SDK would send an error with any other code as an internal error.
     """
     if isinstance(error, VersionNotSupportedError | ExtensionSupportRequiredError):
         return UnsupportedOperationError(error.message, error.data)
@@ -172,10 +173,10 @@ def legacy_rest_routes(
 
 
 class LegacyRoute(Route):
-    """Route of protocol 0.3 under ``/v1``. If a request names another version, ``v1`` is a tenant."""
+    """Route of protocol 0.3 under ``/v1``. In a request for another version, the path segment ``v1`` is a tenant."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return Starlette's match of `scope`, or no match if the request is not one of protocol 0.3."""
+        """Return Starlette's match of `scope`, or no match for a request of another protocol version."""
         if scope["type"] != "http" or served_as(requested_version(HTTPConnection(scope))) != PROTOCOL_VERSION_0_3:
             return Match.NONE, {}
         return super().matches(scope)
@@ -200,7 +201,7 @@ async def _frames(first: Any, sdk_events: Any, request: Request) -> AsyncGenerat
 
 
 class StrictLegacyHandler(RequestHandler03):
-    """Handler of protocol 0.3 with strict base64. The SDK skips characters that are not base64.
+    """Handler of protocol 0.3 that refuses invalid base64, in which the SDK would skip the invalid characters.
 
     Large results are converted in a thread, and their values count against the owner's rate limit.
     """
@@ -255,7 +256,8 @@ class StrictLegacyHandler(RequestHandler03):
 
 
 class LegacyRestHandler(REST03Handler):
-    """Handler of HTTP+JSON requests of protocol 0.3 with strict base64. Large results are converted in a thread."""
+    """Handler of HTTP+JSON requests of protocol 0.3 that refuses invalid base64. Large results are converted in a
+    thread."""
 
     def __init__(self, handler: RequestHandler) -> None:
         super().__init__(handler)
@@ -332,7 +334,7 @@ async def _converted(
     event: Event | None, request_id: Any, meter: ResponseMeter, write: Callable[[Any], Any] = lambda response: response
 ) -> Any:
     """Convert `event` to a response of protocol 0.3, and return the result of `write` for the response. A large event
-    is converted in a thread, and its values are added to `meter`."""
+    is converted in a thread, and the number of its JSON values is added to `meter`."""
     assert event is not None  # for a missing task, the handler raises TaskNotFoundError
     if not is_large(event):
         return write(conversions.to_compat_stream_response(proto_utils.to_stream_response(event), request_id))

@@ -1,7 +1,7 @@
 """Parser of requests from JSON and query parameters to protobuf, strict where protobuf's own parser is lenient.
 
-protobuf drops an unknown status and accepts any text as base64. The SDK reads every boolean but "true" as false. In
-these cases the gateway would execute a request that the client did not send.
+protobuf drops an unknown status and accepts any text as base64, and the SDK reads every boolean other than "true" as
+false. Without the strict checks, the gateway would execute a request that the client did not send.
 
 Source: A2A specification 3.3.2 (validation errors), 11.5 (query parameters); ProtoJSON.
 """
@@ -23,7 +23,7 @@ from ...acceptance.errors import invalid
 P = TypeVar("P", bound=Proto)
 
 LONG_TEXT = 1 << 16
-"""Characters of a text that ParseDict does not need to check."""
+"""Number of characters above which the text of a message part bypasses ParseDict."""
 
 _INT32 = range(-(2**31), 2**31)
 _WHOLE = re.compile(r"-?[0-9]{1,10}", re.ASCII)
@@ -52,10 +52,10 @@ def parse_json(value: Any, kind: type[P]) -> P:
 
 
 def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
-    """Return the fields of `value` with an empty text in each message part whose text is long, and these texts by the
+    """Replace each long text of a message part with "". Return the new fields of the request, and the long texts by the
     index of their part.
 
-    ParseDict searches each text with a regular expression, which holds Python's lock for 20 ms a megabyte.
+    ParseDict searches each text with a regular expression, which holds Python's lock for 20 ms per megabyte.
     """
     fields = dict(value)
     message = fields.get("message")
@@ -105,7 +105,7 @@ def one_tenant(*tenants: str) -> str:
     """Return the tenant in the path, the query or the body of a request, or "" if there is none.
 
     Raises:
-        InvalidParamsError: The request names two tenants.
+        InvalidParamsError: The request contains different tenants.
     """
     names = {tenant for tenant in tenants if tenant}
     if len(names) > 1:

@@ -56,7 +56,7 @@ class RestOperation(NamedTuple):
 
 
 def rest_routes(handler: GatewayHandler, context_builder: ServerCallContextBuilder, prefix: str = "") -> list[Route]:
-    """Return the routes of every operation under the path `prefix`, which may contain a tenant."""
+    """Return the routes of all operations under the path `prefix`, which may contain the parameter ``{tenant}``."""
     return [
         Route(prefix + operation.path, _endpoint(operation, handler, context_builder), methods=list(operation.verbs))
         for operation in OPERATIONS
@@ -79,7 +79,7 @@ def _endpoint(operation: RestOperation, handler: GatewayHandler, context_builder
 
 
 async def _params(request: Request, kind: type[Proto], context: ServerCallContext) -> Any:
-    """Return the request message of the operation, and store its tenant, and the event of a replay, in `context`."""
+    """Return the request message of an operation. Store its tenant and, for a replay, the event id in `context`."""
     params: Any
     if request.method == "POST":
         body = await request.body()
@@ -127,7 +127,7 @@ async def subscribe_to_task(
 ) -> Response:
     """Serve SubscribeToTask.
 
-    An EventSource sends GET, and reconnects after each end of a stream until it receives 204.
+    A browser's EventSource sends GET, and reconnects whenever a stream ends, until it receives status 204.
 
     Source: HTML standard, section 9.2.
     """
@@ -223,7 +223,7 @@ async def get_webhook_deliveries(
 async def replay_webhook_deliveries(
     handler: GatewayHandler, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext, _: Request
 ) -> Response:
-    """Queue a further post of one event, or of all failed events."""
+    """Queue another delivery of one event, or of all failed events."""
     return JSONResponse(await handler.on_replay_webhook_deliveries(params, context), status_code=202)
 
 
@@ -239,8 +239,8 @@ _WEBHOOK = "/webhooks/{task_id}/{id}"
 """Path prefix of the gateway's webhook operations, which are not part of the specification."""
 
 OPERATIONS = (
-    # Starlette tries routes in this order. The most used operations come first, and SubscribeToTask comes before
-    # GetTask, whose path matches the path of a subscription too.
+    # Starlette tries routes in this order. The most frequent operations come first, and SubscribeToTask comes before
+    # GetTask, whose path also matches the path of a subscription.
     RestOperation(("POST",), "/message:send", SendMessageRequest, send_message),
     RestOperation(("POST",), "/message:stream", SendMessageRequest, send_streaming_message),
     RestOperation(("GET", "POST"), "/tasks/{id}:subscribe", SubscribeToTaskRequest, subscribe_to_task),

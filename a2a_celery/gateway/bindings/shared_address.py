@@ -19,12 +19,12 @@ from ..middleware.extensions import CARDS
 
 
 def choose_agent(handlers: Mapping[str, GatewayHandler], context: ServerCallContext) -> GatewayHandler:
-    """Return the handler of the agent that the tenant names, and store the rest of the tenant in `context`.
+    """Return the handler of the agent in the tenant, and store the rest of the tenant in `context`.
 
-    The first of `handlers` serves requests that name no agent. A single handler serves every tenant.
+    The first of `handlers` serves requests without a tenant. A single handler serves every tenant.
 
     Raises:
-        InvalidParamsError: There are several agents, and the tenant names none of them.
+        InvalidParamsError: There are several agents, and the tenant does not begin with the name of one.
     """
     agent, _, tenant = context.tenant.partition("/")
     if agent not in handlers:
@@ -39,7 +39,7 @@ def choose_agent(handlers: Mapping[str, GatewayHandler], context: ServerCallCont
 
 
 class SharedAddress:
-    """Request handler of a shared address. Each call goes to the agent that its tenant names."""
+    """Request handler of a shared address. The tenant of each call selects the agent."""
 
     def __init__(self, handlers: Mapping[str, GatewayHandler]) -> None:
         self._handlers = handlers

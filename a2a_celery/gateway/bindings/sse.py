@@ -21,8 +21,8 @@ from ..operations.turns import StreamEvent
 from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0
-"""Seconds without a write after which an empty frame is sent as a comment, because proxies close silent connections. A
-silent stream yields an empty frame every `store.log.pubsub.POLL_INTERVAL` seconds."""
+"""Seconds without a write after which a comment is sent, because proxies close idle connections. An idle stream yields
+an empty frame every `store.log.pubsub.POLL_INTERVAL` seconds."""
 
 PING = ": ping\n\n"
 
@@ -31,7 +31,13 @@ WRITE = 64 * 1024
 
 
 def frame(data: str, event_id: EventId | None = None, event: str | None = None) -> str:
-    """Return a server-sent event. `data` must be a single line. A client resumes the stream with `event_id`."""
+    """Return a server-sent event.
+
+    Args:
+        data: Data of the event on a single line.
+        event_id: Id with which a client resumes the stream after this event, or None.
+        event: Type of the event, or None for the default type.
+    """
     numbered = "" if event_id is None else f"id: {event_id}\n"
     event_field = "" if event is None else f"event: {event}\n"
     return f"{numbered}{event_field}data: {data}\n\n"
@@ -42,11 +48,11 @@ async def frames_of(
     encode: Callable[[Event], Awaitable[str]],
     encode_error: Callable[[Exception], str],
 ) -> AsyncGenerator[str, None]:
-    """Yield the frames of `pages` for an `EventStream`. Frames of one write are joined. An error after the first page
-    becomes the last frame.
+    """Yield the frames of `pages` for an `EventStream`. Frames that are written together are joined. An error after the
+    first page becomes the last frame.
 
     Args:
-        pages: Pages of events. They are closed at the end.
+        pages: Generator of the pages of events. It is closed at the end.
         encode: Function that formats an event.
         encode_error: Function that formats an error.
     """
@@ -85,7 +91,7 @@ async def _writes(page: list[StreamEvent], encode: Callable[[Event], Awaitable[s
 
 class EventStream(Response):
     """Response that writes `first` and then `frames`, and closes `frames` at the end. After `PING_AFTER` seconds
-    without a write, an empty frame is sent as a comment."""
+    without a write, a comment is sent."""
 
     media_type = "text/event-stream"
 
@@ -110,8 +116,8 @@ class EventStream(Response):
     async def start(
         cls, frames: AsyncGenerator[str, None], shutdown: GatewayShutdown, clock: Clock = SYSTEM_CLOCK
     ) -> EventStream:
-        """Read the first frame and return the response. Errors before the first frame are raised, so that the caller
-        can map them."""
+        """Read the first frame and return the response. An error before the first frame is raised, so that the caller
+        can map it to a response."""
         return cls(await anext(frames, None), frames, shutdown, clock)
 
     async def discard(self) -> None:
