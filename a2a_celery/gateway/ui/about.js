@@ -1,4 +1,4 @@
-/** Header of an agent: the contents of its card, and features of this page that the agent does not support. */
+/** Header of an agent, with the contents of its card and the features of this page that the agent does not support. */
 
 import { el, link } from "./dom.js";
 

@@ -1,4 +1,4 @@
-/** Form for the answer to a question with a JSON Schema, with a field for each property of an object, or one field. */
+/** Form for the answer to a question with a JSON Schema: one field, or a field for each property of an object. */
 
 import { el } from "./dom.js";
 
@@ -20,7 +20,7 @@ export function schemaOf(message) {
   return isObject(part?.data) ? part.data : null;
 }
 
-/** Returns the schema that a reference such as "#/$defs/Colour" names, or null. */
+/** Returns the schema to which a reference such as "#/$defs/Colour" points, or null. */
 function referenced(reference, root) {
   if (!reference.startsWith("#")) return null;
   return reference
@@ -217,7 +217,7 @@ export class AnswerForm {
     }
   }
 
-  /** Shows each violation in the server's error beside its field, and violations of no field below the form. */
+  /** Shows each violation in the server's error beside its field, and violations without a field below the form. */
   #refused(error) {
     const others = [];
     let first = null;

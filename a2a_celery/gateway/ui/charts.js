@@ -6,10 +6,10 @@ const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 300;
 const HEIGHT = 72;
 const MINUTE = 60_000;
-/** Minimum and maximum time that a chart shows, in milliseconds. Between the two, a chart shows all samples. */
+/** Minimum and maximum length of a chart's time axis, in milliseconds. */
 const SHORTEST = 2 * MINUTE;
 const LONGEST = 30 * MINUTE;
-/** Milliseconds between two samples above which the line is interrupted. */
+/** Number of milliseconds between two samples above which the line is interrupted. */
 const GAP = 20_000;
 
 function svg(tag, attributes) {

@@ -18,7 +18,7 @@ export function el(tag, attributes = {}, ...children) {
 
 /** Updates the children of `parent` to one element for each of `items`, in order. The element of an item that was
  * already shown is reused, with focus and selection. Keys come from agents and clients, so several items may have the
- * same key. Each of them has its own element. */
+ * same key. Each of these items has its own element. */
 export function keyed(parent, items, keyOf, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const times = new Map();
@@ -51,7 +51,7 @@ export function mark(element, isCurrent) {
   else element.removeAttribute("aria-current");
 }
 
-/** Returns a function that calls `draw` in the next frame. Several calls before this frame draw once. */
+/** Returns a function that calls `draw` in the next frame, only once for all calls before this frame. */
 export function oncePerFrame(draw) {
   let asked = false;
   return () => {

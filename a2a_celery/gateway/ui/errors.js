@@ -1,4 +1,4 @@
-/** One class for errors of A2A, of HTTP and of the connection, with the typed details that the server sent. */
+/** Class for errors of A2A, HTTP and the connection, with the typed details that the server sent. */
 
 export class A2AError extends Error {
   /** `status` is the HTTP status, or 0 without a response. `details` is a list of google.rpc error details. */
@@ -73,6 +73,6 @@ export function fromBody(error, status, retryAfter = null) {
   });
 }
 
-/** Returns `error` as an A2AError. The text of a TypeError from fetch is dropped, because it names no cause. */
+/** Returns `error` as an A2AError. The text of a TypeError from fetch is dropped, because it states no cause. */
 export const asError = (error) =>
   error instanceof A2AError ? error : new A2AError(error instanceof TypeError ? "" : String(error?.message ?? error));

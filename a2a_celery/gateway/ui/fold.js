@@ -2,7 +2,7 @@
  * Functions that apply events to a task. Applying a chunk takes time proportional to the chunk, however long its
  * artifact is.
  *
- * A StreamResponse holds one of task, message, statusUpdate, artifactUpdate (A2A specification 3.2.3).
+ * A StreamResponse has one of the fields task, message, statusUpdate and artifactUpdate (A2A specification 3.2.3).
  */
 
 import { isSchemaPart } from "./answer_form.js";
@@ -12,7 +12,7 @@ export const kindOf = (event) =>
   ["task", "message", "statusUpdate", "artifactUpdate"].find((kind) => event?.[kind] !== undefined) ?? "";
 
 /** Returns `task` after `event`. The task is changed in place, unless the event is a complete task. An event of the
- * kind "message" changes nothing. */
+ * kind "message" does not change the task. */
 export function apply(task, event) {
   switch (kindOf(event)) {
     case "task":

@@ -1,7 +1,7 @@
 /**
- * Follower of one task. It reads the task's stream, and resumes an interrupted stream after the last event that it has
- * received (`Last-Event-ID`) if the server sends event ids. Without streaming, it polls the task. It ends when the task
- * ends or `stop()` is called.
+ * Follower of one task, which reads the task's stream until the task ends or `stop()` is called. If the server sends
+ * event ids, an interrupted stream is resumed after the last received event (`Last-Event-ID`). If the server does not
+ * support streaming, the follower polls the task.
  */
 
 import { asError } from "./errors.js";
@@ -23,7 +23,7 @@ export class Follower {
   lastId = null;
   /** Newest result of GetTask, or null. */
   seen = null;
-  /** Version of the first received event, or null. `earlier()` reads the events before it. */
+  /** Version of the first received event, or null. `earlier()` reads the events before this version. */
   first = null;
 
   /** `told` has the callbacks `event({ id, event, at })`, `changed()`, `connection(kind, text)` and `failed(error)`. */

@@ -1,4 +1,4 @@
-/** The page: its agents, its credentials, and the agent, task or view that the URL's fragment names. */
+/** The page, with its agents, its credentials, and the agent, task or view that the fragment of the URL selects. */
 
 import { AgentsPane } from "./agents.js";
 import { Credentials, showForm } from "./credentials.js";

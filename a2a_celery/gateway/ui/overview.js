@@ -1,4 +1,4 @@
-/** Overview of the fleet: the waiting, running and ended tasks, their times, and the agents. */
+/** Overview of the fleet: the waiting, running and ended tasks, their durations, and the agents. */
 
 import { Chart } from "./charts.js";
 import { el, keyed, say } from "./dom.js";

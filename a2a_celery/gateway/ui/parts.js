@@ -4,8 +4,8 @@ import { isSchemaPart } from "./answer_form.js";
 import { copier, el, link } from "./dom.js";
 import { bytes } from "./words.js";
 
-/** Number of characters of a long text that are shown until the user asks for all. The end is shown, because a text may
- * grow. */
+/** Number of characters of a long text that are shown until the user requests the whole text. The last characters are
+ * shown, because the text may grow. */
 const SHOWN = 20_000;
 
 /** Makes texts with a scroll bar focusable, so that keys can scroll them. */
@@ -56,7 +56,7 @@ class TextBlock {
 
 const isPlainText = (part) => typeof part.text === "string" && !part.filename;
 
-/** Parts of one message or artifact. `update(parts)` adds the new parts, and `reset()` removes all. */
+/** Parts of one message or artifact. `update(parts)` adds the new parts, and `reset()` removes all parts. */
 export class Parts {
   #count = 0;
   #text = null;

@@ -57,8 +57,8 @@ export class TaskPane {
     }
   }
 
-  /** Sends the first message of a task. Returns the task's id, or null if the agent has answered without a task. Errors
-   * are shown and thrown. */
+  /** Sends the first message of a task. Returns the task's id, or null if the agent has answered with a message.
+   * Errors are shown and thrown. */
   async send(entry, message) {
     const { agent } = entry;
     this.direct.hidden = true;

@@ -44,7 +44,7 @@ export class TaskView {
     );
   }
 
-  /** Removes the contents of the last task. `log` is the element with the log of the next task. */
+  /** Removes the contents of the previous task. `log` is the element with the log of the next task. */
   reset(log) {
     this.#many = MESSAGES;
     this.log.replaceChildren(log);
@@ -145,8 +145,8 @@ export class TaskView {
   }
 }
 
-/** Returns the reference of a failure, by which the failure can be found in the log of a worker, with a button that
- * copies it. */
+/** Returns the reference of a failure, which identifies the failure in the log of a worker, with a button that copies
+ * the reference. */
 function referenceOf({ role, metadata }) {
   const reference = role === "ROLE_USER" ? null : metadata?.reference;
   if (typeof reference !== "string" || !reference) return [];

@@ -1,4 +1,4 @@
-/** Views of the page other than agents and tasks: their links in the header of the page, and the view that is shown. */
+/** Views of the page other than agents and tasks, with their links in the header of the page. */
 
 import { DeadLettersView } from "./dead_letters.js";
 import { DeliveriesView } from "./deliveries.js";
@@ -60,7 +60,7 @@ export class Views {
     else this.feed.stop();
   }
 
-  /** Shows the view that `query` names. Returns false if it names none. */
+  /** Shows the view that `query` selects. Returns false if there is no such view. */
   show(query) {
     const name = query.get("view") ?? "";
     for (const [key, item] of this.links) {
