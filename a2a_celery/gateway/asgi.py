@@ -1,5 +1,5 @@
 """ASGI application of the gateway. Each agent is served under ``/agents/{name}/``. At the root, the tenant of a request
-of protocol 1.0 names the agent, and the first agent serves all other requests.
+of protocol 1.0 selects the agent, and the first agent serves all other requests.
 
 `GatewayServices` owns the services of a process, and starts and stops them in order.
 """
@@ -151,7 +151,7 @@ def _grpc_server(  # type: ignore[no-untyped-def]
     if settings.grpc_port is None:
         return None
     try:
-        from .bindings.grpc import GrpcServer  # noqa: PLC0415 - an extra: only who asks for gRPC needs it
+        from .bindings.grpc import GrpcServer  # noqa: PLC0415 - an extra that only gRPC needs
     except ImportError as e:
         raise ConfigError(f"gRPC needs an extra: pip install 'a2a-celery[grpc]' ({e})") from e
     return GrpcServer(handlers, settings.grpc_host, settings.grpc_port, settings.max_request_bytes, authenticator)
@@ -166,7 +166,7 @@ def build_asgi(
     publisher: Publisher | None = None,
     store: AsyncStore | None = None,
 ) -> Starlette:
-    """Return the ASGI application. The application connects on first use, and must then stay on the same event loop.
+    """Return the ASGI application. Its services connect on first use, and must then stay on the same event loop.
 
     See `GatewayServices` for the arguments.
 
@@ -218,8 +218,8 @@ def _authentication(
     """Return the middleware that authenticates callers. Without an authenticator, return `CrossOriginProtection`.
 
     With an authenticator, the routes `open_to_all` and the cards stay public. If clients send credentials themselves,
-    the files of the operator's page (`shell`) are public too, because a browser sends no token before the page asks the
-    user for one.
+    the files of the operator's page (`shell`) are public too, because a browser has no token until the page has asked
+    the user for one.
     """
     paths = ["", *(f"/agents/{name}" for name in agents)]
     rpc = {place for path in paths for place in (path, f"{path}/")}
@@ -265,7 +265,7 @@ def _agent_routes(
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    """Return the error for an unknown path or method, as the HTTP+JSON binding formats it."""
+    """Return the error for an unknown path or method, in the format of the HTTP+JSON binding."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return rest_error(MethodNotFoundError(f"Nothing is served at {request.method} {request.url.path}"))

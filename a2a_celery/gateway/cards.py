@@ -1,11 +1,11 @@
 """Routes of the agent cards, and of the public keys with which receivers verify webhooks.
 
 A card that declares interfaces is served with these interfaces. A card without interfaces gets JSON-RPC and HTTP+JSON
-at `public_url` or at the address of the request. Protocol 1.0 precedes 0.3.
+at `public_url` or at the address of the request. Interfaces of protocol 1.0 precede those of 0.3.
 
-A card names gRPC only if `grpc_public_address` is set, because no default address suits every client. gRPC libraries
-(Python, JavaScript, Go) accept ``host:port`` but no URL. google-adk's client rejects a card if any interface has a
-different origin from the card.
+A card gets a gRPC interface only if `grpc_public_address` is set, because no default address suits every client. gRPC
+libraries (Python, JavaScript, Go) accept ``host:port`` but not a URL. google-adk's client rejects a card if any
+interface has a different origin from the card.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _base_url: ContextVar[str] = ContextVar("base_url")
 
 ADDRESS = "a2a_address"
 """Key of a call context for a function that returns the base URL of the request and the path of the agent under that
-URL. The base URL is "" over gRPC, where it is unknown."""
+URL. Over gRPC, the base URL is unknown, and the function returns ""."""
 
 
 class MountPath:
@@ -126,8 +126,8 @@ def extended_card(agent: Agent, settings: Settings, context: ServerCallContext) 
 
 
 def card_of(agent: Agent, settings: Settings) -> AgentCard:
-    """Return the card of `agent`. If the agent's card leaves `push_notifications` unset, the returned card declares
-    whether this deployment supports push notifications.
+    """Return the card of `agent`. If the card does not set `push_notifications`, the result declares whether this
+    deployment supports push notifications.
 
     Raises:
         ConfigError: The card declares push notifications, but `secret_key` is not set.
@@ -147,8 +147,14 @@ def card_of(agent: Agent, settings: Settings) -> AgentCard:
 
 
 def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> AgentCard:
-    """Return the public card of `agent`. A card without interfaces gets interfaces under `base_url`, the base URL that
-    the client uses, and `path`, the path of the agent."""
+    """Return the public card of `agent`. A card without interfaces gets the interfaces of this deployment.
+
+    Args:
+        agent: The agent.
+        settings: Settings of the deployment.
+        path: Path of the agent under `base_url`.
+        base_url: Base URL that the client uses.
+    """
     return _with_interfaces(card_of(agent, settings), agent, settings, path, base_url)
 
 
@@ -172,7 +178,7 @@ def _interfaces(settings: Settings, name: str, path: str, base_url: str) -> tupl
                 AgentInterface(url=url, protocol_binding="HTTP+JSON", protocol_version=version),
             ]
     if settings.grpc_port is not None and settings.grpc_public_address:
-        # one port serves all agents: the tenant names the agent, and "" is the first agent
+        # one port serves all agents: the tenant selects the agent, and "" selects the first agent
         tenant, address = name if path else "", settings.grpc_public_address
         interfaces.insert(
             2, AgentInterface(url=address, protocol_binding="GRPC", protocol_version="1.0", tenant=tenant)
@@ -205,7 +211,7 @@ def key_routes(settings: Settings) -> list[Route]:
 
 
 def signatures_line(settings: Settings) -> str:
-    """Describe the signatures of webhooks and the published keys. Return "" if webhooks are disabled."""
+    """Return a description of the webhooks' signatures and of the published keys, or "" if webhooks are disabled."""
     keys = published_keys(settings)
     if not settings.secret_key and not keys:
         return ""

@@ -135,9 +135,9 @@ class GatewayHandler(RequestHandler):
         """Accept a message and stream its turn.
 
         Yields:
-            Pages of events that became available together: first the task, then its updates until it is terminal or
-            interrupted. An agent's direct answer is the only event. An empty page is yielded when nothing has happened
-            for a while.
+            Pages of events that became available together: first the task, then its updates until the task is terminal
+            or interrupted. An agent's direct answer is the only event of its stream. An empty page is yielded when no
+            event has occurred for a while.
         """
         self._check_send(params, context)
         checks.require_streaming(self._card)
@@ -182,7 +182,7 @@ class GatewayHandler(RequestHandler):
             del params, context, stored
             async with aclosing(self._turns.pages(task.id, signal, after)) as pages:
                 while not ended and (page := await anext(pages, None)) is not None:
-                    newest = EventId(0) if page.restored else newest  # event versions have started again
+                    newest = EventId(0) if page.restored else newest  # event versions have restarted
                     events, ended = watch.read(page.entries, task, until=newest.version)
                     yield events
                     del events, page
@@ -308,7 +308,7 @@ class GatewayHandler(RequestHandler):
     async def on_replay_webhook_deliveries(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> dict[str, Any]:
-        """Queue another post of one event, or make all failed events due. This operation is not part of A2A."""
+        """Queue another delivery of one event, or of all failed events. This operation is not part of A2A."""
         configs, event = self._push(params, context), context.state.get(REPLAYED, "")
         return await configs.replay(self._scope(context), params.task_id, params.id, event)
 
@@ -320,8 +320,8 @@ class GatewayHandler(RequestHandler):
         return await self._push(params, context).ping(self._scope(context), params.task_id, params.id)
 
     def _push(self, params: Proto, context: ServerCallContext) -> PushConfigs:
-        """Return the push configs. The error for unsupported push notifications precedes errors about the request's
-        fields."""
+        """Return the push configs. The error for unsupported push notifications takes precedence over errors about the
+        request's fields."""
         checks.require_tenant(context)
         if self._push_configs is None or not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError("Push notifications are not supported by this agent")
@@ -348,7 +348,7 @@ class GatewayHandler(RequestHandler):
 
 
 def _history_length(options: SendMessageConfiguration | GetTaskRequest | None) -> int | None:
-    """Return the number of history messages that a request asks for, or None for the whole history."""
+    """Return the maximum number of history messages in a response, or None for the whole history."""
     return options.history_length if options is not None and options.HasField("history_length") else None
 
 

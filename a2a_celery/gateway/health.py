@@ -3,7 +3,7 @@ worker that consumes a queue.
 
 `report_start` logs the store, the broker, the authentication and the source of each setting.
 
-Workers without Celery's remote control are counted by their announcements in the store.
+Workers that Celery's remote control does not reach are found by their announcements in the store.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..store.admin.start_check import announced_workers
 from .cards import signatures_line
 
 WORKER_TIMEOUT = 1.0
-"""Seconds that workers have to answer a query through the broker. The first answer ends the wait."""
+"""Seconds that workers have to answer a query over the broker. The first answer ends the wait."""
 
 STORE_TIMEOUT = 2.0
 """Seconds that the store has to reply to a command."""
 
 BROKER_TIMEOUT = 2.0
-"""Seconds that the broker has to accept a connection. `SingleCall` limits the time for a broker that accepts
-connections but never responds."""
+"""Seconds that the broker has to accept a connection. If the broker accepts a connection but never responds, the
+timeout of `SingleCall.result` applies."""
 
 RESULT_FRESH_FOR = 1.0
 """Seconds for which a result is reused, so that many probes cause a single check."""
@@ -115,7 +115,7 @@ class Health:
 
 
 class SingleCall:
-    """Blocking call in a thread. Only one call runs at a time. While a call hangs, no further call begins."""
+    """Blocking function that is called in a thread. While a call hangs, no further call begins."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -154,8 +154,8 @@ class _Missing(A2ACeleryError):
 
 
 async def _outcome_of(check: Callable[[], Awaitable[None]]) -> str:
-    """Run `check` and return "ok" or a description of its error. The text of an error is returned only if the error is
-    one of this package, because the text of any other error may contain an address."""
+    """Run `check` and return "ok" or a description of its error. The texts of other libraries' errors are not returned,
+    because they may contain an address."""
     try:
         await check()
     except A2ACeleryError as e:
@@ -220,8 +220,8 @@ def authentication_line(loaded: LoadedSettings) -> str:
 
 
 def settings_line(loaded: LoadedSettings) -> str:
-    """Return the configured settings, except `store_url` and those in `SCHEMES`, with their sources. Secrets are shown
-    without their values."""
+    """Return the configured settings, except `store_url` and the settings in `SCHEMES`, with their sources. The values
+    of secrets are omitted."""
     values = visible_settings(loaded.settings)
     return ", ".join(
         _with_source(f"{name} = {values[name]!r}" if name in values else name, loaded, name)

@@ -35,8 +35,8 @@ from ..telemetry import names
 from ..telemetry.names import Metric, package_metrics
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable of prometheus_client that names the folder in which processes that share a port share their
-metrics."""
+"""Environment variable of prometheus_client with the path of the folder for the metrics of processes that share a
+port."""
 
 MAX_AGE = 1.0
 """Seconds for which the store's metrics are reused, so that frequent scrapes do not load the store."""
@@ -69,14 +69,14 @@ class Metrics:
         return [Route("/metrics", self._metrics)]
 
     async def start(self) -> None:
-        """Measure the offset between this process's clock and the store's clock, and remove the gauges of dead
-        processes."""
+        """Remove the gauges of dead processes, and measure the offset between this process's clock and the store's
+        clock."""
         _drop_dead_processes()
         with suppress(StoreUnavailable):
             await self._read_store()
 
     def count_request(self, agent: str, operation: str, outcome: str) -> None:
-        """Count a request. `outcome` is "ok", "disconnected", or the class of the A2A error."""
+        """Count a request with its outcome: "ok", "disconnected" or the class of the A2A error."""
         self._requests.labels(agent, operation, outcome).inc()
 
     def declare_limits(self, agent: str, limits: Iterable[str]) -> None:
@@ -90,7 +90,7 @@ class Metrics:
 
     @contextmanager
     def open_stream(self, agent: str) -> Iterator[None]:
-        """Return a context manager that counts an open stream."""
+        """Count an open stream inside the ``with`` block."""
         gauge = self._streams.labels(agent)
         gauge.inc()
         try:
@@ -99,9 +99,9 @@ class Metrics:
             gauge.dec()
 
     def lag_observer(self) -> Callable[[LogPage], None]:
-        """Return a function that records the lag of a log page, measured from the oldest event of the page.
+        """Return a function that records the lag of the oldest event on a log page.
 
-        Pages whose oldest event was recorded before this call are ignored, because the reader had not connected yet.
+        A page whose oldest event was recorded before this call is ignored, because the reader had not connected yet.
         """
         return partial(self._observe_page, self._store_time())
 
@@ -110,7 +110,7 @@ class Metrics:
             self.observe_lag(page.entries[0].recorded_us)
 
     def observe_lag(self, recorded_us: int) -> None:
-        """Record the lag of an event. `recorded_us` is the time of the event in microseconds of the store's clock."""
+        """Record the lag of an event that was recorded at `recorded_us`, a time in µs by the store's clock."""
         self._lag.observe(max(0.0, self._store_time() - recorded_us / 1e6))
 
     def _store_time(self) -> float:
@@ -187,7 +187,7 @@ class FleetCollector(Collector):
         self._agents = tuple(agents)
 
     def collect(self) -> Iterable[PrometheusMetric]:
-        """Yield every metric."""
+        """Yield the metrics in the format of prometheus_client."""
         store_metrics = self._store_metrics
         yield self._by_agent(names.TASKS_ENDED, "ended", {str(int(state)): _short(state) for state in sorted(TERMINAL)})
         yield self._by_agent(names.RUNS_LOST, "lost", {outcome: outcome for outcome in LOST})

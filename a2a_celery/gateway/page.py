@@ -72,8 +72,8 @@ ACCEPTS_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECAS
 
 
 def list_route(agents: Iterable[str], role: OperatorRole) -> Route:
-    """Return the route of ``/ui/agents.json``. The file lists the relative card addresses of `agents`, names the
-    caller, and states whether the caller is an operator."""
+    """Return the route of ``/ui/agents.json``. The response contains the relative card addresses of `agents`, the name
+    of the caller, and whether the caller is an operator."""
     cards = [{"name": name, "card": f"../agents/{name}/.well-known/agent-card.json"} for name in agents]
 
     async def listed(request: Request) -> Response:

@@ -39,7 +39,7 @@ from ..telemetry.names import Action
 logger = logging.getLogger(__name__)
 
 LAST_EVENT_ID = "last-event-id"
-"""Request header that names the last event that a subscriber has received."""
+"""Request header with the id of the last event that a subscriber has received."""
 
 REACHED = "a2a_reached"
 """Key of a request's scope and its call context for a list with the agent whose operation the request has reached.
@@ -96,8 +96,8 @@ _RPC_STATUS = {code: EXTRA_MAPPINGS[error].http_code for error, code in EXTRA_RP
 
 
 def rpc_status(answer: Mapping[str, Any]) -> int:
-    """Return the HTTP status of a JSON-RPC response. The status is 200 for most errors, and 401 or 403 for errors to
-    which proxies and clients react."""
+    """Return the HTTP status of a JSON-RPC response: 200, except for errors to which proxies and clients react (401 and
+    403)."""
     return _RPC_STATUS.get(answer.get("error", {}).get("code"), 200)
 
 
@@ -139,14 +139,14 @@ MAX_DELAYED = 1_000
 
 
 class RefusalDelay:
-    """Delay of refusals. A caller that retries immediately therefore uses little of the gateway's CPU time."""
+    """Delay of refusals, so that a caller that retries immediately uses little of the gateway's CPU time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._delayed = 0
 
     async def wait(self) -> None:
-        """Wait before a refusal is sent."""
+        """Sleep until the refusal may be sent, unless too many refusals are already delayed."""
         if self._delayed >= MAX_DELAYED:
             return
         self._delayed += 1
@@ -178,8 +178,13 @@ def with_retry_after(response: Response, request: Request) -> Response:
 def too_many_requests(
     payload: dict[str, Any], seconds: int, media_type: str | None = "application/json"
 ) -> JSONResponse:
-    """Return the 429 response with `payload`, the JSON of the error in its binding, and `seconds` as its
-    Retry-After."""
+    """Return a response with status 429.
+
+    Args:
+        payload: Error as JSON in the format of its binding. A RetryInfo is added to its details.
+        seconds: Value of Retry-After.
+        media_type: Media type of the response.
+    """
     error_json = payload.get("error", {})
     details = error_json.get("details", error_json.get("data"))
     if isinstance(details, list):  # JSON-RPC of protocol 0.3 has an object there

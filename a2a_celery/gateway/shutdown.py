@@ -1,5 +1,5 @@
 """Graceful shutdown. Calls that wait for the end of a task return the task's current state. Streams end, so that
-clients resume them at another gateway."""
+clients resume them on another gateway."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CancelScope:
         return self
 
     def __call__(self, _: object = None) -> None:
-        """Cancel the operation that the block awaits."""
+        """End the block by cancelling the operation that the block awaits."""
         if self._task is not None and not self._is_cancelled:
             self._is_cancelled = self._task.cancel()
 
@@ -63,8 +63,8 @@ class GatewayShutdown:
         return CancelScope(self._waiting)
 
     def streaming(self) -> CancelScope:
-        """Return a scope for a stream, which ends as soon as the server stops. Otherwise the server would wait for
-        every stream."""
+        """Return a scope for a stream, which ends as soon as the server stops, because the server would otherwise wait
+        for every stream."""
         if self._watching is None:
             self._watching = asyncio.create_task(self._end_streams(), name="a2a-end-streams")
         return CancelScope(self._streams)
@@ -76,7 +76,7 @@ class GatewayShutdown:
 
 
 def _cancel_all(scopes: set[CancelScope]) -> None:
-    """Cancel the scopes. The set does not change during the loop, because a scope is exited only when its asyncio task
+    """Cancel the scopes. The set does not change in the loop, because a scope is removed only when its asyncio task
     runs."""
     for scope in scopes:
         scope()

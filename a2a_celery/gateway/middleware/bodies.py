@@ -1,7 +1,7 @@
 """Checks of request bodies: size, media type and JSON.
 
-The SDK alone accepts any media type and size, and maps some invalid JSON (bad UTF-8, NaN, deep nesting) to an internal
-error.
+The SDK's endpoints accept any media type and size, and map some invalid JSON (bad UTF-8, NaN, deep nesting) to an
+internal error.
 
 Source: A2A specification 9.1 and 11.1 (media types), 5.4 (ContentTypeNotSupportedError is 400 over HTTP+JSON, not 415).
 """
@@ -42,7 +42,7 @@ CHARGE = "a2a_charge"
 function charges the caller's rate limit for the body, or rejects the body."""
 
 LARGE_BODY = 1 << 12
-"""Bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
+"""Size in bytes above which a body is parsed in a thread, so that the event loop can serve other requests."""
 
 TOO_MANY_VALUES = f"The body has more than {MAX_JSON_VALUES} values: send large data as a file part"
 
@@ -63,10 +63,10 @@ _TO_SEPARATOR = re.compile(
 time."""
 
 BODY_TIMEOUT = 30.0
-"""Seconds that a body has to arrive. `MIN_BODY_RATE` extends the time for a large body."""
+"""Seconds within which a body must arrive. A large body has more time; see `MIN_BODY_RATE`."""
 
 MIN_BODY_RATE = 1 << 14
-"""Received bytes that extend `BODY_TIMEOUT` by one second."""
+"""Number of received bytes that extends `BODY_TIMEOUT` by one second."""
 
 
 BODIES = "bodies"
@@ -76,7 +76,8 @@ MAX_OWNER_BODY_BYTES = 1 << 26
 """Bytes of bodies that an owner may send at the same time to a gateway process. A single body may be larger."""
 
 FREE_BODY_BYTES = 1 << 16
-"""Bytes of each body that do not count, so that small requests are never refused because of large ones."""
+"""Bytes of each body that do not count toward `MAX_OWNER_BODY_BYTES`, so that a small request is never refused because
+of large requests."""
 
 BODY_WAIT = 5
 """Retry-After of a body that is refused because other bodies of its owner are arriving, in seconds."""
@@ -90,9 +91,11 @@ class ArrivingBodies:
 
     @contextmanager
     def one_of(self, owner: str) -> Iterator[Callable[[int], None]]:
-        """Return a context manager for a body of `owner` ("" for all unauthenticated callers). It yields a function
-        that takes the number of bytes received so far. The function raises LimitExceededError if the owner's bodies
-        together exceed `MAX_OWNER_BODY_BYTES`.
+        """Count a body of `owner` ("" for all unauthenticated callers) inside the ``with`` block.
+
+        Yields:
+            A function to call with the number of bytes received so far. The function raises LimitExceededError if the
+            owner's bodies together exceed `MAX_OWNER_BODY_BYTES`.
         """
         counted = 0
 
@@ -131,7 +134,9 @@ async def require_json(
         count: See `read_bounded`.
 
     Raises:
-        RequestTooLargeError, ContentTypeNotSupportedError, InvalidRequestError: The body is invalid.
+        RequestTooLargeError: The body is too large.
+        ContentTypeNotSupportedError: The media type of the body is not JSON.
+        InvalidRequestError: The body is not valid JSON, or does not arrive in time.
         LimitExceededError: The body costs more tokens than the caller has, or `count` has refused the body.
     """
     body = await read_bounded(request, max_bytes, count)
@@ -150,13 +155,13 @@ async def require_json(
 
 
 async def parse_soon(size: int, parse: Callable[..., T], *args: Any) -> T:
-    """Return the result of `parse`, a parser of a body of `size` bytes. A large body is parsed in a thread."""
+    """Call `parse`, which parses a body of `size` bytes, and return its result. A large body is parsed in a thread."""
     return parse(*args) if size <= LARGE_BODY else await run_in_thread(parse, *args)
 
 
 async def run_in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Return the result of `function`. There is only one such thread, because each thread takes CPU time from the event
-    loop."""
+    """Call `function` in the parser thread and return its result. There is only one parser thread, because each thread
+    takes CPU time from the event loop."""
     return await asyncio.get_running_loop().run_in_executor(_parser, function, *args)
 
 
@@ -193,8 +198,9 @@ async def read_bounded(request: Request, max_bytes: int, count: Callable[[int], 
         count: Function that is called with the number of bytes received so far, and may refuse the body.
 
     Raises:
-        RequestTooLargeError: The body is too large. The rest of it is not read.
+        RequestTooLargeError: The body is too large. The rest of the body is not read.
         InvalidRequestError: The body does not arrive in time; see `BODY_TIMEOUT`.
+        LimitExceededError: `count` has refused the body.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -224,8 +230,8 @@ def _too_large(max_bytes: int) -> RequestTooLargeError:
 
 
 def _reason(error: ValueError | RecursionError) -> str:
-    """Return the reason why the body is not JSON. An exception text that describes Python instead of the body is
-    replaced."""
+    """Return the reason why the body is not JSON. Exception texts that describe Python instead of the body are not
+    used."""
     match error:
         case json.JSONDecodeError():
             return f"{error.msg} at line {error.lineno}, column {error.colno}"

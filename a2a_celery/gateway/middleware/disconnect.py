@@ -31,7 +31,7 @@ async def cancel_on_disconnect(endpoint: Endpoint, request: Request) -> Response
 
 class _DisconnectWatch:
     """Watch that cancels the current asyncio task when the client of `request` disconnects. A short call needs only a
-    timer and no additional asyncio task."""
+    timer, not another asyncio task."""
 
     def __init__(self, request: Request) -> None:
         task = asyncio.current_task()

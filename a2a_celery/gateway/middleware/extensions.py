@@ -1,5 +1,5 @@
 """Negotiation of extensions. An extension is active if the client requests it and the card declares it. The response
-names the active extensions in the same service parameter as the request, because the specification defines no parameter
+lists the active extensions in the same service parameter as the request, because the specification defines no parameter
 for responses.
 
 Source: A2A specification 3.2.6 and 4.6; unknown extensions are ignored (4.6.3).
@@ -17,7 +17,7 @@ from starlette.responses import Response
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 CARDS = "a2a_cards"
-"""Key of a request's scope and its call context for a list with the card of the agent that the tenant names."""
+"""Key of a request's scope and its call context for a list with the card of the agent that the tenant selects."""
 
 
 def active_extensions(card: AgentCard, requested: set[str]) -> str:
@@ -26,9 +26,9 @@ def active_extensions(card: AgentCard, requested: set[str]) -> str:
 
 
 def echo_extensions(endpoint: Endpoint, card: AgentCard, *, shared: bool = False) -> Endpoint:
-    """Return `endpoint` with the active extensions in the ``A2A-Extensions`` header of its responses.
+    """Wrap `endpoint` so that its responses list the active extensions in the header ``A2A-Extensions``.
 
-    The extensions are declared by `card` or, at a `shared` address, by the card of the agent that the tenant names.
+    `card` declares the extensions. At a `shared` address, the card of the agent that the tenant selects declares them.
     """
     if not card.capabilities.extensions and not shared:
         return endpoint

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...store.blobs.memory_budget import reserve_memory
 
 PIECE = 256 * 1024
-"""Maximum bytes of one send. The server delays the next send if the client is slow."""
+"""Maximum number of bytes in one send. If the client is slow, the server delays the next send."""
 
 
 class LargeResponseMiddleware:

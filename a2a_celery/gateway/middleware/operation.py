@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class InstrumentedHandler(Protocol):
-    """Handler whose operations are counted and traced."""
+    """Interface of a handler whose operations are counted and traced."""
 
     agent: Agent
     metrics: Metrics
@@ -178,12 +178,12 @@ def operation(name: str, *, counted: bool = True, in_turn: bool = False, bounded
 
     Args:
         name: Name of the operation in metrics and spans.
-        counted: False for an operation that needs no store. The operation does not count against rate limits, so it
-            works while the store is unavailable.
+        counted: True if calls count against the caller's rate limit. Use False for an operation that must work while
+            the store is unavailable.
         in_turn: True for an operation that reads many tasks. An owner's calls are executed one after another, because
-            many large reads at once delay the reads of other owners.
+            many concurrent large reads delay the reads of other owners.
         bounded: True for an operation that reads one task. An owner may have `UNPAID_READS` concurrent calls. A stream
-            counts until its first page is charged to the rate limit.
+            counts as a call until its first page is charged to the rate limit.
 
     Without a rate limit, `in_turn` and `bounded` have no effect.
     """
@@ -197,7 +197,7 @@ def operation(name: str, *, counted: bool = True, in_turn: bool = False, bounded
 
 
 def maps_errors(method: F) -> F:
-    """Return `method` with a mapping of all exceptions to A2A errors."""
+    """Wrap `method` so that it raises an A2A error for every exception."""
     if inspect.isasyncgenfunction(method):
 
         @functools.wraps(method)
@@ -226,15 +226,15 @@ def maps_errors(method: F) -> F:
 
 
 class LimitedHandler(Protocol):
-    """Handler whose operations are limited."""
+    """Interface of a handler that enforces the limits of its callers (`OwnerLimits`)."""
 
     agent: Agent
     limits: OwnerLimits
 
 
 def limited(counted: bool, in_turn: bool, bounded: bool) -> Callable[[F], F]:
-    """Return a decorator that starts an operation only if the limits of the caller allow the operation. See `operation`
-    for the arguments."""
+    """Return a decorator that starts an operation only if the caller's limits allow it. See `operation` for the
+    arguments."""
 
     def wrap(method: F) -> F:
         if inspect.isasyncgenfunction(method):
@@ -296,12 +296,12 @@ def _limited_stream(
 
 
 MEASURED = 1 << 18
-"""Bytes of a result that are measured without a pause."""
+"""Number of bytes of a result that are measured without a pause."""
 
 
 async def _size(result: Any) -> int:
-    """Return the size of the result of an operation, in bytes. If the result is a page of a stream, only stored events
-    count."""
+    """Return the size in bytes of an operation's result. For a page of a stream, return the size of its stored
+    events."""
     match result:
         case Proto():
             messages = [result]

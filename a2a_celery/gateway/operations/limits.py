@@ -36,7 +36,7 @@ from ..metrics import Metrics
 from ..protocol_errors import RefusalDelay
 
 MAX_REMEMBERED_OWNERS = 10_000
-"""Maximum number of owners without tokens that a gateway remembers. For any further owner, the gateway asks the
+"""Maximum number of owners without tokens that a gateway remembers. For further owners, the gateway queries the
 store."""
 
 STREAM_WAIT = 10
@@ -45,11 +45,11 @@ predicted."""
 
 BYTES_PER_TOKEN = 1 << 15
 VALUES_PER_TOKEN = 500
-"""Bytes and JSON values of a body or a response that cost the gateway as much time as a small request."""
+"""Number of bytes and of JSON values in a body or a response that take the gateway as much time as a small request."""
 
 UNPAID_READS = 4
-"""Maximum number of tasks that a gateway process reads at a time for an owner's GetTask and SubscribeToTask requests.
-A large task counts until its response is charged to the rate limit."""
+"""Maximum number of tasks that a gateway process reads at the same time for an owner's GetTask and SubscribeToTask
+requests. The read of a large task ends when its response is charged to the rate limit."""
 
 
 def tokens_of(size: int, values: int) -> int:
@@ -92,7 +92,7 @@ class OwnerLimits:
         self._watermark = MemoryWatermark(store, settings.store_watermark, clock)
 
     async def task_limits(self) -> TaskLimits | None:
-        """Return the limits for new messages, or None if there are none."""
+        """Return the limits for new messages, or None if there are no limits."""
         return self._nearly_full if await self._watermark.is_reached() else self._task_limits
 
     async def count_request(self, agent: str, context: ServerCallContext) -> None:
@@ -120,8 +120,8 @@ class OwnerLimits:
         """Charge the rate limit of `owner` for a body of `size` bytes and `values` JSON values, before a request is
         built from the body.
 
-        The body is refused unless one token remains for the operation itself. A body costs at most a full bucket less
-        this token.
+        The body is refused unless one token remains for the operation itself. A body costs at most all other tokens of
+        a full bucket.
 
         Raises:
             LimitExceededError: The owner has too few tokens.
@@ -158,7 +158,7 @@ class OwnerLimits:
         """Acquire and return the lock under which the gateway writes large responses for the owner of `scope`.
 
         Raises:
-            LimitExceededError: After the request was counted, another response has used the owner's last token.
+            LimitExceededError: Another response has used the owner's last token after the request was counted.
         """
         turn = self._turns.setdefault(scope.account, asyncio.Lock())
         await turn.acquire()
@@ -169,7 +169,7 @@ class OwnerLimits:
         """Acquire a permit of the semaphore that bounds the reads of the owner of `scope`, and return the semaphore.
 
         Raises:
-            LimitExceededError: After the request was counted, a response has used the owner's last token.
+            LimitExceededError: Another response has used the owner's last token after the request was counted.
         """
         permits = self._reads.setdefault(scope.account, asyncio.Semaphore(UNPAID_READS))
         await permits.acquire()
@@ -184,8 +184,8 @@ class OwnerLimits:
             await self._refuse(agent, scope.account, wait)
 
     async def require_token(self, agent: str, owner: str) -> None:
-        """Raise LimitExceededError if this process has rejected `owner`, and the time in Retry-After has not passed
-        yet. Unauthenticated callers (`owner` is "") always pass."""
+        """Raise LimitExceededError if this process has rejected a request of `owner` and the time in its Retry-After
+        has not passed yet. Unauthenticated callers (`owner` is "") always pass."""
         account = Scope(owner=owner).account
         wait = self._retry_at.get(account, 0.0) - self._clock.monotonic()
         if owner and wait > 0:
@@ -221,7 +221,7 @@ class OwnerLimits:
 
     @contextmanager
     def stream(self, agent: str, context: ServerCallContext) -> Iterator[None]:
-        """Return a context manager that counts an open stream of the caller.
+        """Count an open stream of the caller inside the ``with`` block.
 
         Raises:
             LimitExceededError: The caller has too many open streams in this process.
@@ -266,7 +266,7 @@ METER = "a2a_response_meter"
 """Key of a request's scope and its call context for the `ResponseMeter` of the request."""
 
 LARGE_RESULT = 1 << 12
-"""Bytes above which a result is written in pieces, and counts against the rate limit of its owner."""
+"""Size in bytes above which a result is written in pieces and counts against the rate limit of its owner."""
 
 
 def sizes_of(message: Proto) -> Iterator[int]:
@@ -309,7 +309,7 @@ class ResponseMeter:
         """Wait until fewer than `UNPAID_READS` of the owner's reads still have to be charged.
 
         Raises:
-            LimitExceededError: After the request was counted, another result has used the owner's last token.
+            LimitExceededError: Another result has used the owner's last token after the request was counted.
         """
         self._read = await limits.read_permits(agent, scope)
 
@@ -317,14 +317,14 @@ class ResponseMeter:
         """Wait until no other large result of the owner is being written.
 
         Raises:
-            LimitExceededError: After the request was counted, another result has used the owner's last token.
+            LimitExceededError: Another result has used the owner's last token after the request was counted.
         """
         if self._turn is None:
             self._turn = await limits.response_turn(agent, scope)
 
     async def begin(self, limits: OwnerLimits, agent: str, scope: Scope, size: int) -> None:
-        """Count the bytes of the next result if the result is large. If the request's first result is large, first wait
-        as in `take_turn`.
+        """Count the bytes of the next result if the result is large. Before the request's first result, if it is large,
+        wait as `take_turn` does.
 
         Raises:
             LimitExceededError: See `take_turn`.
@@ -345,8 +345,7 @@ class ResponseMeter:
             self._values += values
 
     async def pay(self) -> None:
-        """Charge the owner's rate limit for the written results, and allow the owner's next large result to be
-        written."""
+        """Charge the owner's rate limit for the written results, and let the owner's next large result be written."""
         size, values = self._size, self._values
         self._size, self._values = size % BYTES_PER_TOKEN, values % VALUES_PER_TOKEN
         try:
@@ -365,6 +364,6 @@ class ResponseMeter:
 
 
 def meter_of(context: ServerCallContext) -> ResponseMeter:
-    """Return the meter of a request. The request's endpoint calls `ResponseMeter.pay` after it has written a result."""
+    """Return the meter of a request. The endpoint must call `ResponseMeter.pay` after it has written a result."""
     meter: ResponseMeter = context.state.setdefault(METER, ResponseMeter())
     return meter

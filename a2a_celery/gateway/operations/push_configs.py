@@ -48,11 +48,11 @@ from .limits import OwnerLimits
 from .task_reader import TaskReader
 
 EVENTS = "a2a-push-events"
-"""Service parameter (an HTTP header or gRPC metadata) that lists the events a config subscribes to. The default is all
-events."""
+"""Service parameter (HTTP header or gRPC metadata) with the list of events to which a config subscribes. The default is
+all events."""
 
 CONSENT_TIMEOUT = 5.0
-"""Seconds that a receiver has to consent."""
+"""Seconds within which a receiver must consent."""
 
 REPLAYED = "a2a_replayed_event"
 """Key of a call context for the id of the event to deliver again, or "" for all failed events."""
@@ -178,7 +178,7 @@ class PushConfigs:
         return _deliveries_json(delivery)
 
     async def replay(self, scope: Scope, task_id: str, config_id: str, event: str) -> dict[str, Any]:
-        """Queue another post of the event with the id `event`, or make all failed events due if `event` is "".
+        """Queue another delivery of the event with the id `event`, or of all failed events if `event` is "".
 
         Returns:
             The deliveries of the config.
@@ -224,7 +224,7 @@ class PushConfigs:
                 raise LimitExceededError(text, data={"limit": "webhook_posts", "retryAfter": str(QUEUE_FULL_WAIT)})
 
     async def _event_id(self, scope: Scope, task_id: str, config_id: str, text: str) -> EventId:
-        """Return the complete id of the event that `text` names.
+        """Return the complete id of an event. `text` is the id, or only the version.
 
         Raises:
             A2AError: The config or the event does not exist, or the config does not subscribe to the event.
@@ -256,8 +256,8 @@ class PushConfigs:
         delivery and each request for consent checks the addresses to which the host resolves.
 
         Raises:
-            InvalidParamsError: The config is invalid, or its receiver does not consent. The names of invalid fields are
-                prefixed by `field`.
+            InvalidParamsError: The config is invalid, or its receiver does not consent. The names of invalid fields
+                begin with `field`.
         """
         if len(requested.id) > MAX_ID_LENGTH or not requested.id.isprintable():
             raise invalid(f"{field}id", f"Send at most {MAX_ID_LENGTH} printable characters.")
@@ -280,11 +280,11 @@ class PushConfigs:
         return Subscription(config, context.state.get(PROTOCOL, "1.0"), events)
 
     async def _require_consent(self, target: Target, context: ServerCallContext) -> None:
-        """Ask the receiver for its consent, if the deployment requires consent.
+        """Ask the receiver of a config for consent, if the deployment requires consent.
 
         Raises:
-            TargetRefused: The receiver does not consent or does not respond. The text does not distinguish the two
-                cases, so that clients cannot scan the network.
+            TargetRefused: The receiver does not consent or does not respond. The error is the same in both cases, so
+                that clients cannot scan the network.
         """
         if self._poster is None:
             return

@@ -119,7 +119,7 @@ class AcceptedMessage:
     Attributes:
         since: Event after which the log contains the message's turn.
         preceding_turns: Number of turns that start after `since` and before the message's own turn; see `TurnWatch`.
-        new: True if the message began a run, so that the log ended at `newest` when the message was stored.
+        new: True if the message began a run. The log ended at `newest` when the message was stored.
         is_resolved: False if `task` has unresolved blob references. Clients must not receive such a task; see
             `with_full_task`.
     """
@@ -138,7 +138,7 @@ class AcceptedMessage:
 
 
 class MessageAcceptor:
-    """Acceptor of the messages for one agent."""
+    """Acceptor of messages for one agent."""
 
     def __init__(
         self,
@@ -197,8 +197,8 @@ class MessageAcceptor:
         task_id: str = "",
         reply_channel: tasks.ReplyChannel | None = None,
     ) -> AcceptedMessage:
-        """Store the message and publish its run. A message without a task id creates a task, whose id is `task_id`, or
-        a new id if `task_id` is "".
+        """Store the message and publish its run. A message without a task id creates a task with the id `task_id`, or
+        with a new id if `task_id` is "".
 
         If the message was already accepted within the agent's `idempotency_window`, the existing task is returned.
 
@@ -308,8 +308,8 @@ class MessageAcceptor:
         )
 
     def _publish(self, ref: RunRef, options: RunOptions, *, was_prepared: bool) -> None:
-        """Publish a run that the store has not pushed to a queue. `was_prepared` is True if the store received the
-        run's Celery message."""
+        """Publish a run that the store has not pushed to a queue. If `was_prepared`, the store had received the Celery
+        message of the run."""
         if was_prepared:
             self._publisher.messages.record_refusal()
         self._publisher.publish(self._agent.name, ref, options)
@@ -320,7 +320,7 @@ class MessageAcceptor:
         """Store the message of `request`. An answer to a question with a schema is validated first.
 
         Raises:
-            InvalidParamsError: The message does not fit the open question. Nothing is stored.
+            InvalidParamsError: The message does not fit the open question. The message is not stored.
         """
         answer = await self._store.run(operation())
         while isinstance(answer, answers.OpenQuestion):
@@ -335,8 +335,8 @@ class MessageAcceptor:
         )
 
     def _next_call(self, task: Task, message: Message) -> Call | None:
-        """Return the call of the plain Celery task with the messages of `task` and the new message, or None for a
-        terminal task or another agent."""
+        """Return the call of the agent's plain Celery task with the messages of `task` and the new message, or None for
+        a terminal task or another kind of agent."""
         if is_terminal(task.status.state):
             return None
         return self._new_tasks.call_of(messages_with_arguments(task, message))

@@ -1,5 +1,5 @@
-"""Answers to questions that carry a JSON Schema. An answer is validated before it is stored, and carries no arguments
-of a plain Celery task."""
+"""Answers to questions with a JSON Schema. An answer is validated before it is stored, and contains no arguments of a
+plain Celery task."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...lifecycle.questions import schema_in
 
 
 async def require_fitting_answer(schema: bytes, message: Message) -> None:
-    """Require that `message` contains an answer that fits `schema`, the JSON Schema of a question.
+    """Check that `message` contains an answer that fits `schema`, the JSON Schema of a question.
 
     The validation runs in a thread, because it may take a second for a large answer.
 
     Raises:
-        InvalidParamsError: The message has no answer, or the answer does not fit. The error names each broken rule.
+        InvalidParamsError: The message has no answer, or the answer does not fit. The error lists each violation.
     """
     try:
         await asyncio.to_thread(fitting_answer, json.loads(schema), message)
@@ -29,9 +29,9 @@ async def require_fitting_answer(schema: bytes, message: Message) -> None:
 
 
 def messages_with_arguments(task: Task, message: Message) -> list[Message]:
-    """Return the client messages, including the new `message`, that may carry arguments of a plain Celery task.
+    """Return the client messages, including the new `message`, that may contain arguments of a plain Celery task.
 
-    An answer to a question with a schema carries no arguments, because `Turn.ask` returns it.
+    An answer to a question with a schema contains no arguments, because `Turn.ask` returns the answer.
     """
     messages, is_answer = [], False
     for candidate in [*task.history, *([task.status.message] if task.status.HasField("message") else []), message]:

@@ -85,10 +85,10 @@ class TaskReader:
         )
 
     async def page(self, scope: Scope, params: ListTasksRequest) -> ListTasksResponse:
-        """Return the page of tasks that `params` asks for, from the store and the archive.
+        """Return the requested page of tasks from the store and the archive.
 
-        Each task is listed in only one of the two. The script that removes a task from the store's lists also moves the
-        time limit up to which the archive is read.
+        Each task is listed in only one of the two. The script that removes a task from the store's lists also advances
+        the time up to which the archive is read.
 
         Raises:
             InvalidParamsError: The page token is invalid.
@@ -124,7 +124,7 @@ class TaskReader:
         return closed_task_error(task_id, stored.task.status.state)
 
     async def _archived(self, scope: Scope, query: ListQuery, page: Page) -> ArchivedPage | None:
-        """Return the archive's part of a page, or None if the archive cannot contain tasks that match the query."""
+        """Return the archive's part of a page, or None if no archived task can match the query."""
         border = page.border_us
         if self._archive is None or border is None:
             return None
@@ -143,8 +143,8 @@ class TaskReader:
 
 
 async def response_with_tasks(query: ListQuery, page: Page) -> ListTasksResponse:
-    """Return the response for a page. Because protobuf copies the tasks, the event loop runs other work between two
-    large tasks."""
+    """Return the response for a page. The event loop runs other work after each large task, because protobuf copies the
+    tasks."""
     listed = response(query, page)
     for task in page.tasks:
         listed.tasks.append(task)
@@ -169,8 +169,13 @@ def _place(task: Task) -> tuple[int, str]:
 
 
 def cut(task: Task, history_length: int | None, *, artifacts: bool = True) -> Task:
-    """Trim `task` in place and return it. The history is cut to the newest `history_length` messages, or not at all if
-    that is None. Without `artifacts`, the artifacts are removed."""
+    """Trim `task` in place and return it.
+
+    Args:
+        task: Task to trim.
+        history_length: Number of newest history messages to keep, or None to keep all.
+        artifacts: False to remove the artifacts.
+    """
     if history_length is not None and history_length < len(task.history):
         del task.history[: len(task.history) - history_length]
     if not artifacts:

@@ -34,10 +34,13 @@ resumes a stream with one of these ids (``Last-Event-ID``)."""
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """Event for a client. `id` is the event's id in the log, or None if the event is not in the log.
+    """Event for a client.
 
-    `is_stored` is True for the task with which a stream begins, and for an event that was in the log before a
-    subscription began.
+    Attributes:
+        id: Id of the event in the log, or None if the event is not in the log.
+        event: The event.
+        is_stored: True for the task at the beginning of a stream, and for an event that was in the log before a
+            subscription began.
     """
 
     id: EventId | None
@@ -46,7 +49,7 @@ class StreamEvent:
 
 
 def status_after(entry: LogEntry) -> TaskState | None:
-    """Return the state to which `entry` moves its task, or None if the entry does not change the state."""
+    """Return the state of the task after `entry`, or None if the entry does not change the state."""
     if isinstance(entry.event, TaskStatusUpdateEvent):
         return entry.event.status.state
     return COMPLETED if kind_of(entry.event) is EventKind.ANSWER else None
@@ -59,12 +62,12 @@ def stream_event(entry: LogEntry, task_id: str, context_id: str, *, is_stored: b
 
 
 class TurnWatch:
-    """Detector for the end of a client's turn. A turn ends with a terminal state, or with an interrupted state in that
-    turn.
+    """Detector of the end of a client's turn. A turn ends with a terminal state, or with an interrupted state after its
+    start.
 
     Args:
-        preceding_turns: Number of client messages whose turns start before this one: 0 for a turn that has started,
-            otherwise the message's position in the queue. A turn starts with SUBMITTED, not with the client's message.
+        preceding_turns: Number of turns that start before the client's turn: 0 for a turn that has started, otherwise
+            the message's position in the queue. A turn starts with SUBMITTED, not with the client's message.
     """
 
     def __init__(self, preceding_turns: int = 0) -> None:
@@ -91,7 +94,7 @@ class TurnWatch:
 
         Args:
             after_version: Version of the task that the client has received. Entries up to this version are not visible.
-            until: Newest version when the stream began. No entry before it ends the turn.
+            until: Newest version when the stream began. An entry before this version does not end the turn.
         """
         shown_events: list[StreamEvent] = []
         for entry in entries:
@@ -114,7 +117,8 @@ async def entries_of(pages: AsyncGenerator[LogPage, None]) -> AsyncGenerator[Log
 async def events_of(
     pages: AsyncGenerator[list[StreamEvent], None], ids: list[EventId | None] | None
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of `pages` one at a time for the SDK's dispatchers, and append their ids to `ids`."""
+    """Yield the events of `pages` one at a time for the SDK's dispatchers, and append the ids of the events to
+    `ids`."""
     async with aclosing(pages):
         async for page in pages:
             for event in page:
@@ -128,8 +132,8 @@ class TurnFollower:
 
     Args:
         follower: Follower of the logs of all tasks.
-        hold: Seconds to hold back a new task while its agent may still give a direct answer, or 0 if the agent gives no
-            direct answers.
+        hold: Seconds to hold back a new task while its agent may still answer directly, or 0 if the agent never answers
+            directly.
         metrics: Metrics that record the lag of events.
         clock: Clock of the process.
     """
@@ -209,8 +213,8 @@ class TurnFollower:
     ) -> AsyncGenerator[list[StreamEvent], None]:
         """Yield the task and its events until the turn ends, in pages of events that became available together.
 
-        An agent's direct answer is the only event of its stream. An empty page is yielded when nothing has happened for
-        a while.
+        An agent's direct answer is the only event of its stream. An empty page is yielded when no event has occurred
+        for a while.
 
         Raises:
             UnsupportedOperationError: The task ended before the turn of a queued message started.
@@ -251,7 +255,7 @@ class TurnFollower:
             await self._follower.store.run(unlist_task(self._follower.keys, task_id))
 
     async def wait_until_final(self, task_id: str, signal: LogSignal, version: int, within: float) -> None:
-        """Wait for up to `within` seconds until an event after `version` ends or interrupts the task."""
+        """Wait up to `within` seconds for an event after `version` that makes the task terminal or interrupted."""
         with suppress(TimeoutError):
             entries = self.entries(task_id, signal, EventId(version), resolve_blobs=False)
             async with self._clock.timeout(within), aclosing(entries):
@@ -260,7 +264,7 @@ class TurnFollower:
                         return
 
     async def _first_entry(self, accepted: AcceptedMessage, signal: LogSignal) -> LogEntry | None:
-        """Return the first entry of the run, or None if the entry takes longer than the hold."""
+        """Return the first entry of the run, or None if it does not arrive within the hold time."""
         until = self._clock.monotonic() + self._hold
         while (left := until - self._clock.monotonic()) > 0:
             page = await self._follower.store.run(
@@ -295,8 +299,8 @@ class TurnFollower:
 
 
 def _is_direct_answer(entry: LogEntry) -> bool:
-    """Return True if `entry` is the message with which the agent replied instead of a task. It is always entry 2,
-    directly after the task."""
+    """Return True if `entry` is the agent's message that replaces the task. This message is always entry 2, directly
+    after the task."""
     return entry.version == 2 and kind_of(entry.event) is EventKind.ANSWER
 
 

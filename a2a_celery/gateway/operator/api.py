@@ -49,22 +49,23 @@ logger = logging.getLogger(__name__)
 
 FAILED_PHASE = "failed"
 ANY_PHASE = "any"
-"""Phase of open and ended tasks."""
+"""Value of the query parameter ``phase`` for open and ended tasks."""
 
 PATH = "/operator/v1"
-"""Path prefix. The second segment keeps the paths apart from those of a tenant named ``operator``."""
+"""Path prefix. The second segment distinguishes the paths from those of a tenant named ``operator``."""
 
 MAX_BODY = 1024
-"""Maximum bytes of a request's body. The API reads no body."""
+"""Maximum size of a request body in bytes. The API does not use the body."""
 
 REPLY_TIMEOUT = 1.0
-"""Seconds that workers have to report."""
+"""Seconds within which workers must report."""
 
 BROKER_TIMEOUT = 5.0
-"""Seconds after which the broker counts as unreachable."""
+"""Seconds that a broadcast may take in addition to `REPLY_TIMEOUT`. After this time, the broker is regarded as
+unreachable."""
 
 REPORTS_FRESH_FOR = 2.0
-"""Seconds for which the workers' reports are reused, so that several open pages do not each ask all workers."""
+"""Seconds for which the workers' reports are reused, so that several open pages share one broadcast."""
 
 NO_STORE = {"Cache-Control": "no-store"}
 
@@ -110,7 +111,7 @@ class OperatorApi:
         }
 
     def routes(self) -> list[Route]:
-        """Return the routes. A path with a verb precedes the more general path that would also match."""
+        """Return the routes. A path with a verb comes before a more general path that would also match."""
         operations: list[tuple[str, str, str, Report]] = [
             ("GET", "/overview", "OperatorOverview", self.overview),
             ("GET", "/tasks", "OperatorListTasks", self.tasks),
@@ -149,13 +150,13 @@ class OperatorApi:
         return endpoint
 
     async def overview(self, _request: Request, _operator: str) -> dict[str, Any]:
-        """Return the counts of the fleet."""
+        """Return the metrics of the fleet and the memory usage of the store."""
         counted, posts = await self._metrics.store_metrics()
         return overview_json(counted, posts, await self._store.run(read_memory()), self._agents)
 
     async def tasks(self, request: Request, _operator: str) -> dict[str, Any]:
-        """Return a page of the open tasks of all owners in one phase, their failed tasks, or all tasks of one owner or
-        schedule."""
+        """Return a page of the open tasks of all owners in one phase, of the failed tasks of all owners, or of all
+        tasks of one owner or schedule."""
         phase = request.query_params.get("phase", "running")
         if phase == ANY_PHASE:
             return await stored_tasks(self._store, self._keys, self._agents, request.query_params, _cursor(request))
@@ -178,13 +179,13 @@ class OperatorApi:
         return await self._requeuer.requeue(request.path_params["id"], operator)
 
     async def webhooks(self, request: Request, _operator: str) -> dict[str, Any]:
-        """Return a page of the webhooks that wait for a delivery, or of those that were given up."""
+        """Return a page of the webhooks that wait for a delivery or, with ``state=dead``, that were given up."""
         is_dead = request.query_params.get("state") == "dead"
         page = await self._store.run(scan_deliveries(self._keys, dead=is_dead, cursor=_cursor(request)))
         return {"webhooks": [delivery_json(delivery) for delivery in page.deliveries], "next": page.cursor}
 
     async def replay(self, request: Request, operator: str) -> dict[str, Any]:
-        """Make the failed events of a webhook due."""
+        """Make the failed events of a webhook due, so that a watcher posts them again."""
         task_id, config_id = request.path_params["id"], unquote(request.path_params["config"])
         outcome = await self._store.run(replay_delivery(self._keys, task_id, config_id))
         delivery = await self._store.run(read_delivery(self._keys, task_id, config_id))
@@ -233,7 +234,7 @@ class OperatorApi:
 
 
 def _cursor(request: Request) -> int:
-    """Return the cursor that `request` names, which is `next` of the previous page, or 0 for the first page.
+    """Return the cursor in the query of `request`, or 0 for the first page. The cursor is `next` of the previous page.
 
     Raises:
         InvalidParamsError: The cursor is not a number.

@@ -21,13 +21,14 @@ from ...store.runs.step_durations import StepDuration
 from ...store.webhooks.deliveries import Attempt, Delivery, DeliveryMetrics
 
 MAX_DETAIL = 200
-"""Maximum characters of a value in the detail of a step."""
+"""Maximum number of characters of a value in the detail of a step."""
 
 
 def overview_json(
     counted: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None, agents: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the counts of the fleet. Counts of ended tasks, posts and times are totals since the store was created."""
+    """Return the metrics of the fleet. Numbers of ended tasks and posts, and duration histograms, are totals since the
+    store was created."""
     names = dict.fromkeys([*agents, *(agent for _, agent, _ in counted.counts)])
     return {
         "at": iso(counted.now_us),
@@ -63,7 +64,7 @@ def _times_json(counted: FleetMetrics, kind: str) -> list[int]:
 
 
 def task_json(task: TaskSummary) -> dict[str, Any]:
-    """Return a task of a list."""
+    """Return an entry of a list of tasks."""
     return {
         "id": task.ref.task_id,
         "agent": task.agent,
@@ -113,7 +114,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def step_json(duration: StepDuration) -> dict[str, Any]:
-    """Return an execution step. `seconds` is None for a final step, and if the duration is unknown."""
+    """Return an execution step. The key "seconds" is None for a final step or an unknown duration."""
     step, moved = duration.step, duration.step.transition
     return {
         "run": step.run,
@@ -128,7 +129,13 @@ def step_json(duration: StepDuration) -> dict[str, Any]:
 
 
 def steps_json(task_id: str, steps: Steps, trace_url: str | None) -> dict[str, Any]:
-    """Return a task without its contents. `trace_url` is the setting of that name."""
+    """Return a task without its contents.
+
+    Args:
+        task_id: Id of the task.
+        steps: The task's steps and its other fields.
+        trace_url: The setting `trace_url`.
+    """
     trace_id = next(iter(steps.trace.split("-")[1:2]), "")
     return {
         "id": task_id,
@@ -164,12 +171,12 @@ def events_json(entries: Iterable[LogEntry]) -> list[dict[str, Any]]:
 
 
 def announced_json(announcement: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a worker that Celery's remote control does not reach."""
+    """Return an announced worker, which Celery's remote control does not reach."""
     return {"name": announcement["worker"], "queues": announcement["queues"], "remoteControl": False}
 
 
 def worker_json(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a worker that replied, without its settings."""
+    """Return the report of a worker, without its settings."""
     fields = {field: report.get(field) for field in ("pool", "queues", "agents", "drained", "abandoned", "versions")}
     store_error = (report.get("store") or {}).get("error") or ""
     return {"name": name, **fields, "error": report.get("error") or store_error, "remoteControl": True}

@@ -1,4 +1,4 @@
-"""Requeue of one dead letter by a gateway, as ``celery a2a requeue`` does it."""
+"""Requeue of a dead letter by a gateway, as ``celery a2a requeue`` does it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class OperatorRequeuer:
-    """Requeuer of dead letters of the named `agents`, for the operator's API."""
+    """Requeuer of the dead letters of `agents`, for the operator's API."""
 
     def __init__(
         self,

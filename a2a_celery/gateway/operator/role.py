@@ -1,4 +1,4 @@
-"""Operator's role. The setting `operators` names the owners who have it."""
+"""Operator's role. The setting `operators` lists the owners who have the role."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OperatorRole:
         self._owners = frozenset(operators)
 
     def includes(self, owner: str) -> bool:
-        """Return True if `owner` is an operator. `owner` is "" for an unauthenticated caller."""
+        """Return True if `owner` ("" for an unauthenticated caller) is an operator."""
         return ANY_CALLER in self._owners or (owner != "" and owner in self._owners)
 
     def require(self, owner: str) -> None:

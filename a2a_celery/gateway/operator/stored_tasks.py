@@ -16,8 +16,8 @@ from .reports import iso_time, task_json
 
 PAGE = 50
 INDEXES = 40
-"""Maximum number of indexes that one script reads, so that the page of an owner with many agents delays no other
-command."""
+"""Maximum number of indexes that one script reads, so that a page for an owner with many agents does not delay other
+commands."""
 
 MAX_FAILURES = 200
 """Maximum number of failed tasks that are returned, which is the maximum length of `Keys.failures`."""
@@ -35,10 +35,10 @@ async def stored_tasks(
     included.
 
     Args:
-        agents: Agents whose tasks are returned if `query` names no agent.
+        agents: Agents whose tasks are returned if `query` contains no agent.
         query: Filters: either ``schedule``, or ``owner``, ``tenant`` and ``agent``. Both can be combined with
             ``state``. "" selects tasks without an owner or a tenant.
-        cursor: Time of the first status of the page, in µs. 0 for the first page.
+        cursor: Time of the newest status on the page, in µs, or 0 for the first page.
 
     Raises:
         InvalidParamsError: `query` has an unknown state, or a schedule together with an owner, a tenant or an agent.

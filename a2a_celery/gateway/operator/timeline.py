@@ -53,7 +53,7 @@ async def timeline(store: AsyncStore, keys: Keys, task_id: str, trace_url: str |
 
 
 async def _ends_of_log(store: AsyncStore, keys: Keys, task_id: str) -> list[LogEntry]:
-    """Return the first and the last events of a task. Events in the middle of a long log are left out."""
+    """Return the first and the last events of a task. Events in the middle of a long log are omitted."""
     first = await store.run(read_log(keys, task_id, 0, limit=MAX_EVENTS, resolve_blobs=False))
     entries = list(first.entries)
     if entries and entries[-1].version < first.version:
