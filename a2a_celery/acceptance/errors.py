@@ -24,7 +24,7 @@ class LimitExceededError(A2AError):
 class FieldErrors(dict[str, Any]):
     """Data of an InvalidParamsError with the field violations, from which the SDK builds a BadRequest.
 
-    Only a lookup of the key "errors" returns the violations. The mapping itself is empty, because the SDK also sends it
+    A lookup of the key "errors" returns the violations, but the mapping itself is empty. The SDK also sends the mapping
     as ErrorInfo.metadata, whose values must be strings. Typed clients could not read metadata that contains a list.
     """
 
@@ -69,5 +69,5 @@ def fields_text(errors: Sequence[Mapping[str, str]]) -> str:
 
 
 def not_found(task_id: str) -> TaskNotFoundError:
-    """Return the error for a missing task, which is also the error for another owner's task."""
+    """Return the error for a task that does not exist or belongs to another owner, without distinguishing the cases."""
     return TaskNotFoundError("Task not found", data={"taskId": task_id[:MAX_ID_LENGTH]})

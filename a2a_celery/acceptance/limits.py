@@ -11,7 +11,7 @@ from ..store.tasks.results import Limited
 from .errors import LimitExceededError
 
 REQUESTS, STREAMS = "requests", "streams"
-"""Names of the limits on requests and streams. The names of the other limits come from the scripts of the store."""
+"""Names of the limits on requests and streams. The scripts of the store define the names of the other limits."""
 
 MAX_WAIT = 60
 """Maximum Retry-After of a rejected message, in seconds. The store can only estimate the wait."""

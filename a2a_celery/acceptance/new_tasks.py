@@ -1,4 +1,4 @@
-"""New tasks, with the stored form of the client's first message, its idempotency key, and the options and Celery
+"""Creation of tasks: the stored form of the client's first message, its idempotency key, and the options and the Celery
 message of its run."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TIMES = ("not_before", "not_after")
 
 
 def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
-    """Return the options for the publication of the run of `request`.
+    """Return the options with which to publish the run for `request`.
 
     Args:
         agent: Agent that receives the request.
@@ -180,8 +180,9 @@ class NewTasks:
         """Return the new task for a message without a task id.
 
         Raises:
-            InvalidParamsError: The message is not a valid call of the agent's Celery task, or its times are not valid.
-            Exception: The agent's route failed.
+            InvalidParamsError: The message is not a valid call of the agent's Celery task, or its schedule is invalid
+                or not allowed.
+            Exception: The agent's route has raised this exception.
         """
         request = with_ids(params, scope.tenant, task_id, params.message.context_id or str(uuid4()))
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
@@ -221,7 +222,7 @@ class NewTasks:
             raise invalid("message.parts", str(e)) from None
 
     def refusal(self, answer: Conflict | TooDeep) -> A2AError:
-        """Return the error for a message for which the store has not created a task."""
+        """Return the error for a message that the store has refused."""
         if isinstance(answer, TooDeep):
             return UnsupportedOperationError(
                 f"The parent task has {MAX_DEPTH} ancestors, the maximum: agents may call each other in a cycle"

@@ -73,12 +73,12 @@ class Signal:
 
 
 class SignalSender:
-    """Sender of signals to tasks of all owners. It also publishes the runs that the signals resume.
+    """Sender of signals to tasks of all owners, which also publishes the runs that the signals resume.
 
     Args:
         settings: Settings of the deployment.
         publisher: Function that returns the publisher of the resumed runs.
-        agents: Agents of the app. Signals to tasks of agents that are not functions are refused.
+        agents: Agents of the app. Only function agents can receive signals.
     """
 
     def __init__(self, settings: Settings, publisher: Callable[[], Publisher], agents: Iterable[Agent]) -> None:
@@ -105,7 +105,7 @@ class SignalSender:
             store.close()
 
     async def send_async(self, signal: Signal) -> bool:
-        """Send `signal` without blocking the event loop. See `A2A.signal`."""
+        """Send `signal` without blocking the event loop; see `A2A.signal`."""
         store = AsyncStore(self._settings.store_url, wait_replicas=self._settings.store_wait_replicas)
         try:
             resumed = _resumed(await store.run(self._operation(signal)), signal)

@@ -79,7 +79,8 @@ class TaskSubmitter:
             agent_name: Name of the agent.
             params: Request with the message.
             caller: Caller who will own the task.
-            task_id: Id of the new task, or "" for a new id. A repeated call with the same id creates no second task.
+            task_id: Id of the new task, or "" for a new id. A repeated call with the same id does not create a second
+                task.
 
         Returns:
             The ids of the task and of its context.
@@ -125,10 +126,10 @@ class TaskSubmitter:
                 raise self._error_of(agent_name, answer)
 
     def agent(self, name: str) -> Agent:
-        """Return an agent of the app.
+        """Return the agent with this name.
 
         Raises:
-            ConfigError: There is no agent with this name.
+            ConfigError: The app has no such agent.
         """
         if name not in self.agents:
             names = ", ".join(sorted(self.agents)) or "none"

@@ -1,7 +1,7 @@
 """Validation of a message before anything is stored, with the specification's errors.
 
-The SDK's check of required fields is used only to find the missing fields of an incomplete request. It is slow, because
-it reads the .proto's options again for every message of every request and descends into structured data.
+The SDK's check of required fields is used only to find the missing fields of an incomplete request. This check is slow,
+because it reads the .proto's options again for every message of every request and descends into structured data.
 
 Source: A2A specification 3.3.4 (capabilities), 3.4 (identifiers), 5.7 (required fields, ``google.api.field_behavior``).
 """
