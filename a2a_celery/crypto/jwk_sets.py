@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 async def fetch_jwk_set(
     url: str, transport: httpx.AsyncBaseTransport | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> Any:
-    """Return the JSON document at `url`.
+    """Fetch a JWK Set, and return the JSON document without validating it.
 
     Redirects are not followed, because another server would then choose the keys. Requests to a loopback address do not
     use a proxy.

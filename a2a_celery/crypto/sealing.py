@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from ..errors import A2ACeleryError, ConfigError
 
 FORM = b"\x01"
-"""First byte of sealed data. It is followed by the fingerprint of the secret, a nonce and the ciphertext."""
+"""First byte of sealed data. The fingerprint of the secret, a nonce and the ciphertext follow this byte."""
 
 FINGERPRINT_BYTES = 8
 NONCE_BYTES = 12
@@ -28,8 +28,8 @@ class NotSealedHere(A2ACeleryError):
 
 
 class Sealer:
-    """Authenticated encryption. The first secret in `secret_keys` seals data. Data that was sealed with any of these
-    secrets can be opened.
+    """Authenticated encryption. Data is sealed with the first secret in `secret_keys`, and can be opened if it was
+    sealed with any of these secrets.
 
     Raises:
         ValueError: `secret_keys` is empty.
@@ -43,7 +43,7 @@ class Sealer:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the first secret. It does not reveal the secret."""
+        """Fingerprint of the first secret, which does not reveal the secret."""
         return self._first
 
     @property

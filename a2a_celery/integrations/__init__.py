@@ -34,7 +34,7 @@ class Library:
         """Check that a class or module still has some private names.
 
         Args:
-            owner: Class or module of the library. A class also has the names that only its methods set.
+            owner: Class or module of the library. For a class, names that only its methods use are accepted too.
             names: Private names that this package uses.
 
         Raises:

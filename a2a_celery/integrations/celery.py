@@ -133,7 +133,7 @@ class RequestInternals:
         return self._context
 
     def announce_cancelled(self: Any) -> None:
-        """Announce that the request was cancelled, without an event about a retry."""
+        """Announce that the request was cancelled, without reporting a retry."""
         self._announce_cancelled(emit_retry=False)
 
     def announce_terminated(self: Any, reason: str) -> None:

@@ -250,7 +250,7 @@ class RecordingProducer(Producer):
         channel = connection.default_channel
         if channel.global_keyprefix:
             raise BrokerNeeded("the transport option global_keyprefix is set")
-        _ = channel.pool  # formats the prefix of the events' channels
+        _ = channel.pool  # the first access formats the prefix of the events' channels
         self._queues: list[Queue] = []
         super().__init__(channel, auto_declare=False)  # type: ignore[no-untyped-call]
 

@@ -34,7 +34,7 @@ class DelegatingModel(Model):
         return self.model.stream_response(*args, **kwargs)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """Return the advice of the wrapped model."""
+        """Return the retry advice of the wrapped model."""
         return self.model.get_retry_advice(request)
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ FORMATS = (TEXT, JSON)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) != "\t"}
-"""Escapes for control characters other than tabs. A control character could forge a line or control a terminal."""
+"""Escapes for control characters other than tabs, with which a client could forge a line or control a terminal."""
 
 ABOUT = "a2a"
 """Attribute of a log record that contains the fields of `about`."""
@@ -50,7 +50,7 @@ class TextFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
-        """Format a traceback with indented lines, so that the text of the exception cannot forge a log line."""
+        """Format a traceback with indented lines, so that the text of the exception cannot look like a log line."""
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"  {line.translate(ESCAPED)}" for line in lines)
 

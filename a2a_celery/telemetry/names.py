@@ -1,6 +1,6 @@
 """Public names of log actions, metrics, spans and attributes, and the registry that exposes the metrics.
 
-docs/telemetry.md also lists the names. They are a public contract: the change log lists each removal and each
+docs/telemetry.md also lists the names. These names are a public contract: the change log lists each removal and each
 change of meaning. Labels have few values, such as agents, states and operations. An id is never a label.
 """
 

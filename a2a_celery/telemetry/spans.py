@@ -136,7 +136,7 @@ class Spans:
             span.set_attribute(str(key), value)
 
     def transition(self, fields: Mapping[str, str | int | float | bool | None], at_us: int) -> None:
-        """Record a transition of the run's execution in the current span, at `at_us` µs since 1970."""
+        """Record a transition of the run's execution in the current span, with the time `at_us` in µs since 1970."""
         span = trace.get_current_span()
         if span.is_recording():
             labels = {f"a2a.{name}": value for name, value in fields.items() if value is not None}

@@ -1,7 +1,7 @@
 """Span factory of this process, and propagation of traces with runs.
 
 Tracing is enabled in a process that has configured a tracer provider, with ``opentelemetry-instrument`` or in code. The
-check costs one dictionary lookup. OpenTelemetry is imported only if tracing is enabled.
+check costs one dictionary lookup. This package imports OpenTelemetry only if tracing is enabled.
 
 The stored options and the message of a run contain W3C's ``traceparent`` and ``tracestate``. They contain no baggage,
 because baggage may contain client content.
