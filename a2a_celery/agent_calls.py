@@ -59,7 +59,7 @@ class AgentCalls:
         return Result.of(final.answer or final.task)
 
     def encode(self, result: CallResult) -> Mapping[str, Any]:
-        """Serialize a result to JSON, without the task's history."""
+        """Return a result as JSON-compatible data, without the task's history."""
         assert isinstance(result, Result)
         return result_data(result)
 
@@ -78,7 +78,7 @@ def _message(call: ChildCall) -> Message:
 
 @asynccontextmanager
 async def _remote(target: Any) -> AsyncIterator[RemoteAgent]:
-    """Yield `target`, or if `target` is a URL, a client that is closed at the end of the block.
+    """Yield `target` or, if `target` is a URL, a client that is closed at the end of the block.
 
     Child tasks that are started in the block survive a retry of the run, because the next run repeats the call.
     """

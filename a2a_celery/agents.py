@@ -91,11 +91,11 @@ class Agent:
         scheduling: True if clients may set the earliest and the latest start of a message's run.
         max_attempts: Maximum number of attempts if workers are lost. With the default of 1, a task fails if its worker
             is lost.
-        time_limit: Seconds after which the agent is cancelled and its task is FAILED, or None for no limit.
-        idle_limit: Seconds without an event after which the agent is cancelled and its task is FAILED, or None for no
+        time_limit: Seconds after which the agent is cancelled and its task fails, or None for no limit.
+        idle_limit: Seconds without an event after which the agent is cancelled and its task fails, or None for no
             limit.
-        input_timeout: Seconds that a task waits for its client before it is FAILED. `math.inf` means no limit, and None
-            means the setting `input_timeout`.
+        input_timeout: Seconds that a task waits for its client before the task fails. `math.inf` means no limit, and
+            None means the setting `input_timeout`.
         cancel_grace: Seconds that a cancelled agent may take to stop. None means the setting `cancel_grace`.
         show_execution: True to show clients, in the metadata of WORKING statuses, which model or tool a run calls.
         session: True to store the state of the agent for each context.
@@ -300,7 +300,7 @@ def _is_number(value: Any) -> bool:
 
 
 def name_from_card(card: AgentCard) -> str:
-    """Derive an agent name from the name of a card: "Route Planner 2" becomes "route-planner-2".
+    """Derive an agent name from the name of a card. For example, "Route Planner 2" becomes "route-planner-2".
 
     Raises:
         ConfigError: The name of the card contains no ASCII letter or digit.
@@ -312,7 +312,8 @@ def name_from_card(card: AgentCard) -> str:
 
 
 def name_of_task(name: str) -> str:
-    """Derive an agent name from the name of a Celery task: "acme.images.resize_image" becomes "resize_image"."""
+    """Derive an agent name from the name of a Celery task. For example, "acme.images.resize_image" becomes
+    "resize_image"."""
     return re.sub(r"[^a-z0-9_-]+", "-", name.rpartition(".")[2].lower()).strip("-_")[:63]
 
 

@@ -130,7 +130,7 @@ class A2A:
                 ``a2a_celery.frameworks``, or the import path "module:name" of an instance, class or factory. Only
                 workers import the path. The return value of an adapter implies ``session=True``.
             name: Name in URLs, by default derived from the card's name.
-            extended_card: Card that GetExtendedAgentCard returns, or None. It requires
+            extended_card: Card that GetExtendedAgentCard returns, or None. An extended card requires
                 ``capabilities.extended_agent_card`` in `card`.
             options: Options of the agent: fields of `Agent`, and Celery's retry options such as `autoretry_for`. The
                 options `queue`, `priority`, `exchange`, `routing_key` and `expires` are passed to Celery with every
@@ -222,7 +222,8 @@ class A2A:
             name: Name in URLs, by default the last part of the task's name.
             description: Description on the derived card, by default the first paragraph of the task's docstring.
                 Without a docstring, the default is the agent's name.
-            version: Version on the derived card. Unlike in `agent`, it does not select the workers of a turn.
+            version: Version on the derived card. Unlike the version in `agent`, it does not select the workers of a
+                turn.
             card: Card, by default derived from the task's signature and docstring. `description` and `version` have no
                 effect on this card.
             options: See `add_agent`. Retry options are refused, because the task has its own.
@@ -265,9 +266,9 @@ class A2A:
     def add_lifespan(self, lifespan: LifespanFactory) -> LifespanFactory:
         """Enter `lifespan()` on the event loop of each worker process with agents, and exit it when the process stops.
 
-        A lifespan is useful for connection pools and clients that belong to one loop. It is entered before the first
-        agent of the process is created. If the lifespan cannot be entered, the run fails, and the next run tries again.
-        If the process is killed, the lifespan is not exited.
+        A lifespan is useful for connection pools and clients that belong to one loop. The lifespan is entered before
+        the first agent of the process is created. If the lifespan cannot be entered, the run fails, and the next run
+        tries again. If the process is killed, the lifespan is not exited.
 
         Args:
             lifespan: Function without parameters that returns an asynchronous context manager, for example a function
@@ -302,9 +303,9 @@ class A2A:
     def on_event(self, *of: Any) -> Any:
         """Call a function with the `RunInfo` and each event that an agent sends, including the final status of the run.
 
-        The function may change the event in place and return None, or return another event to send instead. It cannot
-        change the state of the final status. If the function raises an exception, the event is not sent and the run
-        fails. A sync function must not block. See `before_run`.
+        The function may change the event in place and return None, or return another event to send instead. The
+        function cannot change the state of the final status. If the function raises an exception, the event is not sent
+        and the run fails. A sync function must not block. See `before_run`.
         """
         return self._hooks.decorate("on_event", of)
 
@@ -399,7 +400,8 @@ class A2A:
         """Add an entry for Celery beat that submits a message at each tick of a schedule.
 
         At each tick, beat sends the Celery task ``a2a.submit_scheduled``, and a worker submits the message as `submit`
-        does. A tick starts at most one task, even if several beat processes send it or the broker delivers it twice.
+        does. A tick starts at most one task, even if several beat processes send the Celery task or the broker delivers
+        it twice.
 
         Args:
             name: Name of the schedule and of its entry for beat.
@@ -411,9 +413,9 @@ class A2A:
             context_id: Context of all tasks, or "" for a new context at each tick.
             metadata: See `submit`.
             extensions: See `submit`.
-            overlap: Effect of a tick while a task of the schedule is SUBMITTED or WORKING. "skip": the tick starts no
-                task. "queue": the run of the new task waits for the run of the last task. "cancel": like "queue", and
-                the earlier tasks are cancelled.
+            overlap: Effect of a tick while a task of the schedule is SUBMITTED or WORKING. "skip": no task is started.
+                "queue": the run of the new task waits for the run of the last task. "cancel": like "queue", and the
+                earlier tasks are cancelled.
             options: Options of the Celery task that beat sends (queue, priority, expires …). The default queue is the
                 `queue` option of the agent.
 

@@ -18,7 +18,7 @@ CANCEL_POLL_INTERVAL = 0.2
 
 
 class LeanEvent:
-    """Memory-lean `asyncio.Event` for one loop. It has no deque of waiters, because an empty deque takes 600 bytes."""
+    """Memory-lean `asyncio.Event` for one loop. Its waiters are in a tuple, because an empty deque takes 600 bytes."""
 
     __slots__ = ("_is_set", "_waiters")
 
@@ -135,8 +135,8 @@ async def call_in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _runtime_error(error: StopIteration) -> RuntimeError:
-    """Return a RuntimeError to raise instead of `error`. No future accepts a StopIteration, so the caller would wait
-    forever."""
+    """Return a RuntimeError to raise instead of `error`. A future does not accept a StopIteration, so the caller would
+    wait forever."""
     replacement = RuntimeError(f"StopIteration was raised: {error}")
     replacement.__cause__ = error
     return replacement

@@ -20,8 +20,8 @@ from .errors import ConfigError, StoreUnavailable
 NAME = "a2a.submit_scheduled"
 
 TICK_HEADER = "a2a_tick"
-"""Header with the time of the tick in µs. The process of the scheduler sets the header if it has imported the app's
-module. Otherwise, the worker computes the time."""
+"""Header with the time of the tick in µs. The process of the scheduler sets the header if that process has imported
+the app's module. Otherwise, the worker computes the time."""
 
 DEFAULT_WINDOW = 30.0
 """Seconds within which two messages of a schedule count as the same tick. This default applies if the schedule is
@@ -188,7 +188,7 @@ def window_of(when: Any) -> float:
         ConfigError: `when` is not a schedule of Celery, or its interval is not positive.
     """
     if isinstance(when, crontab):
-        return 0.0  # the times of its ticks are exact
+        return 0.0  # the tick times of a crontab are exact
     if isinstance(when, interval):
         when = when.run_every
     seconds = when.total_seconds() if isinstance(when, timedelta) else when

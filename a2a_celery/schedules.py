@@ -47,7 +47,7 @@ class ScheduledMessage:
     def of(
         cls, agents: Mapping[str, Agent], schedule: str, agent: str, message: Any, **options: Any
     ) -> ScheduledMessage:
-        """Return a validated message.
+        """Validate the values and return the message.
 
         Raises:
             ConfigError: A value is invalid, or `agents` has no such agent.
@@ -75,7 +75,7 @@ class ScheduledMessage:
         return {name: value for name, value in fields.items() if name == "window" or value not in (defaults[name], [])}
 
     def request(self, message_id: str) -> SendMessageRequest:
-        """Return the request that a tick sends. Its message has the id `message_id`.
+        """Return the request that a tick sends, with a message with the id `message_id`.
 
         Raises:
             TypeError: The content has a type that A2A cannot represent.

@@ -129,7 +129,7 @@ class SubmissionProcess:
 
 
 class Submissions:
-    """Submission of messages to the agents of an app, in any process, thread and event loop."""
+    """Submitter of messages to the agents of an app, for any process, thread and event loop."""
 
     def __init__(
         self, agents: Mapping[str, Agent], settings: Callable[[], Settings], publisher: Callable[[], Publisher]
@@ -263,8 +263,8 @@ class TaskHandle:
         longer than the agent's `cancel_grace`.
 
         Returns:
-            The task after the request. Its `stop_reason` is None if the agent is still stopping. A task that had
-            already ended is returned unchanged.
+            The task after the request. The `stop_reason` of the result is None if the agent is still stopping. A task
+            that had already ended is returned unchanged.
 
         Raises:
             TaskNotFoundError: The task does not exist, or was deleted after its retention.
