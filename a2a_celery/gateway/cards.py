@@ -42,7 +42,8 @@ URL. Over gRPC, the base URL is unknown, and the function returns ""."""
 class MountPath:
     """ASGI middleware that records where this application is mounted, for the addresses on agent cards.
 
-    In nested applications, Starlette's ``app_root_path`` is the path of the outermost application.
+    The middleware is needed because, in nested applications, Starlette's ``app_root_path`` is the path of the outermost
+    application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -150,7 +151,7 @@ def public_card(agent: Agent, settings: Settings, path: str, base_url: str) -> A
     """Return the public card of `agent`. A card without interfaces gets the interfaces of this deployment.
 
     Args:
-        agent: The agent.
+        agent: Agent of the card.
         settings: Settings of the deployment.
         path: Path of the agent under `base_url`.
         base_url: Base URL that the client uses.

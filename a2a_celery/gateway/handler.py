@@ -70,7 +70,7 @@ CANCEL_MARGIN = 2.0
 
 
 class GatewayHandler(RequestHandler):
-    """Request handler of one agent."""
+    """A2A request handler of one agent, which all bindings use."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class GatewayHandler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Delete a config. Deliveries to its webhook stop."""
+        """Delete a config and stop the deliveries to its webhook."""
         await self._push(params, context).delete(self._scope(context), params.task_id, params.id)
 
     @operation("GetWebhookDeliveries")

@@ -46,7 +46,7 @@ RESULT_FRESH_FOR = 1.0
 
 
 class Health:
-    """Checks of the gateway's dependencies."""
+    """Readiness checks of the store, the broker and the workers."""
 
     def __init__(self, app: Celery, store: AsyncStore, keys: Keys, clock: Clock = SYSTEM_CLOCK) -> None:
         self._app = app

@@ -150,7 +150,7 @@ class Metrics:
 
 
 def _drop_dead_processes() -> None:
-    """Remove the gauges of dead processes. Their counters remain."""
+    """Remove the gauges of dead processes. The counters of these processes remain."""
     if FOLDER not in os.environ:
         return
     for path in Path(os.environ[FOLDER]).glob("gauge_live*_*.db"):
@@ -170,7 +170,7 @@ def _is_alive(pid: int) -> bool:
 
 
 LOST = ("again", "failed", "canceled", "returned")
-"""Outcomes of lost runs."""
+"""Values of the label ``outcome`` of the metric `RUNS_LOST`."""
 
 TIMES = {"queue": names.RUN_QUEUE, "first": names.RUN_FIRST_EVENT, "run": names.RUN_TIME, "cancel": names.CANCEL_TIME}
 

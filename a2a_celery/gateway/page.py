@@ -1,9 +1,9 @@
 """Operator's page ``/ui/``: its static files and the list of the gateway's agents.
 
-The page is an A2A client that reads the agents' cards and sends A2A requests. Its files contain no tasks and no
-secrets. The list of agents requires the credentials of the gateway.
+The page is an A2A client that reads the agents' cards and sends A2A requests. The files of the page contain no tasks
+and no secrets. The list of agents requires the credentials of the gateway.
 
-Each file has its own route, so no path can leave the folder.
+Each file has its own route, so that requests cannot access files outside of the folder.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ POLICY = {
     "require-trusted-types-for": "'script'",
     "trusted-types": "'none'",
 }
-"""Content security policy: the page loads its own files and sends requests to its own origin. Text never becomes markup
-or code. The page repeats the policy in a meta element, in case another server serves it."""
+"""Content security policy: the page loads its own files and sends requests to its own origin. Text is never
+interpreted as markup or code. The page repeats the policy in a meta element, in case another server serves it."""
 
 ROOT_TEXT = """This is an A2A gateway (Agent2Agent protocol). Clients send their messages here.
 

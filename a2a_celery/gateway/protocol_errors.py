@@ -1,8 +1,8 @@
 """Protocol errors that the SDK lacks, the mapping of exceptions to protocol errors, and Retry-After.
 
-A request that exceeds a limit gets 429 with ``Retry-After`` over HTTP, and RESOURCE_EXHAUSTED with ``retry-after`` in
-the trailing metadata over gRPC, each with a ``google.rpc.RetryInfo``. The JSON-RPC code is -32603, because the
-specification counts an exceeded rate limit as a system error.
+A request that exceeds a limit gets status 429 with ``Retry-After`` over HTTP, and RESOURCE_EXHAUSTED with
+``retry-after`` in the trailing metadata over gRPC, each with a ``google.rpc.RetryInfo``. The JSON-RPC code is -32603,
+because the specification counts an exceeded rate limit as a system error.
 
 Source: A2A specification 3.3.2 and 5.4; ``google.rpc`` error details.
 """
@@ -44,7 +44,7 @@ LAST_EVENT_ID = "last-event-id"
 REACHED = "a2a_reached"
 """Key of a request's scope and its call context for a list with the agent whose operation the request has reached.
 
-Every operation adds its agent first. A request that fails after this point was well-formed.
+Every operation adds its agent before any other step. A request that fails after this point was well-formed.
 """
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,19 +57,19 @@ class ServiceUnavailableError(A2AError):
 
 
 class RequestTooLargeError(A2AError):
-    """The body of the request exceeds the limit."""
+    """The body of the request exceeds the maximum size."""
 
     message = "The request is too large"
 
 
 class UnauthenticatedError(A2AError):
-    """The caller is unknown. The error gives no reason (3.3.2, authentication errors)."""
+    """The caller is unknown. The error states no reason (3.3.2, authentication errors)."""
 
     message = "Authentication is required: use one of the schemes in the agent's card"
 
 
 class PermissionDeniedError(A2AError):
-    """The caller lacks the permission (3.3.2, authorization errors)."""
+    """The caller lacks a required permission (3.3.2, authorization errors)."""
 
     message = "Not permitted"
 
@@ -187,6 +187,6 @@ def too_many_requests(
     """
     error_json = payload.get("error", {})
     details = error_json.get("details", error_json.get("data"))
-    if isinstance(details, list):  # JSON-RPC of protocol 0.3 has an object there
+    if isinstance(details, list):  # in JSON-RPC of protocol 0.3, the data is an object
         details.append({"@type": RETRY_INFO, "retryDelay": f"{seconds}s"})
     return JSONResponse(payload, status_code=429, headers={HEADER: str(seconds)}, media_type=media_type)

@@ -1,4 +1,4 @@
-"""Authentication over gRPC, with credentials in the metadata. Needs the extra ``grpc``."""
+"""Authentication over gRPC, with credentials in the metadata. This module requires the extra ``grpc``."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
                 await self._admit(identity.owner)
         except AuthenticationError as e:
             await abort(protocol_error(e), context)
-        except Exception as e:  # gRPC would send the exception's text
+        except Exception as e:  # otherwise, gRPC would send the exception's text
             await abort(to_a2a(e), context)
 
 

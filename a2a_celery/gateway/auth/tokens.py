@@ -24,7 +24,7 @@ MAX_LENGTH = 16 * 1024
 
 
 class _Registry(jws.JWSRegistry):
-    max_header_length = 4096  # some issuers put a chain of certificates there
+    max_header_length = 4096  # some issuers put a certificate chain in the header
 
 
 class BearerTokens:

@@ -99,17 +99,17 @@ class HttpCallContextBuilder(DefaultServerCallContextBuilder):
 
 
 CALLERS = HttpCallContextBuilder("")
-"""Builder that identifies the caller of a request without a call context."""
+"""Builder that is used to identify the caller of a request that has no call context yet."""
 
 
 class A2AJsonResponse(JSONResponse):
-    """Response of the HTTP+JSON binding."""
+    """JSON response with the media type of the HTTP+JSON binding."""
 
     media_type = A2A_JSON_MEDIA_TYPE
 
 
 def rest_error(error: A2AError) -> JSONResponse:
-    """Return the response for `error` (A2A specification 11.6)."""
+    """Return the HTTP+JSON response for `error` (A2A specification 11.6)."""
     payload = build_rest_error_payload(error)
     return A2AJsonResponse(payload, status_code=payload["error"]["code"])
 
@@ -156,7 +156,7 @@ def guard_rpc(endpoint: Endpoint, max_bytes: int) -> Endpoint:
             return rpc_envelope_error(JSONParseError(message=str(e), data=[rpc_error_info("INVALID_JSON")]))
         except ContentTypeNotSupportedError as e:
             return rpc_error(e)
-        except ClientDisconnect:  # while its body was being read
+        except ClientDisconnect:  # while the body was being read
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         return await _answered(endpoint, request)
 

@@ -1,6 +1,6 @@
 """gRPC binding of the protocols 1.0 and 0.3, on one port for all agents. The request's tenant selects the agent.
 
-Needs the extra ``grpc``. The fields of a large request are counted before the request is parsed.
+This module requires the extra ``grpc``. The fields of a large request are counted before the request is parsed.
 """
 
 from __future__ import annotations
@@ -154,11 +154,15 @@ class GrpcCallContextBuilder(grpc_handler.DefaultGrpcServerCallContextBuilder):
         self._version = version
 
     def build_user(self, context: grpc.aio.ServicerContext[Any, Any]) -> User:
-        """Return the caller."""
+        """Return the caller that `AuthenticationInterceptor` has identified, or the SDK's default user."""
         return caller.get() or super().build_user(context)
 
     def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
-        """Return the call context of a request."""
+        """Return the call context of a request.
+
+        Raises:
+            VersionNotSupportedError: The request is for another version.
+        """
         call = super().build(context)
         metadata = {k.lower(): v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
         call.state["headers"] = metadata
@@ -193,8 +197,8 @@ class LegacyGrpcBinding(CompatGrpcHandler):
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. gRPC would send the
-    exception's text.
+    """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. Otherwise, gRPC would send
+    the text of the exception.
 
     A call that fails before it reaches an operation also counts against the caller's rate limit. Large requests and
     results cost more.

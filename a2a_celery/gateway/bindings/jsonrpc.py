@@ -170,7 +170,7 @@ def _require_envelope(body: Any) -> None:
 
 
 async def rpc_stream(handler: GatewayHandler, request_id: Any, params: Any, context: ServerCallContext) -> EventStream:
-    """Return the response to a streaming method."""
+    """Return the stream of events that is the response to a streaming method."""
     before, after = f'{{"jsonrpc": "2.0", "id": {json.dumps(request_id)}, "result": ', "}"
     meter = meter_of(context)
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
-import a2a.server.routes.jsonrpc_dispatcher  # noqa: F401 - before the adapters, which import it in a circle
+import a2a.server.routes.jsonrpc_dispatcher  # noqa: F401 - before the adapters, which import it circularly
 from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions
 from a2a.compat.v0_3 import proto_utils as legacy_proto
 from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
@@ -80,7 +80,7 @@ MAX_FIELDS = 10
 
 
 class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
-    """JSON-RPC of protocol 0.3."""
+    """JSON-RPC adapter of protocol 0.3, with strict validation, mapped errors and streams as `EventStream`."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class LegacyRpc(AdaptedErrors, JSONRPC03Adapter):
         return await EventStream.start(_frames(first, sdk_events, request), self._shutdown, self._clock)
 
     def adapt_error(self, error: Any) -> tuple[Any, int]:
-        """Return the error as defined by protocol 0.3, and the HTTP status of the response."""
+        """Return the error in the form of protocol 0.3, and the HTTP status of the response."""
         status = 200
         if isinstance(error, A2AError):
             status = rpc_status(build_error_response(None, error))
@@ -393,7 +393,12 @@ class _ErrorMapper:
 
 
 def map_legacy_error(error: Exception, context: ServerCallContext | None) -> A2AError:
-    """Return the A2A error for `error`. `context` is None if the request failed before it had a call context."""
+    """Return the A2A error for `error`.
+
+    Args:
+        error: Error of a request.
+        context: Call context of the request, or None if the request failed before it had one.
+    """
     if isinstance(error, A2AError) or (context is not None and context.state.get(REACHED)):
         return to_a2a(error)
     if isinstance(error, ParseError):

@@ -1,4 +1,5 @@
-"""HTTP+JSON binding of protocol 1.0: the SDK's paths, with strict parameters and the tenant from path, query or body.
+"""HTTP+JSON binding of protocol 1.0 at the SDK's paths. Parameters are parsed strictly, and the tenant is read from the
+path, the query or the body.
 
 Source: A2A specification 11; the HTTP rules of ``a2a.proto``.
 """

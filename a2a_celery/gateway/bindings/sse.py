@@ -1,7 +1,7 @@
 """HTTP streams of server-sent events. All events that are ready are sent in one write.
 
-The SDK's response, from sse-starlette, runs four asyncio tasks for each stream and writes each event separately.
-Clients receive the same events either way.
+This module replaces the SDK's response (from sse-starlette), which runs four asyncio tasks for each stream and writes
+each event separately. Clients receive the same events.
 
 Source: HTML standard, section 9.2 (server-sent events).
 """
@@ -52,7 +52,7 @@ async def frames_of(
     first page becomes the last frame.
 
     Args:
-        pages: Generator of the pages of events. It is closed at the end.
+        pages: Generator of the pages of events, which is closed at the end.
         encode: Function that formats an event.
         encode_error: Function that formats an error.
     """

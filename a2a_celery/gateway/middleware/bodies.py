@@ -1,7 +1,7 @@
 """Checks of request bodies: size, media type and JSON.
 
-The SDK's endpoints accept any media type and size, and map some invalid JSON (bad UTF-8, NaN, deep nesting) to an
-internal error.
+These checks are needed because the SDK's endpoints accept any media type and size, and map some invalid JSON (bad
+UTF-8, NaN, deep nesting) to an internal error.
 
 Source: A2A specification 9.1 and 11.1 (media types), 5.4 (ContentTypeNotSupportedError is 400 over HTTP+JSON, not 415).
 """
@@ -59,8 +59,8 @@ _TO_SEPARATOR = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-"""Text up to the next separator outside of strings. The pattern matches at every position, so a search takes linear
-time."""
+"""Pattern of the text up to the next separator outside of strings. The pattern matches at every position, so a search
+takes linear time."""
 
 BODY_TIMEOUT = 30.0
 """Seconds within which a body must arrive. A large body has more time; see `MIN_BODY_RATE`."""
@@ -70,10 +70,11 @@ MIN_BODY_RATE = 1 << 14
 
 
 BODIES = "bodies"
-"""Name of the limit of arriving bodies."""
+"""Name of the limit on arriving bodies."""
 
 MAX_OWNER_BODY_BYTES = 1 << 26
-"""Bytes of bodies that an owner may send at the same time to a gateway process. A single body may be larger."""
+"""Maximum number of bytes of bodies that an owner may send to a gateway process at the same time. A single body may be
+larger."""
 
 FREE_BODY_BYTES = 1 << 16
 """Bytes of each body that do not count toward `MAX_OWNER_BODY_BYTES`, so that a small request is never refused because
@@ -171,7 +172,7 @@ def _parse(body: bytes) -> tuple[Any, int]:
     try:
         parsed = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         if b"\\" in body and (b"\\ud" in body or b"\\uD" in body):
-            # half a surrogate pair could neither be stored nor returned
+            # an unpaired surrogate could be neither stored nor returned
             json.dumps(parsed, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
         raise InvalidRequestError(f"The body is not JSON: {_reason(e)}") from None

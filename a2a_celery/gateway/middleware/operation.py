@@ -116,7 +116,7 @@ class _RequestSpan:
             return await work
 
     def name_task(self, result: Any) -> Any:
-        """Return `result`. The first result determines the task and the context of the span."""
+        """Return `result`. Label the span with the task and the context of the first result."""
         if self._span is not None and not self._has_task:
             self._has_task = True
             task_id, context_id = _ids(result)
@@ -125,7 +125,7 @@ class _RequestSpan:
         return result
 
     def fail(self, error: BaseException) -> None:
-        """Record `error` as the outcome: an A2A error, or a disconnect of the client."""
+        """Record `error`, an A2A error or a disconnect of the client, as the outcome."""
         self._outcome = type(error).__name__ if isinstance(error, Exception) else DISCONNECTED
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
 """Limits per owner: requests per second, tasks, and open streams.
 
 An authenticated user is one owner across all tenants and agents. The unauthenticated callers of a tenant are one owner,
-because they see each other's tasks. An IP address does not identify a caller whose requests pass through a proxy.
+because they see each other's tasks. IP addresses are not used, because they do not identify callers behind a proxy.
 
 Source: A2A specification 13.4 (rate limits on all operations); RFC 6585, section 4 (429); RFC 9110, section 10.2.3
     (Retry-After).
@@ -59,7 +59,7 @@ def tokens_of(size: int, values: int) -> int:
 
 
 class OwnerLimits:
-    """Limits of the owners of a deployment that serves `agents`."""
+    """Enforcement of the limits per owner in a deployment that serves `agents`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class OwnerLimits:
         await self._count(agent, scope_of(context))
 
     async def count_unparsed_request(self, agent: str, owner: str) -> None:
-        """Count a request that failed before it reached an operation. `owner` is "" for an unknown caller.
+        """Count a request of `owner` ("" for an unknown caller) that failed before it reached an operation.
 
         Raises:
             LimitExceededError: The caller has no token left.
@@ -120,8 +120,8 @@ class OwnerLimits:
         """Charge the rate limit of `owner` for a body of `size` bytes and `values` JSON values, before a request is
         built from the body.
 
-        The body is refused unless one token remains for the operation itself. A body costs at most all other tokens of
-        a full bucket.
+        The body is refused unless one token remains for the operation itself. The cost of a body is limited to the size
+        of the bucket without this token.
 
         Raises:
             LimitExceededError: The owner has too few tokens.
@@ -155,7 +155,7 @@ class OwnerLimits:
                     _remember(times, scope.account, wait, self._clock.monotonic())
 
     async def response_turn(self, agent: str, scope: Scope) -> asyncio.Lock:
-        """Acquire and return the lock under which the gateway writes large responses for the owner of `scope`.
+        """Acquire and return the lock that serializes the large responses to the owner of `scope`.
 
         Raises:
             LimitExceededError: Another response has used the owner's last token after the request was counted.
@@ -166,7 +166,7 @@ class OwnerLimits:
         return turn
 
     async def read_permits(self, agent: str, scope: Scope) -> asyncio.Semaphore:
-        """Acquire a permit of the semaphore that bounds the reads of the owner of `scope`, and return the semaphore.
+        """Acquire a permit from the semaphore that limits the reads for the owner of `scope`, and return the semaphore.
 
         Raises:
             LimitExceededError: Another response has used the owner's last token after the request was counted.

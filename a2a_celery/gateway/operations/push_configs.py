@@ -1,4 +1,4 @@
-"""Push notification configs, which are validated when they are created, stored encrypted, and returned without their
+"""Push notification configs. A config is validated when it is created, stored encrypted, and returned without its
 secrets."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ REPLAYED = "a2a_replayed_event"
 """Key of a call context for the id of the event to deliver again, or "" for all failed events."""
 
 PROTOCOL = "a2a_protocol"
-"""Key of a call context for the protocol version. It is set only for clients that use 0.3."""
+"""Key of a call context for the protocol version. The key is set only for clients that use 0.3."""
 
 QUEUE_FULL_WAIT = 5
 """Seconds after which the client of a rejected replay or ping may retry."""

@@ -2,8 +2,8 @@
 message is never lost.
 
 If broker and store are one Redis server and `BrokerMessages` is enabled, the script that writes the message also pushes
-the run to its queue. Otherwise, the run is published in the background, so that no request waits. Published runs are
-recorded in batches.
+the run to its queue. Otherwise, the run is published in the background, so that the request does not wait for the
+broker. Published runs are recorded in batches.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class AcceptedMessage:
 
 
 class MessageAcceptor:
-    """Acceptor of messages for one agent."""
+    """Acceptor of messages for one agent, which validates and stores each message and publishes its run."""
 
     def __init__(
         self,

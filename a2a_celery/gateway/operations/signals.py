@@ -22,14 +22,14 @@ from .send_message import BackgroundPublisher
 from .task_reader import TaskReader, closed_task_error
 
 SIGNAL = "a2a_signal"
-"""Key of a call context for the body of the request."""
+"""Key of a call context for the body of a signal request."""
 
 FIELDS = {"name", "payload", "signalId", "tenant"}
 """Allowed fields in the body of a signal request. The binding reads `tenant`, and `Signals` ignores it."""
 
 
 class Signals:
-    """Signals to the tasks of one agent."""
+    """Operation that sends signals to the tasks of one agent."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Signals:
         self._task_reader = task_reader
 
     async def send(self, scope: Scope, task_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send the signal in `body` to a task.
+        """Send the signal in `body` to a task of `scope`.
 
         Returns:
             The id of the task, and whether a run waited for the signal.
@@ -99,7 +99,7 @@ class Signals:
 
 
 def _signal(body: Mapping[str, Any]) -> tuple[str, bytes, str]:
-    """Return name, payload and id of the signal in the body of a request.
+    """Return the name, the payload and the id of the signal in the body of a request.
 
     Raises:
         InvalidParamsError: A field is missing, unknown or invalid.
@@ -118,7 +118,7 @@ def _signal(body: Mapping[str, Any]) -> tuple[str, bytes, str]:
 
 @contextmanager
 def _field(name: str) -> Iterator[None]:
-    """Map a ValueError of the block to the error for an invalid field."""
+    """Map a ValueError that is raised in the block to the error for an invalid field."""
     try:
         yield
     except ValueError as e:

@@ -1,6 +1,7 @@
 """Reads of tasks, first from the store, then from the archive.
 
-Tasks are archived before they are removed from the store, so this order never misses a task.
+Tasks are archived before they are removed from the store, so a reader always finds a task in the store or in the
+archive.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from .limits import is_large
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """Task with the id of its newest event. An `archived` task is only in the archive, and has no log."""
+    """Task from the store or the archive.
+
+    Attributes:
+        task: The task.
+        newest: Id of the task's newest event.
+        archived: True if the task is only in the archive and therefore has no log.
+    """
 
     task: Task
     newest: EventId
@@ -87,8 +94,8 @@ class TaskReader:
     async def page(self, scope: Scope, params: ListTasksRequest) -> ListTasksResponse:
         """Return the requested page of tasks from the store and the archive.
 
-        Each task is listed in only one of the two. The script that removes a task from the store's lists also advances
-        the time up to which the archive is read.
+        No task is listed twice, because the script that removes a task from the store's lists also advances the time up
+        to which the archive is read.
 
         Raises:
             InvalidParamsError: The page token is invalid.
@@ -158,7 +165,7 @@ def joined(page: Page, archived: ArchivedPage, size: int) -> Page:
     tasks = {task.id: task for task in (*archived.tasks, *page.tasks)}
     newest_first = sorted(tasks.values(), key=_place, reverse=True)
     for half in (page, archived):
-        if half.more and half.tasks:  # half continues on its next page, so tasks after its last task belong there too
+        if half.more and half.tasks:  # tasks after the last task of this half belong to its next page
             newest_first = [task for task in newest_first if _place(task) >= _place(half.tasks[-1])]
     more = page.more or archived.more or len(newest_first) > size
     return Page(newest_first[:size], page.total + archived.total, more)

@@ -101,7 +101,7 @@ class TurnWatch:
             event = stream_event(entry, task.id, task.context_id, is_stored=entry.version <= until)
             if event is not None and entry.version > after_version:
                 shown_events.append(event)
-                after_version = entry.version  # in a restored page, the task includes the next entry, its status
+                after_version = entry.version  # the task of a restored page contains the next status
             if self.ends_with(entry) and entry.version >= until:
                 return shown_events, True
         return shown_events, False
@@ -240,7 +240,7 @@ class TurnFollower:
         async with aclosing(self.pages(accepted.task.id, signal, accepted.since, new=new)) as pages:
             async for page in pages:
                 if page.restored:
-                    accepted = replace(accepted, newest=EventId(0))  # event versions have started again
+                    accepted = replace(accepted, newest=EventId(0))  # event versions have restarted
                 events, ended = watch.read(page.entries, accepted.task, after_version=accepted.newest.version)
                 del page
                 yield events

@@ -70,7 +70,7 @@ REPORTS_FRESH_FOR = 2.0
 NO_STORE = {"Cache-Control": "no-store"}
 
 Report = Callable[[Request, str], Awaitable[dict[str, Any]]]
-"""Handler of an operation. It receives the request and the operator's name, and returns the body of the response."""
+"""Handler of an operation. The parameters are the request and the operator's name. The result is the response body."""
 
 
 class OperatorApi:
@@ -167,7 +167,7 @@ class OperatorApi:
         return await self._page(self._lists[phase], request)
 
     async def task(self, request: Request, _operator: str) -> dict[str, Any]:
-        """Return the timeline of a task of any owner."""
+        """Return the timeline of a task, which may belong to any owner."""
         return await timeline(self._store, self._keys, request.path_params["id"], self._trace_url)
 
     async def dead_letters(self, request: Request, _operator: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class OperatorApi:
         return await self._page(self._keys.dead_letters, request)
 
     async def requeue(self, request: Request, operator: str) -> dict[str, Any]:
-        """Requeue a dead letter."""
+        """Requeue the dead letter in the path of `request`."""
         return await self._requeuer.requeue(request.path_params["id"], operator)
 
     async def webhooks(self, request: Request, _operator: str) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class OperatorApi:
         return delivery_json(delivery) | {"replayed": outcome == "replayed"}
 
     async def workers(self, _request: Request, _operator: str) -> dict[str, Any]:
-        """Return workers, watchers, and the queue of each agent."""
+        """Return the workers, the watchers, and the queue of each agent."""
         announced = [json.loads(text) for text in await self._store.run(announced_workers(self._keys))]
         watching = [json.loads(text)["watcher"] for text in await self._store.run(watchers(self._keys))]
         reports = await self._worker_reports()
@@ -209,7 +209,7 @@ class OperatorApi:
         }
 
     async def schedules(self, _request: Request, _operator: str) -> dict[str, Any]:
-        """Return the schedules of the app."""
+        """Return the app's schedules, each with its newest task and its skipped ticks."""
         return await schedules(self._app, self._store, self._keys)
 
     async def _worker_reports(self) -> Mapping[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""JSON of the operator's API. It contains ids, owners, states, times and counts, but no text from clients or agents."""
+"""JSON responses of the operator's API: ids, owners, states, times and counts, but no texts of clients or agents."""
 
 from __future__ import annotations
 

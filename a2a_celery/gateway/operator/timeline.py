@@ -23,10 +23,10 @@ MAX_CHILDREN = 100
 
 
 async def timeline(store: AsyncStore, keys: Keys, task_id: str, trace_url: str | None) -> dict[str, Any]:
-    """Return the timeline of a task of any owner.
+    """Return the timeline of a task, which may belong to any owner.
 
     Raises:
-        TaskNotFoundError: The store has no such task. It may be in the archive.
+        TaskNotFoundError: The store has no such task. The task may be in the archive.
     """
     steps = await store.run(read_steps(keys, task_id))
     if steps is None:
