@@ -110,8 +110,8 @@ class BrokerMessages:
         return database_of(self._settings.store_url)
 
     def of(self, agent: str, ref: RunRef, options: RunOptions) -> BrokerMessage | None:
-        """Return the Celery message of a run, or None if the store cannot push the message. In this case, publish the
-        run after the client's message is stored."""
+        """Return the Celery message of a run, or None if the caller must publish the run after the client's message is
+        stored."""
         if not self.is_enabled:
             return None
         prepared = self._publisher.prepare(agent, ref.task_id, ref.run, options)
@@ -249,7 +249,7 @@ def with_ids(params: SendMessageRequest, tenant: str, task_id: str, context_id: 
 
 
 def idempotency_key(agent: Agent, params: SendMessageRequest) -> IdempotencyKey | None:
-    """Return the idempotency key of a request as the client sent it, or None if the agent has no
+    """Return the idempotency key of the client's unchanged request, or None if the agent has no
     `idempotency_window`."""
     if agent.idempotency_window is None:
         return None

@@ -166,7 +166,7 @@ def build_asgi(
     publisher: Publisher | None = None,
     store: AsyncStore | None = None,
 ) -> Starlette:
-    """Return the ASGI application. Its services connect on first use, and must then stay on the same event loop.
+    """Return the ASGI application. The services connect on first use, and must then stay on the same event loop.
 
     See `GatewayServices` for the arguments.
 

@@ -67,7 +67,8 @@ def with_copied_target(handoff: Handoff[Any, Any], copied: Callable[[Agent[Any]]
 
     Args:
         handoff: Handoff to an agent.
-        copied: Function that returns the copy of an agent. It must return the same copy for every call with an agent.
+        copied: Function that returns the copy of an agent. The function must return the same copy
+            each time it is called with an agent.
     """
     invoke: Callable[[RunContextWrapper[Any], str], Awaitable[Agent[Any]]] = handoff.on_invoke_handoff
 

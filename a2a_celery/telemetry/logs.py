@@ -1,6 +1,6 @@
 """Log lines in text or JSON (setting ``log_format``), with actions and ids.
 
-A line for which operators may search has an action: ``logger.info("…", extra=about(Action.RUN_ENDED, …))``.
+Each line that operators may search for has an action: ``logger.info("…", extra=about(Action.RUN_ENDED, …))``.
 """
 
 from __future__ import annotations

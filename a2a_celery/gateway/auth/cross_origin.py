@@ -34,7 +34,7 @@ from .schemes import OWN_SITE
 logger = logging.getLogger(__name__)
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-"""Methods that change no state. A page of another origin cannot read their responses."""
+"""HTTP methods that do not change state. A page of another origin cannot read the responses."""
 
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".home.arpa", ".test", ".svc")
 """Suffixes of names that no attacker can register. Kubernetes Services have names under ``svc``, which is not a

@@ -25,7 +25,8 @@ replaces the address of the connection with the client's address from the proxy.
 
 
 class Backend(AuthenticationBackend):
-    """Starlette authentication backend that uses `authenticator`. GET of a path in `public` needs no authentication."""
+    """Starlette authentication backend that uses `authenticator`. GET requests to the `public` paths need no
+    authentication."""
 
     def __init__(self, authenticator: Authenticator, public: Set[str]) -> None:
         self._authenticator = authenticator
@@ -53,7 +54,7 @@ def authentication(authenticator: Authenticator, *, public: Set[str], rpc: Set[s
 
     Args:
         authenticator: Authenticator of the callers.
-        public: Paths at which GET needs no authentication.
+        public: Paths at which GET requests need no authentication.
         rpc: Paths of the JSON-RPC binding. Errors at all other paths use HTTP+JSON.
     """
 

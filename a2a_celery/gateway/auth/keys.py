@@ -179,7 +179,7 @@ def _from_pem(text: str) -> Key:
 
 
 def _secret(text: str, algorithms: Sequence[str]) -> Key:
-    """Return the secret, which must be at least as long as the hash (RFC 7518, section 3.2)."""
+    """Return the key for a secret, which must be at least as long as the hash (RFC 7518, section 3.2)."""
     bits = max((int(name[2:]) for name in algorithms if KEY_TYPES[name] == "oct"), default=0)
     if not bits:
         raise ConfigError(

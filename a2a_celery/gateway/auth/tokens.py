@@ -17,7 +17,7 @@ from .keys import KeySource
 from .schemes import CredentialsRefused, Identity, PresentedCredentials, RefusalReason, is_owner
 
 LEEWAY = 30
-"""Seconds by which the issuer's clock may differ from the local clock."""
+"""Maximum difference between the issuer's clock and the local clock, in seconds."""
 
 MAX_LENGTH = 16 * 1024
 """Maximum number of characters in a token. A longer token is refused without being parsed."""

@@ -197,8 +197,8 @@ class LegacyGrpcBinding(CompatGrpcHandler):
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. Otherwise, gRPC would send
-    the text of the exception.
+    """Interceptor that maps exceptions of servicers and undecodable requests to A2A errors. Without this
+    interceptor, gRPC would send the text of the exception.
 
     A call that fails before it reaches an operation also counts against the caller's rate limit. Large requests and
     results cost more.

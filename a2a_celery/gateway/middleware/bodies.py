@@ -182,8 +182,8 @@ def _parse(body: bytes) -> tuple[Any, int]:
 def _require_media_type(request: Request) -> None:
     """Reject a body whose media type is missing or not in `MEDIA_TYPES`.
 
-    Browsers send a preflight request before a page of another origin may send JSON, but send none for a form, plain
-    text, or a body without a media type.
+    Browsers send a preflight request before a page of another origin may send JSON, but not before the page sends a
+    form, plain text, or a body without a media type.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() not in MEDIA_TYPES:

@@ -58,8 +58,8 @@ class Signals:
         Raises:
             InvalidParamsError: The body is not a signal.
             TaskNotFoundError: `scope` has no such task.
-            UnsupportedOperationError: The agent cannot wait for signals, the task has ended, or it stores too many
-                signals.
+            UnsupportedOperationError: The agent cannot wait for signals, the task has ended, or the task would store
+                too many or too large signals.
             LimitExceededError: A limit of stored bytes is reached, or the store's memory is nearly full.
         """
         name, payload, signal_id = _signal(body)

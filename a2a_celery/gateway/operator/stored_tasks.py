@@ -36,7 +36,7 @@ async def stored_tasks(
 
     Args:
         agents: Agents whose tasks are returned if `query` contains no agent.
-        query: Filters: either ``schedule``, or ``owner``, ``tenant`` and ``agent``. Both can be combined with
+        query: Filters: either ``schedule``, or ``owner``, ``tenant`` and ``agent``. Both filters can be combined with
             ``state``. "" selects tasks without an owner or a tenant.
         cursor: Time of the newest status on the page, in µs, or 0 for the first page.
 
@@ -56,7 +56,7 @@ async def stored_tasks(
 
 
 async def newest_failures(store: AsyncStore, keys: Keys) -> dict[str, Any]:
-    """Return the newest failed tasks of all owners as the only page."""
+    """Return a page with the newest failed tasks of all owners. There is no second page."""
     operation = newest_tasks(keys, [keys.failures], limit=MAX_FAILURES, not_before_us=None, not_after_us=None)
     return {"tasks": [task_json(task) for task in (await store.run(operation)).tasks], "next": None}
 
