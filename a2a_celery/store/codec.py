@@ -1,4 +1,4 @@
-"""Encoding of tasks and events to script arguments, and decoding of script replies."""
+"""Encoding of tasks and events as script arguments, and decoding of script replies."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from .keys import quoted
 from .operation import Argument
 
 LOG_BLOB_BYTES = 8 * 1024 * 1024
-"""Bytes of large parts after which a page of a log ends. A stream or a webhook delivery has one page in memory."""
+"""Bytes of large parts after which a page of a log ends. A stream or a webhook delivery keeps one page in memory."""
 
 _WITHOUT_CONTENTS = 10
-"""Number of elements in a snapshot without contents, see ``scripts/lib/snapshot.lua``."""
+"""Number of elements in a snapshot without contents; see ``scripts/lib/snapshot.lua``."""
 
 _PACKED = 4
-"""Number of elements in the snapshot of a packed task: id of the newest event, requested length of the history, "1"
-with artifacts, and the log entries."""
+"""Number of elements in the snapshot of a packed task: the id of the newest event, the requested length of the history,
+"1" if artifacts were requested, and the log entries."""
 
 
 class LongSnapshot(Exception):
@@ -59,7 +59,11 @@ class LongSnapshot(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoldedTask:
-    """Task folded from its log. `has_references` is True if parts of the task are in the object store."""
+    """Task that was folded from its log.
+
+    Attributes:
+        has_references: True if parts of the task are in the object store.
+    """
 
     task: Task
     has_references: bool
@@ -173,7 +177,7 @@ def task_from_snapshot(reply: list[Any]) -> tuple[Task, EventId]:
 
 
 def omit_contents(task: Task, history_length: int, *, artifacts: bool) -> None:
-    """Keep only the newest `history_length` messages (-1 for all) and, unless `artifacts`, remove the artifacts."""
+    """Remove the artifacts unless `artifacts`, and all messages but the newest `history_length` (-1 keeps all)."""
     if 0 <= history_length < len(task.history):
         del task.history[: len(task.history) - history_length]
     if not artifacts:
@@ -181,7 +185,7 @@ def omit_contents(task: Task, history_length: int, *, artifacts: bool) -> None:
 
 
 def direct_answer(reply: Sequence[Any]) -> Message | None:
-    """Return the agent's message if the message is the agent's only event, or None."""
+    """Return the agent's message if it is the agent's only event, or None."""
     newest, stored = (reply[0], reply[3][-1].partition(b" ")[2]) if len(reply) == _PACKED else (reply[2], reply[4])
     event = _decode(stored) if event_id(newest).version == 2 else None
     return event if isinstance(event, Message) else None
@@ -198,7 +202,7 @@ def snapshot_is_resolved(reply: Sequence[Any]) -> bool:
 
 
 def require_blobs_retained(reply: Sequence[Any]) -> None:
-    """Check that a task was not refused because of its blobs.
+    """Check that the script did not refuse a new task because of its blobs.
 
     Raises:
         BlobsExpired: The task was not created, because its blobs may have been removed.
@@ -208,7 +212,7 @@ def require_blobs_retained(reply: Sequence[Any]) -> None:
 
 
 def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
-    """Parse the log entries after version `after`. Parsing ends early if their large parts exceed `LOG_BLOB_BYTES`."""
+    """Parse the log entries after version `after`, until their large parts exceed `LOG_BLOB_BYTES`."""
     entries = []
     for version, stored in enumerate(reply, after + 1):
         entries.append(LogEntry(version, *_event_of(stored)))
@@ -218,7 +222,7 @@ def log_entries(reply: Sequence[bytes], after: int) -> list[LogEntry]:
 
 
 def journal_from(reply: Sequence[bytes], task_id: str) -> dict[str, JournalEntry]:
-    """Parse alternating keys and entries of the journal of the task `task_id`. Return the entries by key."""
+    """Return the journal entries of the task `task_id` by key. `reply` contains alternating keys and entries."""
     keys, tag = [key.decode() for key in reply[::2]], quoted(task_id)
     return {key: decode_entry(key, resolve_entry(stored, tag)) for key, stored in zip(keys, reply[1::2], strict=True)}
 

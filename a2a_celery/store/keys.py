@@ -3,8 +3,8 @@
 The keys of one task share a hash tag, the percent-encoded id of the task in braces. The text in the braces is called
 the task's tag. The keys of a live task do not expire. The script that ends a task sets the task's keys to expire after
 the retention period, or queues the task for the archive. The archiver deletes the keys after it has copied the task. A
-list of live tasks drops a task when the task ends. A list of ended tasks expires with its newest member. Scores that
-are times are in µs since 1970. ``tests/store/test_keys.py`` fails for a key without such a rule.
+task is removed from the lists of live tasks when it ends. A list of ended tasks expires with its newest member. Scores
+that are times are in µs since 1970. ``tests/store/test_keys.py`` fails for a key without such a rule.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class Scope:
 
     @property
     def account(self) -> str:
-        """Account whose limits apply.
+        """Account to which requests, tasks and stored bytes are charged.
 
-        An authenticated owner has one account in all tenants, ``/<owner>``. The other callers of a tenant share the
+        An authenticated owner has one account in all tenants, ``/<owner>``. The anonymous callers of a tenant share the
         account ``<tenant>/``.
         """
         return f"/{quoted(self.owner)}" if self.owner else f"{quoted(self.tenant)}/"
 
     @classmethod
     def parse(cls, text: str) -> Scope:
-        """Parse the output of `str`."""
+        """Parse the text that `str` returns for a scope."""
         return cls(*(unquote(part) for part in text.split("/")))
 
 
@@ -106,7 +106,7 @@ class Keys:
     def leases(self) -> str:
         """Sorted set of claimed runs (``<task_id>.<run>``), scored by the time at which the lease ends.
 
-        A run is removed when it ends or leaves its worker.
+        A run is removed when it ends, or when it is queued, delegated or suspended.
         """
         return f"{self.prefix}:leases"
 
@@ -131,13 +131,13 @@ class Keys:
         """Sorted set of the tags of the agent's tasks whose newest run is queued, scored by the time at which the run
         was queued.
 
-        The set exists only if `agent_max_queue` is set. A claim or the end of a run removes the task.
+        The set exists only if `agent_max_queue` is set. A task is removed when its run is claimed or ends.
         """
         return f"{self.prefix}:queue:{quoted(agent)}"
 
     @property
     def stored(self) -> str:
-        """Hash of the stored bytes of each `Scope.account`, and of all tasks in the field ``*``.
+        """Hash that maps each `Scope.account` to its stored bytes. The field ``*`` contains the bytes of all tasks.
 
         The hash exists only if `store_max_bytes` or `owner_max_stored_bytes` is set. The bytes of expired tasks are
         subtracted.
@@ -146,15 +146,17 @@ class Keys:
 
     @property
     def stored_expiring(self) -> str:
-        """Sorted set of the tasks in `stored` with expiring keys (``<tag> <bytes> <account>``), scored by the time of
-        the expiry.
+        """Sorted set of the tasks in `stored` whose keys expire (``<tag> <bytes> <account>``), scored by the time of
+        expiry.
 
-        A message or signal for which the limits of stored bytes are checked removes expired tasks.
+        Expired tasks are removed when the limits of stored bytes are checked for a message or signal.
         """
         return f"{self.stored}:expiring"
 
     def requests(self, scope: Scope) -> str:
-        """String with the time, in µs, at which the account's request bucket is full again. Expires at that time."""
+        """String with the time, in µs, at which the account's token bucket for requests is full again. The string
+        expires at that time.
+        """
         return f"{self.prefix}:requests:{scope.account}"
 
     @property
@@ -171,7 +173,7 @@ class Keys:
         """Sorted set of suspended runs (``<task_id>.<run>``), scored by the time at which the run continues, or +inf if
         only a signal continues the run.
 
-        A signal, the end of the run, or a watcher at that time removes the run.
+        A run is removed when it receives its signal, when it ends, or when a watcher queues it at that time.
         """
         return f"{self.prefix}:suspended"
 
@@ -180,14 +182,15 @@ class Keys:
         """Sorted set of the tags of interrupted tasks, scored by the time at which the pause times out, or +inf for
         never.
 
-        An answer, the end of the task or the timeout removes the task.
+        A task is removed when its client answers, when it ends, or when the pause times out.
         """
         return f"{self.prefix}:pauses"
 
     @property
     def reminders(self) -> str:
         """Sorted set of the tags of tasks whose open question has a reminder, scored by the time of the next reminder.
-        The set does not expire.
+
+        A task is removed after the answer or the last reminder, or when it ends.
         """
         return f"{self.prefix}:reminders"
 
@@ -202,7 +205,7 @@ class Keys:
 
     @property
     def ended_parent_notifications(self) -> str:
-        """Channel with a message for each task that is added to `ended_parents`."""
+        """Channel that receives a message for each task that is added to `ended_parents`."""
         return f"{self.ended_parents}:notifications"
 
     @property
@@ -217,7 +220,7 @@ class Keys:
     def failures(self) -> str:
         """Sorted set of the tags of the newest 200 failed tasks of all owners, scored by the time of their status.
 
-        Records may be missing. The set expires with the member that expires last.
+        The record of a listed task may have expired. The set expires with the member that expires last.
         """
         return f"{self.prefix}:failures"
 
@@ -226,25 +229,26 @@ class Keys:
         """Sorted set of delivery cursors with undelivered events (``<tag of the task> <quoted config id>``), scored by
         the time at which the cursor is due.
 
-        A deliverer removes a cursor whose events are all delivered.
+        A deliverer removes a cursor when all its events are delivered.
         """
         return f"{self.prefix}:deliveries"
 
     def posted(self, owner: str, host: str) -> str:
-        """String with the time, in µs, at which the owner's byte bucket for posts to the host is full again. Expires at
-        that time."""
+        """String with the time, in µs, at which the owner's byte bucket for posts to the host is full again. The string
+        expires at that time.
+        """
         return f"{self.prefix}:byte_bucket:{owner}:{quoted(host)}"
 
     @property
     def delivery_notifications(self) -> str:
-        """Channel with a message when delivery cursors or requested posts become due immediately."""
+        """Channel that receives a message when delivery cursors or requested posts become due immediately."""
         return f"{self.deliveries}:notifications"
 
     @property
     def requested_posts(self) -> str:
         """Sorted set of delivery cursors with requested posts, scored by the time at which the posts are due.
 
-        A watcher removes a cursor whose posts are all sent.
+        A watcher removes a cursor when all its requested posts are sent.
         """
         return f"{self.deliveries}:requested"
 
@@ -319,7 +323,7 @@ class Keys:
             border: Time of the newest archived status, in µs.
             adopted: "1" if tasks that ended before archiving was enabled are archived too.
             clock: Number of corrected jumps of the store's clock, see ``correct_clock``.
-            clock_set_at: Time of the last correction by the store's clock, in µs.
+            clock_set_at: Time of the last correction, in µs by the store's clock.
         """
         return f"{self.prefix}:installation"
 
@@ -374,8 +378,9 @@ class Keys:
         """Return the common prefix of the eight sorted sets of a scope, one set for each state.
 
         The number of the state follows the prefix. A set contains the tags of the scope's tasks in the state, scored by
-        the time of their status. A task leaves the set of a live state when its state changes. The set of a terminal
-        state expires one retention period after its newest member, or loses its tasks to the archive.
+        the time of their status. A task is removed from the set of a live state when its state changes. The set of a
+        terminal state expires one retention period after its newest member. With an archive, the set does not expire,
+        and each task is removed when it is archived.
         """
         return f"{self.prefix}:tasks:{scope}:"
 
@@ -383,7 +388,7 @@ class Keys:
         """Return the common prefix of the sorted sets of an authenticated owner, one set for each live state.
 
         A set contains the tags of the owner's tasks with all agents and in all tenants except "", scored by the time of
-        their status. A task leaves a set when its state changes.
+        their status. A task is removed from a set when its state changes.
         """
         return f"{self.prefix}:owner:{quoted(owner)}:"
 
@@ -418,7 +423,7 @@ class Keys:
         return f"{self._plain_prefix}:{rest}:[1-9]"
 
     def reply_channel(self, process: str) -> str:
-        """Return the channel with the notifications of the tasks that `process` created and follows.
+        """Return the channel that carries the notifications of the tasks that `process` created and follows.
 
         A message is the name of the task's own channel, followed by a space and the notification. The process also
         subscribes to this name followed by ``:<number of these tasks>``; see `reply_channel_loads`.
@@ -443,13 +448,14 @@ class Keys:
     def context_queue(self, scope: Scope, context_id: str) -> str:
         """List of the tags of tasks with open runs in a serialized context. Only the run of the first task may execute.
 
-        The end of a run removes the task.
+        A task is removed when its run ends.
         """
         return f"{self.prefix}:context_queue:{scope}:{quoted(context_id)}"
 
     def schedule_queue(self, schedule: str) -> str:
-        """List of the tags of a schedule's tasks with open runs, if the runs of the schedule are serialized. The format
-        is the same as for `context_queue`."""
+        """List of the tags of a schedule's tasks with open runs, if the runs of the schedule are serialized. The list
+        has the format of `context_queue`.
+        """
         return f"{self.prefix}:context_queue:schedule:{quoted(schedule)}"
 
     @property
@@ -460,13 +466,15 @@ class Keys:
     def session(self, scope: Scope, context_id: str) -> str:
         """Hash with the session of a context. ``scripts/lib/sessions.lua`` lists the fields.
 
-        The hash expires one retention period after the session was last saved or a run of the context last began or
-        ended. The suspension of a run extends the lifetime by the duration of the wait.
+        The hash expires one retention period after the last save of the session, or the last start or end of a run of
+        the context. If a run is suspended, the lifetime is extended by the duration of the wait.
         """
         return f"{self.sessions}{scope}:{quoted(context_id)}"
 
     def message(self, scope: Scope, message_id: str) -> str:
-        """Hash with the digest, task and log position of an accepted message. Expires with the idempotency window."""
+        """Hash with the digest, task and log position of an accepted message. The hash expires with the idempotency
+        window.
+        """
         return f"{self.prefix}:message:{scope}:{quoted(message_id)}"
 
     def runner(self, runner_id: str) -> str:

@@ -30,7 +30,7 @@ Argument = str | bytes | int
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Lua script, including the library definitions that it uses."""
+    """Lua script, preceded by the library definitions that the script uses."""
 
     name: str
     text: str
@@ -39,15 +39,15 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[T]):
-    """Call of a script.
+    """Call of a Lua script, and the parser of the script's reply.
 
     Attributes:
         script: Script to call.
-        keys: Keys of the call.
-        args: Arguments of the call.
+        keys: Keys that the script receives in ``KEYS``.
+        args: Arguments that the script receives in ``ARGV``.
         parse: Function that converts the reply to the result.
         resolve_blobs: False to leave blob references in the reply unresolved.
-        size: Function that returns the bytes of the reply, or None for an operation whose reply is small. An
+        size: Function that returns the size of the reply in bytes, or None if the reply is always small. An
             `AsyncStore` parses large replies in a thread.
     """
 
@@ -63,8 +63,8 @@ class Operation(Generic[T]):
 def script(name: str) -> Script:
     """Return the script ``scripts/<noun>/<name>.lua``, preceded by the library definitions that the script uses.
 
-    Redis executes the definitions in each call. Omitting unused definitions cuts the CPU time of `create_task` by about
-    8 %.
+    Redis executes the definitions in each call. The omission of unused definitions cuts the CPU time of `create_task`
+    by about 8 %.
 
     Raises:
         ValueError: There is no script `name`, a header requires an unknown library, or libraries require each other.
@@ -76,7 +76,7 @@ def script(name: str) -> Script:
 
 @cache
 def libraries() -> dict[str, str]:
-    """Return the text of each library by name: the files in ``scripts/lib``, and the generated libraries."""
+    """Return the texts of all libraries by name: the files in ``scripts/lib`` and the generated libraries."""
     return _generated_libraries() | {path.stem: path.read_text("utf-8") for path in (SCRIPTS / "lib").iterdir()}
 
 

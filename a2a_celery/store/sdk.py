@@ -48,7 +48,7 @@ version_number = version_reader(TaskVersion)
 class RedisTaskStore(VersionedTaskStore):
     """Implementation of `VersionedTaskStore` on Redis or Valkey, with compare-and-swap on the version.
 
-    A change and its event are written together.
+    A change and its event are written atomically.
 
     Args:
         store: Store client.
@@ -136,7 +136,7 @@ class RedisTaskEventStream(TaskEventStream):
         """Do nothing, because `RedisTaskStore.save` has written the event and notified the followers."""
 
     async def subscribe(self, task_id: str, *, after: TaskVersion) -> AsyncGenerator[VersionedEvent, None]:
-        """Yield the events of a task after the version `after`, up to the terminal event."""
+        """Yield the events of a task after the version `after`, up to and including the terminal event."""
         start = version_number(after)
         now = await self._follower.store.run(read_log(self._follower.keys, task_id, start, limit=1))
         if is_terminal(now.state) and now.version <= start:
@@ -154,10 +154,11 @@ class RedisTaskEventStream(TaskEventStream):
 def _save_task(
     keys: Keys, scope: Scope, task: Task, *, event: Event | None, prev_version: TaskVersion, retention: int
 ) -> Operation[int | None]:
-    """Save a task. The result is the new version, or None if the write was refused.
+    """Save a task. A change to CANCELED overwrites any version of a live task.
 
-    A write is refused if `prev_version` is not the stored version, or if the stored task has ended or belongs to
-    another scope. A change to CANCELED overwrites any version of a live task.
+    Returns:
+        The new version, or None if `prev_version` is not the stored version, or if the stored task has ended or belongs
+        to another scope.
     """
     arguments: list[Argument] = [
         task.id,

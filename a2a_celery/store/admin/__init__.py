@@ -1,1 +1,1 @@
-"""Administration of a store: schema, start checks, metrics, lists, archive and memory."""
+"""Administration of a store: schema, start checks, metrics, lists for operators, archiving and memory."""

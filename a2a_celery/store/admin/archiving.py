@@ -16,7 +16,8 @@ from ..keys import Keys, Scope, quoted
 from ..operation import Operation, script
 
 UNDELIVERED_RETENTION = 2 * 24 * 3600
-"""Seconds that an archived task with undelivered events stays in the store. ListTasks does not return such a task."""
+"""Seconds for which an archived task with undelivered events stays in the store. ListTasks does not return the stored
+copy."""
 
 PAGE = 1000
 """Approximate number of keys that one call reads."""
@@ -24,8 +25,12 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class DueArchival:
-    """Ended tasks to archive now, oldest first. `tasks` is None if another archiver has the lease. `now_us` is the time
-    of the store in µs."""
+    """Ended tasks that are due for the archive.
+
+    Attributes:
+        now_us: Time of the store in µs.
+        tasks: Ids and scopes of the tasks, oldest first, or None if another archiver has the lease.
+    """
 
     now_us: int
     tasks: list[tuple[str, Scope]] | None
@@ -40,7 +45,7 @@ class ArchiveState:
         complete: True if tasks that ended before archiving was enabled are archived too.
         waiting: Number of ended tasks that wait for the archive.
         due: Number of waiting tasks that are due.
-        lag: Seconds for which the oldest task has been due, or 0.
+        lag: Seconds for which the oldest waiting task has been due, or 0.
         refused: Number of tasks that the archive's database refused.
     """
 
@@ -53,7 +58,14 @@ class ArchiveState:
 
 
 def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Operation[DueArchival]:
-    """Acquire up to `limit` due tasks for the archiver `who`, under a lease of `lease_ms` milliseconds."""
+    """Acquire up to `limit` due tasks for an archiver.
+
+    Args:
+        keys: Keys of the deployment.
+        who: Id of the archiver.
+        limit: Maximum number of tasks.
+        lease_ms: Milliseconds for which no other archiver can acquire tasks.
+    """
 
     def parse(reply: Sequence[Any]) -> DueArchival:
         now_us, *tasks = reply
@@ -67,9 +79,12 @@ def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Op
 
 
 def remove_archived(keys: Keys, task_ids: Sequence[str]) -> Operation[int]:
-    """Remove archived tasks from the store. The result is the number of removed tasks.
+    """Remove archived tasks from the store.
 
     A task with undelivered events is only removed from the indexes, and expires after `UNDELIVERED_RETENTION`.
+
+    Returns:
+        The number of removed tasks.
     """
     return Operation(
         script("remove_archived"),
@@ -85,13 +100,17 @@ def defer_archiving(keys: Keys, task_id: str) -> Operation[int]:
 
 
 def retry_refused(keys: Keys) -> Operation[int]:
-    """Move all refused tasks back to the list of tasks to archive. The result is the number of these tasks."""
+    """Move all refused tasks back to the list of tasks to archive.
+
+    Returns:
+        The number of moved tasks.
+    """
     return Operation(script("defer_archiving"), [keys.archive, keys.archive_refused], [""], int)
 
 
 def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]]:
-    """Queue the ended tasks in one page of the keyspace for the archive. If archiving was disabled, let the queued
-    tasks expire.
+    """Queue the ended tasks in one page of the keyspace for the archive. If archiving is disabled, let queued tasks
+    expire instead.
 
     Returns:
         The cursor of the next page, or "0" after the last page, and the number of changed tasks.
@@ -107,7 +126,9 @@ def update_archive_backlog(keys: Keys, cursor: str) -> Operation[tuple[str, int]
 def read_archive_state(keys: Keys, *, give_up: bool = False) -> Operation[ArchiveState]:
     """Read the backlog of the archive.
 
-    With `give_up`, archiving is disabled first. `update_archive_backlog` then lets the waiting tasks expire.
+    Args:
+        keys: Keys of the deployment.
+        give_up: True to disable archiving first. `update_archive_backlog` then lets the waiting tasks expire.
     """
 
     def parse(reply: Sequence[Any]) -> ArchiveState:

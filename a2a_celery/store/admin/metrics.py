@@ -1,7 +1,7 @@
 """Metrics of a deployment. The scripts that write tasks and runs count them in one hash.
 
-A script counts a change when it makes the change, so each change is counted exactly once. The fields of the hash
-contain the quoted name of the agent:
+A script makes and counts a change atomically, so each change is counted exactly once. The fields of the hash contain
+the quoted name of the agent:
 
 =============================== ================================================================
 ``ended <agent> <state>``       tasks, by the number of their terminal state
@@ -9,8 +9,8 @@ contain the quoted name of the agent:
 ``lost <agent> <outcome>``      runs of lost workers: again, failed, canceled, returned
 ``retried <agent> runs``        retries of runs, of agents and of Celery tasks
 ``version <agent> <version>``   open tasks, by the version of the agent's code that began their turn; absent for 0
-``<time> <agent> <bucket>``     times (queue, first, run, cancel) by histogram bucket, from 1; the last has no bound
-``<time> <agent> sum``          their sum, µs
+``<time> <agent> <bucket>``     durations (queue, first, run, cancel) by bucket, from 1; the last has no upper bound
+``<time> <agent> sum``          sum of the durations in µs
 =============================== ================================================================
 """
 
@@ -25,20 +25,24 @@ from ..keys import Keys
 from ..operation import BOUNDS, Operation, script
 
 SAMPLED_RUNS = 1000
-"""Maximum number of queued runs that are read to find the oldest. Runs that are due first are read first."""
+"""Maximum number of queued runs that are read to find the oldest runs. The runs that are due first are read first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Histogram of durations. It has a count for each of `BOUNDS`, a count for longer durations, and the sum in
-    seconds."""
+    """Histogram of durations.
+
+    Attributes:
+        buckets: Number of durations for each of `BOUNDS`, and the number of longer durations.
+        sum: Sum of the durations in seconds.
+    """
 
     buckets: tuple[int, ...]
     sum: float
 
     @property
     def cumulated(self) -> list[tuple[str, float]]:
-        """Cumulative buckets in Prometheus format. Each bound has the number of durations that do not exceed it."""
+        """Cumulative buckets in Prometheus format: pairs of an upper bound and the number of durations up to it."""
         bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
         return [(bound, float(sum(self.buckets[: place + 1]))) for place, bound in enumerate(bounds)]
 
@@ -52,9 +56,9 @@ class FleetMetrics:
         runs: Open runs by phase: queued, blocked, running, delegated, suspended.
         paused: Number of interrupted tasks.
         dead_letters: Number of dead letters that can be requeued.
-        oldest: Seconds that the oldest queued run of each agent has waited, among `SAMPLED_RUNS` runs.
+        oldest: Seconds that the oldest of each agent's queued runs has waited, among `SAMPLED_RUNS` runs.
         to_archive: Number of ended tasks that are due for the archive.
-        archive_lag: Seconds for which the oldest task to archive has been due.
+        archive_lag: Seconds for which the oldest task to archive has been due, or 0.
         archive_refused: Number of tasks that the archive refused.
     """
 
@@ -86,7 +90,7 @@ class FleetMetrics:
 
 
 def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
-    """Read all metrics."""
+    """Read the metrics of the deployment."""
 
     def parse(reply: Sequence[Any]) -> FleetMetrics:
         now_us, fields, queued, running, delegated, paused, dead, ages, blocked, due, late_us = reply[:11]

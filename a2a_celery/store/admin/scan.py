@@ -23,7 +23,7 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """Task in a list, with its newest run. All times are times of the store, in µs.
+    """Task in a list, with its newest run. All times are in µs by the store's clock.
 
     Attributes:
         since_us: Time at which the task entered its state. An update within the state does not change this time.
@@ -32,7 +32,7 @@ class TaskSummary:
         republish_count: Number of times that the newest run was published again.
         begins_us: Earliest time at which the client allows the run to begin, or 0.
         claimed_us: Time of the last claim, or 0.
-        score: Score of the task in the list, see ``keys``. inf means never.
+        score: Score of the task in the list; see ``keys``. A time of inf means never.
         now_us: Time at which the list was read.
     """
 
@@ -55,17 +55,24 @@ class TaskSummary:
 
 @dataclass(frozen=True, slots=True)
 class TaskSummaryPage:
-    """Page of a list. `cursor` is the cursor of the next page, or None on the last page."""
+    """Page of a list.
+
+    Attributes:
+        tasks: Tasks on the page.
+        cursor: Cursor of the next page, or None on the last page.
+    """
 
     tasks: list[TaskSummary]
     cursor: int | None
 
 
 def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummaryPage]:
-    """Read a page of ``keys.leases``, ``dispatch``, ``blocked``, ``canvases``, ``suspended``, ``pauses`` or
-    ``dead_letters``.
+    """Read a page of a list. A task may appear twice.
 
-    A task may appear twice.
+    Args:
+        keys: Keys of the deployment.
+        name: ``keys.leases``, ``dispatch``, ``blocked``, ``canvases``, ``suspended``, ``pauses`` or ``dead_letters``.
+        cursor: Cursor of the page, or 0 for the first page.
     """
     of_runs = name in (keys.leases, keys.dispatch, keys.blocked, keys.canvases, keys.suspended)
     return Operation(script("scan_list"), [name], [keys.prefix, cursor, PAGE, int(of_runs)], _page)
@@ -74,9 +81,14 @@ def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummar
 def newest_tasks(
     keys: Keys, indexes: Sequence[str], *, limit: int, not_before_us: int | None, not_after_us: int | None
 ) -> Operation[TaskSummaryPage]:
-    """Read up to `limit` tasks of `indexes` (see ``keys.indexes``) with a status in the period, newest first.
+    """Read the tasks with the newest status in several indexes, newest first.
 
-    The bounds of the period are in µs since 1970. None means no bound.
+    Args:
+        keys: Keys of the deployment.
+        indexes: Names of the indexes; see ``keys.indexes``.
+        limit: Maximum number of tasks.
+        not_before_us: Earliest time of the status, in µs since 1970, or None for no limit.
+        not_after_us: Latest time of the status, in µs since 1970, or None for no limit.
     """
     since = "-inf" if not_before_us is None else not_before_us
     until = "+inf" if not_after_us is None else not_after_us
@@ -84,7 +96,7 @@ def newest_tasks(
 
 
 def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
-    """Read the states of tasks. If a task does not exist, its state is None."""
+    """Read the states of tasks. The state of a task that does not exist is None."""
 
     def parse(reply: Sequence[bytes]) -> list[TaskState | None]:
         return [state_of(state) if state else None for state in reply]
@@ -112,7 +124,7 @@ def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
 def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
     """Yield each live task once, in the order blocked, queued, interrupted, suspended, delegated and claimed.
 
-    Blocked tasks come first, so that a caller who ends each task does not unblock the run of a later task.
+    Blocked tasks come first, so that a caller that ends each task does not unblock the runs of later tasks.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -136,14 +148,14 @@ def all_tasks(
 ) -> Iterator[TaskSummary]:
     """Yield the tasks of all owners in `states`, newest status first.
 
-    The names of all keys are scanned in small steps to find the indexes. A task that changes during the scan may be
-    missed. An index is sorted by the newest status, which may be later than the start of the state. Indexes of live
-    states are therefore read beyond `not_after_us`.
+    The indexes are found by a SCAN of all keys. A task that changes during the scan may be missed. An index is sorted
+    by the time of the newest status, which may be later than the time at which a task entered its state. Indexes of
+    live states are therefore read beyond `not_after_us`.
 
     Args:
         store: Store client.
         keys: Keys of the deployment.
-        pattern: Pattern from ``keys.indexes``.
+        pattern: Pattern that ``keys.indexes`` returns.
         states: States of the tasks.
         not_before_us: Earliest time at which a task entered its state, in µs since 1970, or None for no limit.
         not_after_us: Latest time at which a task entered its state, in µs since 1970, or None for no limit.
@@ -165,7 +177,7 @@ def tasks_in(
     not_before_us: int | None = None,
     not_after_us: int | None = None,
 ) -> Iterator[TaskSummary]:
-    """Yield the tasks of the indexes `names` as `all_tasks` does."""
+    """Yield the tasks in the indexes `names`. See `all_tasks` for the other arguments."""
     ended = _of_states(names, states & TERMINAL)
     live = _of_states(names, states - TERMINAL)
     seen: set[str] = set()

@@ -1,11 +1,11 @@
 """Schema of a store: the version of its data format, which each process checks when it starts.
 
 Releases with the same schema can run at the same time, which permits rolling updates. A process that finds another
-schema refuses to start and changes nothing; ``a2a migrate`` converts the store. An empty store receives the schema of
-the first process.
+schema refuses to start and does not change the store. ``a2a migrate`` converts the store. An empty store receives the
+schema of the first process.
 
-All migration steps stay in the code, because a store may be years old. A step converts the keyspace in pages. It can be
-repeated after an interruption, and two processes may run it concurrently.
+All migration steps stay in the code, because a store may be years old. A step converts the keyspace in pages. An
+interrupted step can be repeated, and two processes may run the same step concurrently.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Step that converts a store to schema `to`. `script` converts one page, and `does` describes the step to
-    operators."""
+    """Step that converts a store to a newer schema.
+
+    Attributes:
+        to: Schema after the step.
+        script: Name of the script that converts one page.
+        does: Description of the step for operators.
+    """
 
     to: int
     script: str
@@ -56,7 +61,12 @@ STEPS: Sequence[Migration] = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Schema of a store, or 0 if the store has none. `archives` is True if ended tasks are archived."""
+    """State of a store that a process opens.
+
+    Attributes:
+        schema: Schema of the store, or 0 if the store has no schema.
+        archives: True if ended tasks are archived.
+    """
 
     schema: int
     archives: bool
@@ -70,12 +80,12 @@ async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None 
     Args:
         store: Store client.
         keys: Keys of the deployment.
-        archive: True if the process has an archive, which enables archiving. False if the process must not run without
-            the archive of the store. None to ignore the archive.
+        archive: True if the process has an archive, which enables archiving. False if the process has no archive, and
+            must not run if ended tasks of the store are archived. None to ignore the archive.
 
     Raises:
-        ConfigError: The store has another schema, or has an archive and `archive` is False. The message names the
-            remedy.
+        ConfigError: The store has another schema, or its ended tasks are archived and `archive` is False. The message
+            describes the remedy.
     """
 
     async def check() -> None:
@@ -96,7 +106,7 @@ async def require_schema(store: AsyncStore, keys: Keys, *, archive: bool | None 
 
 
 def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
-    """Read the schema of the store. With `stamp`, an empty store first receives the schema of this release.
+    """Read the state of the store. With `stamp`, an empty store first receives the schema of this release.
 
     Raises:
         StoreUnavailable: The store cannot be reached.
@@ -113,7 +123,7 @@ def open_store(store: SyncStore, keys: Keys, *, stamp: bool = True) -> Opened:
 
 
 def require_compatible(opened: Opened, archive: bool | None) -> None:
-    """Check that a process may work with the opened store. `archive` is as in `require_schema`.
+    """Check that a process may work with the store `opened`. See `require_schema` for `archive`.
 
     Raises:
         ConfigError: See `require_schema`.
@@ -151,9 +161,18 @@ def migrate(
     dry_run: bool = False,
     on_page: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run one migration step from `schema`, or repeat an interrupted step. Return the number of changed records.
+    """Run one migration step, or repeat an interrupted step.
 
-    `on_page` is called after each page of about `PAGE` keys. With `dry_run`, the records are only counted.
+    Args:
+        store: Store client.
+        keys: Keys of the deployment.
+        step: Step to run.
+        schema: Schema of the store before the step.
+        dry_run: True to only count the records to change.
+        on_page: Function that is called after each page of about `PAGE` keys.
+
+    Returns:
+        The number of records that were changed, or that the step would change.
 
     Raises:
         StoreUnavailable: The store cannot be reached. Pages that were converted stay converted.
@@ -171,10 +190,10 @@ def migrate(
 
 
 def count_pages(store: SyncStore) -> int:
-    """Return the approximate number of pages of a migration step, or 1 if the store's user may not count keys."""
+    """Return the approximate number of pages of a migration step, or 1 if the number of keys cannot be read."""
     try:
         return int(store.redis.dbsize()) // PAGE + 1
-    except RedisError:  # the step itself reports a store that is unavailable
+    except RedisError:  # if the store is unavailable, the step reports the error
         return 1
 
 
@@ -182,15 +201,18 @@ def page_of(keys: Keys, step: Migration, cursor: str, *, dry_run: bool) -> Opera
     """Convert one page of the keyspace with a migration step. With `dry_run`, only count the records to change.
 
     Returns:
-        The cursor of the next page, or "0" after the last page, and the number of records that were, or would be,
-        changed.
+        The cursor of the next page, or "0" after the last page, and the number of records that were changed or that the
+        step would change.
     """
     args: list[Argument] = [keys.prefix, cursor, PAGE, int(dry_run)]
     return Operation(script(step.script), [keys.installation], args, _page)
 
 
 def _opening(keys: Keys, *, archive: bool, stamp: bool = True) -> Generator[Operation[Any], Any, Opened]:
-    """Yield the operations that open a store, and receive their results. A store with a schema needs one operation."""
+    """Yield the operations that open a store, and receive their results.
+
+    A store that has a schema is opened by one operation. An empty store is scanned, and receives a schema if `stamp`.
+    """
     read_schema = Operation(script("open_store"), [keys.installation], [SCHEMA, int(archive)], _text_and_bool)
     schema, archives = yield read_schema
     if schema != "":

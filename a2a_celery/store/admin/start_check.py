@@ -1,7 +1,7 @@
 """Start checks of the store, the description of the store's server, heartbeats, and the store's clock.
 
-When a process starts, it checks that the store has the schema of this release and fits the settings of the process, and
-warns if the store is unavailable or may evict tasks.
+When a process starts, it checks that the store has the schema of this release and can be used with the settings of the
+process. The process logs a warning if the store is unavailable or may evict tasks.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ async def check_store(
     """Check that this process may work with the store.
 
     Args:
-        store: The store. If the store is unavailable, its schema is checked before the first operation.
-        keys: The keys of this deployment.
-        settings: The settings of this process.
-        sealer: The secret keys of this process.
-        report: True to log that the store is unavailable, or that it may evict tasks.
+        store: Store client. If the store is unavailable, its schema is checked before the first operation.
+        keys: Keys of the deployment.
+        settings: Settings of this process.
+        sealer: Secret keys of this process, or None.
+        report: True to log a warning if the store is unavailable or may evict tasks.
 
     Returns:
         True if the store is available.
@@ -65,7 +65,7 @@ async def check_store(
 
 
 def warn_of_eviction(info: Any) -> None:
-    """Log a warning if `info`, the section ``memory`` of INFO, names an eviction policy that deletes tasks."""
+    """Log a warning if Redis may evict tasks. `info` is the section ``memory`` of INFO."""
     policy = info.get("maxmemory_policy", SAFE_POLICY)
     if policy != SAFE_POLICY:
         logger.warning(
@@ -97,7 +97,7 @@ async def require_reachable(store: AsyncStore) -> None:
     """Check that the store replies.
 
     Raises:
-        StoreUnavailable: The store does not reply. The message names the address and the reason.
+        StoreUnavailable: The store does not reply. The message contains the address and the reason.
     """
     try:
         await store.ping()
@@ -117,7 +117,7 @@ ANNOUNCEMENT_TTL_US = 20_000_000
 """µs without a heartbeat after which a watcher or an announced worker counts as stopped."""
 
 SAVING = {"the append-only file": "aof_last_write_status", "a snapshot": "rdb_last_bgsave_status"}
-"""Fields of INFO that contain the result of the last save, by kind of persistence."""
+"""Fields of INFO that contain the status of the last save, by kind of persistence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,16 @@ class Server:
     """Redis or Valkey server of a store.
 
     Attributes:
-        identity: Identity of the database. Two clients have the same identity only if they use the same database of the
-            same server process.
+        kind: "Redis" or "Valkey".
+        identity: Id of the database, which is the same for two clients only if they use the same database of the same
+            server process.
+        primary: True if the server is not a replica.
+        cluster: True if the server runs in cluster mode.
         evicts: ``maxmemory-policy`` of the server.
         max_memory: Memory limit in bytes, or 0 if there is no limit.
+        append_only: True if the server writes an append-only file.
         clock_offset: Seconds by which the clock of this process is ahead of the server's clock.
-        answered_in: Seconds until the server replied.
+        answered_in: Seconds that the server took to reply.
         used_memory: Used memory in bytes.
         replicas: Number of connected replicas.
         unsaved: Kind of persistence whose last save failed, or "".
@@ -152,7 +156,7 @@ class Server:
 
 
 def server_of(store: SyncStore) -> Server:
-    """Describe the server of `store`.
+    """Return a description of the server of `store`.
 
     Raises:
         StoreUnavailable: The server cannot be reached, or refuses INFO.
@@ -185,7 +189,7 @@ def server_of(store: SyncStore) -> Server:
 
 
 def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bool) -> Operation[list[str]]:
-    """Record the heartbeat of a watcher. The result contains the announcements of all watchers with a recent heartbeat.
+    """Record the heartbeat of a watcher.
 
     If the store was emptied, the heartbeat restores `schema` and, with `archives`, enables archiving again.
 
@@ -194,6 +198,9 @@ def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bo
         announcement: Description of the watcher, which is the same in each call, or "" to only read the announcements.
         schema: Schema of this release.
         archives: True if the process archives ended tasks.
+
+    Returns:
+        The announcements of all watchers with a recent heartbeat.
     """
     arguments: list[Argument] = [announcement, ANNOUNCEMENT_TTL_US, schema, int(archives)]
     return Operation(script("record_heartbeat"), [keys.watchers, keys.installation], arguments, _texts)
@@ -201,24 +208,34 @@ def record_heartbeat(keys: Keys, announcement: str, *, schema: int, archives: bo
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Time of the store in µs, and the number of corrected jumps of the store's clock."""
+    """Reading of the store's clock.
+
+    Attributes:
+        time_us: Time of the store in µs.
+        corrections: Number of corrected jumps of the clock.
+    """
 
     time_us: int
     corrections: int
 
 
 def read_clock(keys: Keys) -> Operation[ClockReading]:
-    """Read the store's time."""
+    """Read the store's clock."""
     return correct_due_times(keys, 0, corrections=0, lease_us=0)
 
 
 def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
-    """Correct the times that were stored before the store's clock jumped by `jump_us`.
+    """Correct the times that were stored before the store's clock jumped.
 
-    A backward jump is negative. All leases are renewed. After a forward jump, pauses, suspensions and reminders are
-    extended by the jump. After a backward jump, queued runs, suspensions, reminders, deliveries, requested posts
-    and canvases become due earlier by the jump. Nothing changes if the store's number of corrections differs from
-    `corrections`.
+    All leases are renewed. After a forward jump, the ends of pauses, suspensions and reminders are postponed by the
+    jump. After a backward jump, suspensions, reminders, queued runs, deliveries, requested posts and canvases become
+    due earlier by the jump.
+
+    Args:
+        keys: Keys of the deployment.
+        jump_us: Duration of the jump in µs, which is negative for a backward jump.
+        corrections: Number of corrections that the caller has read. If the store has another number, nothing changes.
+        lease_us: Duration of the renewed leases in µs.
     """
 
     def parse(reply: Sequence[bytes]) -> ClockReading:

@@ -16,8 +16,8 @@ from ..keys import Keys
 from ..operation import Operation, script
 
 SAMPLED = 2000
-"""Number of keys from which the number of tasks is estimated. SCAN returns keys in random order. In a store with fewer
-keys, all keys are counted."""
+"""Number of keys from which the number of tasks is estimated. The order of SCAN is random enough for an estimate. In a
+store with fewer keys, all keys are counted."""
 
 WEIGHED = 500
 """Number of task keys whose size is measured."""
@@ -32,7 +32,7 @@ class StoreUsage:
         max_memory: Memory limit in bytes, or 0 if there is no limit.
         tasks: Estimated number of stored tasks, including ended tasks.
         bytes_per_task: Estimated mean size of a task with all its keys, in bytes.
-        followed: Number of tasks that streams and blocking calls followed at most a second ago.
+        followed: Number of tasks that streams and blocking calls follow, with a delay of up to a second.
     """
 
     used: int | None
@@ -43,7 +43,7 @@ class StoreUsage:
 
 
 def usage(store: SyncStore, keys: Keys) -> StoreUsage:
-    """Measure memory and tasks of the store. The cost does not depend on the number of tasks.
+    """Measure the memory and the tasks of the store, in a time that does not depend on the number of tasks.
 
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -102,7 +102,12 @@ MEMORY_FRESH_FOR = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of a Redis server, in bytes. `limit` is maxmemory, or 0 if there is no limit."""
+    """Memory of a Redis server.
+
+    Attributes:
+        used: Used memory in bytes that counts toward the limit.
+        limit: Value of ``maxmemory`` in bytes, or 0 if there is no limit.
+    """
 
     used: int
     limit: int
@@ -111,7 +116,11 @@ class Memory:
 
 
 def read_memory() -> Operation[Memory | None]:
-    """Read the server's memory. The result is None if the store's user may not call INFO."""
+    """Read the memory usage of the server.
+
+    Returns:
+        The memory, or None if the store's user may not call INFO.
+    """
 
     def parse(reply: Sequence[bytes]) -> Memory | None:
         return Memory(int(reply[0]), int(reply[1]), reply[2] != b"1") if reply else None
@@ -122,13 +131,13 @@ def read_memory() -> Operation[Memory | None]:
 class MemoryWatermark:
     """Memory usage above which the store counts as nearly full.
 
-    A server without maxmemory, or with an eviction policy, never counts as nearly full. A server that evicts keys
-    normally stays at its limit.
+    A server without ``maxmemory`` is never nearly full. A server that evicts keys never counts as nearly full either,
+    because its memory normally stays at the limit.
 
     Args:
         store: Store whose memory is read.
-        share: Share of the server's maxmemory, from 0 to 1. None or 0 disables the watermark.
-        clock: Clock for the age of a reading.
+        share: Share of the server's ``maxmemory``, from 0 to 1. None or 0 disables the watermark.
+        clock: Clock that measures the age of a reading.
     """
 
     def __init__(self, store: AsyncStore, share: float | None, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -141,8 +150,8 @@ class MemoryWatermark:
     async def is_reached(self) -> bool:
         """Return True if the server uses more memory than the watermark.
 
-        The memory is read at most once in `MEMORY_FRESH_FOR` seconds. If the store is unavailable, the last result is
-        returned.
+        The memory is read at most once in `MEMORY_FRESH_FOR` seconds. If the store is unavailable, return the last
+        result.
         """
         if not self._share or self._clock.monotonic() - self._read_at <= MEMORY_FRESH_FOR:
             return self._is_reached

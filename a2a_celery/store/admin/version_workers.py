@@ -25,9 +25,15 @@ class VersionWorker:
 def announce_versions(
     keys: Keys, served: Sequence[VersionWorker], *, withdraws: bool = False
 ) -> Operation[list[VersionWorker]]:
-    """Announce the version queues that a worker consumes, or withdraw the announcement.
+    """Announce the version queues that a worker consumes. The announcement expires after `ANNOUNCEMENT_TTL_US`.
 
-    The announcement expires after `ANNOUNCEMENT_TTL_US`. The result contains the queues of all workers.
+    Args:
+        keys: Keys of the deployment.
+        served: Version queues of the worker, or an empty sequence to only read the announcements.
+        withdraws: True to withdraw the announcement of `served` instead.
+
+    Returns:
+        The version queues of all workers.
     """
 
     def parse(reply: Sequence[bytes]) -> list[VersionWorker]:

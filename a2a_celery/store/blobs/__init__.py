@@ -1,1 +1,1 @@
-"""Large parts of messages, stored in an object store."""
+"""Storage of large message parts in an object store."""

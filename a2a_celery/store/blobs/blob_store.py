@@ -1,12 +1,12 @@
 """Blobs: large parts of messages in an object store, with one folder for each task.
 
 A writer registers the task in the store, then writes the blob, and then writes the reference. The task is therefore
-registered even if the writer dies before the reference is written. A watcher removes the folder of a registered task
-that does not exist. A script refuses to create a task whose blobs may have been removed, so a blob with a reference is
-never removed.
+registered even if the writer dies before it writes the reference. A watcher removes the folder of a registered task
+that does not exist. A script refuses to create a task whose blobs may have been removed, so a referenced blob is never
+removed.
 
 The large results of a journal are in a subfolder of the task's folder. After a script has deleted a journal, a watcher
-removes the subfolder. If a writer whose run was lost writes a blob after that, the blob is removed with the task.
+removes the subfolder. If a writer whose run was lost then writes another blob, the blob is removed with the task.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, forget
 T = TypeVar("T")
 
 ORPHAN_AFTER_US = 600_000_000
-"""µs that a registered task has to be created before its blobs may be removed."""
+"""µs after which the blobs of a registered task that does not exist may be removed."""
 
 DIGEST_BESIDE = 64 * 1024
-"""Size in bytes above which the digest of a blob is computed in a thread."""
+"""Size of a blob, in bytes, above which its digest is computed in a thread."""
 
 
 class Blobs:
@@ -57,8 +57,8 @@ class Blobs:
 
         Args:
             operation: Operation with large parts.
-            register: Function that runs the operation that registers the task, before the first blob is written. It
-                returns True if the task was not registered before.
+            register: Function that runs the operation of `register_blobs`, before the first blob is written, and
+                returns its result.
 
         Raises:
             BlobsUnavailable: A blob was not written.
@@ -87,7 +87,7 @@ class Blobs:
 
         Raises:
             BlobMissing: A blob does not exist.
-            BlobsUnavailable: A blob cannot be read, or differs from what was written.
+            BlobsUnavailable: A blob cannot be read, or does not have the expected size and digest.
         """
 
         async def read_blob(ref: BlobRef) -> tuple[str, bytes]:
@@ -116,7 +116,11 @@ class Blobs:
         return contents
 
     async def remove(self, folder: str) -> None:
-        """Remove all blobs of a task or a journal. `folder` is a member of `Keys.orphaned_blobs`."""
+        """Remove all blobs of a task or a journal.
+
+        Args:
+            folder: Member of `Keys.orphaned_blobs`.
+        """
         await self._objects.remove(folder)
 
     async def aclose(self) -> None:
@@ -138,10 +142,10 @@ class Blobs:
 
 
 def blobs_of(settings: Settings) -> Blobs | None:
-    """Return the blobs of a deployment, or None if no object store is configured.
+    """Return the access to the blobs of a deployment, or None if no object store is configured.
 
     Raises:
-        ConfigError: `blob_url` cannot be used.
+        ConfigError: fsspec or its driver is not installed, or `blob_url` is invalid.
     """
     if settings.blob_url is None:
         return None
@@ -150,7 +154,7 @@ def blobs_of(settings: Settings) -> Blobs | None:
 
 
 def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) -> tuple[T, Collection[BlobRef]]:
-    """Parse a reply. Return the result, and the blobs that the result still lacks."""
+    """Parse a reply with the contents of the `available` blobs. Return the result, and references to missing blobs."""
     reading = Reading(available)
     before = READING.set(reading if operation.resolve_blobs else None)
     try:
@@ -160,10 +164,10 @@ def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) ->
 
 
 def require(blobs: Blobs | None) -> Blobs:
-    """Return `blobs`, or raise an error for a reply that refers to blobs.
+    """Return `blobs`, which a reply with references requires.
 
     Raises:
-        BlobsUnavailable: This process has no object store.
+        BlobsUnavailable: `blobs` is None, because this process has no object store.
     """
     if blobs is None:
         raise BlobsUnavailable(
@@ -176,8 +180,11 @@ def require(blobs: Blobs | None) -> Blobs:
 def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
     """Register a task with blobs.
 
-    The result is True if the task was not registered before. Blobs that were written earlier may then have been
-    removed. `parse` raises BlobsExpired while the folder of an earlier task with the same tag is being removed.
+    Returns:
+        True if the task was not registered before. Blobs that were written earlier may then have been removed.
+
+    Raises:
+        BlobsExpired: The folder of an earlier task with the same tag is being removed. `parse` raises this error.
     """
 
     def parse(reply: bytes) -> bool:

@@ -14,21 +14,22 @@ from ..operation import Argument, Operation, script
 logger = logging.getLogger(__name__)
 
 RECHECK_AFTER_US = 3_600_000_000
-"""µs between two checks that a live task with blobs still exists."""
+"""µs between two checks whether a live task with blobs still exists."""
 
 REMOVE_FOR_US = 300_000_000
-"""µs that a watcher has to remove a folder before another watcher may remove it."""
+"""µs for which a watcher has the exclusive right to remove a folder."""
 
 
 def blobs_in_use(keys: Keys) -> Operation[int]:
-    """Count the tasks that have blobs, plus the orphaned blob folders that have not been removed."""
+    """Return the number of tasks with blobs, plus the number of orphaned blob folders that were not removed yet."""
     return Operation(script("blobs_in_use"), [keys.blobs, keys.orphaned_blobs], [], int)
 
 
 def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
     """Acquire up to `limit` folders of blobs to remove: folders of tasks that no longer exist, and of deleted journals.
 
-    The result contains members of `Keys.orphaned_blobs`. The caller removes the folders.
+    Returns:
+        Members of `Keys.orphaned_blobs`, whose folders the caller removes.
     """
 
     def parse(reply: Sequence[bytes]) -> list[str]:
@@ -39,7 +40,7 @@ def acquire_orphaned_blobs(keys: Keys, *, limit: int) -> Operation[list[str]]:
 
 
 def forget_removed_blobs(keys: Keys, tags: Sequence[str]) -> Operation[None]:
-    """Record that folders were removed. `tags` are results of `acquire_orphaned_blobs`."""
+    """Record that the folders `tags` were removed; see `acquire_orphaned_blobs`."""
     return Operation(script("forget_removed_blobs"), [keys.orphaned_blobs], list(tags), lambda _: None)
 
 
@@ -51,7 +52,7 @@ def require_blobs_in(settings: Settings, in_use: int) -> None:
         in_use: Result of `blobs_in_use`.
 
     Raises:
-        ConfigError: No object store is configured.
+        ConfigError: Tasks have blobs, but no object store is configured.
     """
     if in_use and settings.blob_url is None:
         raise ConfigError(
@@ -64,7 +65,7 @@ async def require_blobs_known(store: AsyncStore, keys: Keys, settings: Settings)
     """Count the tasks with blobs and call `require_blobs_in`, unless the store is unavailable.
 
     Raises:
-        ConfigError: Tasks have blobs, and no object store is configured.
+        ConfigError: Tasks have blobs, but no object store is configured.
     """
     try:
         in_use = await store.run(blobs_in_use(keys))

@@ -10,10 +10,11 @@ from contextvars import ContextVar
 from ...errors import BlobsUnavailable
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of blobs that a process may have in memory. A reply may exceed the limit if no other reply is in memory."""
+"""Maximum bytes of blobs that a process may have in memory. A reply may exceed the limit if no other reply is in
+memory."""
 
 BUDGET_TIMEOUT = 30.0
-"""Seconds that a reader waits for memory before it fails."""
+"""Seconds for which a reader waits for memory."""
 
 
 class MemoryBudget:
@@ -62,7 +63,7 @@ class MemoryBudget:
 
 
 class Reservation:
-    """Bytes that stay acquired until a response is sent."""
+    """Bytes of a `MemoryBudget` that stay acquired until a response is sent."""
 
     def __init__(self) -> None:
         self.budget: MemoryBudget | None = None

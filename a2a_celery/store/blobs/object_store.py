@@ -14,13 +14,13 @@ from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable, ConfigError
 
 CALLS_AT_ONCE = 8
-"""Maximum number of concurrent calls of a process, and of threads for blocking calls."""
+"""Maximum number of concurrent calls, and of threads for blocking calls, in a process."""
 
 CALL_TIMEOUT = 30.0
-"""Seconds that a call may take. A call in a thread is then abandoned."""
+"""Seconds that a call may take. If a call in a thread takes longer, the thread is abandoned."""
 
 REMOVALS = 3
-"""Maximum number of attempts to remove a folder while other calls remove parts of it."""
+"""Maximum number of attempts to remove a folder whose contents change."""
 
 
 class BlobMissing(BlobsUnavailable):
@@ -54,7 +54,7 @@ class ObjectStore:
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def put(self, name: str, content: bytes) -> None:
-        """Write a blob atomically. An existing blob with the same name is replaced.
+        """Write a blob atomically, replacing an existing blob with the same name.
 
         Raises:
             BlobsUnavailable: The blob was not written.
@@ -84,7 +84,7 @@ class ObjectStore:
         for _ in range(REMOVALS):
             try:
                 await self._remove(folder)
-            except BlobMissing:  # the folder, or a part of it that another call has removed
+            except BlobMissing:  # another call has removed the folder or a part of it
                 if await self._exists(folder):
                     continue
             return
@@ -135,7 +135,7 @@ class ObjectStore:
 
     def _put(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        if self._native:  # an object store needs no folder, and a reader never sees half an object
+        if self._native:  # an object store needs no folders, and writes objects atomically
             self._blocking.pipe_file(path, content)
             return
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)

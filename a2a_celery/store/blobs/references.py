@@ -4,11 +4,11 @@ A stored message with references begins with a table of the missing parts. The t
 blob name of each part. The first byte of a table cannot be the first byte of a protobuf message. A client or an agent
 therefore cannot forge a table, and a release without support for references refuses the message.
 
-A stored journal entry with a reference begins with such a table too, and has no content. The name of its blob is
+A stored journal entry with a reference also begins with such a table, and has no content. The name of its blob is
 relative to the folder of its task, so that the journal of a dead letter can become the journal of another task.
 
-While a process handles a task without the contents of its blobs, a reference is a part whose URL begins with a mark
-that only this process knows.
+In a process that has not read the blobs of a task, an unresolved reference is a part whose URL begins with a mark that
+only this process knows.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from ..operation import Operation
 P = TypeVar("P", bound=Proto)
 
 TABLE = b"\x00"
-"""First byte of a stored message with references. The length of the table follows in four bytes."""
+"""First byte of a stored message with references. The next four bytes are the length of the table."""
 
 MARK = f"a2a-celery-blob:{token_hex(16)}:"
-"""Prefix of the URL of an unresolved part. The prefix is secret to this process and is never sent."""
+"""Prefix of the URL of an unresolved part. The prefix is a secret of this process and is never sent."""
 
 
 class BlobRef(NamedTuple):
@@ -56,7 +56,7 @@ class BlobRef(NamedTuple):
     Attributes:
         name: Tag of the task, folder of the journal (only for a journal entry) and digest of the blob, separated by
             slashes.
-        size: Size in bytes.
+        size: Size of the blob in bytes.
     """
 
     name: str
@@ -72,11 +72,14 @@ class Encoded(bytes):
 
     content: ClassVar[type[Proto]] = StreamResponse
     packed: bytes | None = None
-    """Form without large parts, or None before the blobs are written. A repeated call of the operation uses the form,
-    and does not write the blobs again."""
+    """Stored form with references instead of large parts, or None before the blobs are written.
+
+    A repeated call of the operation uses this form instead of writing the blobs again.
+    """
 
     def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
-        """Return the form without parts larger than `threshold` bytes, and the contents of these parts by blob name."""
+        """Return the stored form with references instead of parts larger than `threshold` bytes, and the contents of
+        these parts by blob name."""
         blobs: dict[str, bytes] = {}
         return _without(self, blobs, threshold=threshold, tag=tag), blobs
 
@@ -88,10 +91,10 @@ class EncodedRequest(Encoded):
 
 
 class EncodedEntry(Encoded):
-    """Stored form of a journal entry, whose content can be extracted."""
+    """Stored form of a journal entry, whose content can be extracted as a blob."""
 
     folder = ""
-    """Folder of the journal's blobs in the folder of the task."""
+    """Name of the folder of the journal's blobs, in the folder of the task."""
 
     def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
         """See `Encoded.extract_blobs`. The content of the entry is extracted as one blob, or not at all."""
@@ -104,7 +107,7 @@ class EncodedEntry(Encoded):
 
 @dataclass(slots=True)
 class Reading:
-    """State of parsing a reply: the available blobs, and the missing blobs, by name."""
+    """State of the parser of one reply: the available and the missing blobs, by name."""
 
     available: Mapping[str, bytes] = field(default_factory=dict)
     missing: dict[str, BlobRef] = field(default_factory=dict)
@@ -126,7 +129,7 @@ def encode_request(request: SendMessageRequest) -> EncodedRequest:
 
 
 def encode_again(event: Event) -> bytes:
-    """Return the stored form of an event whose references may be unresolved. The references are preserved."""
+    """Return the stored form of an event that may have unresolved references. The references are preserved."""
     encoded = encode(event)
     return _without(encoded, {}, threshold=None) if MARK.encode() in bytes(encoded) else encoded
 
@@ -150,7 +153,7 @@ def resolve_entry(stored: bytes, tag: str) -> EncodedEntry:
 
 
 def forget_packed(operation: Operation[Any]) -> bool:
-    """Make a repeated call of `operation` write its blobs again. Return False if the call would do so anyway."""
+    """Make the next call of `operation` write its blobs again. Return False if no blobs were written before."""
     arguments = [
         argument for argument in operation.args if isinstance(argument, Encoded) and argument.packed is not None
     ]
@@ -160,7 +163,7 @@ def forget_packed(operation: Operation[Any]) -> bool:
 
 
 def decode_as(content: type[P], stored: bytes) -> P:
-    """Parse a stored message. The URL of a part whose blob is not available becomes a mark."""
+    """Parse a stored message. A part whose blob is not available becomes an unresolved reference."""
     if not stored.startswith(TABLE):
         return content.FromString(stored)
     table, rest = _split_table(stored)
@@ -176,7 +179,7 @@ def decode_as(content: type[P], stored: bytes) -> P:
 
 
 def insert_blobs(message: Proto) -> None:
-    """Replace the marked parts of `message` whose blobs are available; see `decode_as`."""
+    """Replace the unresolved references in `message` whose blobs are available."""
     for part in _parts_of(message):
         if part.url.startswith(MARK):
             size, _, name = part.url.removeprefix(MARK).partition(":")
@@ -208,7 +211,7 @@ def full_size(message: Proto) -> int:
 
 
 def _read_blob(name: str, size: int) -> bytes | None:
-    """Return the content of a blob, or None if it is not available. A parsed reply then records it as missing."""
+    """Return the content of a blob, or None if the blob is not available. Record the blob as missing in `READING`."""
     reading = READING.get()
     if reading is None:
         return None
@@ -225,7 +228,7 @@ def _with_table(table: Sequence[tuple[int, str, int]], rest: bytes) -> bytes:
 
 
 def _split_table(stored: bytes) -> tuple[list[tuple[int, str, int]], bytes]:
-    """Return the table of a stored message or entry with references, and the bytes after the table."""
+    """Return the table of references of a stored message or entry, and the bytes after the table."""
     (length,) = unpack_from(">I", stored, 1)
     return json.loads(stored[5 : 5 + length]), stored[5 + length :]
 

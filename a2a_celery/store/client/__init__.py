@@ -1,1 +1,1 @@
-"""Store clients with and without an event loop, and their Redis connections."""
+"""Asyncio and blocking clients of the store, and their Redis connections."""

@@ -1,4 +1,4 @@
-"""Execution of store operations through redis-py, with `AsyncStore` on an event loop or `SyncStore` without an event
+"""Execution of store operations through redis-py: `AsyncStore` for asyncio, and `SyncStore` for code without an event
 loop."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .round_trips import Command, RoundTrips
 T = TypeVar("T")
 
 SOCKET_TIMEOUT = 5.0
-"""Seconds that Redis may take to reply. A script takes microseconds."""
+"""Seconds that Redis may take to reply. A script runs for microseconds."""
 
 RETRY_TIMEOUT = 30.0
 """Seconds for which `run_with_retry` retries while the store is unavailable."""
@@ -37,7 +37,7 @@ RETRY_TIMEOUT = 30.0
 RETRY_INTERVAL = 0.5
 
 MAX_SENDERS = 4
-"""Maximum number of concurrent pipelines of a lane. A large read in one pipeline does not delay the others."""
+"""Maximum number of concurrent pipelines of a lane. A large read in one pipeline does not delay the other pipelines."""
 
 MAX_BATCH = 64
 
@@ -45,13 +45,14 @@ SEND_TIMEOUT = 17.0
 """Seconds that a pipeline may take, including retries."""
 
 LARGE_REPLY = 1 << 18
-"""Bytes of a reply above which an `AsyncStore` parses it in a thread, because parsing it takes milliseconds."""
+"""Bytes above which an `AsyncStore` parses a reply in a thread, because parsing takes milliseconds."""
 
 SCANNED = 1000
-"""COUNT of a SCAN call. One call blocks Redis for about a millisecond."""
+"""COUNT of each SCAN call. One call blocks Redis for about a millisecond."""
 
 RETRIES = 2
-"""Retries after a broken connection. Operations are idempotent, but a retry may charge a token bucket twice."""
+"""Number of retries after a broken connection. Operations are idempotent, but a retry may charge a token bucket
+twice."""
 
 
 def _options(retry: Any) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def _options(retry: Any) -> dict[str, Any]:
 
 
 class _Lane:
-    """Queue of operations, and the tasks that send them."""
+    """Queue of operations, with the asyncio tasks that send the operations."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
@@ -76,18 +77,18 @@ class _Lane:
 class AsyncStore:
     """Store client on one event loop, for gateways, watchers and the runs of a worker.
 
-    Concurrent operations share a pipeline, which saves round trips. Background tasks send the pipelines, so a caller
-    that is cancelled does not break a connection.
+    Concurrent operations share a pipeline, which saves round trips. Background tasks send the pipelines, so a cancelled
+    caller does not break a connection.
 
     Args:
         url: URL of the store.
         blobs: Access to the object store, or None if this process has no object store.
-        wait_replicas: Number of replicas that must confirm a write that accepts a message or may end a task, or 0 not
-            to wait for replicas.
+        wait_replicas: Number of replicas that must confirm a write that accepts a message or may end a task. With 0, no
+            write waits for replicas.
     """
 
     first: Callable[[], Awaitable[None]] | None = None
-    """Check that runs before the first operation and uses `run_raw`. None if there is no check, or the check has
+    """Check that runs before the first operation, through `run_raw`. None if there is no check or if the check has
     passed."""
 
     def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
@@ -95,10 +96,10 @@ class AsyncStore:
         self._replicas = Replicas(wait_replicas)
         retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
         options = {**_options(retry), "socket_timeout": None}  # see `RoundTrips`
-        # enough connections for the senders and a ping
+        # sufficient connections for the senders and a ping
         self.redis = async_client(url, max_connections=2 * MAX_SENDERS + 4, **options)
         self._round_trips = RoundTrips(self.redis.connection_pool, SOCKET_TIMEOUT)
-        self._lane, self._confirmed_lane = _Lane(), _Lane()  # late replicas delay no read
+        self._lane, self._confirmed_lane = _Lane(), _Lane()  # so that slow replicas do not delay reads
         self._turn = asyncio.Lock()
 
     async def run(self, operation: Operation[T]) -> T:
@@ -107,8 +108,8 @@ class AsyncStore:
         Large parts are written to the object store before the operation, and read from the object store after it.
 
         Raises:
-            StoreUnavailable: Redis cannot be reached, or refuses the command because it is out of memory, read-only or
-                loading, for example.
+            StoreUnavailable: Redis cannot be reached, or refuses the command, for example because Redis is out of
+                memory, read-only or loading.
             ConfigError: The server is a Sentinel or a cluster node, or does not have the database.
             BlobsUnavailable: The object store cannot be reached. If a part could not be written, the operation did not
                 run.
@@ -138,7 +139,7 @@ class AsyncStore:
         return result
 
     async def _fold_log(self, snapshot: list[Any]) -> None:
-        """Read the contents of a long task. The event loop runs other tasks after each page and each slice."""
+        """Read the contents of a long task, and let the event loop run other tasks after each page and each slice."""
         steps = fold_log(snapshot)
         reply = None
         with suppress(StopIteration):
@@ -148,7 +149,7 @@ class AsyncStore:
                     reply = await (asyncio.sleep(0) if request is None else self.run_raw(request))
 
     async def run_raw(self, operation: Operation[T]) -> T:
-        """Run an operation without large parts. The check `first` does not run before the operation.
+        """Run an operation without large parts, and without the check `first`.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.
@@ -214,7 +215,7 @@ class AsyncStore:
             for i, result in zip(unknown, replies_with_text, strict=True):
                 results[i] = result
         for (operation, reply), result in zip(batch, results, strict=True):
-            if reply.done():  # its caller was cancelled
+            if reply.done():  # the caller was cancelled
                 continue
             if isinstance(result, Exception):
                 reply.set_exception(translated(result, operation.script.name))
@@ -222,10 +223,7 @@ class AsyncStore:
                 reply.set_result(result)
 
     async def _pipelined(self, operations: list[Operation[Any]], *, with_text: bool) -> list[Any]:
-        """Send operations in one pipeline and return the replies or errors.
-
-        If replicas must confirm the writes, the replies are those of `Replicas.checked`.
-        """
+        """Send operations in one pipeline, wait for replicas if necessary, and return the replies or errors."""
         commands: list[Command] = []
         for operation in operations:
             call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
@@ -255,7 +253,7 @@ async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
 class SyncStore:
     """Store client for code without an event loop, such as operator commands and handlers of Celery signals.
 
-    The arguments are those of `AsyncStore`.
+    The constructor has the arguments of `AsyncStore`.
     """
 
     def __init__(self, url: str, blobs: Blobs | None = None, *, wait_replicas: int = 0) -> None:
@@ -326,7 +324,7 @@ class SyncStore:
             raise translated(e, "ping") from e
 
     def names(self, pattern: str) -> list[str]:
-        """Return the names of all sorted sets that match `pattern`, a pattern for SCAN.
+        """Return the names of all sorted sets that match the SCAN pattern `pattern`.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command.

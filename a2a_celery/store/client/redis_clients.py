@@ -1,8 +1,8 @@
 """redis-py clients for the URL of a store, and the translation of redis-py's errors to store errors.
 
-A URL names a server, or Sentinels that report the primary. redis-py asks the Sentinels for the primary when it opens a
-connection, and closes a connection to a server that has become a replica. A client that reconnects therefore follows a
-failover.
+A URL contains the address of a server, or of Sentinels that report the primary. redis-py asks the Sentinels for the
+primary when it opens a connection, and closes a connection to a server that has become a replica. A client that
+reconnects therefore follows a failover.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ CONNECT_TIMEOUT = 2.0
 """Seconds that a server may take to accept a connection."""
 
 SENTINEL_TIMEOUT = 1.0
-"""Seconds that a Sentinel may take to accept a connection, and to reply, before the next Sentinel is asked."""
+"""Seconds that a Sentinel may take to accept a connection, and again to reply, before redis-py asks the next
+Sentinel."""
 
 
 def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
@@ -71,7 +72,7 @@ def sync_client(url: str, **options: Any) -> redis.Redis:
 
 
 def database_of(url: str) -> int:
-    """Return the number of the database that `url` names."""
+    """Return the database number in `url`, or 0."""
     url = SentinelAddress.of(url).primary_url if is_sentinel_url(url) else redis_url(url)
     return int(parse_url(url).get("db", 0))  # type: ignore[no-untyped-call]
 
@@ -93,8 +94,8 @@ def close_client(client: redis.Redis) -> None:
 class _Connection(redis.sentinel.SentinelManagedConnection):
     """Connection that asks the Sentinels for the primary each time it connects.
 
-    redis-py 8.1 asks the Sentinels when a connection leaves its pool. When redis-py retries a command on a broken
-    connection, it reconnects to the previous primary.
+    redis-py 8.1 itself asks the Sentinels only when a connection leaves its pool. A retry on a broken connection would
+    therefore reconnect to the previous primary.
     """
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -125,8 +126,8 @@ class _AsyncTLSConnection(_AsyncConnection, redis.asyncio.sentinel.SentinelManag
 class _SentinelClient(redis.asyncio.Redis):
     """Client of one Sentinel, with a timeout for each query.
 
-    A ``socket_timeout`` would make redis-py write inside ``wait_for``, which may swallow a cancellation on Python 3.11.
-    A task that is cancelled while it asks a Sentinel would then run forever.
+    With ``socket_timeout``, redis-py would write inside ``wait_for``, which may swallow a cancellation on Python 3.11.
+    A task that is cancelled during a query would then run forever.
     """
 
     async def sentinel_masters(self) -> Any:
@@ -147,7 +148,7 @@ def _fitting(url: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(url: str) -> dict[str, Any]:
-    """Return redis-py's options for a URL, without the host."""
+    """Return redis-py's options for the Redis URL `url`, without the host."""
     options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
     options.pop("host")
     if options.pop("connection_class", None) is not None:
@@ -173,21 +174,20 @@ UNAVAILABLE_CODES = (
     "NOAUTH",
     "WRONGPASS",
 )
-"""Error codes that report a state of the server, not a mistake in the command."""
+"""Error codes that report a state of the server instead of a mistake in the command."""
 
 _CODES_WITH_CLASS: dict[type[RedisError], str] = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
     MasterDownError: "MASTERDOWN",
 }
-"""Codes of the errors that have their own class in redis-py. redis-py removes the code from the text of these
-errors."""
+"""Codes of the errors that have their own class in redis-py, which removes the code from the error's text."""
 
 _UNAVAILABLE = re.compile(
     r"(?:Error running script \(call to f_[0-9a-f]{40}\): )?(?:@user_script: ?\d+: )*-?"
     rf"({'|'.join(UNAVAILABLE_CODES)})\b"
 )
-"""Error reply that begins with one of `UNAVAILABLE_CODES`.
+"""Error replies that begin with one of `UNAVAILABLE_CODES`.
 
 If a command in a script fails, Redis 7 replies ``OOM …``, and Redis 6.2 replies ``ERR Error running script (call to
 f_<sha>): @user_script:1: @user_script: 1: -OOM …``. redis-py removes ``ERR``. An error that the script itself raises
@@ -211,9 +211,9 @@ def translated(error: Exception, operation: str) -> Exception:
         operation: Name of the operation, for the message of the exception.
 
     Returns:
-        StoreUnavailable for an error of the connection or of the server's state. ConfigError if the server is a
-        Sentinel or a cluster node, or does not have the database. All other errors are returned unchanged, so that a
-        faulty script does not look like an unavailable store.
+        StoreUnavailable if the connection failed or the server is in a state in which it refuses commands. ConfigError
+        if the server is a Sentinel or a cluster node, or does not have the database. Any other error unchanged, so that
+        a faulty script is not reported as an unavailable store.
     """
     if not isinstance(error, RedisError):
         return error

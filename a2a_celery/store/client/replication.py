@@ -1,7 +1,7 @@
 """Confirmation of writes by replicas (`store_wait_replicas`, the WAIT command of Redis).
 
-WAIT follows the write on the same connection. If the connection breaks before the reply, both are sent again. A
-failover therefore loses no confirmed write, and an unconfirmed write is sent to the new primary.
+WAIT follows the write on the same connection. If the connection breaks before the reply, both commands are sent again.
+After a failover, the new primary therefore has each confirmed write, and receives each unconfirmed write again.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ ENDING = frozenset(
         *("end_pauses", "return_run", "release_run", "retry_run", "suspend_run"),
     }
 )
-"""Scripts that may end a task. If the write is not confirmed, it remains valid, because clients may have seen the end.
-A warning is logged.
+"""Scripts that may end a task. Each call waits for the confirmation, even if it does not end a task.
 
-Each call waits for the confirmation, even if it does not end a task.
+An unconfirmed write remains valid, because clients may already know that the task has ended. Only a warning is logged.
 """
 
 
 class Replicas:
-    """Confirmation of accepting and ending writes by `count` replicas. With a `count` of 0, no write waits for
-    replicas."""
+    """Confirmation, by replicas, of the writes of the scripts in `ACCEPTING` and `ENDING`.
+
+    Args:
+        count: Number of replicas that must confirm a write. With 0, no write waits for replicas.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -57,13 +59,13 @@ class Replicas:
     def checked(self, operations: Sequence[Operation[Any]], replies: Sequence[Any], confirmed: Any) -> list[Any]:
         """Return the replies of writes after WAIT.
 
-        If too few replicas confirmed the writes, the reply of each accepting write is `StoreUnavailable`, and each
-        ending write keeps its reply.
+        If too few replicas confirmed the writes, `StoreUnavailable` replaces the reply of each script in `ACCEPTING`.
+        The scripts in `ENDING` keep their replies.
 
         Args:
-            operations: The writes on one connection.
-            replies: The reply or error of each write.
-            confirmed: The reply of `command`: the number of replicas that have the writes, or an error.
+            operations: Writes on one connection.
+            replies: Reply or error of each write.
+            confirmed: Reply of `command`: the number of replicas that have the writes, or an error.
         """
         if isinstance(confirmed, int) and confirmed >= self._count:
             return list(replies)

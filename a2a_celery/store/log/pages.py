@@ -17,7 +17,7 @@ PAGE = 256
 """Maximum number of entries in a page."""
 
 PAGE_BYTES = 1024 * 1024
-"""Bytes after which a page ends. A page has at least one entry, and may exceed the limit by one entry."""
+"""Bytes after which a page ends. A page has at least one entry and may exceed the limit by one entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ def read_log(
     Args:
         keys: Keys of the deployment.
         task_id: Id of the task.
-        after: Event or version that precedes the page. The page is `restored` if the log does not have this event.
+        after: Event or version that precedes the page. If the log does not have this event, the page is empty and
+            `restored` is True.
         limit: Maximum number of entries.
         max_bytes: Bytes after which the page ends. The page has at least one entry if the log continues.
         resolve_blobs: False to leave blob references unresolved.

@@ -2,7 +2,7 @@
 
 A process receives the notifications of all its tasks over one Redis connection. A notification reports that a log has
 grown, and may carry the new entries. The log is authoritative: after a reconnect, every signal is notified, and a
-waiter polls every `POLL_INTERVAL` seconds. A lost notification therefore delays an event, but never loses it.
+waiter polls every `POLL_INTERVAL` seconds. If a notification is lost, the event is therefore only delayed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..tasks.results import FinalTask
 from .pages import LogPage, read_log
 
 BUFFER_BYTES = 64 * 1024
-"""Bytes that are buffered for a slow reader. A reader with more pending bytes reads the log."""
+"""Maximum number of bytes that are buffered for a slow reader. A reader with more pending bytes reads the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +108,21 @@ PING_EVERY = 3.0
 """Seconds without a message after which the listener sends a PING."""
 
 SILENCE = 10.0
-"""Seconds without a message after which the connection counts as broken. NAT or a failover can drop a connection
-silently."""
+"""Seconds without a message after which the connection counts as broken. A NAT gateway or a failover can drop a
+connection silently."""
 
 RECONNECT_EVERY = 0.2
 """Seconds between two attempts to reconnect."""
 
 COUNT_EVERY = 1.0
-"""Seconds between two updates of the number of signals on each reply channel of this process."""
+"""Seconds between two updates of the published number of signals on each reply channel of this process."""
 
 
 class LogSignal:
-    """Wake-up signal of one waiter. Repeated notifications coalesce.
+    """Wake-up signal for one waiter. Repeated notifications are coalesced.
 
-    With `final_only`, only final states wake the waiter.
+    Args:
+        final_only: True if only final states wake the waiter.
     """
 
     __slots__ = ("_final_only", "_flag", "_inline", "_version")  # each open stream has a signal
@@ -135,7 +136,7 @@ class LogSignal:
     def notify(self, version: float = math.inf) -> None:
         """Wake the waiter, now or at its next wait, unless the waiter waits for a version after `version`.
 
-        Inline entries that end before `version` are incomplete, and are dropped.
+        Buffered inline entries that end before `version` are incomplete and are dropped.
         """
         if self._inline is not None and version > self._inline.version:
             self._inline = None
@@ -143,7 +144,7 @@ class LogSignal:
         self._flag.set()
 
     def receive(self, notification: bytes) -> None:
-        """Receive a notification; see ``scripts/lib/notifications.lua``. Without `final_only`, any other message also
+        """Process a notification; see ``scripts/lib/notifications.lua``. Without `final_only`, any other message also
         wakes the waiter."""
         head, _, entries = notification.partition(b"\n")
         version, _, kind = head.partition(b" ")
@@ -154,14 +155,14 @@ class LogSignal:
             self.notify(int(version) if version.isdigit() else math.inf)
 
     def page(self, after: EventId) -> LogPage | None:
-        """Return and forget the inline entries after the event `after`. Return None if the log must be read."""
+        """Return the inline entries after the event `after`, or None if the log must be read. Empty the buffer."""
         entries, self._inline = self._inline, None
         return None if entries is None else entries.page(after)
 
     async def wait(self, timeout: float | None = POLL_INTERVAL, after: int = 0) -> None:
-        """Wait for a notification of a version after `after`, or for `timeout` seconds.
+        """Wait for a notification of a version after `after`, or for `timeout` seconds. None means no timeout.
 
-        A notification that arrived since the last wait counts. With a `timeout` of None, the wait has no limit.
+        If such a notification has arrived since the last wait, return at once.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -174,7 +175,7 @@ class LogSignal:
 class PubSubListener:
     """Pub/sub subscriptions of this process. The first signal opens the connection, and `stop` closes it.
 
-    One background task uses the connection, so a waiter that is cancelled does not break it.
+    Only one background task uses the connection, so a cancelled waiter does not break the connection.
     """
 
     def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -201,7 +202,7 @@ class PubSubListener:
         self._up = False
 
     async def start(self) -> None:
-        """Start to connect in the background. The call does not wait for the connection."""
+        """Connect in the background, without waiting for the connection."""
         if self._task is None:
             self._task = asyncio.create_task(self._stay_connected(), name="a2a-pubsub")
 
@@ -222,8 +223,7 @@ class PubSubListener:
     def listen(
         self, channel: str, *, through: str = "", final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a context manager for a signal. Each message of `channel` and each reconnect of the listener notifies
-        the signal.
+        """Notify a signal of each message of `channel` and each reconnect of the listener, inside the ``with`` block.
 
         A reply channel of this process carries the messages of many channels, each preceded by the channel's name. The
         subscription to a reply channel stays open, so listening through it takes no round trip.
@@ -263,7 +263,8 @@ class PubSubListener:
                 self._changed.set()
 
     async def on_message(self, channel: str, handler: Callable[[bytes], None]) -> None:
-        """Call `handler` with each message of `channel` until `stop` is called. Messages may be missed."""
+        """Call `handler` with each message of `channel` until `stop` is called. While the connection is down, messages
+        are missed."""
         self._handlers[channel] = handler
         await self._confirmed(channel)
 
@@ -307,7 +308,7 @@ class PubSubListener:
             await self._update(pubsub)
 
     async def _keep_count(self) -> None:
-        """Expose the number of followed tasks as the name of a channel, which PUBSUB CHANNELS reports to operators."""
+        """Publish the number of followed tasks in the name of a channel, which operators see in PUBSUB CHANNELS."""
         while True:
             counted = {f"{through}:{len(signals)}" for through, signals in self._multiplexed.items() if signals}
             if counted != self._counted:
@@ -397,11 +398,12 @@ async def follow(
 ) -> AsyncGenerator[LogPage, None]:
     """Yield the pages of a log after the event `after`, without gaps or repeats, until the task no longer exists.
 
-    A page is empty if a poll finds no new entry. Polls are at most `POLL_INTERVAL` seconds apart. A slow reader has one
-    page in memory and does not delay other readers.
+    A page is empty if a poll finds no new entry. Polls are at most `POLL_INTERVAL` seconds apart. A slow reader keeps
+    one page in memory and does not delay other readers.
 
-    If a restored store has lost entries that were already read, a page with `restored` contains the complete task and
-    its status. Both have the id of the task's newest event, whose version may be lower than the version of `after`.
+    If a restored store has lost entries that were already read, the next page has `restored` set, and contains the
+    complete task and its status. Both have the id of the task's newest event, whose version may be lower than the
+    version of `after`.
 
     Args:
         store: Store that contains the log.
@@ -409,7 +411,8 @@ async def follow(
         signal: Signal that already listens to the task.
         task_id: Id of the task.
         after: Last event that the caller has received.
-        new: True if `after` was written while `signal` listened, so that the log need not be read first.
+        new: True if `after` was written while `signal` listened, so that no read of the log is necessary before the
+            first wait.
         resolve_blobs: False to leave blob references unresolved.
         seen: Function that is called with each page before the page is yielded.
     """
@@ -446,7 +449,7 @@ async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogP
 
 
 class LogFollower:
-    """Follower of task logs. The follower uses the pub/sub listener of the process."""
+    """Reader that waits for new entries in the logs of tasks, through the pub/sub listener of the process."""
 
     def __init__(self, store: AsyncStore, keys: Keys, listener: PubSubListener) -> None:
         self.store = store
@@ -455,13 +458,18 @@ class LogFollower:
         self._reply_channel = keys.reply_channel(uuid4().hex)
 
     def reply_channel(self, *, final_only: bool) -> ReplyChannel:
-        """Return the reply channel of this process. With `final_only`, the channel receives final states only."""
+        """Return the reply channel of this process.
+
+        Args:
+            final_only: True if the channel receives final states only.
+        """
         return ReplyChannel(self._reply_channel, final_only)
 
     def listen(
         self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Return a context manager for a signal that new log entries of a task notify. Enter it before reading the log.
+        """Notify a signal of new log entries of a task, inside the ``with`` block. Enter the block before you read the
+        log.
 
         Args:
             task_id: Id of the task.
@@ -475,7 +483,7 @@ class LogFollower:
         )
 
     async def final_task(self, scope: Scope, task_id: str, *, history_length: int | None = None) -> FinalTask | None:
-        """Wait until a task is terminal or interrupted, and return the task. Return None if the task is not in `scope`.
+        """Wait until a task is terminal or interrupted, and return the task, or None if the task is not in `scope`.
 
         Args:
             scope: Scope of the task.
@@ -495,7 +503,7 @@ class LogFollower:
             return task
 
     async def pages(self, task_id: str, after: EventId) -> AsyncGenerator[LogPage, None]:
-        """Yield the pages of `follow` that have entries, with a new signal."""
+        """Yield the non-empty pages of a task's log after the event `after`; see `follow`."""
         async with self.listen(task_id) as signal:
             async for page in follow(self.store, self.keys, signal, task_id, after):
                 if page.entries:

@@ -1,1 +1,1 @@
-"""Runs: claim, append and settle, dispatch, release, suspension, recovery, reminders, sessions, journal and steps."""
+"""Runs: dispatch, claim, append and settle, release, suspension, recovery, reminders, sessions, journal and steps."""

@@ -1,4 +1,4 @@
-"""Commands that publish, claim, checkpoint, settle, end and revoke runs, and append their events."""
+"""Commands that dispatch, claim, checkpoint, settle, end and revoke runs, and append events of runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class SavedSession:
     Attributes:
         version: Number of times that the session was saved.
         state: Saved state, or b"".
-        resumed: True if an earlier run of the same turn saved the session, in this task or in a dead letter before it.
+        resumed: True if an earlier run of the same turn saved the session, in this task or in a dead letter from which
+            this task was requeued.
     """
 
     version: int = 0
@@ -81,12 +82,13 @@ def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument
 
 
 MAX_LOST_BEFORE_CLAIM = 3
-"""Number of lost processes, none of which has claimed the run, after which the task of the run ends."""
+"""Number of worker processes that may be lost before one of them claims a run. When this number is reached, the task of
+the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRef:
-    """Run of a task. `name` is the id of its Celery task."""
+    """Run of a task. `name` is the id of the Celery task that executes the run."""
 
     task_id: str
     run: int
@@ -104,23 +106,24 @@ class RunRef:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claimed run.
+    """Run that a worker has claimed, with the data that its agent needs.
 
     Attributes:
         token: Token of the claim, which each write of the run carries.
         ask_count: Number of newest client messages that answer the agent's `ask`.
         interrupted_state: State before the message of the turn, or None in the first turn.
-        options: Stored options of the run, see ``dispatch.RunOptions``.
-        task: Snapshot at `version`, including the changes of the claim.
+        options: Stored options of the run; see ``dispatch.RunOptions``.
+        task: Snapshot of the task at `version`, including the changes that the claim made.
         session: Session of the context, or None if the caller did not request it.
         is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
         execution: Newest steps of the task or, in the task's first run before any retry, of the session, oldest first.
-        journal: Entries by key, or None if the entries are too large for the claim. `read_journal` then returns them in
-            pages.
+        journal: Journal entries by key, or None if the journal is too large for the claim and must be read in pages
+            with `read_journal`.
         journal_origin: Id of the first dead letter from which the journal was requeued, or the id of the task itself.
-        turn_messages: Indexes, in the task's history, of the messages that began this turn and the preceding turns that
-            the agent's `ask` connects, oldest first. Empty in the first turn of a task.
-        read_messages: Indexes in the task's history of the messages that the agent has read in these earlier turns.
+        turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
+            the agent asked the questions that this turn answers, oldest first. Empty in the first turn of a task.
+        read_messages: Indexes, in the task's history, of further messages that the agent has read in these earlier
+            turns.
         other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
     """
 
@@ -148,21 +151,29 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Refusal of a claim for the `reason`."""
+    """Refusal of a claim. `reason` explains the refusal, for logs."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetryUnrecorded:
-    """Refusal of a claim for an unrecorded retry. Repeat the claim with the event of the retry."""
+    """Refusal of a claim, because the run is a retry that was not recorded yet.
+
+    The caller repeats the claim with the event of the retry.
+    """
 
     context_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
-    """Refusal of a claim, because another `version` of the code began the turn. `options` are the stored options."""
+    """Refusal of a claim, because another version of the agent's code began the turn.
+
+    Attributes:
+        version: Version that began the turn.
+        options: Stored options of the run.
+    """
 
     version: str
     options: bytes
@@ -173,7 +184,7 @@ NotClaimed = Dropped | RetryUnrecorded | OtherVersion
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Result of written events. The log is at `version`, and the task is in `state`."""
+    """Result of a write of events. The log is at `version`, and the task is in `state`."""
 
     version: int
     state: TaskState
@@ -183,7 +194,8 @@ class Written:
 class RunLost:
     """Refusal of a write, because the claim is no longer valid or the task has ended. Nothing was written.
 
-    `missing` is the number of confirmed records of the run that a restored store has lost.
+    Attributes:
+        missing: Number of confirmed records of the run that a restored store has lost.
     """
 
     missing: int = 0
@@ -196,7 +208,12 @@ class RunLost:
 
 @dataclass(frozen=True, slots=True)
 class Illegal:
-    """Refusal of a write: event `number`, counted from 1, is illegal for a task in `state`. Nothing was written."""
+    """Refusal of a write, because one of its events is illegal. Nothing was written.
+
+    Attributes:
+        number: Position of the illegal event, from 1.
+        state: State of the task.
+    """
 
     number: int
     state: TaskState
@@ -204,8 +221,14 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Settled run. The caller publishes `next_run` of the task, or the run `other` of another task of the context, with
-    `next_options`. Both runs are None if no run follows.
+    """Settled run. The caller publishes the run that follows, if there is one.
+
+    Attributes:
+        version: Version of the log.
+        state: State of the task.
+        next_run: Number of the task's next run, or None.
+        next_options: Options of the run that follows.
+        other: Run of another task of the context that follows instead, or None.
     """
 
     version: int
@@ -224,7 +247,7 @@ class LeftOpen:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Ended run. This call or an earlier call has ended it. The task is at `version` and in `state`."""
+    """Run that has ended, by this call or an earlier call. The task is at `version` and in `state`."""
 
     version: int
     state: TaskState
@@ -252,7 +275,7 @@ def claim_run(
     version: str = "",
     claims_other_version: bool = False,
 ) -> Operation[Claim | NotClaimed]:
-    """Claim a queued run. Only one caller receives a run.
+    """Claim a queued run. Only one caller receives the claim of a run.
 
     Args:
         token: Token of the claim. A repeated call with the same token returns the same claim.
@@ -263,8 +286,8 @@ def claim_run(
         retries: Number of times that Celery has retried the run.
         retried: Event of the retry, which ends the previous attempt, or None.
         session: True to read the session of the context.
-        resolve_blobs: False to leave blob references unresolved. The call can be repeated with True.
-        worker: Celery node name of the worker, or "" if events are off.
+        resolve_blobs: False to leave blob references unresolved. The caller may repeat the call with True.
+        worker: Celery node name of the worker, or "" if Celery events are disabled.
         version: Version of the agent's code in the worker, or "" for none.
         claims_other_version: True to claim a run whose turn began with another version.
     """
@@ -322,7 +345,11 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
 def append(
     keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[RunRecord]
 ) -> Operation[Written | RunLost | Illegal]:
-    """Append all `events` of a claimed run, or none. `before` is the number of records that the run wrote earlier."""
+    """Append all `events` of a claimed run, or none.
+
+    Args:
+        before: Number of records that the run wrote earlier.
+    """
     return Operation(
         script("append"),
         keys.task(ref.task_id),
@@ -347,17 +374,18 @@ def settle_run(
     reminders: bytes = b"",
     session: SessionState | None = None,
 ) -> Operation[Settled | RunLost | Illegal | LeftOpen | SavedSince]:
-    """End a claimed run with its last `events`. A waiting message begins the next run.
+    """End a claimed run with its last `events`. If a message waits, the next run begins.
 
     Args:
         before: Number of records that the run wrote earlier.
         ask_count: Number of answers that the agent's `ask` has received, including the next message.
-        read_count: Number of messages of the run that the agent has read. The next message begins the following turn.
+        read_count: Number of messages that the agent has read during the run. The first unread message begins the next
+            turn.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: Event with which the watcher ends the pause.
         dead_letter: True to leave a dead letter if the task is FAILED.
         answer_schema: JSON Schema of the answer to the question, or "" if any message answers the question.
-        reminders: Reminders of the question, see `pack_reminders`, or b"" for none.
+        reminders: Reminders of the question in the form of `pack_reminders`, or b"" for none.
         session: Session to save if the run completes or interrupts the task, even if another turn follows, or None.
     """
 
@@ -404,15 +432,15 @@ def end_run(
 ) -> Operation[Over | Unchanged]:
     """End a run and its task with the terminal `event`, on behalf of the worker.
 
-    A run that has ended does not change. If a client requested a cancel, the task ends CANCELED.
+    A run that has ended does not change. If a client requested the cancellation, the task ends in CANCELED.
 
     Args:
         runner: Prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
         lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
             turn may not have another attempt. An unclaimed run is published again, until `MAX_LOST_BEFORE_CLAIM`
-            processes were lost with it.
-        retries: Retry count of the Celery message that caused the call, or None if no message did. A message that is
-            older than the last retry does not end the run.
+            processes were lost before they claimed the run.
+        retries: Retry count of the Celery message that caused the call, or None if no message caused it. A message
+            that is older than the last retry does not end the run.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
@@ -443,10 +471,13 @@ def _written(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
 def checkpoint(
     keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionState
 ) -> Operation[SessionState | RunLost | SavedSince]:
-    """Save the session of a claimed run. The task does not change. The result is the saved state.
+    """Save the session of a claimed run. The task does not change.
 
-    `confirmed` is the number of records of the run that the store has confirmed. If the store has lost any of these
-    records, the result is `RunLost`.
+    Args:
+        confirmed: Number of records of the run that the store has confirmed.
+
+    Returns:
+        `session` if it was saved, or `RunLost` if the claim is no longer valid or the store has lost confirmed records.
     """
 
     def parse(reply: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
@@ -465,10 +496,11 @@ def checkpoint(
 def revoke_run(
     keys: Keys, ref: RunRef, *, event: TaskStatusUpdateEvent, terminate: bool
 ) -> Operation[Over | CancelRequested | Unchanged]:
-    """End a run that an operator revoked, and its task, with the CANCELED `event`.
+    """End a run that an operator has revoked, and its task, with the CANCELED `event`.
 
-    A queued or suspended run ends at once. A delegated run does not change. A claimed run continues unless `terminate`
-    is True. The worker is then asked to cancel the run, and the task ends with the message of `event`.
+    A queued or suspended run ends immediately. A delegated run does not change. A claimed run continues unless
+    `terminate` is True. With `terminate`, the worker is asked to cancel the run, and the task ends with the message of
+    `event`.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | CancelRequested | Unchanged:
@@ -489,7 +521,7 @@ def revoke_run(
 
 
 MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
-"""Maximum µs between two publishes of a run that no worker claims."""
+"""Maximum µs between two publications of a run that no worker claims."""
 MAX_CLAIMED_OPTIONS = 1024
 """Maximum size, in bytes, of the options that `claimed_runs` returns. Runs with larger options are omitted."""
 
@@ -501,8 +533,8 @@ class DueRun:
     Attributes:
         agent: Name of the agent.
         options: Stored options of the run.
-        published_us: Time of the last publish, or None if the run must be published in any case.
-        acquired_us: Time at which the run was acquired.
+        published_us: Time of the last publication, in µs, or None if the run must be published regardless of its queue.
+        acquired_us: Time at which the run was acquired, in µs.
     """
 
     ref: RunRef
@@ -513,13 +545,13 @@ class DueRun:
 
     @property
     def queued_us(self) -> int:
-        """µs since the last publish, or 0 if `published_us` is None."""
+        """µs since the last publication, or 0 if `published_us` is None."""
         return self.acquired_us - (self.published_us or self.acquired_us)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """Claimed run that was published once. `published_us` is the time of the publish by the store's clock."""
+    """Claimed run that was published once, at `published_us` by the store's clock."""
 
     agent: str
     options: bytes
@@ -551,11 +583,12 @@ def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
 
 
 def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, delay_us: int) -> Operation[None]:
-    """Record that a worker has prefetched these runs.
+    """Record that a worker has prefetched runs.
 
     Args:
-        silent_us: µs without a report after which the runs are published again.
-        delay_us: µs after the first report after which the runs are published again in any case.
+        refs: Prefetched runs.
+        silent_us: µs without a report until the runs are published again.
+        delay_us: µs since the first report until the runs are published again in any case.
     """
     arguments: list[Argument] = [silent_us, delay_us]
     for ref in refs:
@@ -567,8 +600,8 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, del
 def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueRun]]:
     """Acquire up to `limit` runs to publish.
 
-    An acquired run is due again after `delay_us`. Each further publish doubles this time, up to
-    `MAX_REDISPATCH_WAIT_US`. If the client delays the start of a run, the time counts from the start.
+    An acquired run is due again after `delay_us`. Each further publication doubles this delay, up to
+    `MAX_REDISPATCH_WAIT_US`. If the client has delayed the start of a run, the delay is added to the start time.
     """
 
     def parse(reply: Sequence[bytes]) -> list[DueRun]:
@@ -590,7 +623,7 @@ def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list
 
 
 def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
-    """Read the runs of the `limit` newest leases. The result omits runs that were published more than once."""
+    """Read the runs of the `limit` newest leases, except runs that were published more than once."""
 
     def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
         runs = zip(*[iter(reply)] * 3, strict=True)

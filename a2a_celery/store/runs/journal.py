@@ -17,7 +17,12 @@ JOURNAL_PAGE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class JournalPage:
-    """Page of a journal. `cursor` is the cursor of the next page, or "0" on the last page."""
+    """Page of a journal.
+
+    Attributes:
+        entries: Journal entries by key.
+        cursor: Cursor of the next page, or "0" on the last page.
+    """
 
     entries: Mapping[str, JournalEntry]
     cursor: str

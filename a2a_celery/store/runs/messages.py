@@ -1,4 +1,4 @@
-"""Reading of the messages that arrive while a run executes."""
+"""Command that reads the messages that arrive while a run executes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .commands import RunLost, RunRef
 
 
 def read_messages(keys: Keys, ref: RunRef, *, token: str, received: int) -> Operation[list[Message] | RunLost]:
-    """Return the messages that have arrived for a claimed run, without the first `received` ones.
+    """Read the messages that have arrived for a claimed run, except the first `received` messages.
 
-    The task does not change. The end of the run records how many messages its agent has read, see ``settle_run``.
+    The task does not change. `settle_run` records the number of messages that the agent has read.
     """
 
     def parse(reply: Sequence[Any]) -> list[Message] | RunLost:

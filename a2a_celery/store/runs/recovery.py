@@ -30,7 +30,7 @@ class Lapsed:
     Attributes:
         attempt: Number of the run in its turn.
         max_attempts: Maximum number of attempts of the turn.
-        returned: True if the worker returned the run at its shutdown.
+        returned: True if the worker returned the run when it shut down.
         worker: Celery node name of the worker, or "" if unknown.
         call: Name of the plain Celery task that the run calls, or "".
     """
@@ -46,12 +46,14 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """Outcome of a lapsed run.
+    """Result of `lapse_run`.
 
     Attributes:
-        outcome: "failed", "canceled", "again", "changed" or "over". "again" means that `next_run` is queued with
-            `next_options`. "changed" means that the task was written after it was read, and the call must be repeated.
-            "over" means that the lease has not expired or the run has ended.
+        outcome: "failed" or "canceled" if the task has ended. "again" if the next run is queued. "changed" if the task
+            was written after it was read, so that the call must be repeated. "over" if the lease has not expired or the
+            run has ended.
+        next_run: Number of the next run, or None.
+        next_options: Options of the next run.
     """
 
     outcome: Literal["failed", "canceled", "again", "changed", "over"]
@@ -70,8 +72,10 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Claimed run that its worker has given up. The store refuses further writes of the run. `begin_next_attempt`
-    starts the next attempt."""
+    """Claimed run that its worker has given up. The store refuses further writes of the run.
+
+    The caller starts the next attempt with `begin_next_attempt`.
+    """
 
     agent: str
     attempt: int
@@ -80,7 +84,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """Ended run that no other run follows. The task is in `state`."""
+    """Run that has ended with its turn. The task is in `state`."""
 
     state: TaskState
 
@@ -97,7 +101,8 @@ def lapsed_runs(
     Args:
         keys: Keys of the deployment.
         limit: Maximum number of runs.
-        latest_us: Latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
+        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
+            None for no bound.
         longest_lease_us: Duration, in µs, to which longer leases are shortened. None leaves all leases unchanged.
     """
 
@@ -117,7 +122,8 @@ def lapse_run(
 ) -> Operation[Lapse]:
     """End a lapsed run and its task, or queue the next run. A task that fails leaves a dead letter.
 
-    The next run belongs to the same turn or, if a client message interrupts the lapsed run, to the turn of the message.
+    The next run belongs to the same turn. If a client message interrupts the lapsed run, the next run belongs to the
+    turn of the message.
 
     Args:
         keys: Keys of the deployment.
@@ -161,8 +167,8 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
         keys: Keys of the deployment.
         ref: Run to return.
         runner: Prefix of the id of the runner that has claimed the run, or None to requeue only an unclaimed run.
-        lost: Event that ends the task of a claimed run if the turn may not have another run. If a client requested a
-            cancel, the task ends CANCELED instead.
+        lost: Event that ends the task of a claimed run if the turn may not have another run. If a client requested the
+            cancellation, the task ends in CANCELED instead.
     """
 
     def parse(reply: Sequence[bytes]) -> RunReturn:
@@ -181,7 +187,7 @@ def return_run(keys: Keys, ref: RunRef, *, runner: str | None, lost: TaskStatusU
 
 
 async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, delay_us: int) -> Lapse:
-    """Read the task of a lapsed run and call `lapse_run`, removing the artifacts that the run left incomplete.
+    """Read the task of a lapsed run, and call `lapse_run` with the artifacts that the run left incomplete.
 
     Raises:
         StoreUnavailable: The store is unavailable.
@@ -200,7 +206,7 @@ async def begin_next_attempt(store: AsyncStore, keys: Keys, lapsed: Lapsed, *, d
 
 
 async def _incomplete_artifacts(store: AsyncStore, keys: Keys, task_id: str, version: int) -> frozenset[str]:
-    """Return the incomplete artifacts of the log up to `version` or a later entry; see `left_open`."""
+    """Read the log up to `version` or further, and return the ids of its incomplete artifacts; see `left_open`."""
     opened: set[str] = set()
     after = 0
     while after < version:
@@ -222,7 +228,7 @@ def without_artifacts(task: Task, artifact_ids: frozenset[str]) -> Task:
 
 
 def left_open(log: Sequence[LogEntry]) -> frozenset[str]:
-    """Return the ids of artifacts that began in the newest attempt or turn and have no last chunk."""
+    """Return the ids of artifacts that were begun in the newest attempt or turn and have no last chunk."""
     opened: set[str] = set()
     _update_left_open(opened, log)
     return frozenset(opened)

@@ -1,5 +1,5 @@
-"""Commands on retried runs, on runs delegated to a canvas, on runs of workers without this package, and on stored
-execution steps.
+"""Commands on retried runs, on runs delegated to a canvas, on runs that workers without this package execute, and on
+stored execution steps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ FIRST_POLL_AFTER_US = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Released run. The run waits for a worker or a canvas, or its task became CANCELED, or the turn of an interrupting
-    message began instead."""
+    """Result for a claimed run that its worker has released.
+
+    The run waits for a worker or a canvas. If a client requested the cancellation, the task is CANCELED instead. If a
+    message interrupted the run, the turn of the message has begun instead.
+    """
 
     version: int
     state: TaskState
@@ -33,7 +36,12 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class DueCanvas:
-    """Run that ends together with its `canvas`. `canvas` is the JSON that `delegate_to_canvas` stored."""
+    """Delegated run whose canvas is due for a poll.
+
+    Attributes:
+        ref: Run that ends when the canvas ends.
+        canvas: JSON that `delegate_to_canvas` stored.
+    """
 
     ref: RunRef
     canvas: bytes
@@ -41,7 +49,12 @@ class DueCanvas:
 
 @dataclass(frozen=True, slots=True)
 class RetriedByCelery:
-    """Claimed run that Celery retries, and whose worker has not recorded the retry. `options` are stored options."""
+    """Claimed run that Celery retries, if its worker has not recorded the retry.
+
+    Attributes:
+        context_id: Context of the task.
+        options: Stored options of the run.
+    """
 
     context_id: str
     options: bytes
@@ -51,7 +64,9 @@ class RetriedByCelery:
 class Unclaimed:
     """Run of a plain task that no worker with this package has claimed.
 
-    `recorded` is the state that was recorded from the result backend, or "".
+    Attributes:
+        context_id: Context of the task.
+        recorded: State in the result backend that was recorded last, or "".
     """
 
     context_id: str
@@ -78,7 +93,7 @@ def release_run(
         token: Token of the claim.
         before: Number of records that the run wrote earlier.
         events: Records that the run writes last.
-        options: Options with which the run is published.
+        options: Options with which the run is published again.
         retries: Number of times that Celery has retried the run, including this retry.
         delay_us: µs until a watcher publishes the run, unless a worker has claimed the run by then.
         replacement: Task that replaces the stored task before `events` are written, or None.
@@ -89,7 +104,9 @@ def release_run(
 def read_retry(keys: Keys, ref: RunRef, *, runner: str, retries: int) -> Operation[RetriedByCelery | None]:
     """Read a claimed run whose retry number `retries` was not recorded.
 
-    The result is None if the retry was recorded, or if the id of the run's worker process does not begin with `runner`.
+    Returns:
+        The run, or None if the retry was recorded, or if the id of the run's worker process does not begin with
+        `runner`.
     """
 
     def parse(reply: Sequence[bytes]) -> RetriedByCelery | None:
@@ -121,7 +138,13 @@ def delegate_to_canvas(
 ) -> Operation[Released | RunLost | Illegal]:
     """Delegate a claimed run to a canvas, with the last `events` of the run.
 
-    `canvas` is JSON that `due_canvases` returns.
+    Args:
+        keys: Keys of the deployment.
+        ref: Claimed run.
+        token: Token of the claim.
+        before: Number of records that the run wrote earlier.
+        events: Records that the run writes last.
+        canvas: Description of the canvas as JSON, which `due_canvases` returns.
     """
     return _release(keys, ref, token, before, events, ["delegated", canvas, 0, keys.canvases, FIRST_POLL_AFTER_US])
 
@@ -163,11 +186,14 @@ def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[Due
 def end_by_result(
     keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False
 ) -> Operation[Over | Unchanged]:
-    """End a run and its task with `events`. The run is delegated to a canvas, or no worker with this package has
-    claimed it.
+    """End a delegated or unclaimed run, and its task, with the result in `events`. The last event must be terminal.
 
-    The last event must be terminal. With `lost`, the run ends because a worker was lost. If this worker has the package
-    and was lost before it claimed the run, the run does not change, because it is published again.
+    Args:
+        keys: Keys of the deployment.
+        ref: Run that is delegated to a canvas, or that no worker with this package has claimed.
+        events: Events that represent the result.
+        lost: True if the result only reports that a worker was lost. If the worker has this package and was lost before
+            it claimed the run, the run does not change, because it is published again.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | Unchanged:
@@ -178,7 +204,11 @@ def end_by_result(
 
 
 def read_unclaimed(keys: Keys, ref: RunRef) -> Operation[Unclaimed | None]:
-    """Read a run that a worker without this package may execute. The result is None for any other run."""
+    """Read an unclaimed run of a plain task, which a worker without this package may execute.
+
+    Returns:
+        The run, or None for any other run.
+    """
 
     def parse(reply: Sequence[bytes]) -> Unclaimed | None:
         result = _recorded(reply)
@@ -192,8 +222,13 @@ def record_result(
 ) -> Operation[Written | Unclaimed | Unchanged]:
     """Record the `state` that the result backend reports for an unclaimed run, and write the `event` of that state.
 
-    `before` is the state that was recorded when the result backend was read. If another state was recorded since then,
-    nothing is written, because `state` may be outdated.
+    Args:
+        keys: Keys of the deployment.
+        ref: Unclaimed run of a plain task.
+        before: State that was recorded when the caller read the result backend. If another state was recorded since
+            then, nothing is written, because `state` may be outdated.
+        state: State to record.
+        event: Event of the state.
     """
     arguments: list[Argument] = [ref.run, before, state, *event_arguments([event])]
     return Operation(script("record_result"), keys.task(ref.task_id), arguments, _recorded)
@@ -215,8 +250,8 @@ class Steps:
 
     Attributes:
         run: Number of the newest run.
-        running: True if the run is claimed, so that its steps may be incomplete.
-        now_us: Time at which the steps were read, by the store's clock.
+        running: True if the newest run is claimed, so that its steps may be incomplete.
+        now_us: Time at which the steps were read, in µs by the store's clock.
         version: Version of the agent's code that began the turn, or "".
         scope: Agent, tenant and owner of the task.
         trace: W3C traceparent of the newest turn, or "".
@@ -235,7 +270,11 @@ class Steps:
 
 
 def read_steps(keys: Keys, task_id: str) -> Operation[Steps | None]:
-    """Read the steps of a task of any owner. The result is None if the task does not exist."""
+    """Read the newest steps of a task of any owner.
+
+    Returns:
+        The steps, or None if the task does not exist.
+    """
 
     def parse(reply: Sequence[Any]) -> Steps | None:
         if not reply:

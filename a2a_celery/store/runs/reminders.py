@@ -1,4 +1,4 @@
-"""Reminders of open questions, which a watcher posts."""
+"""Reminders of open questions. A watcher posts them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from ..webhooks.push_configs import MAX_PUSH_CONFIGS, NewPushConfig, config_argu
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """Reminder that is due `after_us` µs after its question.
+    """Reminder of a question.
 
-    `event` has the fields in which the reminder differs from the question: the message id and the metadata.
+    Attributes:
+        after_us: µs between the question and the reminder.
+        event: Status event with only the fields in which the reminder differs from the question: the message id and the
+            metadata.
     """
 
     after_us: int
@@ -27,10 +30,13 @@ class Reminder:
 
 
 def pack_reminders(keys: Keys, reminders: Sequence[Reminder], escalation: NewPushConfig | None) -> bytes:
-    """Return the stored form of `reminders`, in the order of their times.
+    """Return the stored form of reminders.
 
-    `escalation` is the config of the webhook that receives the last reminder and all later events. It does not count
-    against the limits of configs.
+    Args:
+        keys: Keys of the deployment.
+        reminders: Reminders in the order of their times.
+        escalation: Config of the webhook that receives the last reminder and all later events, or None. The config does
+            not count toward the limits of configs.
     """
     texts = [" ".join(str(reminder.after_us) for reminder in reminders).encode()]
     for reminder in reminders:
@@ -42,9 +48,16 @@ def pack_reminders(keys: Keys, reminders: Sequence[Reminder], escalation: NewPus
 
 
 def post_reminders(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
-    """Post up to `limit` due reminders. The result is the number of due reminders.
+    """Post up to `limit` due reminders.
 
-    `latest_us` is the latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
+    Args:
+        keys: Keys of the deployment.
+        limit: Maximum number of reminders.
+        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
+            None for no bound.
+
+    Returns:
+        The number of due reminders.
     """
     latest = "" if latest_us is None else latest_us
     return Operation(script("post_reminders"), [keys.reminders], [keys.prefix, limit, latest], int)

@@ -12,13 +12,13 @@ from .commands import RunRef
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Names of the runs that need attention.
+    """Names of the renewed runs that require an action of the worker.
 
     Attributes:
         lost: Runs whose claims are no longer valid.
         cancel: Runs to cancel.
-        interrupt: Runs that a message of their client interrupts.
-        messages: Other runs for which messages wait.
+        interrupt: Runs that a client's message interrupts.
+        messages: Other runs with waiting messages.
     """
 
     lost: frozenset[str]
@@ -28,7 +28,13 @@ class Renewal:
 
 
 def renew_runs(keys: Keys, claims: Sequence[tuple[RunRef, str]], *, lease_us: int) -> Operation[Renewal]:
-    """Renew the leases of `claims`, pairs of a run and the token of its claim."""
+    """Renew the leases of claimed runs.
+
+    Args:
+        keys: Keys of the deployment.
+        claims: Pairs of a run and the token of its claim.
+        lease_us: Duration of the renewed leases in µs.
+    """
     arguments: list[Argument] = [lease_us]
     for ref, token in claims:
         arguments += [ref.task_id, ref.run, token]

@@ -11,10 +11,12 @@ from .release import Steps
 
 @dataclass(frozen=True, slots=True)
 class StepDuration:
-    """Step of a run, and the seconds that the run spent in its state.
+    """Step of a run, with the duration of the state that the step entered.
 
-    `seconds` is None for a final step or if the duration is unknown. `open` is True while the run is still in that
-    state.
+    Attributes:
+        step: Step of the run.
+        seconds: Seconds that the run spent in the state, or None for a final step or an unknown duration.
+        open: True if the run is still in the state.
     """
 
     step: Step
@@ -23,7 +25,7 @@ class StepDuration:
 
 
 def step_durations(steps: Steps) -> Iterator[StepDuration]:
-    """Yield each step with its duration."""
+    """Yield the steps in order, each with its duration."""
     for n, step in enumerate(steps.steps):
         following = steps.steps[n + 1] if n + 1 < len(steps.steps) else None
         if step.transition.after in ENDS:

@@ -1,4 +1,4 @@
-"""Commands on suspended runs, which continue at a time or with a signal."""
+"""Commands on suspended runs, which continue at a given time or when a signal arrives."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Wait:
     """Wait of a run for a signal, a time or both.
 
     Attributes:
-        received: Journal entry for a received signal. The payload of the signal becomes its content.
+        received: Journal entry for a received signal. The payload of the signal becomes the content of the entry.
         timeout: Journal entry for a wait that times out.
         signal: Name of the signal, or "" to wait for a time only.
         wait_us: µs until the run continues without a signal, or None for no limit.
-        until_us: Time at which the run continues without a signal, in µs since 1970. It replaces `wait_us` unless it is
-            None.
+        until_us: Time at which the run continues without a signal, in µs since 1970, or None. It takes precedence over
+            `wait_us`.
     """
 
     received: JournalEntry
@@ -38,9 +38,15 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedRun:
-    """Suspended run, or run whose task became CANCELED or whose next turn began instead.
+    """Result for a run that has called `suspend_run`.
 
-    `next_run` is the run that the caller publishes, or None.
+    The run is suspended or, if its wait is already over, queued. If a client requested the cancellation, the task is
+    CANCELED instead. If a message interrupted the run, the turn of the message has begun instead.
+
+    Attributes:
+        version: Version of the log.
+        state: State of the task.
+        next_run: Run that the caller publishes, or None.
     """
 
     version: int
@@ -62,7 +68,8 @@ def suspend_run(
 ) -> Operation[SuspendedRun | RunLost | Illegal]:
     """Suspend a claimed run with its last `events`.
 
-    The next run of the turn waits. It is queued immediately if the signal has arrived or the time has passed.
+    The next run of the turn waits in the store. If the signal has arrived or the time has passed, the next run is
+    queued immediately.
 
     Args:
         keys: Keys of the deployment.
@@ -70,7 +77,7 @@ def suspend_run(
         token: Token of the claim.
         before: Number of records that the run wrote earlier.
         events: Records that the run writes last.
-        wait: Signal or time that ends the wait.
+        wait: Signal and time for which the run waits.
         options: Options of the next run.
         session: Key of the run's session, whose lifetime is extended by the wait, or "" for no session.
         replacement: Task that replaces the stored task before `events` are written, or None.
@@ -97,9 +104,16 @@ def suspend_run(
 
 
 def resume_due_runs(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[list[str]]:
-    """Queue up to `limit` suspended runs that are due. The result contains the names of the runs.
+    """Queue up to `limit` suspended runs that are due.
 
-    `latest_us` is the latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
+    Args:
+        keys: Keys of the deployment.
+        limit: Maximum number of runs.
+        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
+            None for no bound.
+
+    Returns:
+        The names of the due runs.
     """
 
     def parse(reply: Sequence[bytes]) -> list[str]:
@@ -121,16 +135,17 @@ def take_signal(
 ) -> Operation[JournalEntry | RunLost | None]:
     """Move the oldest stored signal with the name `signal` to the journal of a claimed run.
 
-    The result is the journal entry, or None if there is no such signal and `timeout` is None.
-
     Args:
         keys: Keys of the deployment.
         ref: Claimed run.
         token: Token of the claim.
         confirmed: Number of records of the run that the store has confirmed.
         signal: Name of the signal.
-        received: Journal entry for the signal. The payload of the signal becomes its content.
+        received: Journal entry for the signal. The payload of the signal becomes the content of the entry.
         timeout: Journal entry to write if there is no such signal, or None to write nothing.
+
+    Returns:
+        The journal entry, or None if there is no such signal and `timeout` is None.
     """
 
     def parse(reply: Sequence[Any]) -> JournalEntry | RunLost | None:

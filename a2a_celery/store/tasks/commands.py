@@ -51,7 +51,7 @@ class TaskLimits:
     The limits of bytes and memory always apply. The other limits apply only to a message that begins a run.
 
     Attributes:
-        agents: Agents whose tasks count for the owner.
+        agents: Agents whose tasks count toward the limits of the owner.
         concurrent: Maximum number of the owner's tasks in SUBMITTED or WORKING.
         waiting: Maximum number of the owner's tasks in SUBMITTED.
         paused: Maximum number of the owner's interrupted tasks. This limit applies to new tasks only.
@@ -72,7 +72,7 @@ class TaskLimits:
 
 
 def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
-    """Return the argument of ``check_limits`` in ``scripts/lib``, or "" if there are no limits."""
+    """Return `limits` as JSON for ``check_limits`` in ``scripts/lib``, or "" if there are no limits."""
     if limits is None:
         return ""
     of_tasks = {"concurrent": limits.concurrent, "waiting": limits.waiting, "paused": limits.paused}
@@ -93,20 +93,20 @@ def limit_argument(keys: Keys, scope: Scope, limits: TaskLimits | None) -> str:
 
 
 MAX_DEBT = 60
-"""Maximum debt of a token bucket, as the seconds that the bucket takes to refill to zero tokens."""
+"""Maximum debt of a token bucket, in seconds that the bucket takes to refill to zero tokens."""
 
 
 def acquire_request(
     keys: Keys, scope: Scope, *, per_second: float, burst: int, cost: int = 1, spare: int = 0, overdraw: bool = False
 ) -> Operation[float]:
-    """Charge the token bucket of the account of `scope` for a request or its response.
+    """Charge the account's token bucket for a request or its response.
 
     An account has one bucket for all agents. If the connection breaks, the call is repeated and may charge the bucket
     twice.
 
     Args:
         keys: Keys of the deployment.
-        scope: Scope of the request.
+        scope: Scope of the request, which determines the account.
         per_second: Tokens that are added to the bucket per second.
         burst: Capacity of the bucket in tokens.
         cost: Tokens to remove from the bucket.
@@ -114,8 +114,8 @@ def acquire_request(
         overdraw: True to allow a negative balance. The debt never exceeds `MAX_DEBT`.
 
     Returns:
-        0 if the tokens were removed, or the seconds until the bucket has enough tokens. With `overdraw`, the seconds
-        until the bucket has `spare` tokens again.
+        0 if the tokens were removed, or else the seconds until the bucket has enough tokens. With `overdraw`, the
+        tokens are always removed, and the result is the seconds until the bucket has `spare` tokens again.
     """
     return Operation(
         script("acquire_request"),
@@ -126,7 +126,7 @@ def acquire_request(
 
 
 def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
-    """Return the prefixes of the indexes of all tasks that count for a caller in `scope`."""
+    """Return the prefixes of the indexes of all tasks that count toward the limits of a caller in `scope`."""
     if not scope.owner:
         return [keys.scope_index(replace(scope, agent=agent)) for agent in agents]
     without_tenant = (keys.scope_index(Scope(agent, "", scope.owner)) for agent in agents)
@@ -134,20 +134,22 @@ def _lists(keys: Keys, scope: Scope, agents: Iterable[str]) -> list[str]:
 
 
 FIRST_PUBLISH_GRACE_US = 5_000_000
-"""µs that the creator of a run has to publish it before a watcher does."""
+"""µs after which a watcher publishes a run that its creator has not published."""
 
 MAX_WAITING_TURNS = 100
-"""Maximum number of messages of a task that wait for the end of a run."""
+"""Maximum number of messages of a task that wait until a run ends."""
 
 TASK_ENDED_FIRST = "taskEndedFirst"
-"""Metadata key, with the value true, of a message whose task ended before the message was processed."""
+"""Metadata key, with the value true, in a message whose task ended before the message was processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyChannel:
     """Notification channel of the gateway that creates a task.
 
-    With `final_only`, the channel receives final states only.
+    Attributes:
+        channel: Name of the channel.
+        final_only: True if the channel receives final states only.
     """
 
     channel: str
@@ -156,10 +158,15 @@ class ReplyChannel:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """Idempotency key of a message, valid for `window_ms` milliseconds.
+    """Idempotency key of a message.
 
-    A message with the same id and `digest` is a repeated message. A message with the same id and another digest is a
+    A message with the same id and digest is a repeated message. A message with the same id and another digest is a
     conflict.
+
+    Attributes:
+        message_id: Id of the message.
+        digest: Digest of the request.
+        window_ms: Milliseconds for which the key is valid.
     """
 
     message_id: str
@@ -169,18 +176,18 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMessage:
-    """Celery message of a run. The script that accepts the client's message pushes the Celery message to the broker.
+    """Celery message of a run, for a store and a broker in the same Redis process.
 
-    The script pushes the Celery message only if the script executes in the Redis process `server`, and the client's
-    message begins the run `run`.
+    The script that accepts the client's message pushes the Celery message to the broker, if the script executes in the
+    Redis process `server` and the client's message begins the run `run`.
 
     Attributes:
-        run: ``<task_id>.<run>``.
-        server: Run id of the broker's process.
-        database: Database of the broker.
-        store_database: Database of the store.
-        queue: List that receives `body`.
-        body: Message as kombu would write it.
+        run: Name of the run, ``<task_id>.<run>``.
+        server: ``run_id`` of the broker's Redis process.
+        database: Database number of the broker.
+        store_database: Database number of the store.
+        queue: Redis list that receives `body`.
+        body: Celery message as kombu would write it.
         event_channel: Channel of the ``task-sent`` event, or "" if there is no event.
         event: Event as kombu would publish it.
         delay_us: µs until a watcher publishes the run again if no worker has claimed it.
@@ -230,17 +237,20 @@ def create_task(
 ) -> Operation[Created | NotCreated]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
-    If the message was accepted before, the limits do not apply and the config `push` is not saved.
+    If the message is a repeated message, the limits do not apply and the config `push` is not saved.
 
     Args:
         caller: Stored form of the caller.
-        retention: Seconds for which the ended task is stored.
+        retention: Seconds for which the task is stored after it has ended.
         options: Stored options of the first run.
         idempotency_key: Key that detects a repeated message, or None to accept every message as new.
+        push: Push-notification config to save with the task, or None.
         serialize_context: True to execute the runs of the context one after the other.
+        limits: Limits for the message, or None for no limits.
+        reply_channel: Channel that receives notifications of the task, or None.
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         message: Celery message of the run, or None if the caller publishes the run.
-        tick: Tick of a schedule that creates the task, or None.
+        tick: Tick of the schedule that creates the task, or None.
     """
     task = _new_task(task_id, context_id, request, tick)
     return Operation(
@@ -321,11 +331,11 @@ def continue_task(
         nonce: Token that detects a repeated call.
         options: Stored options of the run.
         idempotency_key: Key that detects a repeated message of the client, or None.
-        push: Push-notification config that receives the events that follow, or None.
+        push: Push-notification config to save, which receives the following events, or None.
         limits: Limits for the message, or None for no limits.
-        max_bytes: Maximum size of the task including the message, or None for no limit.
-        answered_run: Run whose question the message answers, after the caller has validated the answer, or None.
-        on_message: ``Agent.on_message``.
+        max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
+        answered_run: Run whose question the message answers, if the caller has validated the answer, or None.
+        on_message: Value of ``Agent.on_message``.
         broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
     """
     message = request.message
@@ -359,7 +369,8 @@ def continue_task(
 def read_next_run(keys: Keys, task_id: str) -> Operation[int | None]:
     """Read the number of the run that the next message to a task begins.
 
-    The result is None if a run is open or the task does not exist.
+    Returns:
+        The number, or None if a run is open or the task does not exist.
     """
     return Operation(script("read_next_run"), keys.task(task_id), [], lambda reply: int(reply) if reply else None)
 
@@ -369,8 +380,10 @@ def request_cancel(
 ) -> Operation[Missing | Ended | CanceledNow | CancelRequested]:
     """Cancel a task without a claimed run, or ask the worker to cancel the run.
 
-    `text` is the message of the CANCELED status, unless the agent sends its own message. If the cancel of the run was
-    requested before, the worker is notified again, and the earlier `text` remains.
+    If the cancellation of the run was requested before, the worker is notified again, and the earlier `text` is used.
+
+    Args:
+        text: Text of the message in the CANCELED status, unless the agent sends its own message.
     """
     event = status_event(task_id, context_id, CANCELED, agent_message(text, task_id, context_id))
 
@@ -402,7 +415,7 @@ def read_task(
     artifacts: bool = True,
     resolve_blobs: bool = True,
 ) -> Operation[tuple[Task, EventId] | None]:
-    """Read a task and the id of its newest event. The result is None if `scope` has no such task.
+    """Read a task and the id of its newest event.
 
     Args:
         keys: Keys of the deployment.
@@ -411,6 +424,9 @@ def read_task(
         history_length: Number of newest messages to read, or None for all messages.
         artifacts: False to omit the artifacts.
         resolve_blobs: False to leave blob references unresolved. A client must not receive such a task.
+
+    Returns:
+        The task and the event id, or None if `scope` has no such task.
     """
 
     def parse(reply: Any) -> tuple[Task, EventId] | None:
@@ -429,9 +445,10 @@ def read_task(
 def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
     """Remove an ended task from the indexes and from the list of tasks to archive.
 
-    The result is False if the task does not exist or has not ended.
+    Callers unlist a task if the client has received only the agent's message and does not know the task id.
 
-    The caller unlists a task if the client received only the agent's message, and therefore does not know the task.
+    Returns:
+        False if the task does not exist or has not ended.
     """
     return Operation(script("unlist_task"), keys.task(task_id), [], bool)
 
@@ -439,7 +456,11 @@ def unlist_task(keys: Keys, task_id: str) -> Operation[bool]:
 def read_final_task(
     keys: Keys, scope: Scope, task_id: str, *, history_length: int | None = None
 ) -> Operation[FinalTask | None]:
-    """Read a terminal or interrupted task. The result is None if the task is in another state or is not in `scope`."""
+    """Read a terminal or interrupted task.
+
+    Returns:
+        The task, or None if the task is in another state or not in `scope`.
+    """
     return Operation(script("read_task"), keys.task(task_id), [str(scope), _length(history_length), 1, 1], final_task)
 
 
@@ -466,12 +487,13 @@ def list_tasks(
         context_id: Context of the tasks, or "" for all contexts.
         state: State of the tasks, or None for all states.
         not_before_us: Earliest time of the status in µs, or None for no limit.
-        cursor: Time of the status in µs, and quoted id, of the last task on the previous page, or None.
+        cursor: Status time in µs and quoted id of the last task on the previous page, or None for the first page.
         history_length: Number of newest messages of each task, or None for all messages.
         artifacts: True to read the artifacts.
         blob_bytes: Bytes of large parts after which the page ends, or None for no limit.
-        max_bytes: Maximum total size of the tasks on a page, except for a single larger task, or None for no limit.
-        archived: True if ended tasks are removed from the indexes when they are archived, instead of when they expire.
+        max_bytes: Maximum total size of the tasks on a page in bytes, or None for no limit. A larger task has its own
+            page.
+        archived: True if ended tasks are removed from the indexes when they are archived instead of when they expire.
     """
 
     def parse(reply: Sequence[Any]) -> Page:
@@ -514,9 +536,16 @@ def _length(history_length: int | None) -> int:
 
 
 def end_pauses(keys: Keys, *, limit: int, latest_us: int | None = None) -> Operation[int]:
-    """Fail up to `limit` tasks whose pause has timed out. The result is the number of due pauses.
+    """Fail up to `limit` tasks whose pause has timed out.
 
-    `latest_us` is the latest time that the store's clock can show, in µs, if it has not jumped. None means any time.
+    Args:
+        keys: Keys of the deployment.
+        limit: Maximum number of tasks.
+        latest_us: Upper bound for the current time, in µs, which protects against a store clock that has jumped ahead.
+            None for no bound.
+
+    Returns:
+        The number of due pauses.
     """
     latest = "" if latest_us is None else latest_us
     return Operation(script("end_pauses"), [keys.pauses], [keys.prefix, limit, latest], int)

@@ -1,7 +1,7 @@
 """Commands on dead letters.
 
-A dead letter is a FAILED task that can be requeued, because its worker was lost or because the code of its agent
-changed during a turn with recorded steps.
+A dead letter is a FAILED task that can be requeued. Its worker was lost, or the code of its agent changed during a turn
+with recorded steps.
 
 FAILED is a terminal state, so a dead letter is resubmitted as a new task with the same context, caller and message. The
 new task refers to the dead letter.
@@ -54,7 +54,7 @@ class AlreadyRequeued:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Live task in `state`."""
+    """Result for a task that has not ended. The task is in `state`."""
 
     state: TaskState
 
@@ -62,9 +62,15 @@ class Alive:
 def read_dead_letter(
     keys: Keys, task_id: str, *, from_start: bool = False
 ) -> Operation[DeadLetter | Missing | AlreadyRequeued | Alive | Ended]:
-    """Read the dead letter of a task. The result is `Ended` if the task ended without a dead letter.
+    """Read the dead letter of a task.
 
-    With `from_start`, the dead letter can only be requeued without its journal, and the journal is not read.
+    Args:
+        keys: Keys of the deployment.
+        task_id: Id of the task.
+        from_start: True not to read the journal. The dead letter can then only be requeued without its journal.
+
+    Returns:
+        The dead letter, or `Ended` if the task ended without a dead letter.
     """
 
     def parse(reply: Sequence[Any]) -> DeadLetter | Missing | AlreadyRequeued | Alive | Ended:
@@ -105,8 +111,8 @@ def requeue_task(
         from_start: True to delete the journal. With False, the new task continues with the journal.
 
     Returns:
-        "requeued"; "blocked" if the task was created, but another run of the context must end first; or "gone" if the
-        dead letter was already requeued or has expired.
+        "requeued" if the task was created. "blocked" if the task was created, but another run of the context must end
+        first. "gone" if the dead letter was already requeued or has expired.
     """
     request, task = resubmission(dead_letter, task_id)
     # The new task receives copies of the blobs, because each task has its own folder.
@@ -137,10 +143,11 @@ def requeue_task(
 
 
 def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequest, Task]:
-    """Return the request and the new task for a dead letter.
+    """Return the request and the task with which a dead letter is resubmitted.
 
-    The history contains the messages before the last turn, because the message of that turn may answer a question in
-    them. The messages of the lost run, and messages that a client sent during the run, are left out.
+    The history contains the messages before the last turn, because the message of the last turn may answer a question
+    in the earlier messages. The history omits the messages of the lost run, and messages that a client sent during the
+    run.
     """
     request = SendMessageRequest()
     request.CopyFrom(dead_letter.request)
@@ -160,8 +167,7 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
 
 
 def _before_the_turn(dead_letter: DeadLetter) -> Sequence[Message]:
-    """Return the messages that precede the message of the last turn. Later messages to the working agent may follow
-    that message."""
+    """Return the messages that precede the message of the last turn, which need not be the client's last message."""
     history, message_id = dead_letter.task.history, dead_letter.request.message.message_id
     turns = [
         number

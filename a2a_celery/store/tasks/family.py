@@ -24,18 +24,23 @@ MAX_DEPTH = 16
 """Maximum number of ancestors of a task. The limit stops agents that call each other in a cycle."""
 
 MAX_CHILDREN = 1000
-"""Maximum number of live children of a task. When the list of children is full, ended children are removed from it."""
+"""Maximum number of live children of a task. Ended children are removed from the list of children when it is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Parent of a new task. With `cancels`, the new task is cancelled with its parent."""
+    """Parent of a new task.
+
+    Attributes:
+        task_id: Id of the parent.
+        cancels: True if the new task is cancelled with its parent.
+    """
 
     task_id: str
     cancels: bool = True
 
     def metadata(self) -> Struct:
-        """Return the metadata of the child task, which names the parent."""
+        """Return the metadata of the child task, which contains the id of the parent."""
         metadata = Struct()
         metadata[NAMESPACE + PARENT_TASK_ID] = self.task_id
         return metadata
@@ -88,7 +93,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class OrphanedChild:
-    """Live task that is cancelled with its parent, and whose parent has ended without a result."""
+    """Live child task to cancel, because its parent has ended without a result."""
 
     parent_id: str
     task_id: str
@@ -109,9 +114,15 @@ def parent_arguments(parent: Parent, task_id: str, context_id: str) -> list[Argu
 
 
 def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Family | None]:
-    """Read a task with its parent and children. The result is None if `scope` has no such task.
+    """Read a task with its parent and children.
 
-    A scope of None includes all tasks.
+    Args:
+        keys: Keys of the deployment.
+        scope: Scope of the task, or None for any scope.
+        task_id: Id of the task.
+
+    Returns:
+        The task's family, or None if `scope` has no such task.
     """
 
     def parse(reply: Any) -> Family | None:
@@ -126,8 +137,10 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
 
 
 def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[OrphanedChild]]:
-    """Acquire the live children of up to `limit` tasks that ended without a result. These tasks are due again after
-    `delay_us`."""
+    """Acquire the children to cancel of up to `limit` tasks that ended without a result.
+
+    A task with such children is due again after `delay_us`.
+    """
 
     def parse(reply: Sequence[bytes]) -> list[OrphanedChild]:
         fields = zip(*[(value.decode() for value in reply)] * 4, strict=True)

@@ -29,8 +29,11 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Parsed ListTasks request. `cursor` is the time of the status in µs, and the quoted id, of the last task on the
-    previous page."""
+    """Parsed ListTasks request.
+
+    Attributes:
+        cursor: Status time in µs and quoted id of the last task on the previous page, or None for the first page.
+    """
 
     size: int
     context_id: str
@@ -60,8 +63,8 @@ async def list_page(
 ) -> ListTasksResponse:
     """Read the page that `params` requests.
 
-    A task that changes while a client reads pages moves to the front of the list, so later pages do not contain it.
-    Each task that does not change appears exactly once.
+    A task that changes while a client reads pages moves to the front of the list, and is therefore missing from the
+    later pages. Each task that does not change appears exactly once.
 
     Raises:
         InvalidParamsError: The page token is invalid.
@@ -93,7 +96,7 @@ def list_query(params: ListTasksRequest) -> ListQuery:
 
 
 def response(query: ListQuery, page: Page) -> ListTasksResponse:
-    """Return the ListTasks response for a page, without its tasks."""
+    """Return the ListTasks response for `page`, without the tasks."""
     token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]

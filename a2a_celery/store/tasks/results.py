@@ -1,4 +1,4 @@
-"""Results of the commands on tasks, with one class for each outcome, and the parsers of the replies."""
+"""Results of the commands on tasks, with one class for each result, and the parsers of the replies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from ..codec import direct_answer, snapshot_is_resolved, state_of, task_from_sna
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """Created task. `task` is the snapshot at the event `newest`.
+    """Created task. The caller publishes the run unless the run is blocked or published.
 
-    The caller publishes the run unless the run is blocked or published.
+    Attributes:
+        task: Snapshot of the task at the event `newest`.
+        newest: Id of the newest event.
+        is_blocked: True if another run of the context must end first.
+        is_published: True if the broker has the message of the run.
     """
 
     task: Task
@@ -28,9 +32,12 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Repeated message, which the task `task_id` has already accepted. Nothing was written.
+    """Repeated message. Nothing was written.
 
-    The turn of the message begins after `version` of the log and after `preceding_turns` other turns.
+    Attributes:
+        task_id: Id of the task that has accepted the message.
+        version: Version of the log after which the turn of the message begins.
+        preceding_turns: Number of other turns that end before the turn of the message begins.
     """
 
     task_id: str
@@ -55,21 +62,23 @@ class TickSkipped:
 
 @dataclass(frozen=True, slots=True)
 class TickRepeated:
-    """Repeated tick, which was handled before. Nothing was written. `task_id` is the id of the tick's task, or "" if
-    the tick was skipped."""
+    """Repeated tick. Nothing was written.
+
+    Attributes:
+        task_id: Id of the task that the tick created, or "" if the tick was skipped.
+    """
 
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Result for a task that does not exist in the scope."""
+    """Result for a task or config that does not exist in the scope."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongContext:
-    """Refusal of a message that names a context other than `context_id`, the context of the task. Nothing was
-    written."""
+    """Refusal of a message whose context is not `context_id`, the context of the task. Nothing was written."""
 
     context_id: str
 
@@ -83,9 +92,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """Question of the run `run` that the message answers. Answers must match the JSON Schema `schema`.
+    """Open question that the message answers. Nothing was written.
 
-    Nothing was written. The caller validates the message, and repeats the call with `run` as `answered_run`.
+    The caller validates the message, and repeats the call with `run` as `answered_run`.
+
+    Attributes:
+        run: Run that asked the question.
+        schema: JSON Schema of the answer.
     """
 
     run: int
@@ -114,7 +127,7 @@ class Limited:
     Attributes:
         limit: Name of the limit: a field of `TaskLimits`, "children" or "webhooks".
         maximum: Value of the limit, or 0 for the limit "memory".
-        retry_in: Estimated seconds until the message can be accepted, or 0.0 if unknown.
+        retry_in: Estimated seconds until the store can accept the message, or 0.0 if unknown.
     """
 
     limit: str
@@ -134,10 +147,15 @@ NotCreated = Known | Conflict | Limited | TooDeep | TickSkipped | TickRepeated
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Message that has begun run `run`. `task` is the snapshot of the task at the event `newest`.
+    """Message that has begun a run. The caller publishes the run unless the run is blocked or published.
 
-    The caller publishes the run unless the run is blocked or published. If `is_resolved` is False, `task` has
-    unresolved blob references, and a client must not receive it.
+    Attributes:
+        run: Number of the run.
+        task: Snapshot of the task at the event `newest`.
+        newest: Id of the newest event.
+        is_blocked: True if another run of the context must end first.
+        is_resolved: False if `task` has unresolved blob references. A client must not receive such a task.
+        is_published: True if the broker has the message of the run.
     """
 
     run: int
@@ -150,10 +168,13 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Message that waits at position `place`, counted from 1.
+    """Message that waits until the open run ends.
 
-    `task` is the snapshot of the task without the message, at the event `newest`. If `is_resolved` is False, `task` has
-    unresolved blob references, and a client must not receive it.
+    Attributes:
+        place: Position among the waiting messages, from 1.
+        task: Snapshot of the task at the event `newest`, without the message.
+        newest: Id of the newest event.
+        is_resolved: False if `task` has unresolved blob references. A client must not receive such a task.
     """
 
     place: int
@@ -164,10 +185,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredToRun:
-    """Message for the open run, which can read the message or is interrupted by it. The history contains the message at
-    the event `newest`.
+    """Message that the open run can read, or that interrupts the open run.
 
-    If `is_resolved` is False, `task` has unresolved blob references, and a client must not receive it.
+    Attributes:
+        task: Snapshot of the task at the event `newest`, with the message in its history.
+        newest: Id of the newest event.
+        is_resolved: False if `task` has unresolved blob references. A client must not receive such a task.
     """
 
     task: Task
@@ -177,7 +200,7 @@ class DeliveredToRun:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """Refusal because a run of the task is open, and the agent accepts no message until the run ends. Nothing was
+    """Refusal because a run of the task is open and the agent accepts no messages until the run ends. Nothing was
     written."""
 
 
@@ -204,8 +227,13 @@ Continued = Answered | OpenQuestion
 
 @dataclass(frozen=True, slots=True)
 class FinalTask:
-    """Task in a final state, at `version`. `answer` is the agent's message if the message is the agent's only event, or
-    None."""
+    """Task in a final state.
+
+    Attributes:
+        task: Snapshot of the task.
+        version: Version of the snapshot.
+        answer: Agent's message if it is the agent's only event, or None.
+    """
 
     task: Task
     version: int
@@ -214,11 +242,11 @@ class FinalTask:
 
 @dataclass(frozen=True, slots=True)
 class CanceledNow:
-    """Task that this call has canceled.
+    """Task that this call has cancelled.
 
     Attributes:
         run: Queued run whose Celery task the caller can revoke, or None.
-        version: Version of the log after the cancel.
+        version: Version of the log after the cancellation.
         canvas: Canvas whose Celery tasks the caller can revoke, or b"".
     """
 
@@ -229,7 +257,7 @@ class CanceledNow:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Result of a cancel that the run's worker must execute. The log was at `version`."""
+    """Cancellation that was requested from the run's worker. The log was at `version`."""
 
     version: int
 
@@ -239,7 +267,7 @@ class Page:
     """Page of tasks.
 
     Attributes:
-        total: Number of matching tasks in all pages.
+        total: Number of matching tasks on all pages.
         more: True if another page follows.
         border_us: Time of the newest archived status in µs since 1970, or None if no task was archived. The caller
             reads the archive up to this time.
@@ -304,7 +332,7 @@ def not_created(reply: Sequence[bytes]) -> NotCreated:
 
 
 def final_task(reply: list[Any] | None) -> FinalTask | None:
-    """Parse the reply of ``read_task`` to a request for a final state."""
+    """Parse the reply of ``read_task`` that was asked for final states only."""
     if not reply:
         return None
     task, newest = task_from_snapshot(reply)

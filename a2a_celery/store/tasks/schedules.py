@@ -17,15 +17,18 @@ from ..keys import Keys, Scope
 from ..operation import Argument, Operation, script
 
 Overlap = Literal["skip", "queue", "cancel"]
-"""Effect of a tick while a task of the schedule is SUBMITTED or WORKING. "skip": the tick creates no task. "queue": the
-run of the new task waits for the run of the last one. "cancel": like "queue", and the earlier tasks are cancelled."""
+"""Effect of a tick while a task of the schedule is SUBMITTED or WORKING.
+
+"skip": The tick creates no task. "queue": The run of the new task waits until the runs of the earlier tasks have ended.
+"cancel": Like "queue", and the earlier tasks are cancelled.
+"""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time of a schedule at which a task begins. Two ticks at most `window_us` apart count as the same tick."""
+    """Time at which a schedule starts a task. Two ticks at most `window_us` apart count as the same tick."""
 
     schedule: str
     at_us: int
@@ -33,11 +36,11 @@ class Tick:
     overlap: Overlap = "skip"
 
     def task_id(self, keys: Keys) -> str:
-        """Return the id of the tick's task. The id is the same in each process."""
+        """Return the id of the tick's task, which is the same in each process."""
         return str(uuid5(NAMESPACE_OID, f"{keys.schedule_index(self.schedule)}{self.at_us}"))
 
     def metadata(self) -> Struct:
-        """Return the metadata of the task, which names the schedule."""
+        """Return the metadata of the task: the name of the schedule and the time of the tick."""
         metadata = Struct()
         metadata[NAMESPACE + SCHEDULE] = self.schedule
         metadata[NAMESPACE + SCHEDULED_AT] = time_of_tick(self.at_us).isoformat()
@@ -58,7 +61,7 @@ NO_TICK: tuple[Argument, ...] = ("", "", "", "", "", "")
 
 
 def time_of_tick(us: int) -> datetime:
-    """Return the time of a tick in UTC. `us` is the time in µs since 1970."""
+    """Convert the time of a tick from µs since 1970 to a datetime in UTC."""
     return _EPOCH + timedelta(microseconds=us)
 
 

@@ -16,17 +16,17 @@ MAX_STORED_SIGNALS = 100
 """Maximum number of signals of a task that no run has received."""
 
 REMEMBERED_SIGNALS = 200
-"""Number of newest signals of a task whose ids are remembered."""
+"""Number of newest signals of a task whose ids are stored to detect repeated signals."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalStored:
-    """Signal that is stored until a run waits for it, or that repeats the id of an earlier signal."""
+    """Signal that is stored until a run waits for it, or that has the id of an earlier signal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalResumed:
-    """Signal that the suspended run `ref` received. The caller publishes the run with `options`, unless the run is
+    """Signal that has resumed the suspended run `ref`. The caller publishes the run with `options`, unless the run is
     blocked."""
 
     ref: RunRef
@@ -68,7 +68,7 @@ def send_signal(
         payload: Payload as JSON.
         signal_id: Id of the signal. A repeated call with one of the `REMEMBERED_SIGNALS` newest ids has no effect.
         limits: Limits of stored bytes and memory, or None for no limits.
-        max_bytes: Maximum size of the task including the signal, or None for no limit.
+        max_bytes: Maximum size of the task including the signal, in bytes, or None for no limit.
         agents_without_signals: Names of agents that receive no signals.
     """
 

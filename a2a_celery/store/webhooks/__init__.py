@@ -1,1 +1,1 @@
-"""Webhooks: push-notification configs and their deliveries."""
+"""Webhooks: push-notification configs, and the state of their deliveries."""

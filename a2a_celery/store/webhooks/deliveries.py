@@ -2,8 +2,8 @@
 
 A delivery cursor is the position of a push-notification config in the log of its task. The log itself is the queue.
 Each script that writes an event schedules the cursors of the task. A deliverer leases due cursors, reads the log after
-`delivered` and records the outcome of each post. The store ignores the outcome if the deliverer no longer has the
-lease, for example because another deliverer has leased the cursor.
+the last delivered event, and records the outcome of each post. The store ignores the outcome if the deliverer no longer
+has the lease, for example because another deliverer has leased the cursor.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ MAX_REASON_LENGTH = 200
 """Maximum length of the stored reason of an attempt, in characters."""
 
 FailureDetails = Mapping[str, str | int]
-"""Details of a failure for operators: the reason; the status and the response, if the receiver responded; and the
-address, if it is forbidden."""
+"""Details of a failure for operators: the reason, the status and text of the response if there was one, and the address
+if it is forbidden."""
 
 
 def reason_of(failure: FailureDetails) -> str:
-    """Return the reason of a failure, followed by the forbidden address if there is one, for operators who may read the
-    store or the logs."""
+    """Return the reason of a failure, followed by the forbidden address if there is one.
+
+    Only operators, who may read the store and the logs, may see the result.
+    """
     reason, address = str(failure.get("reason", "-")), failure.get("address")
     return f"{reason} ({address})" if address else reason
 
@@ -48,14 +50,14 @@ class Attempt:
     An attempt contains no part of a body, an address or a secret. The store sets `at_us` and `next_us`.
 
     Attributes:
-        post: Id of the event or of the ping (`PING`); "" if the log could not be read.
+        post: Id of the event or of the ping (see `PING`), or "" if the log could not be read.
         outcome: "delivered", "failed", "gone" or "refused".
-        status: HTTP status of the response, or None if there was none.
-        latency_ms: Duration of the post in ms, or None if nothing was posted or the duration would reveal network
+        status: HTTP status of the response, or None if there was no response.
+        latency_ms: Duration of the post in ms, or None if no request was sent or the duration would reveal network
             details.
         reason: Sentence that describes the failure, or "".
-        at_us: End of the attempt, in µs since 1970.
-        next_us: Time of the next attempt, in µs since 1970, or 0 if none follows.
+        at_us: Time at which the attempt ended, in µs since 1970.
+        next_us: Time of the next attempt, in µs since 1970, or 0 if no attempt follows.
     """
 
     post: str
@@ -67,7 +69,7 @@ class Attempt:
     next_us: int = 0
 
     def to_json(self) -> str:
-        """Return the stored form, without the times."""
+        """Return the attempt as JSON for the store, without the times."""
         fields = [self.post, self.outcome, self.status, self.latency_ms, self.reason[:MAX_REASON_LENGTH]]
         return json.dumps(fields, separators=(",", ":"))
 
@@ -91,12 +93,12 @@ class DeliveryCursor:
         delivered: Version of the last delivered event.
         version: Newest version of the log.
         failures: Number of failures since the last delivered event.
-        failing_for: Seconds since the first of these failures.
+        failing_for: Seconds since the first failure after the last delivered event, or 0.
         trace: W3C traceparent of the task's newest turn, or "".
         leased_at: Start of the lease by the store's clock, in seconds since 1970.
         largest: Size of the largest log entry in bytes.
         size: Size of the task in bytes.
-        owner: Account of the task's owner, see `Scope.account`.
+        owner: Account of the task's owner; see `Scope.account`.
     """
 
     task_id: str
@@ -120,21 +122,21 @@ class DeliveryCursor:
 class Delivery:
     """State of a delivery.
 
-    All times are times of the store, in µs. A time of 0 means that the event did not occur. Only `read_delivery` reads
-    the attempts and the requested posts.
+    All times are in µs by the store's clock, or 0 if there was no such event. Only `read_delivery` reads the attempts
+    and the requested posts.
 
     Attributes:
         delivered: Version of the last delivered event.
         version: Newest version of the log.
         is_leased: True if a deliverer has leased the cursor until `due_us`.
         failures: Number of failures since the last delivered event.
-        first_failed_us: Time of the first of these failures.
+        first_failed_us: Time of the first failure after the last delivered event.
         due_us: Time at which the cursor is due.
         failure: Details of the newest failure.
         failure_us: Time of the newest failure.
         died_us: Time at which the delivery was given up.
         now_us: Time at which the delivery was read.
-        attempts: Newest attempts, newest first.
+        attempts: The most recent attempts, newest first.
         requested: Ids of the requested posts that were not sent yet.
     """
 
@@ -157,7 +159,7 @@ class Delivery:
 
     @property
     def state(self) -> Literal["dead", "failing", "waiting", "delivered"]:
-        """State of the delivery as operators see it."""
+        """State of the delivery that is shown to operators."""
         if self.died_us:
             return "dead"
         if self.delivered >= self.version:
@@ -167,7 +169,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPage:
-    """Page of deliveries. `cursor` is the cursor of the next page, or None on the last page."""
+    """Page of deliveries.
+
+    Attributes:
+        deliveries: Deliveries on the page.
+        cursor: Cursor of the next page, or None on the last page.
+    """
 
     deliveries: list[Delivery]
     cursor: int | None
@@ -203,10 +210,8 @@ def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
 
 
 def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operation[list[DeliveryCursor]]:
-    """Lease up to `limit` due cursors, each for `lease_us`.
-
-    If the reply is lost, the cursors are due again when the lease ends.
-    """
+    """Lease up to `limit` due cursors, each for `lease_us`. If the reply is lost, the cursors are due again when the
+    leases end."""
     token = uuid4().hex
 
     def parse(reply: Sequence[Sequence[bytes]]) -> list[DeliveryCursor]:
@@ -218,14 +223,14 @@ def acquire_due_deliveries(keys: Keys, *, limit: int, lease_us: int) -> Operatio
 def acquire_bytes(keys: Keys, owner: str, host: str, size: int, *, per_hour: int) -> Operation[float]:
     """Charge the byte bucket of `owner` and `host` for a post of `size` bytes.
 
-    A post may take more bytes than the bucket has. The next post then waits longer. If the connection breaks, the call
-    is repeated and may charge the bucket twice.
+    A post may take more bytes than the bucket has, which lengthens the wait before the next post. If the connection
+    breaks, the call is repeated and may charge the bucket twice.
 
     Args:
         keys: Keys of the deployment.
-        owner: Account of the task's owner, see `Scope.account`.
+        owner: Account of the task's owner; see `Scope.account`.
         host: Host of the webhook.
-        size: Bytes of the post.
+        size: Size of the post in bytes.
         per_hour: Bytes that the account may post to the host per hour.
 
     Returns:
@@ -261,8 +266,8 @@ def record_delivery(
         attempt: Attempt to record, or None.
 
     Returns:
-        "more" if further events are undelivered, and the cursor stays leased for `lease_us`. "done" if all events are
-        delivered, and the lease has ended. "lost" if the deliverer no longer has the lease, the config was deleted or
+        "more" if further events are undelivered. The cursor stays leased for `lease_us`. "done" if all events are
+        delivered. The lease has ended. "lost" if the deliverer no longer has the lease, the config was deleted or
         replaced, the task is missing, or the store has lost the event. If the store has lost the event, the cursor is
         due immediately, at its stored position.
     """
@@ -286,8 +291,8 @@ def postpone_delivery(
         keys: Keys of the deployment.
         cursor: Leased cursor.
         after_us: µs until the cursor is due, or 0 if the deliverer shuts down.
-        counts: True to count a failure. "age" to start the time `failing_for` without counting a failure. False to
-            change neither.
+        counts: True to count a failure. "age" to start the time of `failing_for` without counting a failure. False to
+            change neither the count nor the time.
         failure: Details of the failure for operators, or None.
         attempt: Attempt to record, or None.
 
@@ -315,7 +320,11 @@ def replay_delivery(
 ) -> Operation[Literal["missing", "replayed", "alive"]]:
     """Schedule the undelivered events of a config immediately, even if the delivery was given up.
 
-    A `scope` of None includes all configs.
+    Args:
+        keys: Keys of the deployment.
+        task_id: Id of the task.
+        config_id: Id of the config.
+        scope: Scope of the config, or None for any scope.
 
     Returns:
         "replayed" if the events were scheduled. "alive" if no delivery failed, or a deliverer has leased the cursor.
@@ -328,7 +337,7 @@ def replay_delivery(
 def request_post(
     keys: Keys, scope: Scope | None, task_id: str, config_id: str, post: EventId | str
 ) -> Operation[Literal["missing", "gone", "full", "requested"]]:
-    """Request the post of an event or of a ping to a webhook.
+    """Request that an event or a ping is posted to a webhook.
 
     An event that was not delivered yet is scheduled for delivery instead, after the events that precede it.
 
@@ -341,7 +350,7 @@ def request_post(
 
     Returns:
         "requested" if the post was requested. "gone" if the log does not have the event. "full" if
-        `MAX_REQUESTED_POSTS` posts wait. "missing" if `scope` has no such config.
+        `MAX_REQUESTED_POSTS` requested posts wait. "missing" if `scope` has no such config.
     """
     version, recorded_us = post if isinstance(post, EventId) else EventId(0)
     arguments: list[Argument] = [_scope(scope), quoted(config_id), str(post), MAX_REQUESTED_POSTS]
@@ -352,7 +361,11 @@ def request_post(
 def acquire_requested_posts(
     keys: Keys, *, limit: int, lease_us: int
 ) -> Operation[list[tuple[DeliveryCursor, list[str]]]]:
-    """Lease up to `limit` cursors with requested posts, each for `lease_us`. The result includes the post ids."""
+    """Lease up to `limit` cursors with requested posts, each for `lease_us`.
+
+    Returns:
+        The cursors, each with the ids of its requested posts.
+    """
 
     def parse(reply: Sequence[Sequence[bytes]]) -> list[tuple[DeliveryCursor, list[str]]]:
         return [(_cursor(fields, ""), posts.decode().split()) for posts, *fields in reply]
@@ -363,18 +376,32 @@ def acquire_requested_posts(
 def settle_requested_post(
     keys: Keys, cursor: DeliveryCursor, post: str, attempt: Attempt | None, *, after_us: int
 ) -> Operation[None]:
-    """Record the attempt of a requested post. If `attempt` is None, postpone the post by `after_us`.
+    """Record the attempt of a requested post, or postpone the post.
 
-    Further requested posts of the cursor are due after `after_us`. Nothing changes if the post is no longer requested.
+    Nothing changes if the post is no longer requested.
+
+    Args:
+        keys: Keys of the deployment.
+        cursor: Leased cursor.
+        post: Id of the requested post.
+        attempt: Attempt to record, or None to postpone the post.
+        after_us: µs until the remaining requested posts of the cursor are due.
     """
     arguments: list[Argument] = [quoted(cursor.config_id), post, _stored(attempt), after_us]
     return Operation(script("settle_requested_post"), keys.task(cursor.task_id), arguments, lambda _: None)
 
 
 def read_delivery(keys: Keys, task_id: str, config_id: str, scope: Scope | None = None) -> Operation[Delivery | None]:
-    """Read a delivery with its attempts. The result is None if `scope` has no such config.
+    """Read a delivery with its attempts.
 
-    A `scope` of None includes all configs.
+    Args:
+        keys: Keys of the deployment.
+        task_id: Id of the task.
+        config_id: Id of the config.
+        scope: Scope of the config, or None for any scope.
+
+    Returns:
+        The delivery, or None if `scope` has no such config.
     """
 
     def parse(reply: Sequence[Any] | None) -> Delivery | None:

@@ -1,6 +1,6 @@
 """Commands that save, read, list and delete push-notification configs, and the check of their secrets.
 
-The content of a config is opaque to the store, because ``a2a_celery/crypto/sealing.py`` seals the content.
+The store cannot read the content of a config, because ``a2a_celery/crypto/sealing.py`` seals it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class NewPushConfig:
     """Config to save.
 
     Attributes:
-        config_id: Id of the config, which is unique in its task and not empty.
+        config_id: Id of the config. The id must be unique in the task, and must not be empty.
         sealed: Sealed content.
         fingerprint: Fingerprint of the secret that seals the content.
-        account: Account of the owner, see `Scope.account`.
+        account: Account of the task's owner; see `Scope.account`.
         account_limit: Maximum number of configs of the account, or None for no limit.
     """
 
@@ -50,11 +50,20 @@ class NewPushConfig:
 def save_push_config(
     keys: Keys, scope: Scope | None, task_id: str, config: NewPushConfig
 ) -> Operation[Missing | TooManyConfigs | Limited | None]:
-    """Save a config of a task in `scope`. The result is None if the config was saved.
+    """Save a config of a task.
 
-    A scope of None includes all tasks. A new config receives the events that follow. A config that replaces another
-    config receives the undelivered events of that config immediately, even if their delivery was given up. A deliverer
-    of the replaced config loses its lease.
+    A new config receives the events that are written after it. A config that replaces another config receives the
+    undelivered events of the replaced config immediately, even if their delivery was given up. A deliverer of the
+    replaced config loses its lease.
+
+    Args:
+        keys: Keys of the deployment.
+        scope: Scope of the task, or None for any scope.
+        task_id: Id of the task.
+        config: Config to save.
+
+    Returns:
+        None if the config was saved, or the reason for the refusal.
     """
 
     def parse(reply: bytes | Sequence[bytes]) -> Missing | TooManyConfigs | Limited | None:
@@ -69,7 +78,11 @@ def save_push_config(
 
 
 def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bytes | None]:
-    """Read the sealed content of a config. The result is None if `scope` has no such task or config."""
+    """Read the sealed content of a config.
+
+    Returns:
+        The sealed content, or None if `scope` has no such task or config.
+    """
 
     def parse(reply: Sequence[bytes] | None) -> bytes | None:
         return reply[1] if reply else None
@@ -78,9 +91,10 @@ def read_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: s
 
 
 def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operation[list[tuple[str, bytes]] | None]:
-    """Read all configs of a task as pairs of id and sealed content, sorted by id.
+    """Read all configs of a task.
 
-    The result is None if `scope` has no such task.
+    Returns:
+        Pairs of config id and sealed content, sorted by id, or None if `scope` has no such task.
     """
 
     def parse(reply: Sequence[bytes] | None) -> list[tuple[str, bytes]] | None:
@@ -92,7 +106,11 @@ def list_push_configs(keys: Keys, scope: Scope | None, task_id: str) -> Operatio
 
 
 def delete_push_config(keys: Keys, scope: Scope | None, task_id: str, config_id: str) -> Operation[bool]:
-    """Delete a config, if the config exists. The result is False if `scope` has no such task."""
+    """Delete a config, if the config exists.
+
+    Returns:
+        False if `scope` has no such task.
+    """
     arguments = [_scope(scope), quoted(config_id)]
     return Operation(script("delete_push_config"), keys.task(task_id), arguments, bool)
 
@@ -110,7 +128,7 @@ async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer |
     """Check that `sealer` has the secrets of all stored configs and sessions, unless the store is unavailable.
 
     Raises:
-        ConfigError: `sealer` lacks a secret. The message names the remedy.
+        ConfigError: `sealer` lacks a secret. The message describes the remedy.
     """
     try:
         in_use = await store.run(secrets_in_use(keys))
@@ -123,11 +141,15 @@ async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer |
 def config_arguments(
     keys: Keys, config: NewPushConfig | None, *, max_configs: int = MAX_PUSH_CONFIGS
 ) -> list[Argument]:
-    """Return the arguments of ``save_config`` in ``scripts/lib``. `max_configs` is the maximum number of the
-    task's configs.
+    """Return the arguments of ``save_config`` in ``scripts/lib``.
+
+    Args:
+        keys: Keys of the deployment.
+        config: Config to save, or None.
+        max_configs: Maximum number of configs of the task.
 
     Raises:
-        ValueError: The id is empty.
+        ValueError: The id of the config is empty.
     """
     if config is None:
         return [""]
