@@ -1,6 +1,6 @@
 """Lifecycle of an A2A task: states, events, outcomes and the fold that turns a log into a task.
 
-The package performs no I/O, and depends on neither Redis nor Celery.
+The package performs no I/O and depends on neither Redis nor Celery.
 """
 
 from .events import Event, EventId, EventKind, LogEntry, decode, encode, kind_of, opened

@@ -3,7 +3,8 @@
 An answer is one data part or a text. A text is parsed as JSON. If the text is not JSON, or its JSON does not match the
 schema, the text itself is the answer, provided that the schema accepts a string.
 
-The size and the depth of an answer are limited to bound the duration of the validation; see ``schema_validation``.
+The size and the depth of an answer are limited, so that the duration of the validation is bounded. See
+``schema_validation``.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from .questions import (
 )
 
 MAX_ANSWER_BYTES = 131_072
-"""Maximum size of an answer as JSON."""
+"""Maximum size of an answer as JSON, in bytes."""
 
 MAX_REASONS = 20
-"""Maximum number of errors from the validators of a type that a refusal reports."""
+"""Maximum number of validation errors of a type that an `AnswerRefused` reports."""
 
 
 class AnswerRefused(ValueError):
@@ -73,7 +74,7 @@ def fitting_answer(schema: Mapping[str, Any], message: Message) -> Any:
 
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
     """See `schema_validation.violations_of`."""
-    from . import schema_validation  # noqa: PLC0415 -- not at import: most processes never validate an answer
+    from . import schema_validation  # noqa: PLC0415 -- a late import, because most processes never validate an answer
 
     return schema_validation.violations_of(schema, value)
 
@@ -90,7 +91,7 @@ def require_valid_schema(schema: Mapping[str, Any]) -> None:
 
 
 def _candidates(message: Message) -> tuple[str, list[Any]]:
-    """Return the field that contains the answer, and the possible values of the answer in order of preference."""
+    """Return the field that contains the answer, and the values that the answer may have, in order of preference."""
     data = [number for number, part in enumerate(message.parts) if part.HasField("data")]
     if len(data) > 1:
         raise AnswerRefused("message.parts", [Violation("", "Send one data part with the complete answer.")])
@@ -141,7 +142,7 @@ class AnswerType:
         self.schema = checked_schema(schema)
 
     def parse(self, message: Message) -> Any:
-        """Return the answer in `message`, an instance of the type or a JSON value.
+        """Return the answer in `message` as an instance of the type or, for a JSON Schema, as a JSON value.
 
         Raises:
             AnswerRefused: The answer does not match the schema or the type.
@@ -149,7 +150,7 @@ class AnswerType:
         return self.validated(fitting_answer(self.schema, message))
 
     def validated(self, value: Any, path: str = "") -> Any:
-        """Convert the JSON `value`, which matches the schema, to an instance of the type.
+        """Convert a JSON `value` that matches the schema to an instance of the type.
 
         Raises:
             AnswerRefused: A validator of the type refuses the value.
@@ -164,14 +165,14 @@ class AnswerType:
 
 
 class AnswerTypes:
-    """Types of the answers to several questions. The answer is one JSON object, which maps the key of each question to
-    a value.
+    """Types of the answers to several questions. The client answers with one JSON object, which maps the key of each
+    question to a value.
 
     Args:
-        questions: The questions by their keys.
+        questions: Questions by key.
 
     Raises:
-        ValueError: There is no question, a key is empty or not a string, or a schema is refused.
+        ValueError: There is no question, a key is empty or not a string, or `checked_schema` refuses a schema.
     """
 
     def __init__(self, questions: Mapping[str, Question]) -> None:

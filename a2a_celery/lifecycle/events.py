@@ -1,4 +1,4 @@
-"""Events (the entries of a task's log), their stored form, and parts of messages and artifacts.
+"""Events in the log of a task, their stored form, and the parts of messages and artifacts.
 
 An event is a protobuf message of the SDK. Its stored form is a serialized ``StreamResponse``. The time of a status is
 the time at which the store recorded the event (A2A specification, TaskStatus.timestamp).
@@ -27,20 +27,20 @@ _EVENT_ID = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,16}))?", re.ASCII)
 
 
 class EventKind(StrEnum):
-    """Effect of an event on its task. The scripts of the store receive the letter of the kind."""
+    """Kind of an event. The scripts of the store receive the letter of the kind."""
 
-    TASK = "T"  # a complete task: the first entry of every log
+    TASK = "T"  # a complete task, such as the first entry of each log
     STATUS = "S"  # a new status
-    ARTIFACT = "A"  # a new artifact, or the next chunk of one
-    CLIENT_MESSAGE = "U"  # the message that began another turn; in the log, not in streams
-    ANSWER = "M"  # the agent's only answer is a message, which completes the task
+    ARTIFACT = "A"  # a new artifact, or the next chunk of an artifact
+    CLIENT_MESSAGE = "U"  # a further message of the client, which is in the log but not in streams
+    ANSWER = "M"  # a message of the agent that completes the task, in place of a status
 
 
 class EventId(NamedTuple):
-    """Identity of an event within its task. The text form is ``<version>-<recorded_us>``.
+    """Id of an event, which is unique in its task. The text form is ``<version>-<recorded_us>``.
 
-    A store that was restored without its newest writes assigns their versions to other events, with later times. Two
-    ids with the same version and different times therefore belong to different histories.
+    After a store was restored without its newest writes, new events reuse the versions of the lost events, with later
+    times. Two ids with the same version and different times therefore belong to different events.
 
     Attributes:
         version: Number of the event in the log, counted from 1. 0 is the position before the first event.
@@ -55,7 +55,7 @@ class EventId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> EventId:
-        """Parse an id from its text form or from a version alone.
+        """Parse an id from its text form, or from a version without a time.
 
         Raises:
             ValueError: `text` is not an id.
@@ -73,10 +73,13 @@ class EventId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """Entry of a task's log, with its event.
+    """Entry of a task's log.
 
-    `version` counts from 1 without gaps. `recorded_us` is the store's time in µs since 1970. It is always later than
-    the time of the previous entry.
+    Attributes:
+        version: Number of the entry in the log, from 1 without gaps.
+        recorded_us: Time at which the store recorded the entry, in µs since 1970. Each entry has a later time than the
+            previous entry.
+        event: Event of the entry.
     """
 
     version: int
@@ -85,12 +88,12 @@ class LogEntry:
 
     @property
     def id(self) -> EventId:
-        """Version and time, unique in the task."""
+        """Id of the event, which is unique in the task."""
         return EventId(self.version, self.recorded_us)
 
 
 def kind_of(event: Event) -> EventKind:
-    """Return the kind of `event`. A message's role distinguishes client messages from the agent's direct answers.
+    """Return the kind of `event`. The kind of a message depends on its role.
 
     Raises:
         TypeError: `event` is not an A2A event.
@@ -109,13 +112,17 @@ def kind_of(event: Event) -> EventKind:
 
 
 def encode(event: Event) -> bytes:
-    """Return the stored form of `event`, a serialized StreamResponse."""
+    """Return the stored form of `event`, which is a serialized StreamResponse."""
     stored: bytes = stream_response(event).SerializeToString()
     return stored
 
 
 def stream_response(event: Event) -> StreamResponse:
-    """Return `event` as a StreamResponse."""
+    """Wrap `event` in a StreamResponse.
+
+    Raises:
+        TypeError: `event` is not an A2A event.
+    """
     match event:
         case Task():
             return StreamResponse(task=event)
@@ -130,7 +137,12 @@ def stream_response(event: Event) -> StreamResponse:
 
 
 def decode(stored: bytes, recorded_us: int | None = None) -> Event:
-    """Decode the event in `stored`. `recorded_us` replaces the time of a status, unless it is None."""
+    """Decode a stored event.
+
+    Args:
+        stored: Stored form of the event.
+        recorded_us: Time that replaces the timestamp of a status, in µs since 1970, or None to keep the timestamp.
+    """
     return opened(StreamResponse.FromString(stored), recorded_us)
 
 
@@ -155,7 +167,7 @@ def has_content(parts: Iterable[Part]) -> bool:
 
 
 def parts_of(content: Any) -> list[Part]:
-    """Return the parts for `content`: a text, bytes of a file, JSON-like data, a Part or a list of Parts.
+    """Convert `content` to parts. `content` is a text, the bytes of a file, JSON-like data, a Part or a list of Parts.
 
     Raises:
         InvalidAgentResponseError: `content` has another type, or cannot be represented in JSON.
@@ -181,7 +193,7 @@ def parts_of(content: Any) -> list[Part]:
 def jsonable(value: Any) -> Any:
     """Convert the return value of a plain function to JSON data.
 
-    Tuples, dates, dataclasses and similar types are converted. Text, bytes and the types of A2A are returned unchanged.
+    Tuples, dates, dataclasses and similar types are converted. Text, bytes and A2A types are returned unchanged.
 
     Raises:
         InvalidAgentResponseError: `value` cannot be represented in JSON.

@@ -1,7 +1,7 @@
-"""Execution states of a run, with the table of legal transitions, the state machine and the stored steps.
+"""Execution states of a run: the table of legal transitions, the state machine and the stored steps.
 
-A worker drives one machine for each run. The machine itself does not depend on runs, workers or stores. The clock is an
-argument. A lock protects the machine, because agents may run in threads.
+A worker drives one machine for each run. The machine itself does not depend on runs, workers or stores. A lock protects
+the machine, because agents may run in threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .saved_json import InvalidSaved, Scalar, fields_of, is_scalar
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 1000
-"""Maximum number of transitions that a machine remembers. The oldest transitions are dropped."""
+"""Maximum number of transitions in the history of a machine. The oldest transitions are dropped."""
 
 SAVED_VERSION = 1
 """Version of the format that `to_dict` returns."""
@@ -34,14 +34,14 @@ _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds
 class ExecutionState(StrEnum):
     """State of a run's execution."""
 
-    IDLE = "IDLE"  # no run is executing; the next run ends this state
-    INITIALIZING = "INITIALIZING"  # a run began; the first step of its agent or the end of the run ends this state
-    MODEL_CALL = "MODEL_CALL"  # the agent called a model; its next step or the end of the run ends this state
-    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent called a tool; its next step or the end of the run ends this state
-    COMPLETED = "COMPLETED"  # the agent finished the request; the next message ends this state
-    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, a time or a signal; the next run ends this state
-    CANCELLED = "CANCELLED"  # the run was cancelled; only IDLE follows
-    ERROR = "ERROR"  # the run failed, was stopped or was refused; only IDLE follows
+    IDLE = "IDLE"  # no run is executing, until the next run begins
+    INITIALIZING = "INITIALIZING"  # a run has begun, until the agent's first step or the end of the run
+    MODEL_CALL = "MODEL_CALL"  # the agent has called a model, until its next step or the end of the run
+    TOOL_EXECUTION = "TOOL_EXECUTION"  # the agent has called a tool, until its next step or the end of the run
+    COMPLETED = "COMPLETED"  # the agent has finished the request, until the next message
+    INTERRUPTED = "INTERRUPTED"  # the agent waits for its client, a time or a signal, until the next run begins
+    CANCELLED = "CANCELLED"  # the run was cancelled; only IDLE can follow
+    ERROR = "ERROR"  # the run failed, was stopped or was refused; only IDLE can follow
 
 
 _IDLE, _INITIALIZING, _MODEL_CALL, _TOOL_EXECUTION, _COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR = ExecutionState
@@ -50,7 +50,7 @@ CHECKPOINT_STATES: frozenset[ExecutionState] = frozenset({_IDLE, _INTERRUPTED, _
 """States in which the conversation of the agent is consistent and may be saved."""
 
 ENDS: frozenset[ExecutionState] = frozenset({_COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR})
-"""States of the machine after a run has ended."""
+"""States of a machine whose run has ended."""
 
 _STEPS = frozenset({_MODEL_CALL, _TOOL_EXECUTION})
 
@@ -59,7 +59,7 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = Mapp
         _IDLE: frozenset({_INITIALIZING}),
         # An agent may have no model, or may not report its steps.
         _INITIALIZING: _STEPS | ENDS,
-        # A repeated state is the next call of a model or of a tool.
+        # A repeated state is the next call of a model or a tool.
         _MODEL_CALL: _STEPS | ENDS,
         _TOOL_EXECUTION: _STEPS | ENDS,
         _COMPLETED: frozenset({_IDLE, _INITIALIZING}),
@@ -72,7 +72,7 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = Mapp
 
 
 class IllegalTransition(ValueError):
-    """The state `after` cannot follow the state `before`. The message names the legal states."""
+    """The state `after` cannot follow the state `before`. The message lists the legal states."""
 
     def __init__(self, before: ExecutionState, after: ExecutionState) -> None:
         legal = ", ".join(state for state in ExecutionState if state in EXECUTION_TRANSITIONS[before])
@@ -86,11 +86,11 @@ class Transition:
     """Transition of a machine.
 
     Attributes:
-        number: Number of the transition in the machine, counted from 1.
+        number: Number of the transition in the machine, from 1.
         before: State before the transition.
         after: State after the transition.
         at_us: Time of the transition in µs since 1970.
-        detail: Values by names that the caller chose, such as ``model`` and ``tool``.
+        detail: Details from the caller by name, such as ``model`` and ``tool``.
     """
 
     number: int
@@ -118,17 +118,17 @@ Listener = Callable[[Transition], object]
 
 
 def system_clock() -> int:
-    """Return the time of this computer's clock, in µs since 1970."""
+    """Return the time of the system clock, in µs since 1970."""
     return (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 class ExecutionStateMachine:
-    """State machine of an execution. It makes only legal transitions. Thread-safe.
+    """State machine of an execution, which allows only legal transitions. Thread-safe.
 
     Args:
         state: Initial state.
         clock: Function that returns the time in µs since 1970.
-        history_limit: Maximum number of transitions that are remembered.
+        history_limit: Maximum number of transitions in `history`.
 
     Raises:
         ValueError: `history_limit` is less than 1.
@@ -145,7 +145,7 @@ class ExecutionStateMachine:
             raise ValueError(f"history_limit = {history_limit}: must be at least 1")
         self._state = ExecutionState(state)
         self._clock = clock
-        self._history: list[Transition] = []  # an empty deque takes 600 bytes for as long as an agent waits
+        self._history: list[Transition] = []  # an empty deque takes 600 bytes in each waiting run
         self._history_limit = history_limit
         self._lock = Lock()
         self._listeners: tuple[Listener, ...] = ()
@@ -172,10 +172,10 @@ class ExecutionStateMachine:
         return to in EXECUTION_TRANSITIONS[self._state]
 
     def transition(self, to: ExecutionState, **detail: Scalar) -> Transition:
-        """Move to `to` and call the listeners.
+        """Change the state to `to` and call the listeners.
 
-        While the listeners are being called, a further transition by a listener or another thread returns at once. The
-        active call passes that transition to the listeners, in order.
+        If a listener or another thread makes a further transition while the listeners are being called, the nested or
+        concurrent call returns immediately. The active call passes each such transition to the listeners, in order.
 
         Raises:
             IllegalTransition: `to` cannot follow the current state.
@@ -192,7 +192,7 @@ class ExecutionStateMachine:
         return transition
 
     def try_transition(self, to: ExecutionState, **detail: Scalar) -> bool:
-        """Move to `to` like `transition`, but return False if the transition is illegal."""
+        """Change the state to `to` like `transition`, but return False if the transition is illegal."""
         try:
             self.transition(to, **detail)
         except IllegalTransition:
@@ -202,23 +202,23 @@ class ExecutionStateMachine:
     def add_listener(self, listener: Listener) -> None:
         """Call `listener` with each later transition, in order.
 
-        The listener runs in the contextvars context of the transition. Its exceptions are logged. A listener that was
-        already added is not added again.
+        The listener runs in the contextvars context of the code that made the transition. Exceptions of the listener
+        are logged. Adding a listener a second time has no effect.
         """
         with self._lock:
             if listener not in self._listeners:
                 self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Stop calling `listener` for later transitions. An unknown listener is ignored."""
+        """Do not call `listener` with later transitions. An unknown listener is ignored."""
         with self._lock:
             self._listeners = tuple(other for other in self._listeners if other != listener)
 
     def restore(self, saved: Iterable[Transition]) -> None:
         """Continue from the `saved` transitions of earlier runs, oldest first, without calling listeners.
 
-        The end of a lost run and the return to IDLE are not saved, so they are added. The history restarts after any
-        other gap.
+        The end of a lost run and the return to IDLE are not saved, and are therefore added. After any other gap, the
+        history restarts.
         """
         with self._lock:
             for transition in saved:
@@ -249,10 +249,10 @@ class ExecutionStateMachine:
     def from_dict(
         cls, saved: Any, *, clock: Callable[[], int] = system_clock, history_limit: int = HISTORY_LIMIT
     ) -> Self:
-        """Return a machine that continues from the output of `to_dict`.
+        """Return a machine that continues from the result of `to_dict`.
 
         Raises:
-            InvalidSaved: `saved` is invalid. The message names the field.
+            InvalidSaved: `saved` is invalid. The message contains the name of the invalid field.
         """
         fields = fields_of(saved, "", {"version": int, "state": str, "history": list})
         if fields["version"] != SAVED_VERSION:
@@ -295,9 +295,9 @@ class ExecutionStateMachine:
         del self._history[: -self._history_limit]
 
     def _notify_listeners(self) -> None:
-        """Call the listeners with pending transitions, in order.
+        """Call the listeners with pending transitions, in order, unless another call is active.
 
-        A nested or concurrent call returns at once, and the active call passes on its transition.
+        The active call also processes transitions that become pending while it runs.
         """
         while True:
             with self._lock:
@@ -308,7 +308,7 @@ class ExecutionStateMachine:
             for listener in listeners:
                 try:
                     context.run(listener, transition)
-                except BaseException:  # for example a cancellation, which is meant for the agent
+                except BaseException:  # includes cancellations, because a listener must not cancel the agent
                     text = "a listener failed at the transition from %s to %s"
                     logger.exception(text, transition.before, transition.after)
             self._notifying = False
@@ -345,13 +345,13 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Stored transition of a run. The time of the transition is read from the worker's clock.
+    """Stored transition of a run.
 
     Attributes:
         run: Number of the run.
         attempt: Number of the run in its turn.
         runner: Id of the worker process.
-        transition: Transition of the run's state machine.
+        transition: Transition of the run's state machine, with a time of the worker's clock.
     """
 
     run: int
@@ -361,7 +361,7 @@ class Step:
 
 
 def encode_step(step: Step) -> bytes:
-    """Return `step` as a JSON array for storage. An array is smaller than an object."""
+    """Return `step` as a JSON array for storage, because an array is smaller than an object."""
     moved = step.transition
     content = [moved.number, moved.before, moved.after, moved.at_us, dict(moved.detail)]
     return _to_json([step.run, step.attempt, step.runner, *content]).encode("utf-8", "replace")

@@ -1,8 +1,8 @@
 """Fold of a log into its task.
 
 ``fold(log) == snapshot`` holds for every task at every version. The store saves the snapshot, so the cost of reading a
-task depends on the size of the task and not on the length of its log. The fold follows the rules of the SDK's
-TaskManager, except that a new status removes outdated metadata of this package (`outdated_keys`).
+task depends on the size of the task instead of the length of its log. The fold follows the rules of the SDK's
+TaskManager, except that a new status removes outdated metadata of this package; see `outdated_keys`.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from .states import COMPLETED
 
 
 class TaskFold:
-    """Incremental fold of a log. The cost of adding an entry does not depend on the size of the task.
+    """Incremental fold of a log. The cost of an added entry does not depend on the size of the task.
 
     Attributes:
         task: Task at `version`, or None before the first entry.
@@ -31,7 +31,7 @@ class TaskFold:
         """Apply the next entry.
 
         Raises:
-            ValueError: The version is not the next one, or the first entry is not a task.
+            ValueError: The entry does not have the next version, or the first entry is not a task.
         """
         event = entry.event
         if entry.version != self.version + 1:
@@ -50,7 +50,7 @@ class TaskFold:
 
 
 def fold(log: Iterable[LogEntry]) -> Task:
-    """Return the task that the entries of `log` describe, from version 1.
+    """Return the task that results from the entries of `log`, which begins at version 1.
 
     Raises:
         ValueError: The log is empty, does not begin with a task, or has a gap.
@@ -64,7 +64,8 @@ def fold(log: Iterable[LogEntry]) -> Task:
 
 
 def apply(task: Task | None, entry: LogEntry) -> Task:
-    """Return `task` after `entry`. The task is changed in place, unless the entry contains a complete task."""
+    """Apply `entry` to `task` in place, and return `task`. If the entry contains a complete task, return a copy of that
+    task."""
     event = entry.event
     if isinstance(event, Task):
         replaced = Task()
@@ -117,7 +118,7 @@ def _retire_status_message(task: Task) -> None:
 
 
 def _set_artifact(task: Task, event: TaskArtifactUpdateEvent, existing: Artifact | None) -> Artifact:
-    if existing is None:  # also with append=true: the first chunk begins the artifact
+    if existing is None:  # even with append=true, because the first chunk begins the artifact
         task.artifacts.append(event.artifact)
         return task.artifacts[-1]
     if event.append:

@@ -1,12 +1,12 @@
-"""Journal of a turn. It contains recorded results, so that later runs do not repeat finished work.
+"""Journal of a turn: recorded results, so that later runs do not repeat finished work.
 
-A journal belongs to one turn and to the turns that answer its questions. A journal maps keys to entries. The runs of
-the turn write entries together with their events, under the same fencing token, and each run receives all entries with
-its claim. An entry replaces an earlier entry with the same key.
+A journal maps keys to entries. It belongs to one turn and to the turns that answer its questions. The runs of these
+turns write entries together with their events, under the same fencing token, and each run receives all entries with its
+claim. An entry replaces an earlier entry with the same key.
 
-An entry has a kind, which names its recorder, and a form, which names the encoding of its content. The store interprets
-neither kind nor form. A key belongs to one kind. If a recorder finds an entry of another kind under a key, the agent's
-code has changed since the entry was written. See ``execution/agents/durable_steps.py``.
+The kind of an entry identifies its recorder, and the form of an entry identifies the encoding of its content. The store
+interprets neither kind nor form. Each key is used by one kind of recorder. If a recorder finds an entry of another kind
+under its key, the agent's code has changed since the entry was written. See ``execution/agents/durable_steps.py``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class JournalEntry:
     """Entry of a journal.
 
     Attributes:
-        key: Name of the entry with its ordinal, for example ``fetch#1``.
+        key: Name and ordinal of the entry, for example ``fetch#1``.
         kind: Recorder of the entry, for example ``step``.
         form: Encoding of `content`, for example ``json``.
-        content: The recorded value.
-        position: Position, counted from 1, among the entries that the agent's own asyncio task or thread recorded. 0 if
-            another asyncio task or thread recorded the entry, because the order of such entries is not fixed.
-        turn: Number of the first turn of the journal. The number names the folder for large contents in an object
-            store. It is not stored in the entry.
+        content: Recorded value.
+        position: Position, from 1, among the entries that the agent's own asyncio task or thread recorded. 0 if another
+            asyncio task or thread recorded the entry, because the order of such entries is not fixed.
+        turn: Number of the first turn of the journal, which is part of the name of the folder for large contents in an
+            object store. The number is not stored in the entry.
     """
 
     key: str
@@ -45,12 +45,14 @@ class JournalEntry:
 
 
 RunRecord = Event | Step | JournalEntry
-"""Element of a batch that a run writes: an event of the log, a step of the execution, or an entry of the journal."""
+"""Record that a run writes: an event of the log, a step of the execution, or an entry of the journal."""
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    """Return the stored form of `entry` without the key: a line of JSON, followed by the content. The stored form of a
-    removal is empty."""
+    """Return the stored form of `entry` without the key: a line of JSON, followed by the content.
+
+    The stored form of an entry with the form `REMOVED` is empty.
+    """
     if entry.form == REMOVED:
         return b""
     header = json.dumps([entry.kind, entry.form, entry.position], separators=(",", ":"))
@@ -58,7 +60,7 @@ def encode_entry(entry: JournalEntry) -> bytes:
 
 
 def decode_entry(key: str, stored: bytes) -> JournalEntry:
-    """Decode the stored form of the entry with the key `key`."""
+    """Decode the stored form of an entry with the key `key`."""
     header, _, content = stored.partition(b"\n")
     kind, form, position = json.loads(header)
     return JournalEntry(key, kind, form, content, position)

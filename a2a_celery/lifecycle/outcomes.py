@@ -18,13 +18,13 @@ INVALID_ANSWER = "The agent's answer could not be sent."
 """Text for a result that A2A cannot represent. The worker's log has the reason under the reference of the failure."""
 
 OUT_OF_REACH = "The store for large parts was unreachable."
-"""Text for a large part that could not be written to or read from the object store for half a minute."""
+"""Text for a run that could not write a large part to the object store, or read it, for half a minute."""
 
 OUT_OF_TIME = "The agent ran out of time."
 """Text for a run that exceeded an idle limit, or a time limit of the agent or of Celery."""
 
 WORKER_LOST = "The worker was lost."
-"""Text for a run whose worker process was killed or exited, or was ordered to terminate the run."""
+"""Text for a run whose worker process was killed, exited, or received an order to terminate the run."""
 
 NOT_BEGUN_IN_TIME = "The run did not begin in time."
 """Text for a Celery message that expired in its queue."""
@@ -54,8 +54,8 @@ CANCELED_BY_SCHEDULE = "Cancelled by the next task of its schedule."
 """Text for a task of a schedule with the overlap rule "cancel"."""
 
 CANCELED_BY_AGENT = "Cancelled by the agent."
-"""Text for an agent that raised `asyncio.CancelledError` or sent CANCELED without a message, although no cancel was
-requested."""
+"""Text for an agent that raised `asyncio.CancelledError` or sent CANCELED without a message, although no cancellation
+was requested."""
 
 NEEDS_INPUT = "The agent needs your input to continue."
 """Text for a pause in INPUT_REQUIRED without a message."""
@@ -73,8 +73,9 @@ class Completed:
 class Paused:
     """Outcome of a run whose agent waits for the client.
 
-    `state` is INPUT_REQUIRED or AUTH_REQUIRED. `message` is the agent's question. If `message` is None, the client
-    receives the text of `fallback_text`.
+    Attributes:
+        state: INPUT_REQUIRED or AUTH_REQUIRED.
+        message: Question of the agent, or None to send the text of `fallback_text`.
     """
 
     state: TaskState
@@ -83,23 +84,33 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Outcome of a run whose agent declined the request. `message` contains the reason for the client, or is None."""
+    """Outcome of a run whose agent declined the request.
+
+    Attributes:
+        message: Message that tells the client the reason, or None.
+    """
 
     message: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Outcome of a run that the service, or Celery's Reject, refused. `text` is one of the fixed sentences above."""
+    """Outcome of a run that the service refused, or whose agent raised Celery's Reject.
+
+    Attributes:
+        text: One of the fixed sentences above.
+    """
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Outcome of a run whose agent raised an exception, reached a limit, or was lost with its worker.
+    """Outcome of a run whose agent raised an exception, exceeded a limit, or was lost with its worker.
 
-    `text` is for the client. `reference` identifies the entry in the worker's log, or is None if there is no entry.
+    Attributes:
+        text: Sentence for the client.
+        reference: Reference of the failure in the worker's log, or None if there is no log entry.
     """
 
     text: str = AGENT_FAILED
@@ -107,15 +118,16 @@ class Failure:
     parts: tuple[Part, ...] = ()
     """Further parts for the client, after the text."""
     dead_letter: bool = False
-    """True if the task leaves a dead letter, which an operator can requeue."""
+    """True to leave a dead letter, which an operator can requeue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Canceled:
     """Outcome of a run that was cancelled.
 
-    `text` is one of the fixed sentences above, or None if the store has the text of the cancellation. `command` is the
-    remote-control command with which an operator revoked the Celery task, or None.
+    Attributes:
+        text: One of the fixed sentences above, or None if the store has the text of the cancellation.
+        command: Remote-control command with which an operator revoked the Celery task, or None.
     """
 
     text: str | None = None
@@ -130,7 +142,7 @@ class Retried:
         attempt: Number of the next attempt.
         max_attempts: Maximum number of attempts, or None for no limit.
         when: Time of the next attempt in ISO 8601, or "" if the attempt begins immediately.
-        cause: Class name of the agent's exception, or "" if the name is unknown or unsuitable for clients.
+        cause: Class name of the agent's exception, or "" if the name is unknown or must not be shown to clients.
     """
 
     attempt: int
@@ -141,10 +153,11 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Outcome of a run that waits for a time or a signal. The next run of the turn continues.
+    """Outcome of a run that waits for a time or a signal. The next run of the turn continues the work.
 
-    `when` is the time in ISO 8601, or "" for no limit. `signal` is the name of the signal, or "" to wait for the time
-    only.
+    Attributes:
+        when: Time in ISO 8601, or "" for no limit.
+        signal: Name of the signal, or "" to wait for the time only.
     """
 
     when: str
@@ -153,8 +166,11 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """Outcome of a run that a canvas replaces. The run ends when the canvas has ended. `canvas` identifies the canvas;
-    see ``dispatch.canvases``."""
+    """Outcome of a run whose agent delegated the work to a Celery canvas. The run ends when the canvas has ended.
+
+    Attributes:
+        canvas: Description of the canvas; see ``dispatch.canvases``.
+    """
 
     canvas: str
 
@@ -166,7 +182,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Outcome of a run that lost its task to another run or process. The run must not write."""
+    """Outcome of a run whose task now belongs to another run or process. The run must not write."""
 
 
 Outcome = (
@@ -175,8 +191,10 @@ Outcome = (
 
 
 def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUpdateEvent | None:
-    """Return the status event that ends a run with `outcome`, or None if the outcome has no status event. The event is
-    for a run whose agent has not sent a final status."""
+    """Return the status event that ends a run with `outcome`, or None if the outcome has no status event.
+
+    The caller writes the event only if the agent itself has not sent a final status.
+    """
 
     def status(state: TaskState, message: Message | None = None) -> TaskStatusUpdateEvent:
         return status_event(task_id, context_id, state, message)
@@ -218,8 +236,8 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
 def as_left(outcome: Outcome, state: TaskState) -> Outcome:
     """Return the outcome of a run whose agent left the task in `state`.
 
-    An agent may send a final status and then return. The status then determines the outcome. Otherwise, the result is
-    `outcome`.
+    If an agent sends a final status and then returns without an error, the status determines the outcome. Otherwise,
+    return `outcome`.
     """
     if not isinstance(outcome, Completed):
         return outcome
@@ -242,7 +260,7 @@ def revoked_by(command: str) -> Canceled:
 
 
 def fallback_text(state: TaskState) -> str:
-    """Return the text for a status in `state` without a message, or "" if the state needs no text."""
+    """Return the text for a status in `state` that has no message, or "" if the state needs no text."""
     match state:
         case states.INPUT_REQUIRED:
             return NEEDS_INPUT

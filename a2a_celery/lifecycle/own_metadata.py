@@ -1,7 +1,7 @@
 """Metadata that this package writes to tasks, status events and messages, and the keys that a new status removes.
 
 Each key is written with the prefix `NAMESPACE`. Keys outside `_NAMESPACE_ONLY` are also written without the prefix, for
-clients of releases that had no prefix.
+clients that were written for releases without the prefix.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NEXT_ATTEMPT_AT = "nextAttemptAt"
 CONTINUES_AT = "continuesAt"
 WAITS_FOR = "waitsFor"
 REMINDER = "reminder"
-"""Number of the reminder, from 1, in the metadata of a question that is repeated because it has no answer."""
+"""Number of the reminder, from 1, in the metadata of a question that is repeated because it was not answered."""
 ESCALATED = "escalated"
-"""True in the metadata of a reminder that another webhook receives too."""
+"""True in the metadata of a reminder that is also sent to the escalation webhook."""
 RETURNED_ATTEMPT = "returnedAttempt"
 CAUSE = "cause"
 CELERY_STATE = "celery_state"
@@ -55,19 +55,19 @@ _NAMESPACE_ONLY = frozenset(
 
 
 def own_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fields` as metadata. Their names are the keys above. See the module docstring for the prefix."""
+    """Return metadata with the `fields`, whose names are keys of this module, with and without the prefix."""
     plain = {name: value for name, value in fields.items() if name not in _NAMESPACE_ONLY}
     return plain | {NAMESPACE + name: value for name, value in fields.items()}
 
 
 def retry_metadata(attempt: int, max_attempts: int | None, when: str, cause: str) -> dict[str, Any]:
-    """Return the metadata of a retry. Empty values are left out. See `Retried`."""
+    """Return the metadata of a retry, without empty values. See `Retried`."""
     fields = {ATTEMPT: attempt, MAX_ATTEMPTS: max_attempts, NEXT_ATTEMPT_AT: when, CAUSE: cause}
     return own_metadata({name: value for name, value in fields.items() if value})
 
 
 def suspension_metadata(when: str, signal: str) -> dict[str, Any]:
-    """Return the metadata of a suspended run. Empty values are left out. See `Suspended`."""
+    """Return the metadata of a suspended run, without empty values. See `Suspended`."""
     return own_metadata({name: value for name, value in {CONTINUES_AT: when, WAITS_FOR: signal}.items() if value})
 
 
@@ -91,12 +91,12 @@ WAIT_KEYS = _keys(NEXT_ATTEMPT_AT, CAUSE, CONTINUES_AT, WAITS_FOR, REMINDER, ESC
 """Keys that remain in a task until its next status."""
 
 DELAY_KEYS = tuple(NAMESPACE + name for name in (NEXT_ATTEMPT_AT, CONTINUES_AT, WAITS_FOR))
-"""Keys that show that the run of a task is delayed or suspended. Such a task has at least one of these keys."""
+"""Keys of which a task has at least one while its run is delayed or suspended."""
 
 RUN_KEYS = _keys(CELERY_STATE, EXECUTION)
 """Keys that remain in a task while the task is WORKING."""
 
 
 def outdated_keys(state: TaskState) -> tuple[str, ...]:
-    """Return the keys that are removed from a task that enters `state`. The status event may set these keys again."""
+    """Return the keys that a new status in `state` removes from the task. The status event may set these keys again."""
     return WAIT_KEYS if state == WORKING else WAIT_KEYS + RUN_KEYS

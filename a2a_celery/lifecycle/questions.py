@@ -31,8 +31,7 @@ ANSWER_SCHEMA = NAMESPACE + "answer_schema"
 """Metadata key, with the value true, of the data part that contains the schema."""
 
 PROPERTY_ORDER = "propertyOrder"
-"""Annotation of a property with its position in a form, counted from 1. A data part does not preserve the order of
-keys."""
+"""Keyword of a property with its position in a form, from 1. A data part does not preserve the order of the keys."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -43,7 +42,7 @@ MAX_DEPTH = 32
 """Maximum depth of nested objects and lists in a schema, and in an answer."""
 
 MAX_TEXT = 300
-"""Maximum length of the text of a violation, in characters. The text may quote the answer."""
+"""Maximum length of the text of a violation, in characters. The text may contain parts of the answer."""
 
 _SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
 _SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
@@ -52,8 +51,8 @@ _SINGLE_SCHEMAS = frozenset(
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _REFUSED = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef", "$vocabulary"})
-"""Keywords that change the base URI, the name or the vocabulary of a schema. References in a question's schema must
-stay within the schema."""
+"""Keywords that change the base URI, the name or the vocabulary of a schema. They are refused, because references in a
+question's schema must stay within the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ class Question:
 
     Attributes:
         text: Text of the question.
-        schema: Type of the answer: a Pydantic model, another type that Pydantic validates, or a JSON Schema. None means
-            that the answer is text.
+        schema: Type of the answer: a Pydantic model, another type that Pydantic validates, or a JSON Schema. None for
+            an answer that is text.
     """
 
     text: str
@@ -76,7 +75,7 @@ class Violation:
 
     Attributes:
         path: Path in the answer, such as ``.guests[0].name``, or "" for the answer itself.
-        text: The rule, as a sentence for the client.
+        text: Sentence that tells the client the rule.
     """
 
     path: str
@@ -133,8 +132,7 @@ def _inner_values(value: Any) -> Iterable[Any]:
 
 
 def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield `schema` and all schemas in it. The values of ``enum``, ``default`` and similar keywords are not
-    schemas."""
+    """Yield `schema` and all schemas in it, except in the values of ``enum``, ``default`` and similar keywords."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -150,8 +148,10 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the limits for questions, and return a copy of `schema` with `PROPERTY_ORDER` in the properties of the
-    outermost object. `require_valid_schema` checks that the copy is a JSON Schema.
+    """Check that `schema` is allowed in a question, and return a copy with `PROPERTY_ORDER` in the properties of the
+    outermost object.
+
+    This function does not check that `schema` is a JSON Schema; see `answers.require_valid_schema`.
 
     Raises:
         ValueError: `schema` is not JSON, has another dialect, is too large or too deep, or contains a keyword,
@@ -190,12 +190,13 @@ def _check_keywords(schema: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=256)
 def compiled_pattern(pattern: str) -> TypeAdapter[str]:
-    """Return a validator for strings that contain a match of `pattern`. Its time is linear in the length of the string.
+    """Return a validator for strings that contain a match of `pattern`.
 
-    Pydantic compiles the pattern with Rust's regex crate, which has neither look-around nor backreferences.
+    Pydantic compiles the pattern with Rust's regex crate, which has neither look-around nor backreferences. A match
+    therefore takes linear time in the length of the string.
 
     Raises:
-        ValueError: `pattern` is not a regular expression of that crate, or is too large.
+        ValueError: `pattern` is not a regular expression of the regex crate, or is too large.
     """
     try:
         return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
@@ -215,7 +216,7 @@ def _is_pattern(pattern: str) -> bool:
 
 
 def _number_properties(schema: dict[str, Any]) -> None:
-    """Annotate the properties of the outermost object with their order."""
+    """Add `PROPERTY_ORDER` to the properties of the outermost object."""
     definitions, reference = schema.get("$defs"), schema.get("$ref", "")
     target = (
         definitions.get(reference.removeprefix("#/$defs/")) if reference and isinstance(definitions, dict) else schema
@@ -232,7 +233,7 @@ def type_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the JSON Schema of a type, without ``patternProperties`` and without patterns that `compiled_pattern`
     refuses, such as the pattern of ``Decimal``.
 
-    The worker validates the answer against the type itself, which includes the omitted rules.
+    The omitted rules still apply, because the worker validates the answer against the type itself.
     """
     schema = deepcopy(adapter.json_schema())
     for part in subschemas(schema):

@@ -1,4 +1,4 @@
-"""Validation of saved JSON data. The message of `InvalidSaved` begins with the path of the invalid field."""
+"""Validation of saved JSON data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scalar = str | int | float | bool | None
 
 
 class InvalidSaved(ValueError):
-    """Saved data is invalid. `field` is the path of the invalid field."""
+    """Saved data is invalid. The message begins with `field`, the path of the invalid field."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -23,7 +23,7 @@ def is_scalar(value: object) -> TypeGuard[Scalar]:
 
 
 def fields_of(value: Any, where: str, wanted: Mapping[str, type]) -> dict[str, Any]:
-    """Return `value` as an object with exactly the fields `wanted`.
+    """Check that `value` is an object with exactly the fields `wanted`, and return `value`.
 
     Args:
         value: Value to check.
@@ -52,7 +52,7 @@ def require_text_keys(value: Any, owner: str) -> None:
 
     Args:
         value: JSON-like data.
-        owner: Name of the value in the error.
+        owner: Name of the value in the error message.
 
     Raises:
         ValueError: A key is not a string.

@@ -1,6 +1,6 @@
 """Validation of a JSON value against a JSON Schema, in bounded time.
 
-Regular expressions take linear time, and the number of checked keywords is limited. No reference is fetched.
+Regular expressions take linear time, and the number of checked keywords is limited. References are never fetched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from referencing.jsonschema import DRAFT202012
 from .questions import MAX_TEXT, Violation, compiled_pattern, subschemas
 
 MAX_KEYWORDS = 50_000
-"""Maximum number of keyword checks for one value. They take about a second."""
+"""Maximum number of keyword checks for one value. This number of checks takes about a second."""
 
 MAX_VIOLATIONS = 20
 """Maximum number of violations that are reported for one value."""
@@ -29,7 +29,8 @@ MAX_VIOLATIONS = 20
 def violations_of(schema: Mapping[str, Any], value: Any) -> list[Violation]:
     """Return the rules of `schema` that the JSON `value` breaks, at most `MAX_VIOLATIONS`.
 
-    If the validation exceeds `MAX_KEYWORDS` or the maximum recursion depth, return a single violation that says so.
+    If the validation exceeds `MAX_KEYWORDS` or the maximum recursion depth, return a single violation, which says that
+    the answer is too large.
     """
     validator = _validator_class()(schema, registry=Registry())
     violations: list[Violation] = []
@@ -49,12 +50,12 @@ class _TooManyKeywords(Exception):
 
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
-"""Function that yields the errors of a keyword. It receives the validator, the value of the keyword, the instance and
-the schema."""
+"""Function that checks a keyword. It receives the validator, the value of the keyword, the instance and the schema, and
+yields errors."""
 
 
 def _validator_class() -> Any:
-    """Return a validator class whose instances share one counter of keyword checks."""
+    """Return a new validator class that counts the keyword checks of all its instances."""
     count = 0
 
     def counted(keyword: Keyword) -> Keyword:
@@ -100,7 +101,7 @@ def _violation(error: Any) -> Violation:
             return Violation(path, f"Unknown: {', '.join(unknown)}. Known: {', '.join(properties)}."[:MAX_TEXT])
         case _:
             text = error.message.rstrip(".")
-            if len(text) > MAX_TEXT:  # the rule follows the quoted value
+            if len(text) > MAX_TEXT:  # keep the end, because the rule follows the quoted value
                 text = f"{text[: MAX_TEXT // 2]} … {text[-MAX_TEXT // 2 :]}"
             return Violation(path, f"{text}.")
 

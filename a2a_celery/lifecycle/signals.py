@@ -16,10 +16,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 
 def require_signal_name(name: object) -> str:
-    """Return `name` if it can name a signal.
+    """Return `name` if it is a valid name of a signal.
 
     Raises:
-        ValueError: `name` is not 1 to 64 ASCII letters, digits and ``_ . : -``.
+        ValueError: `name` is not text of 1 to 64 ASCII letters, digits and the characters ``_ . : -``.
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ValueError(f"the name of a signal is 1 to 64 ASCII letters, digits and _ . : -, not {name!r:.100}")
@@ -27,7 +27,7 @@ def require_signal_name(name: object) -> str:
 
 
 def require_signal_id(signal_id: object) -> str:
-    """Return `signal_id` if it can identify a signal.
+    """Return `signal_id` if it is a valid id of a signal.
 
     Raises:
         ValueError: `signal_id` is not text of 1 to `MAX_SIGNAL_ID` characters.
@@ -41,7 +41,7 @@ def encode_payload(payload: Any) -> bytes:
     """Return `payload` as JSON.
 
     Raises:
-        ValueError: `payload` is not JSON, or larger than `MAX_PAYLOAD_BYTES`.
+        ValueError: `payload` cannot be represented in JSON, or is larger than `MAX_PAYLOAD_BYTES`.
     """
     try:
         encoded = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,6 +1,6 @@
-"""States of an A2A task and the transitions between them.
+"""States of an A2A task and the legal transitions between them.
 
-The scripts of the store contain the same table (see ``store.operation``), so Python and Lua agree.
+``store.operation`` generates the tables of the store's scripts from this module, so Python and Lua agree.
 
 Source: A2A specification 4.1.3 (TaskState), 3.1 (which states end an operation).
 """
@@ -19,10 +19,10 @@ CANCELED = TaskState.TASK_STATE_CANCELED
 REJECTED = TaskState.TASK_STATE_REJECTED
 
 TERMINAL: frozenset[TaskState] = frozenset({COMPLETED, FAILED, CANCELED, REJECTED})
-"""States that no other state follows. The first terminal state that is written wins."""
+"""States that no other state can follow. The first terminal state that is written is therefore final."""
 
 INTERRUPTED: frozenset[TaskState] = frozenset({INPUT_REQUIRED, AUTH_REQUIRED})
-"""States in which the task waits for its client. A blocking call returns when the task enters one."""
+"""States in which the task waits for its client. A blocking call returns when the task enters such a state."""
 
 _GOING_ON = frozenset({WORKING, INPUT_REQUIRED, AUTH_REQUIRED})
 
@@ -37,7 +37,7 @@ LEGAL: Mapping[TaskState, frozenset[TaskState]] = {
     CANCELED: frozenset(),
     REJECTED: frozenset(),
 }
-"""States that may follow each state. A repeated state, such as WORKING, is a new status."""
+"""States that may follow each state. If a state may follow itself, such as WORKING, the task receives a new status."""
 
 
 def is_terminal(state: TaskState) -> bool:
