@@ -1,8 +1,8 @@
 """Immutable, validated settings, with their units and defaults.
 
-A setting is named ``a2a_lease_ttl`` in the Celery configuration, and ``A2A_LEASE_TTL`` in the environment. The
-environment takes precedence. A variable such as ``A2A_SECRET_KEY_FILE`` names a file that contains a secret. Times are
-in seconds unless the name of the setting contains another unit.
+The setting `lease_ttl` is ``a2a_lease_ttl`` in the Celery configuration and ``A2A_LEASE_TTL`` in the environment. The
+environment takes precedence. A variable such as ``A2A_SECRET_KEY_FILE`` contains the path of a file with a secret.
+Times are in seconds unless the name of the setting contains another unit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ FILE_SUFFIX = "_FILE"
 DEFAULT_KEY_PREFIX = "a2a"
 
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-"""Pattern of the names of headers and authentication schemes. Source: RFC 9110 5.6.2."""
+"""Pattern of the names of headers and authentication schemes.
+
+Source: RFC 9110 5.6.2.
+"""
 
 VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     str: ("a text", lambda value: isinstance(value, str)),
@@ -44,7 +47,7 @@ VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     ),
     NoneType: ("None", lambda value: value is None),
 }
-"""Types of the settings: a description for error messages, and a function that checks the type of a value."""
+"""Types of the settings, each with a description for error messages and a function that checks the type of a value."""
 
 
 class Rule(NamedTuple):
@@ -55,7 +58,7 @@ class Rule(NamedTuple):
 
 
 def at_least(minimum: int, unit: str) -> Rule:
-    """Return a rule for a value of at least `minimum`. `unit` follows the number in the error message."""
+    """Return a rule that a value is at least `minimum`. `unit` follows the number in the error message."""
     return Rule(lambda value: value >= minimum, f"must be at least {minimum}{unit}")
 
 
@@ -94,12 +97,12 @@ class Settings:
     """Configuration of a deployment. Gateways, workers and watchers need the same values.
 
     Raises:
-        ConfigError: A value is invalid. The message names the setting.
+        ConfigError: A value is invalid. The message contains the name of the setting.
     """
 
     store_url: str = field(default="", repr=False)
-    """URL of the Redis or Valkey server that stores the tasks. The default is the result backend if it is such a
-    server, and otherwise the broker."""
+    """URL of the Redis or Valkey server that stores the tasks. The default is the result backend if it is a Redis or
+    Valkey server, and otherwise the broker."""
 
     key_prefix: Annotated[str, Rule(lambda text: text and "{" not in text, "must be a word without '{'")] = (
         DEFAULT_KEY_PREFIX
@@ -107,43 +110,45 @@ class Settings:
     """Prefix of every key in the store. Deployments that share a store or a broker need different prefixes."""
 
     public_url: Annotated[str | None, WEB_URL] = None
-    """URL at which clients reach the gateway. Cards that list no interface receive interfaces at this URL. None: the
-    address of the request."""
+    """URL at which clients reach the gateway. Cards that list no interface receive interfaces at this URL. None: use
+    the address of the request."""
 
     allowed_hosts: Annotated[Sequence[str], HOST_NAMES] = ()
-    """Values of the ``Host`` header that a gateway without authentication serves, in addition to the host of
+    """Values of the ``Host`` header that a gateway without authentication accepts, in addition to the host of
     `public_url`. ``*`` allows any host. IP addresses, names without a dot and names of private networks (``.local``,
-    ``.internal``) need no entry."""
+    ``.internal``) are always accepted."""
 
     trusted_origins: Annotated[Sequence[str], ORIGINS] = ()
     """Origins of web pages, such as ``https://chat.example.com``, that may send requests to a gateway without
-    authentication. Pages of the gateway itself need no entry."""
+    authentication. Pages of the gateway itself are always allowed."""
 
     grpc_port: Annotated[int | None, Rule(lambda port: 1 <= port <= 65535, "must be a port, 1 to 65535")] = None
-    """Port for gRPC of each gateway process. None: no gRPC."""
+    """Port on which each gateway process serves gRPC. None: no gRPC."""
 
     grpc_host: str = "127.0.0.1"
     """Address on which gateways listen for gRPC. ``celery a2a gateway --host`` also sets it."""
 
     grpc_without_authentication: bool = False
-    """Allows `a2a.asgi()` to serve gRPC without authentication if no ``auth_`` setting is set. An application around
-    the gateway, which may authenticate HTTP callers, does not see gRPC calls."""
+    """Allows `a2a.asgi()` to serve gRPC without authentication if no ``auth_`` setting is set. An application in which
+    the gateway is mounted may authenticate HTTP callers, but does not receive gRPC calls."""
 
     grpc_public_address: str | None = None
     """``host:port`` of the gRPC interface in cards. None: no gRPC interface in cards."""
 
     lease_ttl: Annotated[float, MORE_THAN_0_SECONDS] = 15.0
-    """Time for which a run belongs to a worker without a renewal. A lease is renewed three times in this time."""
+    """Time after which a run no longer belongs to its worker if the lease is not renewed. Workers renew a lease three
+    times in this time."""
 
     cancel_grace: Annotated[float, MORE_THAN_0_SECONDS] = 5.0
-    """Time that a cancelled agent may take to stop. A CancelTask waits slightly longer."""
+    """Time that a cancelled agent may take to stop. A CancelTask request waits slightly longer."""
 
     first_event_hold: Annotated[float, Rule(lambda value: value >= 0, "must be 0 seconds or more")] = 0.5
     """Time without an event of an executor after which its task becomes WORKING and streams show the task. Until then,
-    the agent may answer with a single message. 0: do not wait. A single message then completes the task."""
+    the agent may respond with a single message instead of a task. 0: do not wait. A single message then completes the
+    task."""
 
     input_timeout: Annotated[float | None, MORE_THAN_0_SECONDS] = 7 * 24 * 3600.0
-    """Time that a task waits for its client in INPUT_REQUIRED or AUTH_REQUIRED before it is FAILED. None: no limit."""
+    """Time after which a task that waits for its client in INPUT_REQUIRED or AUTH_REQUIRED fails. None: no limit."""
 
     retention: Annotated[int, at_least(1, " second")] = 7 * 24 * 3600
     """Time for which an ended task, its log and its list entries stay in the store, in whole seconds."""
@@ -155,24 +160,24 @@ class Settings:
     such as ``postgresql+asyncpg://…``. None: ended tasks are deleted."""
 
     archive_retention: int | None = None
-    """Time after its end for which a task stays in the archive, in whole seconds. It must exceed `retention`. None: no
-    limit."""
+    """Time after which an ended task is deleted from the archive, in whole seconds since the task ended. The time must
+    exceed `retention`. None: no limit."""
 
     redispatch_after: Annotated[float, MORE_THAN_0_SECONDS] = 60.0
-    """Seconds after which a run that was published again, or that a busy worker has fetched, is published once more if
-    no worker has claimed it.
+    """Seconds after which a run that was published again, or that a busy worker has prefetched, is published once more
+    if no worker has claimed it.
 
     Each further wait is twice as long. A run is not published while its message may still be in the queue.
     """
 
     publish_on_accept: bool = True
-    """True to let the store push the Celery message of a run when it accepts the client's message, if broker and store
-    are one Redis server. False to publish each run afterwards."""
+    """Lets the store push the Celery message of a run when the store accepts the client's message, if broker and store
+    are one Redis server. False: publish each run in a separate step."""
 
     ack_emulation: bool = False
-    """False to rely on the store, which recovers the runs of a lost worker. True to let kombu also record the messages
-    of agents' runs in a Redis broker until a worker begins them, with two transactions per run. The setting has no
-    effect on other messages and other brokers."""
+    """Lets kombu record the messages of runs in a Redis broker until a worker starts them, with two transactions per
+    run. False: rely on the store, which recovers the runs of a lost worker. The setting has no effect on other messages
+    or other brokers."""
 
     max_request_bytes: Annotated[int, at_least(1024, " bytes")] = 10 * 1024 * 1024
     """Maximum size of a request body in bytes."""
@@ -183,12 +188,12 @@ class Settings:
     owner_requests_per_second: Annotated[
         float | None, Rule(lambda rate: 0 < rate <= 1e6, "must be more than 0, or None")
     ] = None
-    """Maximum average number of requests per second of an owner (one user across all tenants). A large body or response
-    counts as several requests. None: no limit."""
+    """Maximum average number of requests per second of an owner, which is one user across all tenants. A request with a
+    large body or response counts as several requests. None: no limit."""
 
     owner_request_burst: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum number of requests that an owner may send at once after a pause. None: the requests of one second, but at
-    least one."""
+    """Maximum number of requests that an owner may send at once after a pause. None: the number of requests per second,
+    and at least one."""
 
     owner_max_concurrent_tasks: Annotated[int | None, AT_LEAST_1] = None
     """Maximum number of tasks of an owner that are SUBMITTED or WORKING. None: no limit."""
@@ -210,8 +215,8 @@ class Settings:
     """Maximum number of runs of an agent, across all owners, that wait for a worker. None: no limit."""
 
     owner_max_stored_bytes: Annotated[int | None, AT_LEAST_1] = None
-    """Maximum size, in bytes, of an owner's tasks in the store, including the new message. Ended tasks count until they
-    are removed from the store. None: no limit."""
+    """Maximum size, in bytes, of an owner's tasks in the store, including the new message. Ended tasks count toward the
+    limit until they are removed from the store. None: no limit."""
 
     store_max_bytes: Annotated[int | None, AT_LEAST_1] = None
     """Maximum size, in bytes, of all tasks in the store, including the new message. None: no limit."""
@@ -223,61 +228,62 @@ class Settings:
     None or 0: no limit. The setting has no effect on a server without ``maxmemory`` or with eviction."""
 
     store_wait_replicas: Annotated[int, Rule(lambda value: value >= 0, "must be 0 or more")] = 0
-    """Number of replicas that must confirm each accepted message or signal and each end of a task within a second. An
-    unconfirmed message or signal is refused. An unconfirmed end is logged and stays valid. 0: do not wait for
-    replicas."""
+    """Number of replicas that must confirm, within a second, each write that accepts a message or signal or ends a
+    task. An unconfirmed message or signal is refused. If the end of a task is not confirmed, the task has still ended,
+    and a warning is logged. 0: do not wait for replicas."""
 
     step_max_bytes: Annotated[int, at_least(2, " bytes")] = 1024 * 1024
-    """Maximum size of the recorded result of a durable step in bytes. It does not apply with `blob_url`."""
+    """Maximum size of the recorded result of a durable step in bytes. The limit does not apply if `blob_url` is set."""
 
     session_max_bytes: Annotated[int, at_least(2, " bytes")] = 256 * 1024
-    """Maximum size, as JSON in bytes, of the state of an agent's session."""
+    """Maximum size of the state of an agent's session as JSON, in bytes."""
 
     secret_key: str | Sequence[str] | None = field(default=None, repr=False)
-    """Secret of at least 32 characters that encrypts webhook credentials and sessions in the store and derives the
-    webhook signatures. The first of several secrets encrypts, and the others still decrypt. Separate secrets by
-    spaces in the environment. None: no push notifications, and sessions are not encrypted."""
+    """Secret of at least 32 characters. It encrypts webhook credentials and sessions in the store, and the webhooks'
+    signing secrets are derived from it. If there are several secrets, the first one encrypts, and all of them decrypt.
+    Separate secrets by spaces in the environment. None: no push notifications, and sessions are not encrypted."""
 
     webhook_private_key: str | Sequence[str] | None = field(default=None, repr=False)
-    """Ed25519 key, ``whsk_…``, that signs posts to webhooks in addition to HMAC. The first of several keys signs, and
-    gateways publish the public keys of all keys. Separate keys by spaces in the environment. None: HMAC only."""
+    """Ed25519 key, ``whsk_…``, that signs posts to webhooks in addition to HMAC. If there are several keys, the first
+    one signs, and gateways publish the public keys of all keys. Separate keys by spaces in the environment. None: HMAC
+    only."""
 
     webhook_public_keys: Sequence[str] = ()
-    """Further public keys, ``whpk_…``, that gateways publish. They belong to private keys that only watchers have."""
+    """Further public keys, ``whpk_…``, that gateways publish, for private keys that only watchers have."""
 
     blob_url: Annotated[str | None, BLOB_URL] = field(default=None, repr=False)
-    """fsspec URL of the object store for parts and results of durable steps that are too large for Redis, such as
-    ``s3://bucket/a2a`` or ``file:///srv/a2a``. None: Redis stores all of them."""
+    """fsspec URL of the object store for large parts and large results of durable steps, such as ``s3://bucket/a2a`` or
+    ``file:///srv/a2a``. None: Redis stores all parts and results."""
 
     blob_threshold: Annotated[int, at_least(1024, " bytes")] = 256 * 1024
-    """Size in bytes above which a part, or the result of a durable step, is stored at `blob_url`."""
+    """Size in bytes above which a part or the result of a durable step is stored at `blob_url`."""
 
     allow_networks: Annotated[Sequence[str], NETWORKS] = ()
     """Private networks in which webhooks are allowed, such as ``10.1.0.0/16``, separated by spaces in the
     environment."""
 
     webhook_bytes_per_hour: Annotated[int | None, at_least(1024 * 1024, " bytes, or None")] = 1024**3
-    """Maximum number of bytes per hour that are posted to webhooks of an owner at a host. Further posts wait. None: no
+    """Maximum number of bytes per hour that are posted to an owner's webhooks at a host. Further posts wait. None: no
     limit."""
 
     webhook_consent: bool = False
-    """Makes gateways ask a receiver for consent before they accept a webhook. The request is ``OPTIONS`` with the host
-    of `public_url` in ``WebHook-Request-Origin``."""
+    """Makes gateways ask a receiver for consent before they accept a webhook. The gateway sends an ``OPTIONS`` request
+    with the host of `public_url` in ``WebHook-Request-Origin``."""
 
     ui: bool = False
-    """Serves the operator's page at ``/ui/``."""
+    """Makes gateways serve the operator's page at ``/ui/``."""
 
     operators: Annotated[Sequence[str], Rule(all, "must be names of owners, or '*'")] = ()
-    """Owners who may use the operator's API ``/operator/v1`` and the operator's views of the page. Both show the tasks
-    of all owners without their contents. ``*`` is every caller of a gateway without authentication. Separate owners by
-    spaces in the environment."""
+    """Owners who may use the operator's API at ``/operator/v1`` and the operator's views of the page, which show the
+    tasks of all owners without their contents. ``*`` means every caller of a gateway without authentication. Separate
+    owners by spaces in the environment."""
 
     trace_url: Annotated[str | None, TRACE_URL] = None
-    """URL, with ``{trace_id}`` for the id of the trace, at which a tracing system shows a trace. The operator's page
-    links to it. None: no links."""
+    """URL at which a tracing system shows a trace, with ``{trace_id}`` as the placeholder of the trace's id. The
+    operator's page links to the URL. None: no links."""
 
     auth_jwks_url: str | None = None
-    """URL of the public keys for bearer tokens, the ``jwks_uri`` of their issuer. None: see `auth_jwt_key`."""
+    """URL of the public keys for bearer tokens, which is the ``jwks_uri`` of the issuer. None: see `auth_jwt_key`."""
 
     auth_jwt_key: str | None = field(default=None, repr=False)
     """Key for bearer tokens instead of `auth_jwks_url`: a shared secret, a public key in PEM, or a JWK Set as JSON."""
@@ -292,35 +298,35 @@ class Settings:
     """Accepted values in the ``aud`` of bearer tokens. Required with either key setting."""
 
     auth_jwt_owner_claim: str = "sub"
-    """Claim of a bearer token that names the owner of the tasks."""
+    """Claim of a bearer token that contains the name of the owner."""
 
     auth_jwt_tenants_claim: str | None = None
-    """Claim that lists the allowed tenants of the owner. None: every tenant."""
+    """Claim of a bearer token that lists the tenants that the owner may use. None: the owner may use every tenant."""
 
     auth_api_keys: str | Sequence[str] | None = field(default=None, repr=False)
     """API keys, each as ``owner:sha256:<hash>`` or ``owner:sha256:<hash>:tenant,tenant``, separated by spaces in the
-    environment. An owner may have several. None: no API keys."""
+    environment. An owner may have several keys. None: no API keys."""
 
     auth_api_key_header: Annotated[str, HEADER] = "X-API-Key"
     """Name of the header, or of the gRPC metadata, that contains the API key."""
 
     auth_identity_header: Annotated[str | None, HEADER] = None
-    """Header in which a proxy names the subject of a verified client certificate. None: no header is trusted."""
+    """Header in which a proxy passes the subject of a verified client certificate. None: no header is trusted."""
 
     auth_proxy_networks: Annotated[Sequence[str], NETWORKS] = ()
     """Networks of the proxies whose `auth_identity_header` is trusted, separated by spaces in the environment."""
 
     uvloop: bool = True
-    """Makes gateways, watchers and workers use uvloop if it is installed (extra ``fast``). Set False for agents whose
-    libraries require asyncio's event loop, such as nest_asyncio."""
+    """Makes gateways, watchers and workers use uvloop if it is installed (extra ``fast``). Use False for agents whose
+    libraries require asyncio's own event loop, such as nest_asyncio."""
 
     preload_agents: bool = True
-    """Makes the processes of a worker import the agents that are registered by name when the processes start. False:
-    the agents are imported at the first message. Green pools (gevent, eventlet) always import them at the first
-    message."""
+    """Makes the processes of a worker, when they start, import the agents that are registered by import path. False:
+    import an agent at its first message. Green pools (gevent, eventlet) always import an agent at its first message."""
 
     log_format: Annotated[str, Rule(FORMATS.__contains__, f"must be {' or '.join(FORMATS)}")] = "text"
-    """Format of log lines: ``text``, or ``json`` for one object per line with stable actions and ids."""
+    """Format of log lines: ``text``, or ``json`` for one JSON object per line, with stable names of actions and
+    fields."""
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(Settings, include_extras=True).items():
@@ -345,22 +351,21 @@ class Settings:
         texts = [text for text, _ in types]
         expected = f"{', '.join(texts[:-1])}, or {texts[-1]}" if texts[1:] else texts[0]
         self._require(name, any(has_type(value) for _, has_type in types), f"must be {expected}")
-        if isinstance(value, list):  # lists are copied to tuples, so that the settings are immutable
+        if isinstance(value, list):  # a tuple keeps the settings immutable
             object.__setattr__(self, name, tuple(value))
         for rule in rules:
             self._require(name, value is None or bool(rule.is_met(value)), rule.text)
 
     @property
     def secret_keys(self) -> tuple[bytes, ...]:
-        """Secrets in `secret_key`. The first secret encrypts."""
+        """Secrets in `secret_key`, of which the first encrypts."""
         if self.secret_key is None:
             return ()
         keys = (self.secret_key,) if isinstance(self.secret_key, str) else self.secret_key
         return tuple(key.encode() for key in keys)
 
     def _require_signing_keys(self) -> None:
-        """Check the webhook keys. Error messages do not contain the keys, because a private key may be in the wrong
-        setting."""
+        """Check the webhook keys. Error messages contain no keys, because a private key may be in the wrong setting."""
         readers = {"webhook_private_key": private_key_bytes, "webhook_public_keys": public_key_bytes}
         for name, read in readers.items():
             keys = self.webhook_private_keys if name == "webhook_private_key" else self.webhook_public_keys
@@ -415,7 +420,7 @@ class Settings:
 
 
 def visible_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings by name, without secrets, as JSON data for display and for comparing processes."""
+    """Return the settings by name as JSON data, without secrets, for display and to compare processes."""
     values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
     values["blob_url"] = settings.blob_place
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

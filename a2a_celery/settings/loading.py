@@ -1,4 +1,4 @@
-"""Loading of the settings from the Celery configuration, the environment, and the files that the environment names."""
+"""Loading of the settings from the Celery configuration, the environment and secret files."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ _BESIDE = (
     ("CELERY_RESULT_BACKEND", "result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
     ("CELERY_BROKER_URL", "broker_url", "broker_transport_options", "broker_use_ssl"),
 )
-"""Celery settings that may name the store: the variable, the configuration key, and the keys of options and TLS."""
+"""Celery settings that may contain the URL of the store: the variable, the configuration key, and the keys of the
+options and of TLS."""
 
 
 class LoadedSettings(NamedTuple):
-    """Settings of a process, with the sources of the settings that were set."""
+    """Settings of a process, and the sources of the configured settings."""
 
     settings: Settings
     sources: Mapping[str, str]
-    """Source of each setting that was set, by name: the variable or the configuration key, and its place."""
+    """Source of each configured setting, by name of the setting: the variable in the environment, or the key in the
+    Celery configuration."""
 
 
 def load_settings(
@@ -45,12 +47,12 @@ def read_settings(
     """Read the settings from a Celery configuration and an environment. The environment takes precedence.
 
     Args:
-        conf: Celery configuration of the app. It also finds names under the namespace.
+        conf: Celery configuration of the app, which also finds names with the namespace.
         environ: Environment variables.
         namespace: Namespace of the app's configuration, such as CELERY in Django projects, or None.
 
     Raises:
-        ConfigError: A name has no effect, a value is invalid, a file of a secret is unreadable, or no Redis server is
+        ConfigError: A name has no effect, a value is invalid, a secret file is unreadable, or no Redis server is
             configured as the store.
     """
     variables = with_files(environ)
@@ -79,7 +81,7 @@ def spellings(name: str, namespace: str | None) -> tuple[str, ...]:
 
 
 def source_of(name: str, conf: Mapping[str, Any], namespace: str | None = None) -> str:
-    """Return the place where the configuration key `name` was set."""
+    """Return a description of the place where the configuration key `name` was set, for display."""
     view = getattr(conf, "data", conf)  # Celery wraps a configuration that has not been read yet
     *changes, defaults = getattr(view, "maps", [conf])  # in the order of Celery's lookup
     for mapping in changes or [defaults]:
@@ -104,11 +106,11 @@ def _from_configuration(conf: Mapping[str, Any], namespace: str | None) -> tuple
 def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Mapping[str, str]) -> None:
     """Refuse configuration keys that look like settings but have no effect.
 
-    A known name in an unused spelling is allowed if the setting has a value from another source.
+    A known name in an unused spelling is allowed if another source sets the setting.
     """
     prefix = namespace.rstrip("_") + "_" if namespace else ""
     names = {f.name for f in fields(Settings)}
-    for key in map(str, list(conf)):  # a Celery configuration is a chain of maps, which is not a dict
+    for key in map(str, list(conf)):  # a Celery configuration is a chain of maps instead of a dict
         is_inside = bool(prefix) and key.startswith(prefix)
         name = key.removeprefix(prefix).lower()
         if not name.startswith(CONF_PREFIX):
@@ -126,10 +128,10 @@ def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Map
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with the contents of the files that variables such as ``A2A_SECRET_KEY_FILE`` name.
+    """Return `environ` with the secrets from the files of variables such as ``A2A_SECRET_KEY_FILE``.
 
     Raises:
-        ConfigError: A file is unreadable or empty, or the variable without ``_FILE`` is set too.
+        ConfigError: A file is unreadable or empty, or the variable without ``_FILE`` is also set.
     """
     variables = dict(environ)
     for name in (ENV_PREFIX + f.name.upper() for f in fields(Settings) if not f.repr):
@@ -177,7 +179,7 @@ def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace
     """Return the Redis URL of the result backend or of the broker, and the source of the URL.
 
     Celery's environment variables take precedence over its configuration. A supported Redis deployment takes precedence
-    over an unsupported one, which the settings refuse.
+    over an unsupported deployment, which `Settings` refuses.
     """
     urls: list[tuple[str, str]] = []
     for variable, key, options, tls in _BESIDE:

@@ -1,6 +1,6 @@
 """URLs of the store and of the archive, and their validation.
 
-The URL of the archive is parsed without SQLAlchemy, which most processes do not have.
+The URL of the archive is parsed without SQLAlchemy, which most processes do not need.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ NO_CLUSTER = "Redis Cluster is not supported: name a single primary, such as red
 
 
 def is_redis_url(url: str) -> bool:
-    """Return True if `url` names a Redis or Valkey deployment, supported or not."""
+    """Return True if `url` is the URL of a Redis or Valkey deployment, even of an unsupported one."""
     schemes = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
     return urlsplit(url).scheme in schemes
 
 
 def is_sentinel_url(url: str) -> bool:
-    """Return True if `url` names Sentinels."""
+    """Return True if `url` contains the addresses of Sentinels."""
     return urlsplit(url).scheme in SENTINEL_SCHEMES
 
 
 def store_url_mistake(url: str) -> str:
-    """Return the rule that `url` violates, or "" if the URL is valid."""
+    """Return the rule that the store URL `url` violates, or "" if the URL is valid."""
     parts = urlsplit(url)
     if parts.scheme in SENTINEL_SCHEMES:
         return _sentinel_mistake(url)
@@ -66,7 +66,7 @@ def _is_port(url: str) -> bool:
 
 
 def redis_url(url: str) -> str:
-    """Convert `url` to redis-py's format. Celery has other formats for Unix sockets and Valkey."""
+    """Convert a store URL from Celery's format to redis-py's format, which differs for Unix sockets, Valkey and TLS."""
     for celery_scheme, scheme in (
         ("redis+socket://", "unix://"),
         ("valkeys://", "rediss://"),
@@ -93,22 +93,22 @@ class SentinelAddress:
     """Sentinels and the name of their primary, parsed from a URL of the store.
 
     The form is ``sentinel://user:password@host:26379,host2:26379/0?master_name=mymaster``. The user, the password and
-    the database belong to the primary. ``sentinels://`` enables TLS to the primary and to the Sentinels. kombu's list
-    of URLs with semicolons is accepted too.
+    the database belong to the primary. ``sentinels://`` enables TLS to the primary and to the Sentinels. kombu's form,
+    a list of URLs separated by semicolons, is also accepted.
 
-    The option ``min_other_sentinels`` has the meaning that it has in redis-py. The options ``ssl_…`` apply to the
-    primary. The options ``sentinel_username``, ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` apply to
-    the Sentinels. Without ``sentinel_ssl_…``, the options ``ssl_…`` apply to both.
+    The option ``min_other_sentinels`` has the same meaning as in redis-py. The options ``ssl_…`` apply to the primary.
+    The options ``sentinel_username``, ``sentinel_password``, ``sentinel_ssl`` and ``sentinel_ssl_…`` apply to the
+    Sentinels. Without ``sentinel_ssl_…``, the options ``ssl_…`` apply to the primary and to the Sentinels.
     """
 
     sentinels: tuple[tuple[str, int], ...]
     master_name: str
     min_other_sentinels: int
     primary_url: str
-    """redis-py URL with user, password, database and TLS of the primary. Its host is a placeholder."""
+    """redis-py URL with the user, password, database and TLS options of the primary. The host is a placeholder."""
 
     sentinel_url: str
-    """redis-py URL with user, password and TLS of the Sentinels. Its host is a placeholder."""
+    """redis-py URL with the user, password and TLS options of the Sentinels. The host is a placeholder."""
 
     shown: str
     """URL without users, passwords and options, for display."""
@@ -118,7 +118,7 @@ class SentinelAddress:
         """Parse `url`.
 
         Raises:
-            ValueError: The URL is invalid. The message names the violated rule.
+            ValueError: The URL is invalid. The message is the violated rule.
         """
         first, *others = (urlsplit(part) for part in re.split(r";(?=sentinels?://)", url))
         parts = (first, *others)
@@ -151,9 +151,9 @@ class SentinelAddress:
 
 
 def with_sentinel_options(url: str, options: Mapping[str, Any]) -> str:
-    """Return kombu's Sentinel `url`, extended by the values that kombu reads from the transport `options`.
+    """Add the values that kombu reads from the transport `options` to the query of kombu's Sentinel `url`.
 
-    Timeouts are omitted, because the store sets its own.
+    Timeouts are omitted, because the store client sets its own timeouts.
     """
     names = {name: options[name] for name in ("master_name", "min_other_sentinels") if options.get(name)}
     of_sentinels = {
@@ -174,7 +174,7 @@ def _sentinel_mistake(url: str) -> str:
 
 
 def _require_agreement(first: SplitResult, others: list[SplitResult]) -> None:
-    """Check that the other URLs do not differ from the first URL in scheme, user, password or database."""
+    """Check that no other URL differs from the first URL in scheme, user, password or database."""
     for part in others:
         user_info = part.netloc.rpartition("@")[0]
         same_user = user_info in ("", first.netloc.rpartition("@")[0])
@@ -231,16 +231,17 @@ ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database th
 
 
 def is_archive_url(url: str) -> bool:
-    """Return True if `url` names a persistent database with an asynchronous driver."""
+    """Return True if `url` is the URL of a persistent database, with an asynchronous driver."""
     driver, separator, rest = url.partition("://")
     database = rest.partition("?")[0].partition("/")[2]
     return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:")
 
 
 def archive_place(url: str | None) -> str:
-    """Return the URL of the archive without driver, credentials and options, for comparing processes.
+    """Return the URL of the archive without driver, credentials and options, to compare processes.
 
-    The result is "" if `url` is None.
+    Returns:
+        The shortened URL, or "" if `url` is None.
     """
     if url is None:
         return ""
