@@ -2,7 +2,7 @@
 
 ``targets`` validates the URL of a config when the config is set. ``network`` checks the address of each connection.
 `PostRequest` is the signed request for an event. `Poster` posts a request once and returns the result. `Backoff` is the
-retry schedule. The caller decides on the order of posts.
+retry schedule. The caller determines the order of the posts.
 """
 
 from .circuit_breaker import Backoff, CircuitBreaker, Deferred

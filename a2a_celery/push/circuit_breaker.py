@@ -1,13 +1,14 @@
 """Permits for posts, with a limit and a circuit breaker for each host and fair shares for owners and networks, and the
 retry schedule.
 
-A host that does not respond gets a cooldown. After the cooldown, one post probes the host, and all other posts are
-deferred. Ten thousand deliveries to an unavailable host therefore do not delay a delivery to another host. Any HTTP
-response counts as a response of the host, because a 500 for one path says nothing about other paths.
+During a cooldown, posts to a host that does not respond are deferred. After the cooldown, one post probes the host, and
+all other posts are still deferred. Ten thousand deliveries to an unavailable host therefore do not delay a delivery to
+another host. Any HTTP response counts as a response of the host, because a 500 for one path says nothing about other
+paths.
 
-An owner or a network (/24 or /64) gets a permit only if fewer permits are held by that owner or network than are free.
-If `k` owners post as much as possible, each owner has a share of 1/(k + 1). An equal share stays free for the next
-owner. A quarter of the permits is reserved for hosts that responded to the last post.
+An owner or a network (/24 or /64) receives a permit only if it holds fewer permits than are free. If `k` owners post as
+much as possible, each owner has a share of 1/(k + 1). An equal share stays free for the next owner. A quarter of the
+permits is reserved for hosts that responded to the last post.
 
 Source: Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998.
 """
@@ -28,15 +29,15 @@ FAILURE_THRESHOLD = 5
 FIRST_COOLDOWN = 5.0
 MAX_COOLDOWN = 300.0
 RESERVED_DIVISOR = 4
-"""One permit in this many is reserved for hosts that responded to the last post."""
+"""`max_posts` divided by this number is the number of permits reserved for hosts that responded to the last post."""
 MAX_HOSTS = 10_000
 BUSY_RETRY_INTERVAL = 1.0
 """Minimum delay, in seconds, before a post to a busy host is retried. The maximum delay is twice as long."""
 PROBE_RETRY_INTERVAL = 5.0
-"""Minimum delay, in seconds, before a post is retried while its host is probed. A probe may take as long as the timeout
-of a post."""
+"""Minimum delay, in seconds, before a post to a host that is being probed is retried. A probe may take as long as the
+timeout of a post."""
 PERMIT_TIMEOUT = 1.0
-"""Seconds that a post waits for a permit of a busy host, so that posts to a fast host are not deferred."""
+"""Seconds for which a post waits for a permit of a busy host, so that posts to a fast host are not deferred."""
 MAX_WAITERS = 2 * MAX_POSTS_PER_HOST
 """Maximum number of posts that wait in memory for a host. Further posts are deferred."""
 HOST_IS_BUSY = "the host has enough posts in progress"
@@ -48,14 +49,19 @@ MAX_SHARE_RETRIES_PER_SECOND = 2 * MAX_RETRIES_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Result of a post that was not sent and does not count as an attempt. `retry_in` is in seconds and has jitter."""
+    """Result of a post that was not sent and does not count as an attempt.
+
+    Attributes:
+        retry_in: Seconds, with jitter, after which the caller retries the post.
+        reason: Reason for operators.
+        is_host_unavailable: True if the host does not respond. False if the host is only busy.
+        is_reported: True if the reason is shown to operators although no post has failed.
+    """
 
     retry_in: float
     reason: str
     is_host_unavailable: bool = False
-    """True if the host does not respond. False if the host is only busy."""
     is_reported: bool = False
-    """True if operators see the reason although no post has failed."""
 
 
 class _Host:
@@ -68,19 +74,19 @@ class _Host:
 
     def __init__(self) -> None:
         self.owner = ""  # owner of the last post
-        self.network = ""  # empty until the name has been looked up
+        self.network = ""  # "" until the name was looked up
         self.has_responded = False  # to the last post
         self.in_flight = 0
         self.failures = 0  # consecutive
-        self.cooldown = 0.0  # length of the last cooldown; 0 if the host responds
+        self.cooldown = 0.0  # duration of the last cooldown, or 0 if the host responds
         self.cooldown_until = 0.0
         self.is_probed = False
-        self.next_retry = 0.0  # earliest time for the retry of one more deferred post
-        self.waiters: list[tuple[str, asyncio.Future[Permit | None]]] = []  # owners and futures of their permits
+        self.next_retry = 0.0  # earliest time at which one more deferred post may be retried
+        self.waiters: list[tuple[str, asyncio.Future[Permit | None]]] = []  # owners, and futures of permits
 
 
 class _Share:
-    """Posts of one owner or to one network."""
+    """Number of posts of one owner or to one network."""
 
     __slots__ = ("in_flight", "next_retry")
 
@@ -92,16 +98,22 @@ class _Share:
 class CircuitBreaker:
     """Issuer of permits for posts, with one circuit for each host. Not thread-safe.
 
-    At most `max_posts` posts in total, and `max_per_host` posts to each host, are in progress. `reserved` permits, by
-    default a quarter, are only for hosts that responded to the last post.
+    A circuit opens after `failure_threshold` consecutive posts without a response. After a cooldown, one post probes
+    the host. If the host responds, the circuit closes. Otherwise, the next cooldown starts, which is twice as long. A
+    random part of each cooldown, up to half, is subtracted.
 
-    A circuit opens after `failure_threshold` consecutive posts without a response. The first cooldown takes
-    `first_cooldown` seconds, and each further cooldown is twice as long, up to `max_cooldown`. A random part, up to
-    half, is subtracted. After a cooldown, one post probes the host. If the host responds, the circuit closes.
-    Otherwise, the next cooldown starts.
-
-    At most `max_hosts` idle hosts are remembered. Beyond that, the oldest idle host of the owner with the most idle
-    hosts is forgotten.
+    Args:
+        max_per_host: Maximum number of posts to a host in progress.
+        max_posts: Maximum number of posts in progress.
+        reserved: Number of permits that are reserved for hosts that responded to the last post, or None for a quarter
+            of `max_posts`.
+        failure_threshold: Number of consecutive posts without a response that opens a circuit.
+        first_cooldown: Duration of the first cooldown in seconds.
+        max_cooldown: Maximum duration of a cooldown in seconds.
+        max_hosts: Maximum number of idle hosts whose state is stored. Beyond this number, the oldest idle host of the
+            owner with the most idle hosts is removed.
+        clock: Source of time.
+        random: Function that returns a random number from 0 up to 1.
     """
 
     def __init__(
@@ -135,7 +147,7 @@ class CircuitBreaker:
 
     @property
     def host_count(self) -> int:
-        """Number of remembered hosts."""
+        """Number of hosts whose state is stored."""
         return len(self._hosts)
 
     @property
@@ -144,20 +156,21 @@ class CircuitBreaker:
         return self.max_posts - self._in_flight
 
     def deferral(self, name: str, *, owner: str = "", can_wait: bool = False) -> Deferred | None:
-        """Return a Deferred if a post of `owner` to the host `name` must be deferred. Otherwise, return None.
-
-        The caller must retry a deferred post.
+        """Check whether a post must be deferred. The caller must retry a deferred post.
 
         Args:
             name: Host and port.
             owner: Owner of the post.
             can_wait: True if the post may wait in `acquire` for a permit of a busy host.
+
+        Returns:
+            A Deferred, or None if the post need not be deferred.
         """
         host = self._hosts.get(name)
         if host is not None and host.cooldown:
             remaining = host.cooldown_until - self._clock.monotonic()
             if remaining > 0:
-                # spread over one more cooldown, so that a host that recovers does not get all posts at once
+                # spread over one more cooldown, so that a recovering host does not receive all posts at once
                 retry_in = remaining + self._random() * host.cooldown
                 return self._defer(host, retry_in, "the host does not respond and has a cooldown", is_unavailable=True)
             if host.is_probed:
@@ -199,7 +212,7 @@ class CircuitBreaker:
         except (TimeoutError, asyncio.CancelledError) as e:
             if (owner, granted) in host.waiters:
                 host.waiters.remove((owner, granted))
-            elif not granted.cancelled() and (permit := granted.result()) is not None:  # granted at the same moment
+            elif not granted.cancelled() and (permit := granted.result()) is not None:  # granted at the last moment
                 permit.release(None)
             if isinstance(e, TimeoutError):
                 return self._defer(host, self._jittered(BUSY_RETRY_INTERVAL), HOST_IS_BUSY)
@@ -236,7 +249,7 @@ class CircuitBreaker:
         return Permit(self, name, is_probe, owner, host.network)
 
     def _move_to_network(self, permit: Permit, network: str) -> Deferred | None:
-        """Count the post for `network`, or return a Deferred if the network exceeds its share."""
+        """Count the post toward the share of `network`, or return a Deferred if the network has used up its share."""
         if network == permit.network:
             return None
         host = self._hosts[permit.name]
@@ -262,7 +275,7 @@ class CircuitBreaker:
             host.failures, host.cooldown = 0, 0.0
         elif has_responded is False:
             host.failures += 1
-            # during a cooldown, failures of posts that were already in flight are no news
+            # during a cooldown, ignore the failures of posts that were already in flight
             if permit.is_probe if host.cooldown else host.failures >= self._failure_threshold:
                 self._start_cooldown(host)
         self._grant_next(permit.name, host)
@@ -274,7 +287,7 @@ class CircuitBreaker:
             del self._hosts[permit.name]
 
     def _grant_next(self, name: str, host: _Host) -> None:
-        """Grant the released permit to the first eligible waiter. During a cooldown, end all waits."""
+        """Grant the released permit to the first eligible waiter. End the waits of waiters that are not eligible."""
         while host.waiters:
             owner, granted = host.waiters.pop(0)
             if granted.done():
@@ -290,8 +303,8 @@ class CircuitBreaker:
         host.cooldown_until = self._clock.monotonic() + host.cooldown * (0.5 + self._random() / 2)
 
     def _remember_idle(self, name: str, host: _Host) -> None:
-        """Remember an idle host. Beyond the limit, forget the oldest idle host of the owner with the most idle
-        hosts."""
+        """Store the state of an idle host. Beyond the limit, remove the oldest idle host of the owner with the most
+        idle hosts."""
         self._idle.setdefault(host.owner, OrderedDict())[name] = None
         self._idle_count += 1
         while self._idle_count > self._max_hosts:
@@ -324,7 +337,7 @@ class CircuitBreaker:
 
 @dataclass(slots=True)
 class Permit:
-    """Permit for one post to the host `name`, which includes the port."""
+    """Permit for one post to the host `name`. `name` includes the port."""
 
     _circuit_breaker: CircuitBreaker
     name: str
@@ -339,14 +352,18 @@ class Permit:
         """Set the network of the host.
 
         Returns:
-            None, or a Deferred if the network exceeds its share. In the latter case, the caller must release the permit
-            without a post.
+            None, or a Deferred if the network has used up its share. The caller must then release the permit without
+            posting.
         """
         return self._circuit_breaker._move_to_network(self, network)
 
     def release(self, has_responded: bool | None) -> None:
-        """Release the permit. `has_responded` is True if the host sent an HTTP response, False if it did not, or None
-        if this is unknown, for example because nothing was sent."""
+        """Release the permit.
+
+        Args:
+            has_responded: True if the host sent an HTTP response, False if the host sent none, or None if no request
+                was sent.
+        """
         self._circuit_breaker._release(self, has_responded)
 
 
@@ -363,7 +380,7 @@ DAY = 24 * HOUR
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential backoff with full jitter. The delay is random, below a limit that doubles with each failure.
+    """Exponential backoff with full jitter: a random delay, below a limit that doubles with each failure.
 
     All times are in seconds. With the default values, a delivery that always fails is posted about 28 times in a day.
     """
@@ -372,7 +389,7 @@ class Backoff:
     """Limit after the first failure."""
 
     longest: float = 3 * HOUR
-    """Maximum limit, and maximum Retry-After that is honored."""
+    """Maximum of the limit, and of the Retry-After values that are honored."""
 
     give_up_after: float = DAY
     """Maximum age of a delivery. The last post is sent at this age."""
@@ -386,8 +403,8 @@ class Backoff:
         Args:
             failures: Consecutive failures, at least 1.
             age: Seconds since the delivery was first due.
-            retry_after: Retry-After of the receiver in seconds, or None. The next post is sent a little later than the
-                receiver asks, because other deliveries may have received the same Retry-After.
+            retry_after: Retry-After of the receiver in seconds, or None. The delay is slightly longer, because other
+                deliveries may have received the same Retry-After.
         """
         remaining = self.give_up_after - age
         if remaining <= 0:

@@ -1,7 +1,6 @@
 """Name resolution, and connections to allowed addresses: public addresses and the networks that the deployment allows.
 
-A connection uses only addresses that were checked, and does not resolve the name again. DNS rebinding therefore has no
-effect.
+A connection uses only addresses that were checked, and does not resolve the name again, which prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 PUBLIC_IPV6 = IPv6Network("2000::/3")
-"""Only block of IPv6 from which public (global unicast) addresses are allocated. The block excludes unique local,
-link-local, site-local and multicast addresses."""
+"""The only IPv6 block from which public (global unicast) addresses are allocated. It excludes unique local, link-local,
+site-local and multicast addresses."""
 
 NAT64 = IPv6Network("64:ff9b::/96")
 """Prefix of IPv6 addresses whose last 32 bits are an IPv4 address (RFC 6052)."""
@@ -63,7 +62,7 @@ _NOT_PUBLIC: tuple[Network, ...] = tuple(
 
 
 def parse_address(text: str) -> Address | None:
-    """Parse an address in its usual notation. Return None if `text` is not an address, or has a zone."""
+    """Parse an IP address. Return None if `text` is not an address or has a zone."""
     try:
         return None if "%" in text else ip_address(text)
     except ValueError:
@@ -81,17 +80,17 @@ def is_allowed(address: Address, allow_networks: Sequence[Network] = ()) -> bool
 
 
 def unmap_address(address: Address) -> Address:
-    """Return the IPv4 address of an IPv4-mapped IPv6 address, and any other address unchanged.
+    """Return the IPv4 address of an IPv4-mapped IPv6 address, so that a host without IPv6 can connect to it.
 
-    A host without IPv6 can also connect to the result.
+    Any other address is returned unchanged.
     """
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped
 
 
 def network_of(address: Address) -> str:
-    """Return the /24 network of an IPv4 address or the /64 network of an IPv6 address. Such a network is likely to have
-    a single operator."""
+    """Return the /24 network of an IPv4 address or the /64 network of an IPv6 address, because such a network usually
+    has one operator."""
     address = _embedded_ipv4(address)
     return str(ip_network((address, 24 if address.version == 4 else 64), strict=False))
 
@@ -103,7 +102,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _embedded_ipv4(address: Address) -> Address:
-    """Return the IPv4 address that `address` embeds, and any other address unchanged."""
+    """Return the IPv4 address in a NAT64 or IPv4-mapped address, and any other address unchanged."""
     if isinstance(address, IPv6Address) and address in NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return unmap_address(address)
@@ -111,15 +110,16 @@ def _embedded_ipv4(address: Address) -> Address:
 
 LOOKUP_TIMEOUT = 5.0
 LOOKUP_THREADS = {"known": 16, "new": 32, "slow": 8}
-"""Number of threads, by the result of the last lookup of a name."""
+"""Number of threads for lookups of names whose last lookup was fast, of new names, and of names whose last lookup was
+slow."""
 SLOW_LOOKUP = 1.0
 """Duration in seconds above which a lookup marks its name as slow."""
 CACHE_TTL = 5.0
 """Seconds for which the addresses of a name are cached."""
 MAX_NAMES = 10_000
-"""Maximum number of cached names, and of remembered slow names."""
+"""Maximum number of cached names, and of names that are known to be slow."""
 CONNECT_TIMEOUT = 10.0
-"""Seconds within which a connection must succeed, for all addresses of a host together."""
+"""Seconds that the connection attempts to all addresses of a host may take in total."""
 MAX_ADDRESSES = 4
 """Maximum number of addresses of a host to which a connection is attempted."""
 
@@ -128,7 +128,7 @@ class AddressRefused(Exception):
     """The host has no allowed address. The message contains no address.
 
     Attributes:
-        address: Host and its address, for operators with access to the logs.
+        address: Host and forbidden address, for operators with access to the logs, or "".
     """
 
     def __init__(self, reason: str, address: str = "") -> None:
@@ -150,7 +150,7 @@ class Resolver(Protocol):
         """Return the addresses of `host`, the preferred address first.
 
         Raises:
-            OSError: The name was not found, or not within the timeout (TimeoutError).
+            OSError: The name was not found. TimeoutError if the lookup timed out.
         """
         ...
 
@@ -160,27 +160,31 @@ class Resolver(Protocol):
 
 
 class _Lookup:
-    """Lookup of one name, which all callers that need the name share."""
+    """Lookup of one name, which concurrent callers share."""
 
     __slots__ = ("claim", "result", "started_at", "waiters")
 
     def __init__(self) -> None:
         self.waiters = 0
         self.started_at = inf
-        self.claim = Lock()  # acquired once: by the thread that makes the lookup, or by the last waiter that leaves
+        self.claim = Lock()  # acquired once, by the thread that executes the lookup or by the last waiter
         self.result: asyncio.Task[list[Address]]
 
 
 class SystemResolver:
     """Resolver that calls ``getaddrinfo`` in daemon threads, because a call can hang and cannot be cancelled.
 
-    Concurrent calls for a name share one lookup, so a lookup that hangs occupies one thread. A lookup without waiters
-    is dropped unless a thread has started it. New names, names whose last lookup was fast, and names whose last lookup
-    was slow have separate threads. An unresponsive name server therefore delays other names only while they are new,
-    and only until each of the server's names has hung once.
+    Concurrent calls for a name share one lookup, so a lookup that hangs occupies only one thread. A lookup without
+    waiters is dropped unless a thread has started it. New names, names whose last lookup was fast, and names whose last
+    lookup was slow have separate threads. An unresponsive name server therefore delays only the lookups of other new
+    names, and only until each of the server's names has hung once.
 
-    Addresses are cached for `cache_ttl` seconds. Each connection checks its address, even if the address is cached. A
-    caller waits up to `timeout` seconds.
+    Each connection checks its address, even if the address is cached.
+
+    Args:
+        timeout: Seconds for which a caller waits.
+        cache_ttl: Seconds for which the addresses of a name are cached.
+        clock: Source of time.
     """
 
     def __init__(
@@ -275,7 +279,10 @@ def _drop_oldest(names: OrderedDict[str, Any]) -> None:
 class CheckedBackend(httpcore.AsyncNetworkBackend):
     """Network backend that connects to allowed addresses only.
 
-    With `only_allowed_networks`, public addresses are refused too. The option is set for connections without TLS.
+    Args:
+        resolver: Name resolver.
+        allow_networks: Networks that are allowed in addition to public addresses.
+        only_allowed_networks: True to refuse public addresses, which is used for connections without TLS.
     """
 
     def __init__(
@@ -315,11 +322,11 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.AsyncNetworkStream:
-        """Raise AddressRefused, because webhooks are not sent to sockets of this machine."""
+        """Raise AddressRefused, because webhooks are not sent to Unix sockets."""
         raise AddressRefused("webhooks are not sent to sockets of this host")
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep, as the backend's interface requires."""
+        """Sleep, as httpcore's interface requires."""
         await asyncio.sleep(seconds)
 
     async def _allowed_addresses(self, host: str) -> list[Address]:
@@ -344,7 +351,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
 
 
 async def addresses_of(host: str, resolver: Resolver) -> Sequence[Address]:
-    """Return the addresses of `host`, which is an address or a name that `resolver` resolves.
+    """Return the addresses of `host`, which is an address or a name for `resolver`.
 
     Raises:
         OSError: The name was not found.

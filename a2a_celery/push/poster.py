@@ -1,16 +1,16 @@
 """HTTP client that sends one POST to a webhook over a keep-alive HTTP/1.1 connection and returns the result.
 
-The poster follows no redirects, stores no cookies and ignores the proxies of the environment. It uses httpcore instead
-of httpx, because httpcore has none of these features and does not decompress responses.
+`Poster` does not follow redirects, store cookies, use the proxies in the environment, or decompress responses. It uses
+httpcore instead of httpx, because httpcore has none of these features.
 
 ============================ =======================================================================================
 2xx                          `Delivered`, even if the body does not arrive
 410                          `Gone`
-429, 503                     `Retry`, with the delay of Retry-After
-any other status, also 3xx   `Retry`
-no response, or no HTTP      `Retry`; counts against the host
+429, 503                     `Retry`, with the delay from Retry-After
+any other status, even 3xx   `Retry`
+no HTTP response             `Retry`; the failure counts toward the host's circuit breaker
 a forbidden address          `PostRefused`
-no permit is free            `Deferred`: nothing was posted, and no attempt is counted
+no permit is free            `Deferred`; no request is sent, and no attempt is counted
 ============================ =======================================================================================
 """
 
@@ -49,11 +49,17 @@ from .targets import Target, TargetRefused, parse_target
 
 MAX_IDLE_CONNECTIONS = 64
 KEEPALIVE_EXPIRY = 10.0
-"""Seconds that a connection may be idle."""
+"""Seconds for which a connection may be idle."""
 
 
 class ConnectionPool:
-    """Pool of connections that `backend` opens. `ssl_context` applies to https only."""
+    """Pool of keep-alive connections.
+
+    Args:
+        backend: Network backend that opens the connections.
+        ssl_context: TLS context for https, or None for http.
+        clock: Source of time.
+    """
 
     def __init__(
         self, backend: httpcore.AsyncNetworkBackend, ssl_context: ssl.SSLContext | None, *, clock: Clock = SYSTEM_CLOCK
@@ -61,16 +67,16 @@ class ConnectionPool:
         self._backend = backend
         self._ssl_context = ssl_context
         self._clock = clock
-        # The value is the time since which the connection has been idle. The oldest connection is first.
+        # connection → time at which it became idle, oldest first
         self._idle: OrderedDict[httpcore.AsyncConnectionInterface, float] = OrderedDict()
         self._is_closed = False
 
     @asynccontextmanager
     async def stream(self, request: httpcore.Request) -> AsyncIterator[httpcore.Response]:
-        """Send `request` and yield its response.
+        """Send `request` and yield the response.
 
-        The request extension `timeout` contains the timeouts. The request extension `on_connect` is called before a new
-        connection is opened.
+        The request extension `timeout` contains the timeouts. The request extension `on_connect` is a function that is
+        called before a new connection is opened.
 
         Raises:
             httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException: The exchange failed.
@@ -82,7 +88,7 @@ class ConnectionPool:
                 response = await connection.handle_async_request(request)
             except httpcore.ConnectionNotAvailable:  # the server closed the idle connection
                 await connection.aclose()
-            except BaseException:  # includes the cancellation by a timeout
+            except BaseException:  # includes cancellation by a timeout
                 await connection.aclose()
                 raise
             else:
@@ -96,7 +102,7 @@ class ConnectionPool:
                 await self._release(connection)
 
     async def aclose(self) -> None:
-        """Close the idle connections. A connection in use is closed when its request ends."""
+        """Close the idle connections. Connections in use are closed when their requests end."""
         self._is_closed = True
         while self._idle:
             await self._idle.popitem()[0].aclose()
@@ -113,7 +119,7 @@ class ConnectionPool:
         return httpcore.AsyncHTTPConnection(origin, self._ssl_context, KEEPALIVE_EXPIRY, network_backend=self._backend)
 
     async def _release(self, connection: httpcore.AsyncConnectionInterface) -> None:
-        """Return a connection to the pool. Close it if it is not idle or the pool is closed."""
+        """Return an idle connection to an open pool, or close the connection."""
         if self._is_closed or not connection.is_idle():
             await connection.aclose()
             return
@@ -126,18 +132,22 @@ class ConnectionPool:
 logger = logging.getLogger(__name__)
 
 POST_TIMEOUT = 15.0
-"""Default timeout of a post in seconds, from the lookup of the name to the status of the response."""
+"""Default timeout of a post in seconds, from the name lookup to the status of the response."""
 MAX_CONNECTIONS_PER_POST = 3
-"""Maximum number of connections for a post, if the server has closed the idle connections."""
+"""Maximum number of connections that a post tries if the server has closed idle connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Result of a post that the receiver accepted."""
+    """Result of a post that the receiver accepted.
+
+    Attributes:
+        status: HTTP status of the response.
+        allowed_origin: Value of the response header ``WebHook-Allowed-Origin``, or "".
+    """
 
     status: int
     allowed_origin: str = field(default="", compare=False)
-    """Origin that may post to the receiver, from its header ``WebHook-Allowed-Origin``, or "" without this header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +157,9 @@ class Retry:
     Attributes:
         reason: Reason for operators.
         retry_after: Retry-After of the receiver in seconds, or None.
-        response: HTTP response, or None if the receiver sent none.
+        response: HTTP response, or None if the receiver sent no response.
         is_host_not_found: True if the host's name was not found.
-        address: Host and its forbidden address, or ""; see `PostRefused`.
+        address: Host and forbidden address, or ""; see `PostRefused`.
     """
 
     reason: str
@@ -172,7 +182,7 @@ class PostRefused:
 
     Attributes:
         reason: Reason for operators, without an address.
-        address: Host and its forbidden address, for operators with access to the store or the logs, or "".
+        address: Host and forbidden address, for operators with access to the store or the logs, or "".
     """
 
     reason: str
@@ -184,7 +194,7 @@ PostResult = Delivered | Retry | Gone | PostRefused | Deferred
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Target of a post, with the permit for the post."""
+    """Target of a post, and the permit for the post."""
 
     target: Target
     permit: Permit
@@ -194,12 +204,15 @@ class Budget(Protocol):
     """Byte budget for the posts of an owner to a host."""
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if the budget is known to be exhausted, or None. The call performs no I/O."""
+        """Return a Deferred if the budget is known to be exhausted, or None, without I/O."""
         ...
 
     async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:
-        """Charge the budget for a post of `size` bytes and return None, or return a Deferred if the budget is
-        exhausted."""
+        """Charge the budget for a post of `size` bytes.
+
+        Returns:
+            None if the budget was charged, or a Deferred if the budget is exhausted.
+        """
         ...
 
 
@@ -208,10 +221,10 @@ class Poster:
 
     Args:
         allow_networks: Networks that are allowed in addition to public addresses.
-        resolver: Name resolver, or None for a `SystemResolver`. The poster closes the resolver.
+        resolver: Name resolver, or None for a `SystemResolver`. `aclose` closes the resolver.
         ssl_context: TLS context, or None to trust the certificates of the system and certifi.
-        circuit_breaker: Issuer of permits for posts, or None for a new one.
-        timeout: Timeout of a post in seconds, from the lookup of the name to the status of the response.
+        circuit_breaker: Issuer of permits for posts, or None for a new `CircuitBreaker`.
+        timeout: Timeout of a post in seconds, from the name lookup to the status of the response.
         budget: Byte budget, or None for no limit.
         clock: Source of time.
     """
@@ -255,9 +268,10 @@ class Poster:
                 closing.push_async_callback(pool.aclose)
 
     def deferral(self, url: str, *, owner: str = "") -> Deferred | None:
-        """Return a Deferred if a post of `owner` to `url` would be deferred at once. Otherwise, return None.
+        """Check whether a post of `owner` to `url` would be deferred immediately, without acquiring a permit.
 
-        The call acquires no permit.
+        Returns:
+            A Deferred, or None if the post would not be deferred.
         """
         try:
             target = parse_target(url, self._allow_networks)
@@ -269,12 +283,12 @@ class Poster:
     async def acquire_route(
         self, url: str, *, owner: str = "", timeout: float = PERMIT_TIMEOUT
     ) -> Route | Deferred | PostRefused:
-        """Acquire the permit for a post of `owner` to `url`. The caller must call `post` immediately.
+        """Acquire the permit for a post of `owner` to `url`. The caller must then call `post` to release the permit.
 
         Args:
             url: URL of the webhook.
             owner: Owner of the post.
-            timeout: Seconds to wait for a permit of a busy host.
+            timeout: Maximum seconds to wait for a permit of a busy host.
 
         Returns:
             The route, a Deferred if no permit is free, or a PostRefused if the URL is invalid or its host is forbidden.
@@ -287,9 +301,12 @@ class Poster:
         return permit if isinstance(permit, Deferred) else Route(target, permit)
 
     async def post(self, request: PostRequest, route: Route | Deferred | PostRefused | None = None) -> PostResult:
-        """Post `request` once and release the permit of `route`.
+        """Post `request` once and release the permit of `route`. Exceptions of the budget propagate.
 
-        Without a route, the request is posted only if a permit is free. Exceptions of the budget propagate.
+        Args:
+            request: Request to send.
+            route: Result of `acquire_route`, or None to acquire a permit without waiting. A Deferred or PostRefused is
+                returned unchanged.
         """
         if route is None:
             route = await self.acquire_route(request.url, timeout=0)
@@ -309,7 +326,7 @@ class Poster:
             permit.release(has_responded)
 
     async def has_consent(self, url: str, origin: str, *, owner: str = "") -> bool:
-        """Return True if the receiver at `url` responds that `origin` may post to it."""
+        """Ask the receiver at `url` for consent, and return True if the receiver allows posts from `origin`."""
         route = await self.acquire_route(url, owner=owner)
         result = await self.post(PostRequest.for_consent(url, origin), route)
         return isinstance(result, Delivered) and result.allowed_origin.lower() in ("*", origin.lower())
@@ -338,7 +355,11 @@ class Poster:
             return Retry(reason, is_host_not_found=isinstance(e, HostNotFound))
 
     async def _look_up_network(self, route: Route) -> Deferred | None:
-        """Set the network of the permit if it is unknown and the name of the host is found."""
+        """Set the network of the route's permit, unless it is known or the host's name is not found.
+
+        Returns:
+            A Deferred if the network has used up its share, or None.
+        """
         if route.permit.network:
             return None
         try:
@@ -354,9 +375,9 @@ class Poster:
         retry_after = allowed_origin = b""
         try:
             async with self._stream(target, request, probe) as response:
-                received = WebhookResponse(response.status)  # a failure after the status does not matter
+                received = WebhookResponse(response.status)  # an error in the body does not change the result
                 deadline.reschedule(asyncio.get_running_loop().time() + BODY_TIMEOUT + 1)
-                headers = {name.lower(): value for name, value in reversed(response.headers)}  # first value of each
+                headers = {name.lower(): value for name, value in reversed(response.headers)}  # the first value wins
                 retry_after = headers.get(b"retry-after", b"")
                 allowed_origin = headers.get(b"webhook-allowed-origin", b"")
                 received = await read_response(response, request.secrets, self._clock)
@@ -399,16 +420,16 @@ class Poster:
 
 
 class ConnectionProbe:
-    """Recorder of whether a post opens a new connection."""
+    """Record of whether an attempt opened a new connection."""
 
     def __init__(self) -> None:
         self.is_new = False
 
     def mark_new(self) -> None:
-        """Record that a connection is opened."""
+        """Record that a new connection is being opened."""
         self.is_new = True
 
 
 def _server(target: Target) -> str:
-    """Return the key of the target's circuit. Each port has a separate circuit."""
+    """Return the key of the target's circuit: host and port."""
     return f"{target.host}:{target.port}"

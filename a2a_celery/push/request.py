@@ -1,7 +1,6 @@
-"""Signed HTTP request for an event or a test ping. The config determines the headers, and the subscription the protocol
-version.
+"""Signed HTTP requests for events and pings. The signatures follow Standard Webhooks.
 
-The signatures follow Standard Webhooks.
+The config determines the headers of a request. The subscription determines the protocol version.
 """
 
 from __future__ import annotations
@@ -33,14 +32,15 @@ SECRET_PREFIX = "whsec_"
 DERIVED_BYTES = 32
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _MIN_SECRET_BYTES = 16
-"""Minimum length of a client's secret. Standard Webhooks requires 24 bytes, but its libraries accept any length."""
+"""Minimum length of a client's secret in bytes. Standard Webhooks requires 24 bytes, but its libraries accept any
+length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
     """Signer for the posts of a config. A post is signed with every secret and key.
 
-    A receiver accepts a post with one valid signature, so a secret can be rotated without refused posts.
+    A receiver accepts a post if one of the signatures is valid, so a secret can be rotated without rejected posts.
     """
 
     secrets: Sequence[bytes] = field(default=(), repr=False)
@@ -60,14 +60,14 @@ class Signer:
         posts are not signed.
 
         Raises:
-            ValueError: The token begins with ``whsec_`` but is not a secret.
+            ValueError: The token begins with ``whsec_`` but is not a valid secret.
         """
         if config.token:
             return cls([parse_secret(config.token)], private_keys)
         return cls([derive_secret(key, config.task_id, config.id) for key in secret_keys], private_keys)
 
     def headers(self, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-        """Return the headers of a post.
+        """Return the headers that identify and sign a post.
 
         Without any secret or key, the header ``webhook-signature`` is omitted.
 
@@ -77,7 +77,7 @@ class Signer:
             body: Body of the post.
 
         Raises:
-            ValueError: `delivery_id` has other characters than letters, digits, dashes and underscores. A dot would
+            ValueError: `delivery_id` has characters other than letters, digits, hyphens and underscores. A dot would
                 make the signed text ambiguous.
         """
         if not _ID.fullmatch(delivery_id):
@@ -92,7 +92,7 @@ class Signer:
 
 
 def parse_secret(token: str) -> bytes:
-    """Return the secret in a token: the decoded base64 after ``whsec_``, or the complete token if it lacks this prefix.
+    """Return the secret in a token: the decoded base64 after ``whsec_``, or the whole token if it has no such prefix.
 
     Raises:
         ValueError: ``whsec_`` is not followed by base64 of at least 16 bytes.
@@ -111,7 +111,7 @@ def is_secret(token: str) -> bool:
 
 
 def derive_secret(secret_key: bytes, task_id: str, config_id: str) -> bytes:
-    """Derive the secret of a task's config from the deployment's `secret_key`. The result is deterministic.
+    """Derive the secret of a task's config from `secret_key`, deterministically.
 
     Raises:
         ValueError: `secret_key` is empty.
@@ -123,12 +123,12 @@ def derive_secret(secret_key: bytes, task_id: str, config_id: str) -> bytes:
 
 
 def format_secret(secret: bytes) -> str:
-    """Return `secret` in the format for receivers, ``whsec_…``."""
+    """Return `secret` in the format of Standard Webhooks, ``whsec_…``."""
     return SECRET_PREFIX + _base64(secret)
 
 
 def parse_private_key(text: str) -> Ed25519PrivateKey:
-    """Decode an Ed25519 key from ``whsk_…``.
+    """Decode an Ed25519 private key from the format ``whsk_…``.
 
     Raises:
         ValueError: `text` is not a private key.
@@ -137,7 +137,7 @@ def parse_private_key(text: str) -> Ed25519PrivateKey:
 
 
 def format_public_key(key: Ed25519PrivateKey) -> str:
-    """Return the public key of `key` as ``whpk_…``. Receivers verify signatures with the public key."""
+    """Return the public key of `key` as ``whpk_…``, with which receivers verify signatures."""
     return PUBLIC_KEY_PREFIX + _base64(key.public_key().public_bytes_raw())
 
 
@@ -149,22 +149,25 @@ USER_AGENT = f"a2a-celery/{version('a2a-celery')}"
 A2A_JSON = "application/a2a+json"
 LEGACY_JSON = PLAIN_JSON = "application/json"
 PING_TYPE = "webhook.ping"
-"""Type of a test ping. Its body follows the conventions of Standard Webhooks: type, timestamp, data."""
+"""Value of ``type`` in the body of a ping. As Standard Webhooks recommends, the body contains type, timestamp and data.
+"""
 
 LARGE_TASK = 64 * 1024
-"""Serialized size, in bytes, above which a task is posted without its history. The receiver can fetch the history."""
+"""Serialized size, in bytes, above which a task is posted without its history. The receiver can read the history with
+GetTask."""
 
 MIN_SECRET_PATH_LENGTH = 6
-"""Minimum length, in characters, of a URL's path or query that is treated as a secret. `/hook` is too short."""
+"""Minimum length, in characters, of a URL's path or query that is treated as a secret. For example, ``/hook`` is too
+short."""
 MIN_SECRET_SEGMENT_LENGTH = 12
 """Minimum length, in characters, of a path segment or query value that is treated as a secret."""
 
 
 def delivery_id(task_id: str, config_id: str, event_id: EventId | str) -> str:
-    """Return the id of a delivery. Repeated posts of an event or ping to a config have the same id for deduplication.
+    """Return the id of a delivery. Repeated posts of an event or ping to a config have the same id, for deduplication.
 
-    The id ends with the id of the event in the task's log. Later events of a config have higher versions. If the store
-    has lost its newest events, later events have later times.
+    The id ends with the id of the event in the task's log. Of two events, the later event has the higher version. If
+    the store has lost its newest events, versions may repeat, but later events have later times.
     """
     digest = hashlib.sha256(json.dumps([task_id, config_id]).encode()).hexdigest()
     return f"msg_{digest[:32]}_{event_id}"
@@ -183,8 +186,8 @@ class PostRequest:
 
     @classmethod
     def for_consent(cls, url: str, origin: str) -> PostRequest:
-        """Return the request that asks a receiver whether `origin` may post to it. The request contains no secret and
-        no task data.
+        """Return the request that asks a receiver to allow posts from `origin`. The request contains neither secrets
+        nor task data.
 
         Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery 1.0.2, 4.1 (validation request).
         """
@@ -205,12 +208,12 @@ class PostRequest:
         """Return the signed request that posts `event` to the receiver of `config`.
 
         Args:
-            event: Event to post. For A2A 0.3, which posts only complete tasks, this is the task.
+            event: Event to post. A2A 0.3 requires a complete task.
             config: Config of the webhook.
             delivery_id: Id of the delivery.
             now: Time of the signature, in seconds since 1970.
             signer: Signer of the config.
-            protocol: Version of A2A that the subscriber used.
+            protocol: A2A version of the client that created the config.
 
         Raises:
             ValueError: The protocol cannot express the event, or `delivery_id` cannot be signed.
@@ -257,8 +260,10 @@ class PostRequest:
 
 
 def _without_large_history(event: Event) -> Event:
-    """Return a large task without its history, to bound the bytes that a client can make the watcher send to a foreign
-    server."""
+    """Return `event` without its history if it is a large task.
+
+    Otherwise, a client could make the watcher send any number of bytes to another server.
+    """
     if not isinstance(event, Task) or not event.history or event.ByteSize() <= LARGE_TASK:
         return event
     task = Task()
@@ -268,7 +273,7 @@ def _without_large_history(event: Event) -> Event:
 
 
 def _authentication(config: TaskPushNotificationConfig) -> dict[str, str]:
-    """Return the authentication headers of the config. A scheme without credentials adds no header."""
+    """Return the authentication headers of the config. A scheme without credentials is ignored."""
     headers = {}
     auth = config.authentication
     if auth.scheme and auth.credentials:
@@ -279,9 +284,9 @@ def _authentication(config: TaskPushNotificationConfig) -> dict[str, str]:
 
 
 def _secrets_of(url: str) -> list[str]:
-    """Return the parts of `url` that may be secrets, encoded and decoded: path, query, segments and values.
+    """Return the parts of `url` that may be secrets: path, query, segments and values, percent-encoded and decoded.
 
-    Short parts are left out, because their redaction would remove common words from a response.
+    Short parts are omitted, because their redaction would remove common words from a response.
     """
     path, query = urlsplit(url)[2:4]
     components = [path, unquote(path), query, unquote(query)]
@@ -295,9 +300,9 @@ def _secrets_of(url: str) -> list[str]:
 def _body(event: Event) -> bytes:
     response = StreamResponse.FromString(encode(event))
     try:
-        # sorted, because protobuf maps have another order in each process, and a repeated post must have the same body
+        # sorted, because protobuf maps have a different order in each process, and repeated posts need the same body
         return json.dumps(MessageToDict(response), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
-    except SerializeToJsonError as e:  # a number in metadata that JSON does not have
+    except SerializeToJsonError as e:  # the metadata contains NaN or infinity
         raise ValueError(f"not expressible in JSON: {e}") from None
 
 

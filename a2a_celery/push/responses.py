@@ -1,4 +1,5 @@
-"""Stored results of posts: the beginning of the response as text, or the reason for the failure, without secrets."""
+"""Results of posts that are stored for operators: the beginning of the response as text, or the reason for a failure,
+without secrets."""
 
 from __future__ import annotations
 
@@ -20,18 +21,22 @@ from ..clock import SYSTEM_CLOCK, Clock
 MAX_RESPONSE_LENGTH = 4096
 """Maximum length of a stored response in characters."""
 BODY_TIMEOUT = 2.0
-"""Seconds in which the body of a response must follow its status."""
+"""Seconds after the status of a response within which the body is read."""
 REDACTED = "[…]"
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """HTTP response of a receiver, as operators see it."""
+    """HTTP response of a receiver, as shown to operators.
+
+    Attributes:
+        status: HTTP status.
+        text: At most 4,096 characters of the body. Control characters except tabs and line breaks are replaced. The
+            token, the credentials and the secret parts of the config's URL are redacted.
+    """
 
     status: int
     text: str = ""
-    """At most 4,096 characters of the body. Control characters except tabs and line breaks are replaced. The token, the
-    credentials and the secret parts of the URL of the config are redacted."""
 
 
 async def read_response(
@@ -60,10 +65,10 @@ async def read_response(
 
 
 def _redact(text: str, forms: Collection[str], *, is_complete: bool) -> str:
-    """Replace each of `forms` in `text` with `REDACTED`. If the text is incomplete, also replace the beginning of a
-    form at its end.
+    """Replace each of `forms` in `text` with `REDACTED`.
 
-    The text is longer than a stored response, but replacements shorten it, so its end may be stored too.
+    If `text` is incomplete, also replace the beginning of a form at the end of `text`. `text` is longer than a stored
+    response, but replacements shorten it, so that its end may be stored.
     """
     ranges = [(start, start + len(form)) for form in forms for start in _positions(text, form)]
     if not is_complete:
@@ -102,7 +107,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Return True if `error` can result from a write to a connection that the server has closed."""
+    """Return True if `error` may mean that the server has closed the connection."""
     if isinstance(error, httpcore.RemoteProtocolError):
         return "disconnected" in str(error)
     return isinstance(error, httpcore.ReadError | httpcore.WriteError)
@@ -129,7 +134,7 @@ def describe_failure(error: Exception, timeout: float) -> str:
 def _describe_network_error(cause: BaseException) -> str:
     match cause:
         case ssl.SSLCertVerificationError():
-            return f"TLS: {cause.verify_message.partition(',')[0]}"  # a host name may follow
+            return f"TLS: {cause.verify_message.partition(',')[0]}"  # the rest may contain a host name
         case ssl.SSLError():
             return f"TLS: {(cause.reason or 'the handshake failed').replace('_', ' ').lower()}"
         case ConnectionRefusedError():

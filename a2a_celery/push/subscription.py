@@ -1,4 +1,4 @@
-"""Stored push-notification config, with the protocol version and the subscribed kinds of events."""
+"""Subscriptions: stored push-notification configs, each with its protocol version and its kinds of events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..lifecycle import Event, is_interrupted, is_terminal
 
 
 class EventFilter(StrEnum):
-    """Kind of event to which a client can subscribe. The initial task of a log counts as a status."""
+    """Kind of event to which a client can subscribe. The initial task of a log counts as a status event."""
 
     STATUS = "status"
     TERMINAL = "terminal"
-    """Status events of terminal and interrupted states only."""
+    """Only status events with a terminal or interrupted state."""
     ARTIFACTS = "artifacts"
 
 
@@ -27,15 +27,21 @@ ALL_EVENTS = frozenset({EventFilter.STATUS, EventFilter.ARTIFACTS})
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Subscription of a config to the events of its task. `protocol` is the A2A version that the client used."""
+    """Subscription of a config to the events of its task.
+
+    Attributes:
+        config: Push-notification config.
+        protocol: A2A version of the client that created the config.
+        event_filters: Kinds of events to which the client subscribes.
+    """
 
     config: TaskPushNotificationConfig = field(repr=False)
     protocol: str = "1.0"
     event_filters: frozenset[EventFilter] = ALL_EVENTS
 
     def includes(self, event: Event) -> bool:
-        """Return True if the client subscribes to the stream event `event`. A client of A2A 0.3 receives only the last
-        chunk of an artifact."""
+        """Return True if the subscription includes `event`. A client of A2A 0.3 receives only the last chunk of an
+        artifact."""
         match event:
             case TaskArtifactUpdateEvent():
                 return EventFilter.ARTIFACTS in self.event_filters and (self.protocol == "1.0" or event.last_chunk)
@@ -49,7 +55,7 @@ class Subscription:
         return False
 
     def without_secrets(self) -> TaskPushNotificationConfig:
-        """Return the config in the form for clients, without token and credentials."""
+        """Return the config without token and credentials, for clients."""
         config = TaskPushNotificationConfig()
         config.CopyFrom(self.config)
         config.ClearField("token")
@@ -66,10 +72,10 @@ class Subscription:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Deserialize the output of `to_bytes`.
+        """Deserialize the result of `to_bytes`.
 
         Raises:
-            ValueError: Another release, with other fields, serialized the subscription.
+            ValueError: `data` lacks fields that this release requires, for example because another release wrote it.
         """
         try:
             fields = json.loads(data)
@@ -83,7 +89,7 @@ def parse_event_filters(text: str) -> frozenset[EventFilter]:
     """Return the kinds of events in the header ``A2A-Push-Events``, or all kinds if the header is empty.
 
     Raises:
-        ValueError: The header has an unknown name. The message lists the known names.
+        ValueError: The header contains an unknown kind. The message lists the known kinds.
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     try:

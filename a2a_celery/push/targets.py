@@ -1,7 +1,7 @@
-"""Validation of the target of a push-notification config when the config is set. No name is resolved.
+"""Validation of the target of a push-notification config when the config is set. Host names are not resolved.
 
-``network`` checks the addresses of a name at each connection. Error messages tell the client that sent the config what
-to change, and reveal nothing that the client did not send.
+``network`` checks the addresses of a host name for each connection. Error messages tell the client that sent the config
+what to change, and reveal only what the client has sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .request import parse_secret
 
 MAX_URL_LENGTH = 2048
 MAX_VALUE_LENGTH = 8192
-"""Maximum length of a token or of credentials, in characters. A signed token with many claims has a few thousand."""
+"""Maximum length of a token or of credentials, in characters. A signed token with many claims has a few thousand
+characters."""
 
 REFUSED_PORTS = {
     22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP",
@@ -30,7 +31,7 @@ REFUSED_PORTS = {
     5671: "AMQP", 5672: "AMQP", 6379: "Redis", 6380: "Redis", 9092: "Kafka", 9200: "Elasticsearch", 10250: "kubelet",
     11211: "Memcached", 26379: "Redis", 27017: "MongoDB",
 }  # fmt: skip
-"""Ports of services that are not webhooks. Some of these services execute the commands of any client."""
+"""Ports of services that are not webhooks. Some of these services execute commands of any client."""
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029]")
@@ -58,16 +59,19 @@ class TargetRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Normalized URL of a webhook: ASCII, with the host in lower case and a canonical address."""
+    """Normalized URL of a webhook, in ASCII.
+
+    Attributes:
+        host: Name in lower case, or address in canonical form. An IPv6 address has no brackets.
+        path: Path with the query. The path begins with a slash.
+        address: Address of the host, or None if the host is a name.
+    """
 
     scheme: str
     host: str
-    """Name or address. An IPv6 address has no brackets."""
     port: int
     path: str
-    """Path with its query. It begins with a slash."""
     address: Address | None
-    """Address of the host, or None if the host is a name."""
 
     @property
     def authority(self) -> str:
@@ -99,7 +103,7 @@ def check_config(config: TaskPushNotificationConfig, allow_networks: Sequence[Ne
 
 
 def parse_target(url: str, allow_networks: Sequence[Network] = ()) -> Target:
-    """Return the target of `url`. The addresses of a name are checked later, for each connection.
+    """Return the target of `url`. The addresses of a host name are checked later, for each connection.
 
     Raises:
         TargetRefused: `url` is not a valid URL of a webhook, or its host is forbidden.
@@ -147,14 +151,17 @@ def _read_ipv6(text: str) -> tuple[str, Address]:
 
 
 def _read_host(text: str) -> tuple[str, Address | None]:
-    """Return the normalized host, and the address if the host is an IPv4 address in any notation, or None."""
+    """Return the normalized host, and its address, or None if the host is a name.
+
+    An IPv4 address may have any notation, such as decimal or hexadecimal.
+    """
     if not text:
         raise TargetRefused("url", "must have a host")
     name = _ascii(text).removesuffix(".")
     labels = name.split(".")
-    if _NUMBER.fullmatch(labels[-1]):  # must be an IPv4 address: URL standard, "ends in a number"
+    if _NUMBER.fullmatch(labels[-1]):  # must be an IPv4 address; see the URL standard, "ends in a number"
         try:
-            address = IPv4Address(socket.inet_aton(name))  # also decimal, octal, hexadecimal and abbreviated
+            address = IPv4Address(socket.inet_aton(name))  # accepts decimal, octal, hexadecimal and abbreviated forms
         except OSError:
             raise TargetRefused("url", "must have a valid IPv4 address") from None
         return str(address), address
@@ -173,7 +180,7 @@ def _ascii(host: str) -> str:
 
 
 def _check_host(target: Target, allow_networks: Sequence[Network]) -> None:
-    """Check the scheme and the address. A name is not resolved."""
+    """Check the scheme and the address of the target, without resolving a host name."""
     secure = target.scheme == "https"
     if target.address is None and not _is_localhost(target.host):
         if not secure and not allow_networks:
@@ -187,7 +194,7 @@ def _check_host(target: Target, allow_networks: Sequence[Network]) -> None:
 
 
 def _is_localhost(host: str) -> bool:
-    """Return True if `host` always names this machine (RFC 6761)."""
+    """Return True if `host` always resolves to a loopback address (RFC 6761)."""
     return host == "localhost" or host.endswith(".localhost")
 
 
