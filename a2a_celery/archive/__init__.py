@@ -1,7 +1,7 @@
 """Archive of ended tasks in a SQL database.
 
-The table has the columns of the SDK's task table. Gateways, watchers and ``a2a doctor`` use `Archive`, which
-`open_archive` opens from a URL.
+The table has the columns of the SDK's task table. Gateways, watchers and ``a2a doctor`` open an `Archive` with
+`open_archive`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Archive", "Archived", "ArchivedPage", "Filter", "open_archive"]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Ended task with its scope and the version of its last event."""
+    """Ended task, with its scope and the version of its last event."""
 
     scope: Scope
     task: Task
@@ -52,7 +52,7 @@ class ArchivedPage:
 
     Attributes:
         tasks: Tasks on the page.
-        total: Number of matching tasks in all pages.
+        total: Number of matching tasks on all pages.
         more: True if another page follows.
     """
 
@@ -62,16 +62,16 @@ class ArchivedPage:
 
 
 class Archive(Protocol):
-    """Archive of ended tasks by scope.
+    """Archive of ended tasks.
 
-    Every method raises `ArchiveUnavailable` if the database is unreachable or fails.
+    Each method except `aclose` raises `ArchiveUnavailable` if the database cannot be reached or fails.
     """
 
     async def put(self, tasks: Sequence[Archived]) -> None:
-        """Store all tasks or none. An existing task is replaced."""
+        """Store all tasks or none, replacing tasks that are already in the archive."""
 
     async def require_writable(self) -> None:
-        """Check that the archive accepts writes. Nothing is stored."""
+        """Check that the archive accepts writes, without storing a task."""
 
     async def read(self, scope: Scope, task_id: str) -> Archived | None:
         """Return the task, or None if `scope` has no such task."""
@@ -83,22 +83,24 @@ class Archive(Protocol):
 
         Args:
             wanted: Filter for the tasks.
-            size: Maximum number of tasks. A page of large tasks may have fewer tasks. With 0, the tasks are only
-                counted.
-            cursor: Status time in µs, and quoted id, of the last task on the previous page, or None.
+            size: Maximum number of tasks, or 0 to only count the tasks. A page of large tasks may have fewer tasks.
+            cursor: Status time in µs and quoted id of the last task on the previous page, or None for the first page.
             artifacts: True to read the artifacts.
         """
 
     async def forget(self, before_us: int, limit: int) -> int:
-        """Delete up to `limit` tasks with a status before `before_us`, oldest first. Return the number of deleted
-        tasks."""
+        """Delete up to `limit` tasks with a status before `before_us`, oldest first.
+
+        Returns:
+            The number of deleted tasks.
+        """
 
     async def aclose(self) -> None:
         """Close the connections."""
 
 
 def open_archive(url: str) -> Archive:
-    """Open the archive at an SQLAlchemy URL. The archive connects on first use.
+    """Open the archive at an SQLAlchemy URL. The connection is opened on first use.
 
     Raises:
         ConfigError: The extra ``archive`` or the URL's driver is not installed, or the URL is invalid.

@@ -24,10 +24,10 @@ from . import Archived, ArchivedPage, Filter
 from .table import ArchivedTask, ArchiveTaskStore, at_us, column_of, owner_of
 
 DATABASE_TIMEOUT = 15.0
-"""Seconds that an operation may take, including the connection."""
+"""Seconds that an operation may take, including the connection attempt."""
 
 PAGE_BYTES = 32 * 1024 * 1024
-"""Bytes of tasks after which a page ends early."""
+"""Total size of tasks, in bytes, after which a page ends early."""
 
 TASKS_PER_QUERY = 8
 """Maximum number of tasks that a query reads. Together, the tasks may exceed `PAGE_BYTES`."""
@@ -35,6 +35,9 @@ TASKS_PER_QUERY = 8
 
 class DatabaseArchive:
     """Implementation of `Archive` in a SQL database. The table is created on first use.
+
+    Args:
+        url: SQLAlchemy URL with an asynchronous driver.
 
     Raises:
         ConfigError: SQLAlchemy cannot parse the URL.
@@ -113,13 +116,14 @@ class DatabaseArchive:
     async def _make_table(self) -> None:
         try:
             await self._rows.initialize()
-        except DBAPIError:  # another process has just created it
+        except DBAPIError:  # another process has just created the table
             await self._rows.initialize()
 
     async def _tasks(self, session: AsyncSession, ids: Sequence[str], artifacts: bool) -> tuple[list[Task], int]:
-        """Read tasks in the order of `ids`, up to `PAGE_BYTES`. Return the tasks and the number of ids that were read.
+        """Read tasks in the order of `ids`, until their size reaches `PAGE_BYTES`.
 
-        Tasks that were deleted since `ids` were selected are omitted.
+        Returns:
+            The tasks, without tasks that have been deleted since, and the number of ids that were read.
         """
         tasks: list[Task] = []
         count, size, at_once = 0, 0, 1
@@ -158,7 +162,8 @@ def _clauses(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _is_after(time: datetime, task_id: str) -> ColumnElement[bool]:
-    """Return the condition that a row follows a position in the order of pages: newest first, then by descending id."""
+    """Return the condition that a row follows the given time and id in the order of pages: newest first, equal times by
+    descending id."""
     updated = ArchivedTask.last_updated
     return or_(updated < time, and_(updated == time, ArchivedTask.id < task_id))
 

@@ -1,7 +1,7 @@
 """Table of the archive: the SDK's table of tasks, with wider columns and exact times.
 
-The SDK's columns have the SDK's content, so the table can be queried with SQL. Ids and owners are compared byte by
-byte, because a collation could sort pages differently from the store, or treat two owners as equal.
+The SDK's columns have the same contents as in the SDK's table, so the archive can be queried with SQL. Ids and owners
+are compared byte by byte, because a collation could sort pages differently from the store or treat two owners as equal.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _EPOCH = datetime(1970, 1, 1)
 class ArchivedTask(TaskMixin, Base):
     """Row of the archive: one ended task.
 
-    `id`, `context_id` and `owner` are percent-encoded as in the keys of the store, or replaced by a digest if they
-    exceed `LONGEST` characters. `owner` consists of agent, tenant and owner. Times are in UTC without a time zone, as
-    in the SDK's table.
+    `id`, `context_id` and `owner` are percent-encoded as in the keys of the store. A value of more than `LONGEST`
+    characters is replaced by its digest. `owner` consists of agent, tenant and owner. Times are in UTC without a time
+    zone, as in the SDK's table.
     """
 
     __tablename__ = TABLE
@@ -60,8 +60,8 @@ class ArchivedTask(TaskMixin, Base):
     whole: Mapped[str | None] = mapped_column(_LONG, nullable=True)
     """Task as protobuf in Base64 if the other columns cannot represent the task exactly, or None.
 
-    The JSON columns then contain only the state and its time. Base64 is used because not every driver
-    accepts bytes.
+    If `whole` is set, the JSON columns contain only the state and its time. The task is encoded in Base64, because not
+    every driver accepts bytes.
     """
 
     __table_args__ = (
@@ -72,7 +72,11 @@ class ArchivedTask(TaskMixin, Base):
 
 
 def column_of(text: str) -> str:
-    """Return `text`, a quoted id or a scope, or the digest of `text` if `text` exceeds `LONGEST` characters."""
+    """Return the column value for `text`: `text` itself, or its digest if it exceeds `LONGEST` characters.
+
+    Args:
+        text: Quoted id, or scope.
+    """
     return text if len(text) <= LONGEST else f"sha256~{sha256(text.encode()).hexdigest()}"
 
 
@@ -82,7 +86,7 @@ def owner_of(scope: Scope) -> str:
 
 
 def at_us(us: int) -> datetime:
-    """Convert µs since 1970 to a time of the table."""
+    """Convert µs since 1970 to the time format of the table."""
     return _EPOCH + timedelta(microseconds=us)
 
 
@@ -112,7 +116,7 @@ class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
         return task
 
     def _in_json(self, task: Task) -> ArchivedTask | None:
-        """Convert the task to a row with JSON columns. Return None if JSON would lose data or an id is too long."""
+        """Convert the task to a row with JSON columns. Return None if the row would not preserve the task exactly."""
         try:
             row = self._row(task)
         except (NotJson, ValueError):
