@@ -202,7 +202,7 @@ class SystemResolver:
         """Return the addresses of `host` from the cache or from ``getaddrinfo``.
 
         Raises:
-            OSError: The name was not found, or not within the timeout (TimeoutError).
+            OSError: The name was not found. TimeoutError if the lookup timed out.
         """
         cached_at, addresses = self._cache.get(host, (-inf, []))
         if self._clock.monotonic() - cached_at < self._cache_ttl:

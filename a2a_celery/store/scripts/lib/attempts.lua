@@ -1,10 +1,10 @@
 -- requires: time
 
--- Number of attempts that are kept for each config.
+-- Maximum number of stored attempts of a config.
 local MAX_ATTEMPTS = 20
 
--- Record a delivery attempt, replacing the oldest one. '' records nothing. The next try is in after_us, nil for none.
--- The attempt was made at the time `at`, nil for now.
+-- Record a delivery attempt in place of the oldest recorded attempt. `attempt` is JSON, '' to record no attempt. The
+-- next attempt follows in after_us, nil for none. The attempt was made at the time `at`, nil for now.
 local function record_attempt(keys, config, attempt, after_us, at)
   if attempt == '' then return end
   at = at or now()

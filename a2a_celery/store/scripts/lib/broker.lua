@@ -6,12 +6,12 @@ local function is_published(keys, run)
   return published_run == micros(run) and '1' or '0'
 end
 
--- Push the message of the newest, queued run to its list if this Redis process is the broker. Arguments from
--- ARGV[first] on: run id of the broker's process ('' for no message), "<task id>.<run>" of the message, database of the
--- broker, database of the store, list, message, channel of an event ('' for none), event, µs until a watcher publishes
--- the run again. r has the fields of run_name, and dispatch.
--- Call this function after all other writes, so that a refused command does not prevent them. Return '1' if the message
--- was pushed, or '0'.
+-- Push the Celery message of the newest, queued run to its list if this Redis process is the broker. Arguments from
+-- ARGV[first] on: run_id of the broker's Redis process ('' for no message), "<task id>.<run>" of the message, database
+-- of the broker, database of the store, list, message, channel of an event ('' for none), event, µs until a watcher
+-- publishes the run again. `r` must have `dispatch` and the fields that run_name reads.
+-- Call this function after all other writes, so that a refused command does not prevent the other writes. Return '1' if
+-- the message was pushed, or '0'.
 local function push_message(keys, r, first)
   local server, name, database, own_database, list, message, channel, event, delay_us = unpack(ARGV, first, first + 8)
   if server == '' or name ~= run_name(r) then return '0' end

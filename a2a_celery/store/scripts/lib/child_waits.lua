@@ -1,9 +1,9 @@
 -- requires: family, keys, states, suspension, tasks
 
--- A run that waits for a child task is suspended until the signal "child/<id of the child>". The script that ends or
--- interrupts the child resumes the run. No client can send a signal with such a name.
+-- A run that waits for a child task is suspended until it receives the signal "child/<id of the child>". The script
+-- that ends or interrupts the child resumes the run. No client can send a signal with such a name.
 
--- Return true if the child that a signal names has ended, waits for its client, or does not exist.
+-- Return true if the child whose id is in the name of a signal has ended, waits for its client, or does not exist.
 local function is_child_final(keys, signal)
   local id = string.match(signal, '^child/(.+)$')
   if not id then return false end
@@ -11,7 +11,7 @@ local function is_child_final(keys, signal)
   return not state or TERMINAL[tonumber(state)] or INTERRUPTED[tonumber(state)] or false
 end
 
--- Resume the run of the parent if it waits for this task, which has ended or waits for its client.
+-- Resume the run of the parent if that run waits for this task. This task has ended or waits for its client.
 local function resume_parent(keys, r)
   if not r.parent then return end
   local parent_keys = keys_of(prefix_of(keys), quoted(r.parent))

@@ -14,11 +14,12 @@ local function remove_config(keys, r, config, cursor)
   end
 end
 
--- Save a config from the arguments from ARGV[first] on: id, quoted ('' for none: no change), sealed config,
--- fingerprint of its secret, key of the list sealed with that secret, key of the secrets, deliveries key, dead
--- deliveries key, limit of configs of a task, key of the list of the owner's cursors ('' without a limit), limit of
--- that list (see exceeded_webhooks). A new cursor starts at `delivered`; an existing cursor keeps its position and is
--- due at once. Return false if the task has too many configs.
+-- Save a config. Arguments from ARGV[first] on: quoted id ('' for no config), sealed config, fingerprint of its secret,
+-- key of the list sealed with that secret, key of the secrets, deliveries key, dead deliveries key, maximum number of
+-- configs of the task, key of the list of the owner's cursors ('' for no limit), maximum length of that list (see
+-- exceeded_webhooks).
+-- A new cursor starts at `delivered`. An existing cursor keeps its position and is due immediately. Return false if the
+-- task has too many configs.
 local function save_config(keys, r, first, delivered)
   local config, sealed, fingerprint, secret, secrets, deliveries, dead = unpack(ARGV, first, first + 6)
   if config == '' then return true end

@@ -1,15 +1,15 @@
 -- requires: keys, runs, time
 
--- Return true if another run of the context comes first. The tasks of a context with open runs form a queue by their
--- tags; only the run of the first task is published. The other runs are queued and in the list of blocked runs.
+-- Return true if another run of the context comes first. The queue of a context contains the tags of its tasks that
+-- have open runs. Only the run of the first task is published. The other queued runs are in the list of blocked runs.
 local function is_blocked(keys, r)
   if not r.context_queue then return false end
   local first = redis.call('LINDEX', r.context_queue, 0)
   return first and first ~= task_tag(keys)
 end
 
--- Remove the task from the queue of its context. A watcher publishes the run that is unblocked in after_us. Return
--- the id, run and options of the unblocked task, all '' if there is none.
+-- Remove the task from the queue of its context. A watcher publishes the run that is unblocked after after_us. Return
+-- the id, run and options of the unblocked task, or three times '' if no task is unblocked.
 local function leave_context_queue(keys, r, after_us)
   if not r.context_queue then return '', '', '' end
   local first = redis.call('LINDEX', r.context_queue, 0)
@@ -27,7 +27,7 @@ local function leave_context_queue(keys, r, after_us)
       redis.call('HSET', keys_of(prefix, first)[1], 'unblocked_at', micros(now()))
       return next[1], next[2], next[4] or ''
     end
-    redis.call('LPOP', r.context_queue) -- its task does not exist
+    redis.call('LPOP', r.context_queue) -- the task does not exist
     first = redis.call('LINDEX', r.context_queue, 0)
   end
   return '', '', ''

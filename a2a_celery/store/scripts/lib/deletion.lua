@@ -1,6 +1,6 @@
 -- requires: blobs, configs, deliveries, keys, stored_bytes, time, webhooks
 
--- Delete all keys of a task at once. The caller has removed the task from the indexes.
+-- Delete all keys of a task. The caller has removed the task from the indexes.
 local function delete_task(keys, r)
   if r.quota_account then
     redis.call('ZREM', stored_key(r) .. ':expiring', expiring_entry(keys, r))

@@ -1,7 +1,7 @@
 -- requires: keys, time
 
--- A delivery cursor is the position of a push-notification config in the task's log; the log itself is the queue. The
--- config and its cursor are fields of the hash `push`, each with the prefix "<config id, quoted>:".
+-- A delivery cursor is the position of a push-notification config in the task's log. The log itself is the queue. The
+-- config and its cursor are fields of the hash `push`, each with the prefix "<quoted config id>:".
 --   sealed, secret             config, and the key of the list of cursors whose configs are sealed with the same secret
 --   listed                     key of the list of the owner's cursors; absent without a limit
 --   delivered                  version of the last delivered event
@@ -9,18 +9,18 @@
 --   settled                    token of the deliverer that last released the cursor, or nonce of the call that last
 --                              replayed it, to detect a repeated call
 --   failures, first_failed_at  failures since the last delivered event, and the µs of the first
---   last_error, last_error_at  JSON: description of the newest failure since then, or of the end, and its µs
+--   last_error, last_error_at  JSON of the newest failure since the last delivered event, and its µs
 --   abandoned_at               µs at which the delivery was given up
 --   attempts                   number of recorded attempts
 --   attempt:<number modulo MAX_ATTEMPTS>
---                              one of the newest attempts: "<µs> <µs of the next try, 0 for none> <JSON>"
---   requested                  ids of the requested posts that are not made yet, each followed by a space
--- Lists name a cursor "<tag of its task> <config id, quoted>".
+--                              one of the newest attempts: "<µs> <µs of the next attempt, 0 for none> <JSON>"
+--   requested                  ids of the requested posts that were not sent yet, each followed by a space
+-- In lists, the name of a cursor is "<tag of its task> <quoted config id>".
 
 local DELIVERY_FIELDS = {'sealed', 'secret', 'listed', 'delivered', 'token', 'settled', 'failures', 'first_failed_at', 'last_error',
   'last_error_at', 'abandoned_at'}
 
--- Return a cursor as a table, or nil if the config does not exist. `config` is its id, quoted.
+-- Return a cursor as a table, or nil if the config does not exist. `config` is the quoted id of the config.
 local function load_delivery(keys, config)
   local fields = {}
   for i, field in ipairs(DELIVERY_FIELDS) do fields[i] = config .. ':' .. field end
@@ -32,7 +32,7 @@ local function load_delivery(keys, config)
   return cursor
 end
 
--- Set fields of a cursor, given as pairs of name and value; false deletes a field.
+-- Set fields of a cursor. The arguments are pairs of name and value. The value false deletes a field.
 local function update_delivery(keys, config, ...)
   local pairs_of = {...}
   for i = 1, #pairs_of, 2 do
@@ -41,7 +41,7 @@ local function update_delivery(keys, config, ...)
   end
 end
 
--- Schedule the next delivery after_us from the time `at` (nil for now), if the log has undelivered events.
+-- Schedule the next delivery after_us after the time `at` (nil for now), if the log has undelivered events.
 local function schedule_delivery(keys, r, config, delivered, after_us, at)
   if delivered < r.version then
     redis.call('ZADD', r.deliveries, micros((at or now()) + after_us), task_tag(keys) .. ' ' .. config)
@@ -51,7 +51,7 @@ local function schedule_delivery(keys, r, config, delivered, after_us, at)
   end
 end
 
--- Count the outcome of a post.
+-- Count a post by its outcome.
 local function count_outcome(r, outcome) redis.call('HINCRBY', r.deliveries .. ':outcomes', outcome, 1) end
 
 -- Enable or disable the delivery of events to a config.
@@ -64,8 +64,8 @@ local function set_delivery_enabled(keys, r, config, is_enabled)
   redis.call('HSET', keys[1], 'enabled_configs', r.enabled_configs)
 end
 
--- Schedule the undelivered events at once, even if the delivery was given up. Return false if no delivery failed or if
--- a deliverer has leased the cursor.
+-- Schedule the undelivered events immediately, even if the delivery was given up. Return false if no delivery failed,
+-- or if a deliverer has leased the cursor.
 local function retry_delivery(keys, r, config, cursor, nonce)
   if cursor.abandoned_at then
     update_delivery(keys, config, 'abandoned_at', false, 'failures', false, 'first_failed_at', false, 'settled', nonce)
@@ -78,8 +78,8 @@ local function retry_delivery(keys, r, config, cursor, nonce)
   return true
 end
 
--- Return the cursor if `token` still holds its lease. Otherwise return nil, and true if that token was the last to
--- release it.
+-- Return the cursor if `token` still holds its lease. Otherwise, return nil, and true if `token` was the last token
+-- that released the cursor.
 local function leased_delivery(keys, config, token)
   local cursor = load_delivery(keys, config)
   if cursor and cursor.token == token then return cursor end

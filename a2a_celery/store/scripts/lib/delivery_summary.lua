@@ -1,6 +1,6 @@
 -- requires: time
 
--- Return a delivery as an operator sees it, without its config, see store/webhooks/deliveries.py.
+-- Return a delivery for operators, without its config. See Delivery in store/webhooks/deliveries.py.
 local function delivery_summary(r, config, cursor, due)
   return {
     r.task_id, config, r.agent, r.context, micros(cursor.delivered), micros(r.version), cursor.token and '1' or '0',

@@ -1,6 +1,6 @@
 -- requires: keys, metrics, options, runs, stored_bytes, time
 
--- Queue a run: a watcher publishes it at `due` (µs), unless another run of its context blocks it.
+-- Queue a run. A watcher publishes the run at `due` (µs), unless another run of the context blocks it.
 local function queue_run(keys, r, due)
   enter_queue(r)
   if r.context_queue and redis.call('RPUSH', r.context_queue, task_tag(keys)) > 1 then
@@ -10,8 +10,8 @@ local function queue_run(keys, r, due)
   end
 end
 
--- Queue a closed run again, for retry number `retries`. A watcher publishes the run with `options` in delay_us, unless
--- a worker has claimed it by then.
+-- Queue a closed run again, for retry number `retries`. A watcher publishes the run with `options` after delay_us,
+-- unless a worker has claimed it by then.
 local function queue_retry(keys, r, options, retries, delay_us)
   if r.quota_account then add_size(r, #options - redis.call('HSTRLEN', keys[1], 'options')) end
   set_options(keys[1], options)

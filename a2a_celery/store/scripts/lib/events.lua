@@ -1,15 +1,15 @@
 -- requires: artifacts, full_store, journal, log, metrics, states, status, stored_bytes, tasks, time, transitions
 
--- A script receives events as five arguments each, from ARGV[first] to ARGV[last] (nil for the last argument): kind,
--- subject, flag, bytes, packed metadata.
+-- A script receives each event as five arguments: kind, subject, flag, bytes, packed metadata. The events are the
+-- arguments from ARGV[first] to ARGV[last] (nil for the last argument). Subject and flag depend on the kind:
 --   S  status update: new state, '1' if the status has a message
 --   A  artifact update: id of the artifact, '1' if the chunk is appended
 --   M  message of the agent that completes the task
 --   U  message of the client
---   X  step of the run's execution, which is not part of the log; never after the terminal event
---   J  entry of the journal, which is not part of the log: its key; never after the terminal event
+--   X  step of the run's execution, which is not part of the log and never follows the terminal event
+--   J  entry of the journal, which is not part of the log and never follows the terminal event: key of the entry
 
--- Return the number of the first event that is illegal in its order, or nil if all events are legal.
+-- Return the position of the first illegal event, from 1, or nil if all events are legal in their order.
 local function first_illegal(r, first, last)
   local state = r.state
   for i = first, last or #ARGV, 5 do
@@ -25,18 +25,18 @@ local function first_illegal(r, first, last)
   return nil
 end
 
--- Bytes of events that a run may write at the memory limit.
+-- Maximum bytes of events that a run may write while Redis is at its memory limit.
 local SMALL_WRITE = 8192
 
--- Let Redis run the script at its memory limit if the events and `more` bytes are small; otherwise let Redis refuse
--- it.
+-- Allow the script at the memory limit of Redis if the events and `more` bytes are small. Otherwise, let Redis refuse
+-- the script.
 local function allow_small_write(keys, first, more, last)
   local bytes = more or 0
   for i = first, last or #ARGV, 5 do bytes = bytes + #ARGV[i + 3] + #ARGV[i + 4] end
   if bytes <= SMALL_WRITE then allow_on_full_store(keys[1]) else refuse_on_full_store(keys[1]) end
 end
 
--- Return true if the events only change the state, apart from steps.
+-- Return true if each event except steps changes the state.
 local function changes_only_state(r, first)
   local state = r.state
   for i = first, #ARGV, 5 do
@@ -49,16 +49,17 @@ local function changes_only_state(r, first)
   return true
 end
 
--- Return the CANCELED event and its message flag for an agent that stopped without a message: with the message of the
--- requested cancel, if there is one. Two concatenated protobuf messages are one merged message.
+-- Return the CANCELED event `bytes` of an agent that stopped without a message, and the message flag of the event. If a
+-- client requested the cancellation, the event receives the message of the request. Two concatenated protobuf messages
+-- are one merged message.
 local function with_cancel_message(r, bytes)
   if not r.canceled_event then return bytes, '0' end
   return bytes .. r.canceled_event, '1'
 end
 
-local MAX_STEPS = 1000 -- of a task; older steps are removed
+local MAX_STEPS = 1000 -- maximum number of steps of a task; older steps are removed
 
--- Apply events to the task. The caller has checked them, and saves the record afterwards.
+-- Apply events to the task. The caller has checked the events, and saves the record afterwards.
 local function apply_events(keys, r, first, last)
   for i = first, last or #ARGV, 5 do
     local kind, subject, flag, bytes, metadata = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
@@ -85,8 +86,8 @@ local function apply_events(keys, r, first, last)
   end
 end
 
--- Observe the time to the first event of a run, if the arguments from ARGV[first] on have it. `before` events were
--- written before.
+-- Observe the time until the first event of a run, if the arguments from ARGV[first] on contain this event. `before` is
+-- the number of records that the run wrote earlier.
 local function observe_first_event(keys, r, before, first)
   if before > 0 and r.run_without_events ~= micros(r.run) then return end
   for i = first, #ARGV, 5 do

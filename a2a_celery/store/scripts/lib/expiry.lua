@@ -1,7 +1,7 @@
 -- requires: time
 
--- Remove expired members of a list of cursors, and let the list expire with its last member. Scores are the µs at
--- which the keys of the tasks expire, inf for live tasks.
+-- Remove the expired members of a list, and let the list expire with its last member. The score of a member is the time
+-- in µs at which it expires, or inf for a member of a live task.
 local function prune_expired(list)
   redis.call('ZREMRANGEBYSCORE', list, '-inf', micros(now()))
   local last = redis.call('ZREVRANGE', list, 0, 0, 'WITHSCORES')
@@ -12,7 +12,7 @@ local function prune_expired(list)
   end
 end
 
--- Return the µs at which the keys of a task expire, inf for a live task.
+-- Return the time in µs at which the keys of a task expire, or inf for a live task.
 local function expires_at(keys)
   local left = redis.call('PTTL', keys[1])
   return left < 0 and math.huge or now() + left * 1000

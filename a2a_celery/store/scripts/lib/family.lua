@@ -1,28 +1,28 @@
 -- requires: keys, states, time
 
 -- The record of a child task has `parent`, the id of its parent, and `depth`, the number of its ancestors. The record
--- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. An
--- exclamation mark after a tag marks a child that is not cancelled with its parent.
+-- of a parent has `children`: the tags of its child tasks in the order of their creation, each followed by a space. The
+-- tag of a child that is not cancelled with its parent is followed by an exclamation mark.
 
 local function prefix_of(keys) return string.match(keys[1], '^(.*):{') end
 
--- Return the list of ended tasks whose children a watcher cancels.
+-- Return the key of the list of ended tasks whose children a watcher cancels.
 local function ended_parents_key(keys) return prefix_of(keys) .. ':ended_parents' end
 
--- Return true if a task in this state has ended without a result, so that its children are cancelled. The children of a
--- dead letter continue, because the task that it is requeued as waits for them.
+-- Return true if a task in `state` has ended without a result, so that its children are cancelled. The children of a
+-- dead letter continue, because the requeued task waits for them.
 local function cancels_children(state, is_dead_letter)
   return TERMINAL[state] and state ~= COMPLETED and not is_dead_letter
 end
 
--- Let a watcher cancel the children of an ended task.
+-- Make a watcher cancel the children of an ended task.
 local function schedule_child_cancels(keys, tag)
   local list = ended_parents_key(keys)
   redis.call('ZADD', list, micros(now()), tag)
   redis.call('PUBLISH', list .. ':notifications', '')
 end
 
--- Return the children of a list that have not ended, in the form of the list, and their number.
+-- Return the live children in `children`, in the same form, and their number.
 local function live_children(keys, children)
   local live, prefix = {}, prefix_of(keys)
   for child in string.gmatch(children, '%S+') do
@@ -32,11 +32,12 @@ local function live_children(keys, children)
   return table.concat(live), #live
 end
 
--- Read the parent of a new task from the arguments from ARGV[first] on: id of the parent ('' for none), '1' if the
--- task is cancelled with its parent, maximum depth, maximum number of children. Return nil if there is no such task of
--- the same tenant and owner: a client cannot make another owner's task a parent. Otherwise return a table with the
--- fields `keys`, `tag`, `state`, `depth` (of the new task), `children` (with the new task) and `exceeded`: 'depth' or
--- 'children' if the task cannot become a child.
+-- Read the parent of a new task. Arguments from ARGV[first] on: id of the parent ('' for none), '1' if the task is
+-- cancelled with its parent, maximum depth, maximum number of children.
+-- Return nil if no such task has the same tenant and owner, so that a client cannot make another owner's task a parent.
+-- Otherwise, return a table with the fields `keys`, `tag`, `state`, `depth` (of the new task), `children` (with the new
+-- task), `cancels_child` (true if the new task must be cancelled, because the parent has ended) and `exceeded` ('depth'
+-- or 'children' if the task cannot become a child).
 local function find_parent(keys, first, scope)
   local id, cancels, max_depth, max_children = ARGV[first], ARGV[first + 1], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3])
   if id == '' then return nil end
@@ -56,7 +57,7 @@ local function find_parent(keys, first, scope)
   return parent
 end
 
--- Record a new task as a child. A watcher cancels the child of a parent that has ended without a result.
+-- Record a new task as a child. If the parent has ended without a result, a watcher cancels the child.
 local function join_family(keys, parent, id)
   redis.call('HSET', keys[1], 'parent', id, 'depth', parent.depth)
   redis.call('HSET', parent.keys[1], 'children', parent.children)

@@ -1,16 +1,18 @@
 -- requires: context_queue, retirement, runs, states, status, tasks, time, turns
 
--- A message to a task with an open run waits in the list `turns`. Agent.on_message decides about it:
---   queue      it is in the list only, and has its turn when the run has interrupted the task
---   steer      it is in log and history as well; the run can read it, and it has its turn if the run does not read it
---   interrupt  it is in log and history as well; its worker stops the run, and the turn of the message follows
+-- A message to a task with an open run waits in the list `turns`. Agent.on_message determines its effect:
+--   queue      the turn of the message begins after the run has interrupted the task
+--   steer      the message is also added to log and history, and the run can read it; if the run does not read it, the
+--              turn of the message follows
+--   interrupt  the message is also added to log and history; the worker stops the run, and the turn of the message
+--              follows
 
--- Return true if a message of a client interrupts the run.
+-- Return true if a message of the client interrupts the run.
 local function is_interrupting(r)
   return r.cancel_requested ~= '1' and r.interrupt_requested == micros(r.run)
 end
 
--- Return true if the turn of a waiting message follows the run, also if the run completes the task. The run has read
+-- Return true if the turn of a waiting message follows the run, even if the run completes the task. The run has read
 -- the first `read_count` messages.
 local function has_next_message(keys, r, read_count)
   if not r.has_messages or r.cancel_requested == '1' then return false end
@@ -18,14 +20,14 @@ local function has_next_message(keys, r, read_count)
   return waiting and (is_interrupting(r) or unpack_waiting(waiting)[7] ~= nil)
 end
 
--- Remove the messages that a run has read. If the run ends with a question of `ask`, the turn that follows reads them
+-- Remove the messages that a run has read. If the run ends with a question of `ask`, the next turn reads these messages
 -- again.
 local function remove_read_messages(keys, r, read_count, ask_count)
   if not r.has_messages then return end
   local indexes = {r.read_messages}
   for _ = 1, read_count do
     local message = next_waiting(keys, r)
-    if not message then break end -- the store was restored from an older state
+    if not message then break end -- the store was restored without its newest writes
     indexes[#indexes + 1] = micros(message[8])
   end
   if ask_count == '0' then
@@ -35,9 +37,9 @@ local function remove_read_messages(keys, r, read_count, ask_count)
   end
 end
 
--- Change the final status among the events from ARGV[first] on to WORKING, because another turn follows, and return its
--- state, or nil if there is none. Two concatenated protobuf messages are one merged message, so the message of the
--- status stays.
+-- Change the last status among the events from ARGV[first] on to WORKING, because another turn follows. Return the
+-- state that was replaced, or nil if no status was changed. Two concatenated protobuf messages are one merged message,
+-- so the message of the status is preserved.
 local function keep_working(r, first)
   for i = #ARGV - 4, first, -5 do
     if ARGV[i] == 'S' then
@@ -61,8 +63,8 @@ local function queue_in_place(keys, r, due)
   end
 end
 
--- Remove the waiting message whose turn follows the run, and return its fields. It is the newest interrupting message
--- or, without one, the first message.
+-- Remove the waiting message whose turn follows the run, and return its fields. If the run is interrupted, this is the
+-- newest interrupting message, and otherwise the first message.
 local function next_message(keys, r)
   if not is_interrupting(r) then return next_waiting(keys, r) end
   local newest
@@ -76,7 +78,7 @@ local function next_message(keys, r)
   return next_waiting(keys, r)
 end
 
--- Close the open run and queue the turn of the next waiting message. The task stays WORKING; `before` is the state in
+-- Close the open run and begin the turn of the next waiting message. The task stays WORKING. `before` is the state in
 -- which the run would have left the task. Return the options of the new run. A watcher publishes the run after due_us.
 local function begin_turn_of_message(keys, r, before, ask_count, due_us)
   if is_interrupting(r) then ask_count = '0' end
@@ -88,7 +90,7 @@ local function begin_turn_of_message(keys, r, before, ask_count, due_us)
   return options
 end
 
--- Replace a queued or suspended run by a run of the client's newest message, the last entry of the history.
+-- Replace a queued or suspended run with a run for the client's newest message, which is the last entry of the history.
 local function replace_queued_run(keys, r, submitted, request, caller, options, due_us)
   redis.call('ZREM', r.dispatch .. ':blocked', run_name(r))
   close_run(r)
@@ -99,8 +101,8 @@ local function replace_queued_run(keys, r, submitted, request, caller, options, 
   queue_in_place(keys, r, now() + due_us)
 end
 
--- Cancel the task if a client requested the cancel, or begin the turn of a message that interrupts the run. Return true
--- if no other run of the turn may follow.
+-- Cancel the task if a client requested the cancellation, or begin the turn of a message that interrupts the run.
+-- Return true if no other run of the turn may follow.
 local function end_stopped_run(keys, r)
   if r.cancel_requested == '1' then
     write_status(keys, r, CANCELED, '1', r.canceled_event)

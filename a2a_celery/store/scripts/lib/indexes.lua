@@ -1,6 +1,6 @@
 -- requires: keys, states, time
 
--- Return true if ended tasks are archived. They then have no expiry until their copy is in the archive, see
+-- Return true if ended tasks are archived. With an archive, an ended task does not expire before it is archived; see
 -- remove_archived.
 local function is_archiving(keys, r)
   if rawget(r, 'archiving') == nil then
@@ -9,9 +9,9 @@ local function is_archiving(keys, r)
   return r.archiving
 end
 
--- Return the prefixes of the indexes of a task in `state`: of its scope, of its context, of its schedule if it has one
--- and, for a live task of an authenticated owner in a tenant, of the owner in all tenants. The last is what the limits
--- of an owner count.
+-- Return the prefixes of the indexes of a task in `state`: the indexes of its scope, of its context and of its
+-- schedule, if it has one. A live task of an authenticated owner in a tenant is also in an index of the owner in all
+-- tenants, which the limits of owners use.
 local function indexes_of(r, state)
   local tenant, owner = string.match(r.scope, '/([^/]*)/([^/]*)$')
   local indexes = {r.scope_index, r.context_index}

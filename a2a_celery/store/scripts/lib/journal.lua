@@ -1,9 +1,9 @@
 -- requires: blobs, stored_bytes, versions
 
--- The journal of a task is a hash: key of an entry → entry, see lifecycle/journal.py. It belongs to the current turn
--- and to the turns before it whose `ask` the current turn answers. Large contents are blobs in one folder.
+-- The journal of a task is a hash that maps keys to entries; see lifecycle/journal.py. The journal belongs to the
+-- current turn and to the earlier turns whose `ask` the current turn answers. Large contents are blobs in one folder.
 
--- Write an entry, or replace the entry with its key. An empty entry removes the entry with its key.
+-- Write an entry, replacing the entry with the same key. An empty entry removes the entry with the same key.
 local function write_entry(keys, r, key, entry)
   local growth = #entry - redis.call('HSTRLEN', keys[11], key)
   if entry == '' then
@@ -34,17 +34,17 @@ local function delete_journal(keys, r)
   r.journal_bytes, r.journal_origin, r.journal_blobs = false, false, false
 end
 
--- Bytes of a journal that a claim returns. A larger journal is read in pages.
+-- Maximum bytes of a journal that a claim returns. A larger journal is read in pages.
 local CLAIMED_JOURNAL = 1048576
 
--- Return alternating keys and entries, or nil if they are too large for one reply.
+-- Return alternating keys and entries, or nil if the journal is too large for one reply.
 local function small_journal(keys, r)
   local bytes = tonumber(r.journal_bytes or '0')
   if bytes == 0 then return {} end
   return bytes <= CLAIMED_JOURNAL and redis.call('HGETALL', keys[11]) or nil
 end
 
--- Return alternating keys and entries, for the entries whose contents are blobs.
+-- Return alternating keys and entries of the entries whose contents are blobs.
 local function entries_with_blobs(keys, r)
   local entries = {}
   if not r.journal_blobs then return entries end

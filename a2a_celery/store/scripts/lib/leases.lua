@@ -1,8 +1,8 @@
 -- requires: deliveries, keys, options, stored_bytes, time
 
--- Return a cursor as a deliverer receives it: task id, context, agent, quoted config id, sealed config, delivered
--- version, version of the log, failures, µs since the first failure, traceparent of the newest turn, µs now, bytes of
--- the largest entry of the log, bytes of the task, account. `r` has the fields of leased_record.
+-- Return a cursor in the form for deliverers: task id, context, agent, quoted config id, sealed config, delivered
+-- version, version of the log, failures, µs since the first failure, traceparent of the newest turn, current time in
+-- µs, bytes of the largest entry of the log, bytes of the task, account. `r` is a result of leased_record.
 local function describe_cursor(keys, r, config, cursor)
   local failing = cursor.first_failed_at and now() - cursor.first_failed_at or 0
   return {
@@ -11,7 +11,7 @@ local function describe_cursor(keys, r, config, cursor)
   }
 end
 
--- Return the fields of the record that describe_cursor reads, or nil if the task does not exist.
+-- Return a table with the fields of the record that describe_cursor reads, or nil if the task does not exist.
 local function leased_record(keys)
   local names, r = {'task_id', 'context', 'agent', 'version', 'trace', 'largest', 'size', 'scope'}, {}
   local values = redis.call('HMGET', keys[1], unpack(names))
@@ -20,8 +20,9 @@ local function leased_record(keys)
   return setmetatable(r, {__index = function(_, field) return redis.call('HGET', keys[1], field) or nil end})
 end
 
--- Lease up to `limit` due cursors of `list`. A cursor is due again after its lease. Return `describe(keys, r, config,
--- cursor)` of each. Missing cursors, and those for which `describe` returns nil, leave the list.
+-- Lease up to `limit` due cursors of `list`. A cursor is due again when its lease ends. Return the result of
+-- `describe(keys, r, config, cursor)` for each cursor. If a cursor does not exist, or if `describe` returns nil, the
+-- cursor is removed from the list.
 local function lease_deliveries(list, prefix, limit, lease_us, describe)
   local leased = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', list, '-inf', micros(now()), 'LIMIT', 0, limit)) do

@@ -1,6 +1,6 @@
 -- requires: keys, notifications, stored_bytes, time
 
--- Schedule a delivery to each enabled config at once. A cursor that is leased or backs off keeps its time.
+-- Schedule an immediate delivery to each enabled config. A cursor that is already scheduled keeps its due time.
 local function schedule_deliveries(keys, r)
   r.deliveries_scheduled = true
   local new = 0

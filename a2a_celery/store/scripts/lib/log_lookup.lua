@@ -5,7 +5,7 @@ local function log_entry(keys, r, version)
   return redis.call('LINDEX', keys[2], version - 1)
 end
 
--- Return true if the log entry of that version was recorded at recorded_us (a text).
+-- Return true if the log entry with the number `version` was recorded at recorded_us (a string).
 local function has_event(keys, r, version, recorded_us)
   local entry = log_entry(keys, r, version)
   return entry and string.match(entry, '^%d+') == recorded_us

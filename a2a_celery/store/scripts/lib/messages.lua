@@ -1,7 +1,7 @@
 -- requires: time
 
--- Return the message that was accepted under an id, as {digest, task id, record of the task, version, preceding_turns}.
--- Return nil if there is no such message or its task does not exist. message_key is '' if a client may repeat an id.
+-- Return the accepted message with an id, as {digest, task id, record of the task, version, preceding turns}. Return
+-- nil if there is no such message or its task does not exist. message_key is '' if ids are not checked.
 local function find_accepted(message_key)
   if message_key == '' then return nil end
   local accepted = redis.call('HMGET', message_key, 'digest', 'task_id', 'record', 'version', 'preceding_turns')

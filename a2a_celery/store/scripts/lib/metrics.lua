@@ -1,6 +1,6 @@
 -- requires: buckets, time
 
--- Increment a metric of the deployment, see store/admin/metrics.py. Tasks of another engine have no agent and are not
+-- Increment a metric of the deployment; see store/admin/metrics.py. A task of another engine has no agent and is not
 -- counted.
 local function count_metric(r, what, label, times)
   local agent = string.match(r.scope or '', '^[^/]+')
@@ -9,7 +9,7 @@ local function count_metric(r, what, label, times)
   end
 end
 
--- Count the time since `since` (µs, nil for unknown) in the first bucket of BOUNDS that is not shorter.
+-- Count the duration since `since` (µs, nil for unknown) in the first bucket of BOUNDS that includes the duration.
 local function observe_duration(r, what, since)
   if not since then return end
   local us, bucket = math.max(0, now() - tonumber(since)), #BOUNDS + 1

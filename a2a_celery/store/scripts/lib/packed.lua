@@ -1,20 +1,20 @@
 -- requires: stored_bytes, time
 
--- An ended task never changes, and most ended tasks are small. The script that ends a small task packs it: log and
--- steps become one string under the key of the log, in which two unused bytes stand for the ids of task and context.
--- The string begins with these bytes, the length of the status and the status, so that lists of tasks read nothing
--- else. The last entry lacks its event, which is the status. History, artifacts and status are deleted, because they
--- follow from the log. The record is written anew, because Redis encodes a hash that once had a large field as a hash
--- table, which takes three times the memory. It lacks the fields in DERIVED.
+-- An ended task never changes, and most ended tasks are small. The script that ends a small task packs the task: log
+-- and steps become one string under the key of the log, in which two unused bytes represent the ids of task and
+-- context. The string begins with these bytes, the length of the status and the status, so that a list of tasks needs
+-- no other part of it. The last entry lacks its event, which is the status. History, artifacts and status are deleted,
+-- because they can be derived from the log. The record is rewritten without the fields in DERIVED, because Redis
+-- encodes a hash that once had a large field as a hash table, which takes three times the memory.
 
 local PACKED_ENTRIES = 16
 local PACKED_BYTES = 8192
 
--- Fields that `load_record` derives, and the size, which changes.
+-- Fields that are not copied: fields that `load_record` derives, and the size, which changes.
 local DERIVED = {status = true, size = true, scope_index = true, context_index = true, leases = true, dispatch = true}
 
--- Return a byte that does not occur in `text` and is not magic in patterns, or nil. Valid UTF-8 contains none of the
--- bytes that are tried first.
+-- Return a byte that does not occur in `text` and has no special meaning in patterns, or nil. The bytes that are tried
+-- first never occur in valid UTF-8.
 local function unused_byte(text)
   for code = 255, 128, -1 do
     if not string.find(text, string.char(code), 1, true) then return string.char(code) end
@@ -32,7 +32,7 @@ local function event_of(entry) return string.sub(entry, string.find(entry, ' ', 
 -- Return true if an entry has parts in the object store.
 local function has_blobs(entry) return string.byte(event_of(entry)) == 0 end
 
--- Write the record anew, and delete all contents of the task.
+-- Rewrite the record of a packed task, and delete the other keys of the task.
 local function rewrite_record(keys, r)
   local fields, kept = redis.call('HGETALL', keys[1]), {'packed', '1', 'size', micros(r.size)}
   for i = 1, #fields, 2 do
@@ -44,7 +44,7 @@ local function rewrite_record(keys, r)
   redis.call('HSET', keys[1], unpack(kept))
 end
 
--- Pack an ended task if it is small and its last entry is its status. The caller saves the record.
+-- Pack an ended task if it is small and its last log entry is its status. The caller saves the record.
 local function pack_task(keys, r)
   if r.version > PACKED_ENTRIES or (r.size or 0) > PACKED_BYTES then return end
   local entries, steps = redis.call('LRANGE', keys[2], 0, -1), redis.call('LRANGE', keys[10], 0, -1)
@@ -68,14 +68,14 @@ local function pack_task(keys, r)
   r.packed, r.entries = '1', entries
 end
 
--- Return a part of the stored string `value` with the ids of the task.
+-- Return `part` of the stored string `value`, with the ids of the task.
 local function with_ids(r, value, part)
   local ids = {[string.sub(value, 1, 1)] = r.task_id, [string.sub(value, 2, 2)] = r.context}
   return (string.gsub(part, '[' .. string.sub(value, 1, 2) .. ']', ids))
 end
 
--- Return the status event of a packed task with the stored string, and the index at which entries and steps begin in
--- the string. `r` has task_id and context.
+-- Return the status event of a packed task, the stored string, and the index in the string at which entries and steps
+-- begin. `r` must have task_id and context.
 local function unpack_status(keys, r)
   local value = redis.call('GET', keys[2])
   local length, first = string.match(value, '^(%d+) ()', 3)
@@ -83,7 +83,7 @@ local function unpack_status(keys, r)
   return with_ids(r, value, string.sub(value, first, rest - 1)), value, rest
 end
 
--- Return the log entries of a packed task, and its steps. `r` has task_id and context.
+-- Return the log entries and the steps of a packed task. `r` must have task_id and context.
 local function unpack_task(keys, r)
   local status, value, rest = unpack_status(keys, r)
   local entries, steps = unpack(cmsgpack.unpack(with_ids(r, value, string.sub(value, rest))))

@@ -1,10 +1,11 @@
 -- requires: keys, stored_bytes, time
 
--- A question may have reminders. The field `reminders` of the record has texts, each after its length in four bytes
--- (big-endian): the µs after the question of each reminder, separated by spaces; for each reminder, the bytes that are
--- appended to the question's status event, and its packed metadata; and the arguments of save_config for the webhook
--- that receives the last reminder and all later events, if there is one. Two concatenated protobuf messages are one
--- merged message.
+-- A question may have reminders. The field `reminders` of the record is a sequence of strings, each preceded by its
+-- length in four bytes (big-endian):
+-- 1. the µs between the question and each reminder, separated by spaces
+-- 2. for each reminder, the bytes that are appended to the question's status event, and its packed metadata
+-- 3. the arguments of save_config for the webhook that receives the last reminder and all later events, if there is one
+-- Two concatenated protobuf messages are one merged message.
 
 local function reminders_key(r) return (string.gsub(r.leases, 'leases$', 'reminders')) end
 
@@ -18,7 +19,7 @@ local function unpack_reminders(packed)
   return texts, times
 end
 
--- Schedule the first reminder of a question that is asked now. '' for none.
+-- Schedule the first of the `packed` reminders of a question that is asked now. '' for no reminders.
 local function schedule_reminders(keys, r, packed)
   if packed == '' then return end
   redis.call('HSET', keys[1], 'reminders', packed, 'posted_reminders', '0')

@@ -19,10 +19,10 @@ local function replace_task(keys, r, first)
   for i = artifacts, #ARGV, 2 do add_chunk(keys, r, ARGV[i], '0', ARGV[i + 1]) end
 end
 
--- Apply the events with which a run leaves its worker. If ARGV has the arguments of replace_task after the events,
--- replace the task first. `before` is the number of the run's confirmed events. A full store accepts small events.
--- Return nil, or the reply of the script if nothing was written: {'lost', see missing_events} | {'illegal', number of
--- the event, state}.
+-- Apply the last events that a run writes before it leaves its worker. If ARGV has the arguments of replace_task after
+-- the events, replace the task first. `before` is the number of the run's confirmed events. Small events are written
+-- even to a full store. Return nil, or the reply of the script if nothing was written: {'lost', see missing_events} |
+-- {'illegal', number of the event, state}.
 local function apply_last_events(keys, r, before, first, last)
   local missing = missing_events(keys, r, before)
   if missing then return {'lost', missing} end

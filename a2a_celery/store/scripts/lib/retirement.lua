@@ -1,6 +1,6 @@
 -- requires: child_waits, context_queue, family, indexes, journal, keys, metrics, packed, runs, states, stored_bytes, tasks, time, versions, webhooks
 
--- Let all keys of an ended task expire together, `retention` seconds from now.
+-- Let all keys of an ended task expire together, after `retention` seconds.
 local function expire_task(keys, r)
   if r.quota_account then
     count_growth(r)
@@ -25,8 +25,8 @@ local function record_failure(keys, r)
   redis.call('EXPIRE', failures, math.max(tonumber(r.retention), redis.call('TTL', failures)))
 end
 
--- End the task and its run. The keys of the task expire together, or wait for the archive. With `dead_letters` (a
--- key) the task may be requeued: it keeps request, options, journal and signals, and is not packed.
+-- End the task and its run. The keys of the task expire together, or wait for the archive. With `dead_letters` (a key),
+-- the task becomes a dead letter, which keeps request, options, journal and signals and is not packed.
 local function end_task(keys, r, dead_letters)
   close_run(r)
   leave_context_queue(keys, r, 0)

@@ -2,7 +2,7 @@
 
 local function run_name(r) return r.task_id .. '.' .. micros(r.run) end
 
--- Add the newest run to the agent's bounded queue, with the µs since which it waits.
+-- Add the newest run to the agent's bounded queue, with the time in µs at which it was queued.
 local function enter_queue(r)
   if r.queue then redis.call('ZADD', r.queue, 'NX', micros(now()), quoted(r.task_id)) end
 end
@@ -21,9 +21,9 @@ local function close_run(r)
   r.phase, r.runner = '', ''
 end
 
--- Return how many of a claimed run's confirmed events are missing, or nil if none is. Events are missing after the
--- store was restored from an older state. The run is then fenced off and its lease ends, so that a watcher lapses the
--- run.
+-- Return the number of a claimed run's confirmed events that are missing, or nil if no event is missing. Events are
+-- missing if the store was restored without its newest writes. In this case, refuse further writes of the run and end
+-- its lease, so that a watcher lapses the run.
 local function missing_events(keys, r, confirmed)
   if r.seq >= confirmed then return nil end
   redis.call('HSET', keys[1], 'token', '')

@@ -1,9 +1,10 @@
 -- requires: states, time
 
--- Ticks of a schedule, scored by their µs: '<µs> <tag of the task>', or '<µs> ' for a tick that was skipped.
+-- The ticks of a schedule are a sorted set, scored by the time of the tick in µs. A member is '<µs> <tag of the task>',
+-- or '<µs> ' for a skipped tick.
 
 local MAX_TICKS = 1000
-local MIN_TICKS_EXPIRY = 86400 -- seconds for which a message of the broker may be delivered again
+local MIN_TICKS_EXPIRY = 86400 -- seconds for which the broker may redeliver the message of a tick
 
 local function record_tick(ticks, at, tag, retention)
   redis.call('ZADD', ticks, at, at .. ' ' .. tag)
@@ -11,8 +12,8 @@ local function record_tick(ticks, at, tag, retention)
   redis.call('EXPIRE', ticks, math.max(tonumber(retention), MIN_TICKS_EXPIRY))
 end
 
--- Return the member of a tick at most `window` µs before or after `at`, or the oldest tick if all ticks that could be
--- equal were removed. Return nil if the tick is new.
+-- Return the member of a tick at most `window` µs before or after `at`. If `at` is before the oldest tick of a full
+-- set, return the oldest tick. Return nil if the tick is new.
 local function find_tick(ticks, at, window)
   local first, last = micros(at - window), micros(at + window)
   local known = redis.call('ZRANGEBYSCORE', ticks, first, last, 'LIMIT', 0, 1)[1]
@@ -21,9 +22,9 @@ local function find_tick(ticks, at, window)
   return at < tonumber(oldest[2]) and oldest[1] or nil
 end
 
--- Return the reply to a tick that creates no task, or nil. Arguments from ARGV[first] on: prefix of the indexes of the
--- schedule ('' for a task without a schedule), ticks of the schedule, µs of the tick, µs within which two ticks are
--- equal, '1' to skip the tick while a task of the schedule is SUBMITTED or WORKING.
+-- Return the reply of the script for a tick that creates no task, or nil. Arguments from ARGV[first] on: prefix of the
+-- indexes of the schedule ('' for a task without a schedule), ticks of the schedule, time of the tick in µs, µs within
+-- which two ticks are the same tick, '1' to skip the tick while a task of the schedule is SUBMITTED or WORKING.
 local function refused_tick(first, retention)
   local index, ticks, at, window, skips = unpack(ARGV, first, first + 4)
   if index == '' then return nil end

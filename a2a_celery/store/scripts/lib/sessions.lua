@@ -1,22 +1,22 @@
 -- requires: expiry, time
 
 -- A session is a hash for each scope and context.
---   version, state       number of saves, and the newest state, sealed or in clear
---   task, turn, token    task, turn and claim of the run that saved it
---   secret               key of the list of values sealed with the same secret; absent if the state is in clear
---   execution            newest steps of the task whose run saved it last, separated by newlines
+--   version, state       number of saves, and the newest state, sealed or in plain text
+--   task, turn, token    task, turn and claim of the run that saved the session
+--   secret               key of the list of values sealed with the same secret; absent if the state is in plain text
+--   execution            newest steps of the task whose run saved the session last, separated by newlines
 --
--- A script receives a session as six arguments from ARGV[first] on: key, version that the state was derived from, state
--- ('' if unchanged), fingerprint of the secret ('' for a state in clear), key of the list sealed with that secret, key
--- of the secrets.
+-- A script receives a session as six arguments from ARGV[first] on: key, version from which the state was derived,
+-- state ('' if unchanged), fingerprint of the secret ('' for a state in plain text), key of the list sealed with that
+-- secret, key of the secrets.
 
--- Return the version that another run has saved since, or nil. An expired session has no version.
+-- Return the stored version if another run has saved the session since, or nil. An expired session has no version.
 local function newer_version(first)
   local version = ARGV[first + 2] ~= '' and redis.call('HGET', ARGV[first], 'version')
   return version and tonumber(version) ~= tonumber(ARGV[first + 1]) and version or nil
 end
 
--- Extend an existing session by the task's retention and `more_seconds`, nil for none.
+-- Let an existing session expire after the task's retention plus `more_seconds` (nil for 0).
 local function renew_session(r, session, more_seconds)
   local seconds = tonumber(r.retention) + (more_seconds or 0)
   if redis.call('EXPIRE', session, micros(seconds)) == 0 then return end
@@ -27,10 +27,11 @@ local function renew_session(r, session, more_seconds)
   end
 end
 
--- Number of steps that a later run starts with.
+-- Number of saved steps, with which the execution history of a later run begins.
 local SAVED_STEPS = 100
 
--- Save the session with the newest steps of the task, and extend it. A session that was never saved is not created.
+-- Save the session with the newest steps of the task, and extend its lifetime. If the state is unchanged, a session
+-- that does not exist is not created.
 local function save_session(keys, r, first)
   local session, before, state, fingerprint, secret, secrets = unpack(ARGV, first, first + 5)
   if state ~= '' then

@@ -1,7 +1,7 @@
 -- requires: stored_bytes
 
--- The signals of a task that no run has received yet are a list, the oldest first. Each entry is the name after its
--- length in four bytes (big-endian), then the payload.
+-- The signals of a task that no run has received yet are a list, oldest first. An entry consists of the length of the
+-- name in four bytes (big-endian), the name and the payload.
 
 local function add_signal_bytes(keys, r, bytes)
   r.signal_bytes = redis.call('HINCRBY', keys[1], 'signal_bytes', bytes)
@@ -13,7 +13,7 @@ local function push_signal(keys, r, entry)
   add_signal_bytes(keys, r, #entry)
 end
 
--- Remove and return the payload of the oldest signal with this name, or return nil.
+-- Remove the oldest signal with the name `name` and return its payload, or nil if there is no such signal.
 local function pop_signal(keys, r, name)
   if not r.signal_bytes then return nil end
   for _, entry in ipairs(redis.call('LRANGE', keys[12], 0, -1)) do

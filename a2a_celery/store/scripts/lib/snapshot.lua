@@ -1,6 +1,7 @@
 -- requires: packed, time
 
--- Return the fields of the record that `snapshot` reads, with scope and state, or nil if the task does not exist.
+-- Return a table with scope, state and the other fields of the record that `snapshot` reads, or nil if the task does
+-- not exist.
 local function load_summary(keys)
   local v = redis.call('HMGET', keys[1], 'task_id', 'scope', 'context', 'version', 'at', 'status', 'has_message', 'state', 'size',
     'recorded_at', 'packed')
@@ -8,11 +9,12 @@ local function load_summary(keys)
     has_message = v[7], state = tonumber(v[8]), size = tonumber(v[9] or 0), recorded_at = v[10], packed = v[11]}
 end
 
--- Entries of histories and artifacts that one call may still read. A script blocks Redis, and long tables are slow in
--- Redis 6.2.
+-- Number of entries of histories and artifacts that this call may still read. The number is limited, because a script
+-- blocks Redis and long tables are slow in Redis 6.2.
 local entries_left = 1000
 
--- Return the entries of a list, or the newest of them, or nil if they are more than may be read.
+-- Return the newest `newest` entries of a list, or all entries if `newest` is nil. Return nil if there are more entries
+-- than may be read.
 local function read_entries(list, newest)
   if entries_left < 0 then return nil end
   local first = newest and -math.min(newest, entries_left + 1) or 0
@@ -21,7 +23,7 @@ local function read_entries(list, newest)
   return entries_left >= 0 and entries or nil
 end
 
--- Return the history and the chunks of each artifact, or nil if they have more entries than may be read.
+-- Return the history, and the chunks of each artifact. Return nil if there are more entries than may be read.
 local function read_contents(keys, history_length, with_artifacts)
   local history, artifacts = {}, {}
   if history_length ~= 0 then
@@ -39,9 +41,10 @@ local function read_contents(keys, history_length, with_artifacts)
   return history, artifacts
 end
 
--- Return the snapshot of a task with the id of its newest entry. history_length < 0 reads the whole history. For a
--- task that is too long for one call, return the wanted length and the keys of record and log instead, see
--- store/log/long_tasks.py. For a packed task whose contents are wanted, return the log entries instead.
+-- Return the snapshot of a task with the id of its newest entry. A negative history_length means the whole history. If
+-- the task is too long for one call, the snapshot contains the arguments and the keys of record and log instead of the
+-- contents; see store/log/long_tasks.py. For a packed task with requested contents, the snapshot contains the log
+-- entries.
 local function snapshot(keys, r, history_length, with_artifacts)
   local event_id = micros(r.version) .. '-' .. micros(r.recorded_at or 0)
   if r.packed and (history_length ~= 0 or with_artifacts) then

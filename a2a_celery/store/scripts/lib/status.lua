@@ -1,13 +1,13 @@
 -- requires: indexes, log, own_metadata, states, stored_bytes, tasks, time
 
--- Append the message of the current status, if there is one, to the history.
+-- Append the message of the current status to the history, if the status has a message.
 local function move_status_to_history(keys, r)
   if r.has_message ~= '1' then return end
   redis.call('RPUSH', keys[3], r.status)
   add_size(r, #r.status)
 end
 
--- Append a client's message to log and history, after the agent's previous message.
+-- Append a client's message to the log, and to the history after the agent's previous message.
 local function append_client_message(keys, r, at, message)
   append_entry(keys, r, at, message)
   move_status_to_history(keys, r)
@@ -16,9 +16,9 @@ local function append_client_message(keys, r, at, message)
   add_size(r, #message)
 end
 
--- Return the fields of a waiting message, as continue_task packed it: message, SUBMITTED event, request, caller, options,
--- the suffix of a message that the task never processed and, if the message is in the history already, 'steer' or
--- 'interrupt' and its index in the history.
+-- Return the fields of a waiting message that continue_task packed: message, SUBMITTED event, request, caller, options,
+-- suffix of the message if the task ends before the message is processed and, if the message is already in the history,
+-- 'steer' or 'interrupt' and the index of the message in the history.
 local function unpack_waiting(waiting)
   local fields = {struct.unpack('>I4c0I4c0I4c0I4c0I4c0I4c0', waiting)}
   local position = table.remove(fields)
@@ -35,8 +35,8 @@ local function next_waiting(keys, r)
   end
 end
 
--- Append waiting messages to the history if the task will end in `state`, marked as not processed. Two concatenated
--- protobuf messages are one merged message. A message that is in the history already does not change.
+-- If `state` is terminal, append the waiting messages to the history, marked as not processed. Two concatenated
+-- protobuf messages are one merged message. A message that is already in the history does not change.
 local function append_waiting_messages(keys, r, state)
   if not TERMINAL[state] then return end
   local waiting = next_waiting(keys, r)
@@ -62,7 +62,7 @@ local function set_status(keys, r, state, has_message, bytes, at)
   if TERMINAL[state] or INTERRUPTED[state] then r.is_final = true end
 end
 
--- Write an event of the script itself that changes the status only.
+-- Write an event of the script itself that only changes the status.
 local function write_status(keys, r, state, has_message, bytes)
   append_waiting_messages(keys, r, state)
   local at = next_timestamp(r)
@@ -70,7 +70,8 @@ local function write_status(keys, r, state, has_message, bytes)
   set_status(keys, r, state, has_message, bytes, at)
 end
 
--- Merge packed metadata: pairs of key and value, each after its length in four bytes (big-endian).
+-- Merge packed metadata into the metadata of the task. The packed form consists of pairs of key and value, each
+-- preceded by its length in four bytes (big-endian).
 local function merge_metadata(keys, packed)
   local position = 1
   while position <= #packed do

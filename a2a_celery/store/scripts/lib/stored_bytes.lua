@@ -1,15 +1,14 @@
 -- requires: keys, time
 
 -- The size of a task is the sum of the bytes of its log, history, artifacts, steps, journal, signals, reminders and
--- waiting messages. With a limit of stored bytes, the task has a `quota_account`: its size then includes request,
--- caller and options, and the hash `stored` has the sum of each account and of all accounts ('*'). The list
--- `stored:expiring` has an entry "<tag> <bytes> <account>" for each task with an expiry, so that its bytes are
--- subtracted after its keys have expired.
+-- waiting messages. With a limit of stored bytes, the task has a `quota_account`, and its size also includes request,
+-- caller and options. The hash `stored` has the sum of each account and of all accounts ('*'). The list
+-- `stored:expiring` has an entry "<tag> <bytes> <account>" for each task that expires, so that the bytes of the task
+-- are subtracted after its keys have expired.
 
 local function stored_key(r) return (string.gsub(r.leases, 'leases$', 'stored')) end
 
--- Return the account whose limits apply in a scope: "/<owner>", or "<tenant>/" for anonymous callers. See
--- `Scope.account`.
+-- Return the account of a scope: "/<owner>", or "<tenant>/" for anonymous callers. See `Scope.account`.
 local function account_of(scope)
   local tenant, owner = string.match(scope, '/([^/]*)/([^/]*)$')
   return owner == '' and tenant .. '/' or '/' .. owner
@@ -32,7 +31,7 @@ local function count_growth(r)
   r.size_growth = 0
 end
 
--- Return the bytes of request, caller and options.
+-- Return the total bytes of request, caller and options.
 local function size_of_request(keys)
   local size = 0
   for _, field in ipairs({'request', 'caller', 'options'}) do size = size + redis.call('HSTRLEN', keys[1], field) end

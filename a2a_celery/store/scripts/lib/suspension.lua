@@ -1,13 +1,13 @@
 -- requires: journal, runs, time
 
--- Write the entry of a wait into the journal: the header of the entry and the payload of the signal, or the entry of a
--- timeout if there is no payload.
+-- Write the result of a wait to the journal. The entry consists of `header` and the payload of the signal. If `payload`
+-- is nil, the entry is `timeout`.
 local function record_wait(keys, r, key, header, payload, timeout)
   write_entry(keys, r, key, payload and header .. payload or timeout)
 end
 
--- Queue the suspended run of a task, with the payload of the signal that it waits for, or nil if its time has come. A
--- watcher publishes the run in due_us, unless a worker has claimed it by then.
+-- Queue the suspended run of a task. `payload` is the payload of the signal for which the run waits, or nil if the wait
+-- has timed out. A watcher publishes the run after due_us, unless a worker has claimed it by then.
 local function resume_run(keys, r, payload, due_us)
   redis.call('ZREM', r.suspended, run_name(r))
   record_wait(keys, r, r.wait_key, r.wait_header, payload, r.wait_timeout)

@@ -2,7 +2,7 @@ local function micros(n) return string.format('%.0f', n) end
 
 local script_time
 
--- Return the µs since 1970 at which the script first asked for the time.
+-- Return the current time in µs since 1970. The time does not change during the script.
 local function now()
   if not script_time then
     local t = redis.call('TIME')

@@ -1,8 +1,8 @@
 -- requires: dispatch, journal, log, options, states, status, stored_bytes, tasks, time
 
--- Start the next turn, whose message is the entry `index` of the history: write the status and number its run. The
--- caller queues the run. ask_count is '0' unless the message answers a question of the agent's `ask`; then the journal
--- is kept.
+-- Start the next turn, whose message is the entry `index` of the history: write the status, and assign the number of
+-- the run. The caller queues the run. ask_count is '0' unless the message answers a question of the agent's `ask`. In
+-- this case, the journal is kept.
 local function start_turn(keys, r, index, state, status, request, caller, options, ask_count)
   local at = next_timestamp(r)
   append_entry(keys, r, at, status)
@@ -16,7 +16,7 @@ local function start_turn(keys, r, index, state, status, request, caller, option
     redis.call('HDEL', keys[1], 'read_messages')
     redis.call('HSET', keys[1], 'turn_messages', micros(index))
   else
-    local earlier = r.turn_messages or r.turn == 1 and '0' -- unknown if an earlier release began the turns
+    local earlier = r.turn_messages or r.turn == 1 and '0' -- unknown if an older release began the turns
     if earlier then redis.call('HSET', keys[1], 'turn_messages', earlier .. ' ' .. micros(index)) end
   end
   r.run, r.turn, r.attempt, r.seq = r.run + 1, r.turn + 1, 1, 0
@@ -24,7 +24,7 @@ local function start_turn(keys, r, index, state, status, request, caller, option
 end
 
 -- Begin the next turn of an interrupted task: append the client's message, set SUBMITTED and queue a run. `message` and
--- `submitted` are encoded events; a watcher publishes the run after due_us.
+-- `submitted` are encoded events. A watcher publishes the run after due_us.
 local function begin_turn(keys, r, message, submitted, request, caller, options, due_us)
   end_pause(keys, r)
   append_client_message(keys, r, next_timestamp(r), message)

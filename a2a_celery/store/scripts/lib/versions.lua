@@ -1,15 +1,15 @@
--- A version of an agent's code, see Agent.version. The journal of a task belongs to the version `code_version`, whose
--- workers execute the runs of the turn while such workers exist. Another version that claims a run is `claimed_version`
--- until the run writes the journal, which then belongs to that version.
+-- Versions of an agent's code; see Agent.version. The journal of a task belongs to the version `code_version`. Workers
+-- of this version execute the runs of the turn while such workers exist. If a worker of another version claims a run,
+-- its version is `claimed_version`. When the run writes to the journal, the journal belongs to that version.
 
--- Count the open tasks of a version. The field is absent if there are none.
+-- Add `change` to the number of open tasks of a version. The field is absent if the number is 0.
 local function count_version_tasks(r, version, change)
   local metrics = string.gsub(r.leases, 'leases$', 'metrics')
   local field = 'version ' .. string.match(r.scope, '^[^/]+') .. ' ' .. version
   if redis.call('HINCRBY', metrics, field, change) <= 0 then redis.call('HDEL', metrics, field) end
 end
 
--- Set the version to which the journal belongs, '' for none.
+-- Set the version to which the journal belongs ('' for none).
 local function set_code_version(keys, r, version)
   if r.code_version then count_version_tasks(r, r.code_version, -1) end
   redis.call('HDEL', keys[1], 'code_version', 'claimed_version')
@@ -20,7 +20,7 @@ local function set_code_version(keys, r, version)
   end
 end
 
--- Record the version that claims a run, '' for an agent without versions.
+-- Record the version of the worker that claims a run ('' for an agent without versions).
 local function claim_version(keys, r, version)
   if not r.code_version then
     if version ~= '' then set_code_version(keys, r, version) end

@@ -10,7 +10,7 @@ local function config_ids(keys)
   return configs
 end
 
--- Let the cursors of an ended task expire with the task.
+-- Let the delivery cursors of an ended task expire with the task.
 local function expire_deliveries(keys, r)
   local at = micros(now() + tonumber(r.retention) * 1000000)
   for _, config in ipairs(config_ids(keys)) do

@@ -4,9 +4,9 @@
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of earlier events of the run, list of suspended runs, name of the signal (''
 --       for a time only), µs until the run continues ('' for no limit), µs since 1970 at which it continues instead (''
---       for none), key, header and timeout of the journal's entry as in record_wait, options of the next run, µs until a
---       watcher publishes a queued run, key of the session to extend by the wait ('' for none), number of arguments of
---       the events, events, and the arguments of replace_task if the task is replaced before the events
+--       for none), key, header and timeout of the journal's entry as in record_wait, options of the next run, µs until
+--       a watcher publishes a queued run, key of the session to extend by the wait ('' for none), number of arguments
+--       of the events, events, and the arguments of replace_task if the task is replaced before the events
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
 -- requires: child_waits, incoming, notifications, options, replacement, runs, sessions, signals, states, stored_bytes, suspension, tasks, time
