@@ -26,8 +26,7 @@ class SavedSession:
     Attributes:
         version: Number of times that the session was saved.
         state: Saved state, or b"".
-        resumed: True if an earlier run of the same turn saved the session, in this task or in a dead letter from which
-            this task was requeued.
+        resumed: True if an earlier run of the same turn saved the session, in this task or in a preceding dead letter.
     """
 
     version: int = 0
@@ -82,8 +81,7 @@ def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument
 
 
 MAX_LOST_BEFORE_CLAIM = 3
-"""Number of worker processes that may be lost before one of them claims a run. When this number is reached, the task of
-the run ends."""
+"""Number of lost worker processes, none of which has claimed the run, after which the task of the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +115,11 @@ class Claim:
         session: Session of the context, or None if the caller did not request it.
         is_resolved: False if the claim has unresolved blob references. An agent must not receive such a claim.
         execution: Newest steps of the task or, in the task's first run before any retry, of the session, oldest first.
-        journal: Journal entries by key, or None if the journal is too large for the claim and must be read in pages
-            with `read_journal`.
+        journal: Entries by key, or None if the journal is too large for the claim and must be read with `read_journal`.
         journal_origin: Id of the first dead letter from which the journal was requeued, or the id of the task itself.
         turn_messages: Indexes, in the task's history, of the messages of this turn and of the earlier turns in which
             the agent asked the questions that this turn answers, oldest first. Empty in the first turn of a task.
-        read_messages: Indexes, in the task's history, of further messages that the agent has read in these earlier
-            turns.
+        read_messages: Indexes, in the task's history, of further messages that the agent read in these earlier turns.
         other_version: Version of the agent's code that recorded the journal if it is not this run's version, or "".
     """
 
@@ -158,22 +154,14 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class RetryUnrecorded:
-    """Refusal of a claim, because the run is a retry that was not recorded yet.
-
-    The caller repeats the claim with the event of the retry.
-    """
+    """Refusal of a claim for an unrecorded retry. The caller repeats the claim with the event of the retry."""
 
     context_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
-    """Refusal of a claim, because another version of the agent's code began the turn.
-
-    Attributes:
-        version: Version that began the turn.
-        options: Stored options of the run.
-    """
+    """Refusal to claim a run with the stored `options`, because another `version` of the code began the turn."""
 
     version: str
     options: bytes
@@ -208,12 +196,7 @@ class RunLost:
 
 @dataclass(frozen=True, slots=True)
 class Illegal:
-    """Refusal of a write, because one of its events is illegal. Nothing was written.
-
-    Attributes:
-        number: Position of the illegal event, from 1.
-        state: State of the task.
-    """
+    """Refusal of a write whose event `number`, from 1, is illegal for a task in `state`. Nothing was written."""
 
     number: int
     state: TaskState
@@ -221,14 +204,8 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Settled run. The caller publishes the run that follows, if there is one.
-
-    Attributes:
-        version: Version of the log.
-        state: State of the task.
-        next_run: Number of the task's next run, or None.
-        next_options: Options of the run that follows.
-        other: Run of another task of the context that follows instead, or None.
+    """Settled run. The caller publishes `next_run` of the task, or the run `other` of another task of the context, with
+    `next_options`. Both runs are None if no run follows.
     """
 
     version: int
@@ -345,11 +322,7 @@ def _claim(reply: Sequence[Any], ref: RunRef, token: str, *, session: bool, reso
 def append(
     keys: Keys, ref: RunRef, *, token: str, before: int, events: Sequence[RunRecord]
 ) -> Operation[Written | RunLost | Illegal]:
-    """Append all `events` of a claimed run, or none.
-
-    Args:
-        before: Number of records that the run wrote earlier.
-    """
+    """Append all `events` of a claimed run, or none. The run has written `before` records earlier."""
     return Operation(
         script("append"),
         keys.task(ref.task_id),
@@ -379,8 +352,7 @@ def settle_run(
     Args:
         before: Number of records that the run wrote earlier.
         ask_count: Number of answers that the agent's `ask` has received, including the next message.
-        read_count: Number of messages that the agent has read during the run. The first unread message begins the next
-            turn.
+        read_count: Number of messages that the agent has read in the run. The first unread message begins a turn.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
         pause_timeout: Event with which the watcher ends the pause.
         dead_letter: True to leave a dead letter if the task is FAILED.
@@ -471,13 +443,10 @@ def _written(reply: Sequence[bytes]) -> Written | RunLost | Illegal:
 def checkpoint(
     keys: Keys, ref: RunRef, *, token: str, confirmed: int, session: SessionState
 ) -> Operation[SessionState | RunLost | SavedSince]:
-    """Save the session of a claimed run. The task does not change.
-
-    Args:
-        confirmed: Number of records of the run that the store has confirmed.
+    """Save the session of a claimed run, unless the store has lost any of the `confirmed` records of the run.
 
     Returns:
-        `session` if it was saved, or `RunLost` if the claim is no longer valid or the store has lost confirmed records.
+        `session` if it was saved, or the reason for the refusal.
     """
 
     def parse(reply: Sequence[bytes]) -> SessionState | RunLost | SavedSince:
@@ -498,9 +467,8 @@ def revoke_run(
 ) -> Operation[Over | CancelRequested | Unchanged]:
     """End a run that an operator has revoked, and its task, with the CANCELED `event`.
 
-    A queued or suspended run ends immediately. A delegated run does not change. A claimed run continues unless
-    `terminate` is True. With `terminate`, the worker is asked to cancel the run, and the task ends with the message of
-    `event`.
+    A queued or suspended run ends immediately. A delegated run does not change. A claimed run continues or, with
+    `terminate`, its worker is asked to cancel the run, and the task ends with the message of `event`.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | CancelRequested | Unchanged:
@@ -586,7 +554,6 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, del
     """Record that a worker has prefetched runs.
 
     Args:
-        refs: Prefetched runs.
         silent_us: µs without a report until the runs are published again.
         delay_us: µs since the first report until the runs are published again in any case.
     """

@@ -244,10 +244,7 @@ def create_task(
         retention: Seconds for which the task is stored after it has ended.
         options: Stored options of the first run.
         idempotency_key: Key that detects a repeated message, or None to accept every message as new.
-        push: Push-notification config to save with the task, or None.
         serialize_context: True to execute the runs of the context one after the other.
-        limits: Limits for the message, or None for no limits.
-        reply_channel: Channel that receives notifications of the task, or None.
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         message: Celery message of the run, or None if the caller publishes the run.
         tick: Tick of the schedule that creates the task, or None.
@@ -491,8 +488,7 @@ def list_tasks(
         history_length: Number of newest messages of each task, or None for all messages.
         artifacts: True to read the artifacts.
         blob_bytes: Bytes of large parts after which the page ends, or None for no limit.
-        max_bytes: Maximum total size of the tasks on a page in bytes, or None for no limit. A larger task has its own
-            page.
+        max_bytes: Maximum total size of a page in bytes, or None for no limit. A larger task has its own page.
         archived: True if ended tasks are removed from the indexes when they are archived instead of when they expire.
     """
 

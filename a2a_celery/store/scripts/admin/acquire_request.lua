@@ -1,10 +1,10 @@
--- acquire_request: take tokens from the bucket of an account (GCRA: the bucket is stored as the time at which it is
--- full).
+-- acquire_request: take tokens from the bucket of an account. The bucket is stored as the time at which it is full
+-- (GCRA).
 -- KEYS  bucket
--- ARGV  µs in which one token is added, size of the bucket, tokens to take, tokens that must be left for the next
---       request, maximum debt in µs, '1' to take tokens that the bucket does not have
--- returns '0': taken | µs until there are enough tokens; then nothing changes. With '1': µs until the bucket has the
---         tokens for the next request
+-- ARGV  µs in which one token is added, size of the bucket, tokens to take, tokens that must remain for the next
+--       request, maximum debt in µs, '1' to allow debt
+-- returns '0': the tokens were taken | µs until the bucket has enough tokens; nothing changes. With debt allowed, the
+--       tokens are always taken, and the reply is the µs until the bucket has the tokens for the next request.
 -- requires: full_store
 local bucket = KEYS[1]
 local token_us, size, amount, reserve = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -14,7 +14,7 @@ allow_on_full_store(bucket)
 local time = redis.call('TIME')
 local at = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local capacity = token_us * size
--- another server's clock, or another setting, may have written a later time
+-- a later time may have been written with another clock or other settings
 local latest = at + capacity + max_debt
 local full_at = math.max(at, math.min(tonumber(redis.call('GET', bucket) or 0), latest)) + token_us * amount
 if is_overdrawable then full_at = math.min(full_at, latest) end

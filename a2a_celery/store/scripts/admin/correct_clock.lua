@@ -1,11 +1,11 @@
--- correct_clock: return the store's time. After a jump of its clock, correct the times that were stored before the
--- jump. If several watchers see a jump, only the first call corrects it, because a call must know the number of earlier
--- corrections.
--- KEYS  installation, leases, pauses, suspended runs, reminders, and the lists whose members may become due too early
---       but not too late
--- ARGV  µs of the jump (negative for backward, 0 to only read), number of corrections that the caller has seen, µs of a
---       lease
--- returns {µs now, number of corrections}
+-- correct_clock: return the store's time. After a jump of the store's clock, correct the times that were stored before
+-- the jump. A call that corrects a jump must contain the number of earlier corrections. If several watchers detect a
+-- jump, only the first call therefore corrects it.
+-- KEYS  installation, leases, pauses, suspended runs, reminders, and the lists whose members are corrected only after a
+--       backward jump
+-- ARGV  µs of the jump (negative for a backward jump, 0 to only read), number of corrections that the caller has read,
+--       µs of a lease
+-- returns {current time in µs, number of corrections}
 -- requires: full_store, time
 local installation, leases, pauses, suspended, reminders, first_list = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], 4
 local jump, seen, lease_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
@@ -13,7 +13,8 @@ local jump, seen, lease_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local PAGE = 1000
 local at = now()
 
--- Moved members stay on their side of the other members, so ranks find the rest.
+-- Add the jump to the scores of the members from rank `first` on. Moved members stay before or after the other members,
+-- so the ranks of the other members do not change.
 local function move(list, command, first)
   local members = redis.call(command, list, first, first + PAGE - 1, 'WITHSCORES')
   while #members > 0 do

@@ -1,7 +1,7 @@
 -- defer_archiving: set aside a task that the archive refused, so that the task does not delay other tasks. Without a
 -- task, move all refused tasks back to the list of tasks for the archive.
 -- KEYS  list of tasks for the archive, list of refused tasks
--- ARGV  tag of the task, '' for none
+-- ARGV  tag of the task ('' for none)
 -- returns the number of tasks that were moved back
 -- requires: full_store
 local archive, refused = KEYS[1], KEYS[2]

@@ -1,5 +1,5 @@
--- migrate_to_1: in records of a store without a schema, store the start and the trace of a run in separate fields.
--- Handles one page of the keyspace. Call until the cursor is 0.
+-- migrate_to_1: in records of a store without a schema, store the start time and the trace of a run in separate fields.
+-- Handles one page of the keyspace. Repeat the call until the cursor is 0.
 -- KEYS  installation
 -- ARGV  key prefix, SCAN cursor, approximate number of keys in a page, '1' to only count
 -- returns {next cursor, number of changed records}

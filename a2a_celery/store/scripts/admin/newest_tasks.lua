@@ -1,7 +1,7 @@
--- newest_tasks: return the tasks of several indexes with the newest status, newest first.
+-- newest_tasks: return the tasks with the newest status in several indexes, newest first.
 -- KEYS  indexes, or other lists of tasks that are scored by the time of the status
 -- ARGV  key prefix, maximum number of tasks, µs of the oldest status or '-inf', µs of the newest status or '+inf'
--- returns {'0', µs now, task_summary of each task}, without tasks whose record is missing
+-- returns {'0', current time in µs, task_summary of each task}, without tasks whose record is missing
 -- requires: keys, task_summary, time
 local prefix, limit, oldest, newest = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 

@@ -1,6 +1,7 @@
--- open_store: return the schema of the store to a process that starts, and whether ended tasks are archived.
+-- open_store: return the schema of the store, and whether ended tasks are archived, to a process that starts.
 -- KEYS  installation
--- ARGV  schema of the caller's release, '1' if the caller has an archive: ended tasks are archived from now on
+-- ARGV  schema of the caller's release, '1' if the caller has an archive. If the schemas are equal, an archive enables
+--       archiving.
 -- returns {schema ('' for none), '1' if ended tasks are archived}
 -- requires: full_store
 local installation = KEYS[1]

@@ -1,7 +1,7 @@
 -- read_memory: return the memory of the store's server.
 -- KEYS  none
 -- ARGV  none
--- returns {bytes that count against maxmemory, maxmemory, '1' if the server refuses writes beyond it instead of
+-- returns {bytes that count toward maxmemory, maxmemory, '1' if the server refuses writes at the limit instead of
 --       evicting keys}
 --       | {}: the store's user may not call INFO
 -- requires: time

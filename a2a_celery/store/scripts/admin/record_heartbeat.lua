@@ -1,8 +1,8 @@
 -- record_heartbeat: record the heartbeat of a watcher or a worker, and return the announcements of all processes with a
--- recent heartbeat. A store that lost its schema has lost all its data; the heartbeat restores the schema.
+-- recent heartbeat. If the store has no schema, it has lost all its data, and the heartbeat restores the schema.
 -- KEYS  list of watchers or of workers, installation
--- ARGV  announcement of the process ('' to only read), µs for which it is valid, schema of the process's release, '1'
---       if the process archives, '1' to withdraw the announcement
+-- ARGV  announcement of the process ('' to only read), µs for which the announcement is valid, schema of the process's
+--       release, '1' if the process archives ended tasks, '1' to withdraw the announcement
 -- returns the valid announcements
 -- requires: time
 local processes, installation = KEYS[1], KEYS[2]
@@ -10,7 +10,7 @@ local announcement, ttl_us, schema, archives, withdraws = ARGV[1], tonumber(ARGV
 
 local at = now()
 redis.call('ZREMRANGEBYSCORE', processes, '-inf', micros(at - ttl_us))
-redis.call('ZREMRANGEBYSCORE', processes, '(' .. micros(at), '+inf') -- recorded before the clock was set back
+redis.call('ZREMRANGEBYSCORE', processes, '(' .. micros(at), '+inf') -- heartbeats that were recorded before the clock was set back
 if withdraws then
   redis.call('ZREM', processes, announcement)
 elseif announcement ~= '' then

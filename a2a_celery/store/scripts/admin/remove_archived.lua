@@ -1,8 +1,8 @@
 -- remove_archived: remove archived tasks from the lists and the store, and move the border of the archive in the same
--- step, so that a reader of both finds each task once. A task with undelivered events stays, unlisted, until they are
--- delivered.
+-- step, so that a reader of store and archive finds each task once. A task with undelivered events is removed from the
+-- lists, and stays in the store for some time so that its events can be delivered.
 -- KEYS  list of tasks for the archive, installation, deliveries, dead letters
--- ARGV  key prefix, seconds for which a task with undelivered events stays, tags of the tasks
+-- ARGV  key prefix, seconds for which a task with undelivered events stays in the store, tags of the tasks
 -- returns the number of archived tasks
 -- requires: deletion, indexes, keys, metrics, retirement, states, tasks, time
 local archive, installation, deliveries, dead_letters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

@@ -2,11 +2,10 @@
 -- The task of the dead letter stays FAILED.
 -- KEYS  keys of the dead letter's task, keys of the new task
 -- ARGV  list of dead letters, id of the new task, its retention in seconds, µs until a watcher publishes the run,
---       request, options, WORKING event, '1' if the new task receives the journal, number of the arguments
---       for journal entries, key and entry of each journal entry whose content is a blob, and the arguments of
---       replace_task
--- returns {'requeued'}, also for a repeated call | {'blocked'}: requeued, but another run of the context comes first
---       | {'blobs_expired'}: the blobs may have been removed | {'gone'}: the dead letter does not exist any more
+--       request, options, WORKING event, '1' if the new task receives the journal, number of arguments for journal
+--       entries, key and entry of each journal entry whose content is a blob, and the arguments of replace_task
+-- returns {'requeued'}, even for a repeated call | {'blocked'}: requeued, but another run of the context comes first
+--       | {'blobs_expired'}: the blobs may have been removed | {'gone'}: the dead letter no longer exists
 -- requires: blobs, context_queue, dispatch, full_store, journal, keys, options, replacement, signals, stored_bytes, tasks, time, versions
 local dead_record, dead_journal, dead_signals, new_keys = KEYS[1], KEYS[11], KEYS[12], {unpack(KEYS, 13, 24)}
 local dead_letters, task_id, retention, due_us, request, options, working_event = unpack(ARGV, 1, 7)

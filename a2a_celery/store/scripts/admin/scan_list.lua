@@ -1,9 +1,9 @@
 -- scan_list: return a page of a list of runs, pauses or dead letters, with a summary of each task.
 -- KEYS  list
--- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if members are runs, '0'
---       for tags
--- returns {next cursor ('0' after the last page), µs now, task_summary of each member}. A member may appear twice;
---       members whose task or run is missing are left out.
+-- ARGV  key prefix, ZSCAN cursor ('0' for the first page), approximate size of the page, '1' if the members are names
+--       of runs, '0' if they are tags
+-- returns {next cursor ('0' after the last page), current time in µs, task_summary of each member}. A member may appear
+--       twice. Members whose task or run is missing are omitted.
 -- requires: keys, task_summary, time
 local list = KEYS[1]
 local prefix, cursor, count, lists_runs = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'

@@ -1,4 +1,4 @@
--- set_schema: replace the schema of the store if the stored schema is the previous schema.
+-- set_schema: replace the schema of the store, if the stored schema is the previous schema.
 -- KEYS  installation
 -- ARGV  previous schema ('' for none), new schema
 -- returns the schema of the store

@@ -1,6 +1,6 @@
--- update_archive_backlog: if archiving is enabled, add the tasks that ended before archiving was enabled to the
--- list of tasks for the archive; if archiving was disabled, let the listed tasks expire. Handles one page of the
--- keyspace. Call until the cursor is 0.
+-- update_archive_backlog: if archiving is enabled, add the tasks that ended before archiving was enabled to the list of
+-- tasks for the archive. If archiving is disabled, let the listed tasks expire. Handles one page of the keyspace.
+-- Repeat the call until the cursor is 0.
 -- KEYS  installation, list of tasks for the archive, list of refused tasks
 -- ARGV  key prefix, SCAN cursor, approximate number of keys in a page
 -- returns {next cursor, number of changed tasks}

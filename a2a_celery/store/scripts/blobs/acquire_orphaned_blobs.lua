@@ -1,9 +1,9 @@
--- acquire_orphaned_blobs: find tasks with blobs that do not exist any more, and return folders to remove to one
--- watcher. No task with the same tag can register blobs until its folder is removed.
+-- acquire_orphaned_blobs: find tasks with blobs that no longer exist, and return the folders to remove to one watcher.
+-- No task with the same tag can register blobs until the folder is removed.
 -- KEYS  tasks with blobs, orphaned blobs
 -- ARGV  key prefix, maximum number of folders, µs until a live task is checked again, µs until an acquired folder that
 --       was not reported as removed is returned again
--- returns members of the orphaned blobs: "<tag>" for the folder of a task, "<tag>/<folder>" for that of a journal
+-- returns members of the orphaned blobs: "<tag>" for the folder of a task, "<tag>/<folder>" for the folder of a journal
 -- requires: full_store, keys, time
 local blobs, orphaned = KEYS[1], KEYS[2]
 local prefix, limit, recheck_us, retry_us = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -1,8 +1,8 @@
--- append: append events of a claimed run to the log, all or none. A terminal event ends the task and the run. A full
--- store accepts small changes of the state only.
+-- append: append all events of a claimed run to the log, or none. A terminal event ends the task and the run. A full
+-- store accepts only small changes of the state.
 -- KEYS  keys of the task
--- ARGV  run, token of its claim, number of earlier events of the run, events
--- returns {'written', version, state}, also for a repeated call | {'lost', see missing_events}
+-- ARGV  run, token of its claim, number of records that the run wrote earlier, events
+-- returns {'written', version, state}, even for a repeated call | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
 -- requires: events, full_store, notifications, retirement, runs, states, tasks, time
 local record = KEYS[1]

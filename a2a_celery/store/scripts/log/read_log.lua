@@ -1,21 +1,22 @@
 -- read_log: return the log entries after a version, in order.
 -- KEYS  keys of the task
 -- ARGV  version, maximum number of entries, µs at which the entry of that version was recorded ('' for unknown), bytes
---       after which the page ends; a page has at least one entry, and exceeds the bytes by at most the largest entry
--- returns {version, state, phase, entries, '0'} | {version, state, phase, {}, '1'}: the log does not have that entry
---       any more
+--       after which the page ends. A page has at least one entry, and exceeds the bytes by at most the largest entry.
+-- returns {version, state, phase, entries, '0'} | {version, state, phase, {}, '1'}: the log no longer has the entry of
+--       that version
 --       | {'0', '0', '', {}, '0'}: the task does not exist
 -- requires: log_lookup, packed
 local record, log = KEYS[1], KEYS[2]
 local after, limit, recorded_us, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
--- Return `count` entries that follow `first` entries.
+-- Return up to `count` entries after the first `first` entries.
 local function read_entries(r, first, count)
   if not r.packed then return redis.call('LRANGE', log, first, first + count - 1) end
   return {unpack(unpack_task(KEYS, r), first + 1, math.min(first + count, r.version))}
 end
 
--- No entry is larger than `largest`, so each batch has the number of entries that fit in any case.
+-- Read a page in batches. The length of a batch assumes that each entry has `largest` bytes, so that only the last
+-- entry of a page can exceed the limit.
 local function read_page(r, first)
   if r.largest * limit <= max_bytes then return read_entries(r, first, limit) end
   local entries, bytes = {}, 0

@@ -1,8 +1,8 @@
 -- read_steps: return the newest execution steps of a task.
 -- KEYS  keys of the task
 -- ARGV  none
--- returns {µs now, agent, context, state, run, phase, version of the agent's code ('' for none), steps, scope,
---       traceparent of the newest turn ('' for none)} | {}: the task does not exist
+-- returns {current time in µs, agent, context, state, run, phase, version of the agent's code ('' for none), steps,
+--       scope, traceparent of the newest turn ('' for none)} | {}: the task does not exist
 -- requires: packed, time
 local record, execution = KEYS[1], KEYS[10]
 

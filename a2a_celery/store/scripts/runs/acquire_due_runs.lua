@@ -1,11 +1,11 @@
--- acquire_due_runs: return queued runs that are due for publishing, each to one watcher. The time until a run is due
--- again doubles with each publish.
+-- acquire_due_runs: return queued runs that are due to be published, each to one watcher. The time until a run is due
+-- again doubles with each publication.
 -- KEYS  list of queued runs
--- ARGV  key prefix, maximum number of runs, µs until the first repeated publish, µs of the longest time between two
---       publishes
--- returns {µs now, then for each run: task id, run, agent, options, µs of its last publish}. The time is '' if the
---       queue cannot contain the run's message, or if the run was published too long ago. Runs of missing tasks leave
---       the list.
+-- ARGV  key prefix, maximum number of runs, µs until the first repeated publication, maximum µs between two
+--       publications
+-- returns {current time in µs, then for each run: task id, run, agent, options, µs of its last publication}. The last
+--       field is '' if the queue cannot contain the run's message, or if the run was published too long ago. Runs of
+--       missing tasks are removed from the list.
 -- requires: full_store, keys, options, time
 local dispatch = KEYS[1]
 local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -13,8 +13,9 @@ local prefix, limit, first_wait, longest_wait = ARGV[1], tonumber(ARGV[2]), tonu
 local at = now()
 local clock_set_at = tonumber(redis.call('HGET', prefix .. ':installation', 'clock_set_at') or '0')
 
--- Return the µs of the last publish if the queue may still hold that message, else ''. A run is published regardless of
--- its queue after the longest wait, then after twice that, and so on; and once after the store's clock was set.
+-- Return the µs of the last publication if the queue may still contain its message, or ''. A run is published
+-- regardless of its queue after the longest wait, after twice the longest wait, and so on, and once after the store's
+-- clock was set.
 local function queued_since(run, prefetched, published, times)
   local prefetched_run, lost_at = string.match(prefetched or '', '^(%d+) %d+ (%d+)$')
   if prefetched_run == run and (tonumber(lost_at) <= at or times == 1) then return '' end -- a worker has fetched the message

@@ -1,19 +1,19 @@
 -- claim_run: assign a queued run to one worker, under a lease. SUBMITTED → WORKING if requested; WORKING → WORKING if
 -- the run is a retry.
 -- KEYS  keys of the task
--- ARGV  run, token of the claim, id of the worker process, µs of the lease, '1' to write WORKING, maximum runs of a
---       turn, number of times that Celery retried the run, WORKING event of the retry ('' if unknown), its packed
---       metadata, prefix of the keys of sessions ('' for an agent without sessions), Celery node name of the worker (''
---       if events are off), version of the agent's code in the worker ('' for none), '1' to claim a run of another
---       version
+-- ARGV  run, token of the claim, id of the worker process, µs of the lease, '1' to write WORKING, maximum number of
+--       runs of a turn, number of times that Celery retried the run, WORKING event of the retry ('' if unknown), its
+--       packed metadata, prefix of the keys of sessions ('' for an agent without sessions), Celery node name of the
+--       worker ('' if events are disabled), version of the agent's code in the worker ('' for none), '1' to claim a run
+--       of another version
 -- returns {'dropped', reason} | {'other_version', version, options}: see lib/versions.lua
---       | {'unrecorded', context}: the call must be repeated with the event of the retry
+--       | {'unrecorded', context}: the caller must repeat the call with the event of the retry
 --       | {'claimed', turn, attempt, request, caller, ask_count, interrupted_state, scope, options, snapshot, session,
 --       steps, journal, journal_origin, turn_messages, read_messages, other_version}
---       session is {} or {version, state, '1' if an earlier run of the same turn saved it}
---       steps are the newest of the task or, in the task's first run before any retry, of the session
---       journal is {key, entry, …} | '': the journal is too large, see read_journal
---       other_version is the version to which the journal belongs, '' for the version of the worker
+--       session is {} or {version, state, '1' if an earlier run of the same turn saved the session}
+--       steps are the newest steps of the task or, in the task's first run before any retry, of the session
+--       journal is {key, entry, …}, or '' if the journal is too large; see read_journal
+--       other_version is the version to which the journal belongs, or '' if it is the version of the worker
 -- requires: context_queue, journal, keys, metrics, notifications, own_metadata, runs, sessions, snapshot, states, status, tasks, time, transitions, versions
 local record, metadata, execution = KEYS[1], KEYS[6], KEYS[10]
 local run, token, runner, lease_us, writes_working, max_attempts = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
@@ -26,13 +26,13 @@ local function session_of(r)
   if session_prefix == '' then return {} end
   local saved = redis.call('HMGET', session_key(r), 'version', 'state', 'task', 'turn')
   if not saved[1] then return {} end
-  renew_session(r, session_key(r)) -- the next attempt needs it too, should this run be lost
+  renew_session(r, session_key(r)) -- if this run is lost, the next attempt needs the session
   local is_own = saved[3] == r.task_id or
     string.find(' ' .. (r.requeued_from or ''), ' ' .. quoted(saved[3]) .. ' ', 1, true)
   return {saved[1], saved[2], is_own and saved[4] == micros(r.turn) and '1' or '0'}
 end
 
--- Return true if the task shows that the run was delayed or suspended.
+-- Return true if the metadata of the task shows that the run was delayed or suspended.
 local function was_delayed(r)
   if r.state ~= WORKING then return false end
   for _, value in ipairs(redis.call('HMGET', metadata, unpack(DELAY_KEYS))) do
@@ -56,13 +56,13 @@ if r.run ~= tonumber(run) then return {'dropped', 'outdated: the task is at run 
 if r.phase ~= 'queued' and r.phase ~= 'running' then return {'dropped', 'the run is over'} end
 local retried_run, recorded_retries = string.match(r.retry_state or '', '^(%d+) (%d+)$')
 recorded_retries = retried_run == run and tonumber(recorded_retries) or 0
-if r.phase == 'queued' and retries < recorded_retries then -- a copy of a message from before the retry
+if r.phase == 'queued' and retries < recorded_retries then -- a redelivered message that is older than the retry
   return {'dropped', 'outdated: the run is at retry ' .. micros(recorded_retries)}
 end
 if r.phase == 'running' and r.token ~= token then
   if retries <= recorded_retries then return {'dropped', 'claimed before'} end
   if retry_event == '' then return {'unrecorded', r.context} end
-  -- Celery publishes a retry before its task can record it. The holder of the claim writes nothing more.
+  -- Celery publishes a retry before the task can record it. The previous holder of the claim can no longer write.
   write_status(KEYS, r, WORKING, '0', retry_event)
   merge_metadata(KEYS, retry_metadata)
   notify(KEYS, r)

@@ -1,8 +1,8 @@
--- claimed_runs: return claimed runs with the time of their publish.
+-- claimed_runs: return claimed runs with the time of their publication.
 -- KEYS  leases
 -- ARGV  key prefix, maximum number of leases to read, newest first, maximum bytes of options
--- returns {for each run: agent, options, µs of its publish}, without runs with larger options, and without runs that
---       were published more than once: their claim does not show which message the worker received
+-- returns {for each run: agent, options, µs of its publication}, except runs with larger options, and runs that were
+--       published more than once, because their claims do not show which message the worker received
 -- requires: keys, time
 local leases = KEYS[1]
 local prefix, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -15,7 +15,7 @@ for _, name in ipairs(redis.call('ZREVRANGE', leases, 0, limit - 1)) do
   local published_run, published_us = string.match(r[5] or '', '^(%d+) (%d+)$')
   local options = r[4] or ''
   if r[1] == run and r[2] == 'running' and published_run == run and (r[6] or '0') == '0' and #options <= max_bytes
-      and tonumber(published_us) <= at then -- else the store's clock was set back since
+      and tonumber(published_us) <= at then -- otherwise, the store's clock was set back since the publication
     for _, value in ipairs({r[3], options, published_us}) do reply[#reply + 1] = value end
   end
 end

@@ -1,8 +1,8 @@
--- end_by_result: end a run that no worker with this package executes: it is delegated to a canvas, or a worker without
--- this package has executed it. any live state → terminal
+-- end_by_result: end a run that is delegated to a canvas, or that a worker without this package has executed. any live
+-- state → terminal
 -- KEYS  keys of the task
--- ARGV  run, '1' if the result only reports that a worker was lost, events, the last of them terminal
--- returns {'over', version, state}: the run has ended, by this call or before
+-- ARGV  run, '1' if the result only reports that a worker was lost, events, of which the last is terminal
+-- returns {'over', version, state}: the run has ended, by this call or an earlier call
 --       | {'unchanged'}: the run does not exist or is claimed, or a worker with this package was lost before it claimed
 --       the run
 -- requires: events, notifications, retirement, tasks, time

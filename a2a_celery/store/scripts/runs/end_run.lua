@@ -1,11 +1,14 @@
--- end_run: end a run, and its task, without its worker. any live state → terminal; → CANCELED if a client requested the
--- cancel. An interrupted task has no run to end. A task that fails because its worker was lost leaves a dead letter.
+-- end_run: end a run, and its task, on behalf of its worker. any live state → terminal; → CANCELED if a client
+-- requested the cancellation. An interrupted task has no run to end. A task that fails because its worker was lost
+-- leaves a dead letter.
 -- KEYS  keys of the task
--- ARGV  run, beginning of the runner's id: a claimed run is ended only if its runner's id begins so; '' for a run that
---       is not claimed, '1' if the worker was lost: if the turn may have another attempt, only the lease ends, and an
---       unclaimed run is published again, list of dead letters, number of lost processes after which an unclaimed run
---       ends, retry count of the Celery message that caused the call ('' for no message), final event
--- returns {'over', version, state}: the run has ended, by this call or before
+-- ARGV  run, prefix of the runner's id, '1' if the worker was lost, list of dead letters, number of lost processes
+--       after which an unclaimed run ends, retry count of the Celery message that caused the call ('' for no message),
+--       final event
+--       A claimed run is ended only if the id of its runner has the prefix. '' ends only an unclaimed run. If the
+--       worker was lost and the turn may have another attempt, only the lease ends. If the worker was lost before it
+--       claimed the run, the run is published again.
+-- returns {'over', version, state}: the run has ended, by this call or an earlier call
 --       | {'unchanged'}: the run does not exist, belongs to another process or to a later retry, or will have another
 --       attempt
 -- requires: context_queue, events, full_store, incoming, metrics, notifications, retirement, runs, states, status, tasks, time
@@ -13,8 +16,8 @@ local record = KEYS[1]
 local run, runner_prefix, worker_was_lost, dead_letters = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
 local max_lost, retries, first_event = tonumber(ARGV[5]), tonumber(ARGV[6]), 7
 
--- Return the number of processes that were lost after they received the run's message and before they claimed it. Each
--- counts once.
+-- Count a process that was lost after it received the run's message and before it claimed the run. Return the number of
+-- such processes.
 local function count_lost_process(keys, r, process)
   local lost = r.lost_processes or ''
   if not string.find(' ' .. lost, ' ' .. process .. ' ', 1, true) then lost = lost .. process .. ' ' end

@@ -1,12 +1,12 @@
 -- lapse_run: end the attempt of a worker whose lease has expired. any live state → CANCELED if a client requested the
--- cancel; → WORKING, with the next run queued, if a message interrupts the run or the turn may have another attempt;
--- otherwise → FAILED, with a dead letter
+-- cancellation; → WORKING, with the next run queued, if a message interrupts the run or the turn may have another
+-- attempt; otherwise → FAILED, with a dead letter
 -- KEYS  keys of the task
--- ARGV  run, version that the remaining arguments were made from, FAILED event, WORKING event of the next attempt, its
---       packed metadata, µs until the next run is published, list of dead letters, and the arguments of replace_task if
---       the lost run left artifacts incomplete
--- returns {'failed'} | {'canceled'} | {'again', next run, its options} | {'changed'}: the call must be made from the
---       current version
+-- ARGV  run, version from which the following arguments were derived, FAILED event, WORKING event of the next attempt,
+--       its packed metadata, µs until the next run is published, list of dead letters, and the arguments of
+--       replace_task if the lost run left artifacts incomplete
+-- returns {'failed'} | {'canceled'} | {'again', next run, its options}
+--       | {'changed'}: the caller must repeat the call with arguments that are derived from the current version
 --       | {'over'}: the lease has not expired, or the run has ended
 -- requires: full_store, incoming, metrics, notifications, replacement, retirement, runs, states, status, tasks, time
 local record = KEYS[1]
@@ -18,7 +18,7 @@ if not r or r.run ~= tonumber(run) or r.phase ~= 'running' then return {'over'} 
 local lease = redis.call('ZSCORE', r.leases, run_name(r))
 if lease and tonumber(lease) > now() then return {'over'} end
 if r.version ~= version then return {'changed'} end
-refuse_on_full_store(record) -- the worker may be alive, but cannot renew its lease in a full store
+refuse_on_full_store(record) -- the worker may be alive but unable to renew its lease in a full store
 local reply
 if is_interrupting(r) then
   local options = begin_turn_of_message(KEYS, r, r.state, '0', delay_us)

@@ -1,17 +1,17 @@
 -- lapsed_runs: return runs whose lease has expired. If there are such runs and Redis refuses writes, the script fails.
--- A lease that ends later than the longest lease is shortened: it was written before the clock was set back.
+-- A lease that ends later than the longest lease was written before the clock was set back, and is shortened.
 -- KEYS  leases
--- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any), µs of the
---       longest lease ('' for any)
+-- ARGV  key prefix, maximum number of runs, upper bound for the current time in µs ('' for none), µs of the longest
+--       lease ('' for no limit)
 -- returns {for each run: task id, run, agent, attempt, maximum attempts, '1' if its worker returned it, Celery node
---       name of its worker, name of the plain Celery task that it calls ('' for none)}; leases of missing tasks leave
---       the list
+--       name of its worker, name of the plain Celery task that it calls ('' for none)}. Leases of missing tasks are
+--       removed from the list.
 -- requires: keys, time
 local leases = KEYS[1]
 local prefix, limit, latest, longest_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function called_task(options)
-  -- RunOptions.to_json writes the name before the arguments, which may be large and need not be JSON to cjson
+  -- RunOptions.to_json writes the name before the arguments, which may be large and which cjson may not be able to decode
   local name = string.match(options or '', '"call":{"task":(".-[^\\]")')
   local is_read, names = pcall(cjson.decode, '[' .. (name or '') .. ']')
   return is_read and names[1] or ''
@@ -25,7 +25,7 @@ end
 if latest then at = math.min(at, latest) end
 local reply = {}
 local due = redis.call('ZRANGEBYSCORE', leases, '-inf', micros(at), 'LIMIT', 0, limit)
-if due[1] then -- a write without effect, which fails if Redis refuses writes: then no worker could renew its leases
+if due[1] then -- a write without effect, which fails if Redis refuses writes, because no worker could renew its leases
   redis.call('ZADD', leases, 'XX', redis.call('ZSCORE', leases, due[1]), due[1])
 end
 for _, name in ipairs(due) do

@@ -1,4 +1,4 @@
--- read_messages: return the messages that have arrived for a claimed run, in order. Does not change the task.
+-- read_messages: return the messages that have arrived for a claimed run, in order. The task does not change.
 -- KEYS  keys of the task
 -- ARGV  run, token of its claim, number of messages that the run has received
 -- returns {'messages', message events} | {'lost'}
@@ -11,7 +11,7 @@ if not r or r.run ~= run or r.token ~= token or r.phase ~= 'running' then return
 local messages = {}
 for _, waiting in ipairs(redis.call('LRANGE', waiting_turns, received, -1)) do
   local fields = unpack_waiting(waiting)
-  if not fields[7] then break end -- it was accepted while the agent had on_message='queue'
+  if not fields[7] then break end -- the message was accepted while the agent had on_message='queue'
   messages[#messages + 1] = fields[1]
 end
 return {'messages', messages}

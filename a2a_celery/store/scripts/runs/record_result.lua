@@ -1,8 +1,9 @@
--- record_result: record the state that the result backend reports for a run. A worker without this package executes the
--- run. SUBMITTED or WORKING → WORKING. The run stays queued, because such a worker claims no run.
+-- record_result: record the state that the result backend reports for a run that a worker without this package
+-- executes. SUBMITTED or WORKING → WORKING. The run stays queued, because such a worker does not claim the run.
 -- KEYS  keys of the task
--- ARGV  run, and to write: state that was recorded before ('' for none), state to record, its event
--- returns {'unchanged'}: no such run of a plain task, or a worker with this package has claimed or retried it
+-- ARGV  run. To write, also: state that was recorded before ('' for none), state to record, event of the state
+-- returns {'unchanged'}: the run does not exist, is not a run of a plain task, or was claimed or retried by a worker
+--       with this package
 --       | {'unclaimed', context, recorded state ('' for none)}: the call only reads, or another state was recorded
 --       since
 --       | {'written', version, state}
@@ -20,7 +21,7 @@ if not state or recorded ~= before then return {'unclaimed', r.context, recorded
 if first_illegal(r, first_event) then return {'unchanged'} end
 allow_small_write(KEYS, first_event)
 apply_events(KEYS, r, first_event)
-leave_queue(r) -- a worker has begun it
+leave_queue(r) -- a worker has started the run
 redis.call('HSET', record, 'recorded_result', state)
 save_record(KEYS, r)
 notify(KEYS, r)

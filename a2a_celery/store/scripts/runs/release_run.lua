@@ -1,11 +1,11 @@
--- release_run: release a claimed run from its worker: the run is queued for a retry, or delegated to a canvas. The
--- events decide the state; → CANCELED if a client requested the cancel. If a message interrupts the run, its turn
--- begins instead. A full store accepts small events.
+-- release_run: release a claimed run from its worker. The run is queued for a retry, or delegated to a canvas. The
+-- events determine the state; → CANCELED if a client requested the cancellation. If a message interrupts the run, the
+-- turn of the message begins instead. Small events are written even to a full store.
 -- KEYS  keys of the task
--- ARGV  run, token of its claim, number of earlier events of the run, 'queued' or 'delegated', options of the run or
---       the canvas, number of retries, list of delegated runs, µs until a watcher publishes the run or polls the
---       canvas, number of arguments of the events, events, and the arguments of replace_task if the task is replaced
---       before the events
+-- ARGV  run, token of its claim, number of records that the run wrote earlier, 'queued' or 'delegated', options of the
+--       run or JSON of the canvas, number of retries, list of delegated runs, µs until a watcher publishes the run or
+--       polls the canvas, number of arguments of the events, events, and the arguments of replace_task if the task is
+--       replaced before the events are written
 -- returns {'released', version, state} | {'lost', see missing_events} | {'illegal', number of the event, state}
 -- requires: dispatch, incoming, notifications, replacement, runs, states, tasks, time
 local record = KEYS[1]

@@ -3,7 +3,7 @@
 -- KEYS  list of queued runs, then the record of each run's task
 -- ARGV  µs until the worker counts as lost, µs until the runs are published again in any case, then for each run: task
 --       id, run
--- returns nil; no effect on runs that are claimed, over or unknown
+-- returns nil. No effect on runs that are claimed, ended or unknown.
 -- requires: full_store, time
 local dispatch, first_record = KEYS[1], 2
 local lost_us, republish_us, first_run = tonumber(ARGV[1]), tonumber(ARGV[2]), 3

@@ -1,7 +1,7 @@
--- resume_due_runs: queue suspended runs whose time has come. Their waits for a signal have timed out.
+-- resume_due_runs: queue suspended runs that are due. Their waits for a signal have timed out.
 -- KEYS  list of suspended runs
--- ARGV  key prefix, maximum number of runs, latest µs that the clock can show unless it jumped ('' for any)
--- returns the name of each due run, in order. Runs of missing tasks leave the list.
+-- ARGV  key prefix, maximum number of runs, upper bound for the current time in µs ('' for none)
+-- returns the names of the due runs, in order. Runs of missing tasks are removed from the list.
 -- requires: full_store, keys, suspension, tasks, time
 local suspended = KEYS[1]
 local prefix, limit, latest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,9 +1,9 @@
--- retry_run: queue the next attempt of a claimed run that Celery retries and whose worker has not recorded the retry.
--- any live state → WORKING; → CANCELED if a client requested the cancel. If a message interrupts the run, its turn
--- begins instead.
+-- retry_run: queue the next attempt of a claimed run that Celery retries, if its worker has not recorded the retry. any
+-- live state → WORKING; → CANCELED if a client requested the cancellation. If a message interrupts the run, the turn of
+-- the message begins instead.
 -- KEYS  keys of the task
--- ARGV  run, beginning of the runner's id, number of retries including this one, and to write: options of the run, µs
---       until a watcher publishes it, event
+-- ARGV  run, prefix of the runner's id, number of retries including this retry. To write, also: options of the run, µs
+--       until a watcher publishes the run, event
 -- returns {'unchanged'}: the run does not exist, belongs to another process, or the retry was recorded
 --       | {'claimed', context, options}: nothing was written | {'released', version, state}
 -- requires: dispatch, events, incoming, notifications, runs, tasks, time

@@ -1,10 +1,10 @@
 -- return_run: return the run of a worker that shuts down. An unclaimed run stays SUBMITTED and is queued with the next
--- number, so that the worker's message is outdated. A claimed run → CANCELED if a client requested the cancel; →
--- FAILED, with a dead letter, if the turn may have one run only; otherwise its lease ends, its writes are refused, and
--- the attempt does not count: see lapse_run.
+-- number, so that the worker's message is outdated. A claimed run → CANCELED if a client requested the cancellation; →
+-- FAILED, with a dead letter, if the turn may have only one run. Otherwise, the lease of the run ends, its writes are
+-- refused, and its attempt does not count toward the limit; see lapse_run.
 -- KEYS  keys of the task
--- ARGV  run, beginning of the runner's id: a claimed run is returned only if its runner's id begins so; '' for a run
---       that is not claimed, µs until a watcher publishes the next run, list of dead letters, FAILED event
+-- ARGV  run, prefix of the runner's id, µs until a watcher publishes the next run, list of dead letters, FAILED event
+--       A claimed run is returned only if the id of its runner has the prefix. '' returns only an unclaimed run.
 -- returns {'queued', agent, next run, its options} | {'lapsed', agent, attempt, maximum attempts} | {'over', state}
 --       | {'unchanged'}: the run belongs to another process, or does not exist
 -- requires: context_queue, events, full_store, incoming, metrics, notifications, options, retirement, runs, states, status, tasks, time
@@ -20,7 +20,7 @@ if r.run ~= tonumber(run) then return {'unchanged'} end
 if r.phase == '' then return {'over', micros(r.state)} end
 allow_on_full_store(record)
 if r.phase == 'queued' then
-  if is_blocked(KEYS, r) then return {'unchanged'} end -- it is published when it is unblocked
+  if is_blocked(KEYS, r) then return {'unchanged'} end -- the run is published when it is unblocked
   redis.call('ZREM', r.dispatch, run_name(r))
   r.run, r.seq, r.token = r.run + 1, 0, ''
   redis.call('HDEL', record, 'republish_count')

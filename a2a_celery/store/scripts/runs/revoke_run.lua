@@ -1,10 +1,10 @@
--- revoke_run: end a run that an operator revoked. A queued or suspended run: any live state → CANCELED. A claimed run:
--- ask its worker to cancel the run, if the operator terminates it.
+-- revoke_run: end a run that an operator has revoked. A queued or suspended run: any live state → CANCELED. A claimed
+-- run: ask the worker to cancel the run, if the operator terminates it.
 -- KEYS  keys of the task
 -- ARGV  run, prefix of the channels of workers ('' to leave a claimed run unchanged), CANCELED event
--- returns {'over', version, state}: the run has ended, by this call or before
---       | {'requested', version}: the worker was asked
---       | {'unchanged'}: the run is claimed and not to be terminated, or delegated to a canvas, or does not exist
+-- returns {'over', version, state}: the run has ended, by this call or an earlier call
+--       | {'requested', version}: the worker was asked to cancel the run
+--       | {'unchanged'}: the run is claimed and not to be terminated, is delegated to a canvas, or does not exist
 -- requires: events, full_store, notifications, retirement, runs, tasks, time
 local record = KEYS[1]
 local run, channel_prefix, canceled_event, first_event = tonumber(ARGV[1]), ARGV[2], ARGV[6], 3

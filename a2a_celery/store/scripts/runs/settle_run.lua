@@ -1,12 +1,13 @@
 -- settle_run: write the last events of a run, end its lease, begin the next waiting turn, and save the session if the
--- task completed or was interrupted. → terminal or interrupted; an interrupted task that a client asked to cancel →
--- CANCELED; → WORKING if the turn of a message that the run has not read follows. A full store accepts small events.
+-- task completed or was interrupted. → terminal or interrupted; an interrupted task whose cancellation a client
+-- requested → CANCELED; → WORKING if the turn of an unread message follows. Small events are written even to a full
+-- store.
 -- KEYS  keys of the task
--- ARGV  run, token of its claim, number of earlier events of the run, µs until a watcher publishes the next run, number
---       of answers that the agent's `ask` has received or waits for, number of messages that the run has read, pauses,
---       µs until a pause ends (0 for never), FAILED event that ends the pause, list of dead letters if a FAILED task
---       leaves a dead letter ('' for none), JSON Schema of the answer ('' for none), reminders of the question ('' for
---       none), the session: the arguments of save_session ('' for none), events
+-- ARGV  run, token of its claim, number of records that the run wrote earlier, µs until a watcher publishes the next
+--       run, number of answers that the agent's `ask` has received or waits for, number of messages that the run has
+--       read, pauses, µs until a pause ends (0 for never), FAILED event that ends the pause, list of dead letters (''
+--       if a FAILED task leaves no dead letter), JSON Schema of the answer ('' for none), reminders of the question (''
+--       for none), the session: the arguments of save_session ('' for none), events
 -- returns {'settled', version, state, run to publish ('' for none), its options, its task}
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
 --       | {'conflict', version}: another run has saved the session since
@@ -41,7 +42,7 @@ if r.seq <= before and #ARGV >= first_event then
 end
 local left_state = replaced_state or r.state
 local is_interrupted = r.interrupt_requested == micros(r.run) and not TERMINAL[r.state]
-if r.cancel_requested == '1' and (INTERRUPTED[r.state] or is_interrupted) then -- before the cancel reached the agent
+if r.cancel_requested == '1' and (INTERRUPTED[r.state] or is_interrupted) then -- the cancellation has not reached the agent
   write_status(KEYS, r, CANCELED, '1', r.canceled_event)
 end
 if session ~= '' and (session_state == '' or r.state == COMPLETED or INTERRUPTED[r.state] or replaced_state) then

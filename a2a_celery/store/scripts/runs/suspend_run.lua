@@ -1,12 +1,14 @@
--- suspend_run: release a claimed run until a time, or until a signal. The next run of the turn is suspended; it is
--- queued at once if the signal has arrived, the child has ended or the time has passed. → CANCELED if a client
--- requested the cancel. If a message interrupts the run, its turn begins instead. A full store accepts small events.
+-- suspend_run: release a claimed run until a time, or until a signal arrives. The next run of the turn is suspended. If
+-- the signal has arrived, the child has ended or the time has passed, the next run is queued immediately. → CANCELED if
+-- a client requested the cancellation. If a message interrupts the run, the turn of the message begins instead. Small
+-- events are written even to a full store.
 -- KEYS  keys of the task
--- ARGV  run, token of its claim, number of earlier events of the run, list of suspended runs, name of the signal (''
---       for a time only), µs until the run continues ('' for no limit), µs since 1970 at which it continues instead (''
---       for none), key, header and timeout of the journal's entry as in record_wait, options of the next run, µs until
---       a watcher publishes a queued run, key of the session to extend by the wait ('' for none), number of arguments
---       of the events, events, and the arguments of replace_task if the task is replaced before the events
+-- ARGV  run, token of its claim, number of records that the run wrote earlier, list of suspended runs, name of the
+--       signal ('' for a time only), µs until the run continues ('' for no limit), time in µs since 1970 at which the
+--       run continues instead ('' for none), key, header and timeout of the journal entry as in record_wait, options of
+--       the next run, µs until a watcher publishes a queued run, key of the session whose lifetime is extended by the
+--       wait ('' for none), number of arguments of the events, events, and the arguments of replace_task if the task is
+--       replaced before the events are written
 -- returns {'suspended', version, state, run to publish ('' for none)} | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
 -- requires: child_waits, incoming, notifications, options, replacement, runs, sessions, signals, states, stored_bytes, suspension, tasks, time
@@ -42,7 +44,7 @@ if not end_stopped_run(KEYS, r) then
   else
     redis.call('ZADD', suspended, due == math.huge and '+inf' or micros(due), run_name(r))
     if session ~= '' then
-      renew_session(r, session, due < math.huge and math.ceil((due - now()) / 1000000) or 0) -- the next run needs it
+      renew_session(r, session, due < math.huge and math.ceil((due - now()) / 1000000) or 0) -- because the next run needs the session
     end
   end
   redis.call('HSET', record, 'settled',

@@ -1,8 +1,8 @@
--- take_signal: move the oldest signal with a name to the journal of a claimed run. Does not change the state.
+-- take_signal: move the oldest signal with a name to the journal of a claimed run. The state does not change.
 -- KEYS  keys of the task
--- ARGV  run, token of its claim, number of confirmed events of the run, name of the signal, key and header of the
---       journal's entry, and the entry if there is no signal ('' to write none), as in record_wait
--- returns {'recorded', entry}, also for a repeated call | {'none'}: there is no signal, and nothing was written
+-- ARGV  run, token of its claim, number of confirmed records of the run, name of the signal, key and header of the
+--       journal entry, and the entry to write if there is no signal ('' to write none), as in record_wait
+-- returns {'recorded', entry}, even for a repeated call | {'none'}: there is no signal, and nothing was written
 --       | {'lost', see missing_events}
 -- requires: full_store, runs, signals, suspension, tasks
 local record, journal = KEYS[1], KEYS[11]

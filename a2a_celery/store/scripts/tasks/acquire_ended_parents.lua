@@ -1,8 +1,9 @@
--- acquire_ended_parents: return the live children to cancel of tasks that ended without a result, each to one watcher.
--- A parent is due again later, until no live child is left that is cancelled with it. Does not change the tasks.
+-- acquire_ended_parents: return the children to cancel of tasks that ended without a result, each to one watcher. A
+-- parent is due again until it has no live child that is cancelled with it. The tasks do not change.
 -- KEYS  list of ended parents
 -- ARGV  key prefix, maximum number of parents, µs until a parent is due again
--- returns {id of the parent, id, context and scope of a child, …}; parents without such children leave the list
+-- returns {id of the parent, id, context and scope of a child, …}. Parents without such children are removed from the
+--       list.
 -- requires: full_store, keys, states, time
 local ended_parents = KEYS[1]
 local prefix, limit, delay_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

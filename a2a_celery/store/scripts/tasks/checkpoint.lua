@@ -1,7 +1,7 @@
--- checkpoint: save the state of a session of a run that continues. Does not change the task.
+-- checkpoint: save the session of a run that continues. The task does not change.
 -- KEYS  keys of the task
--- ARGV  run, token of its claim, number of confirmed events of the run, and the session: the arguments of save_session
--- returns {'saved'}, also for a repeated call | {'lost', see missing_events}
+-- ARGV  run, token of its claim, number of confirmed records of the run, and the session: the arguments of save_session
+-- returns {'saved'}, even for a repeated call | {'lost', see missing_events}
 --       | {'conflict', version}: another run has saved the session since
 -- requires: runs, sessions, tasks
 local run, token, confirmed, first_session = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), 4

@@ -1,19 +1,19 @@
--- continue_task: accept a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run;
--- while a run is open, the agent's on_message decides: the message waits for the end of the run, can be read by the
--- run, interrupts the run, or is refused.
+-- continue_task: accept a further message to a task. INPUT_REQUIRED or AUTH_REQUIRED → SUBMITTED, with the next run.
+-- While a run is open, the agent's on_message determines the effect: the message waits until the run ends, can be read
+-- by the run, interrupts the run, or is refused.
 -- KEYS  keys of the task
--- ARGV  scope, context id ('' if the client named none), nonce of the call, µs until a watcher publishes the run,
+-- ARGV  scope, context id ('' if the client sent none), nonce of the call, µs until a watcher publishes the run,
 --       message event, SUBMITTED event, request, caller, maximum number of waiting messages, options of the run, key of
---       the message id ('' to accept any), digest of the message, ms for which the id is remembered, suffix of the
---       message if the task ends before the message has its turn, limits as in check_limits, maximum bytes of the task
+--       the message id ('' to accept any id), digest of the message, ms for which the id is stored, suffix of the
+--       message if the task ends before the message is processed, limits as in check_limits, maximum bytes of the task
 --       ('' for no limit), run whose question the message is known to answer ('' for none), on_message of the agent,
---       prefix of the channels of workers, the message of the run: the arguments of push_message, and a
+--       prefix of the channels of workers, the Celery message of the run: the arguments of push_message, and a
 --       push-notification config: the arguments of save_config
--- returns {'begun', run, snapshot, '1' if the run is blocked, '1' if the broker has the message of the run}
+-- returns {'begun', run, snapshot, '1' if the run is blocked, '1' if the broker has the Celery message of the run}
 --       | {'waiting', number of waiting messages, snapshot}
 --       | {'delivered', snapshot}: the open run can read the message, or is interrupted | {'working'}: a run is open
---       | {'question', run, JSON Schema of the answer}: the caller must validate the message, which answers the
---       question of the run
+--       | {'question', run, JSON Schema of the answer}: the message answers the question of the run, and the caller
+--       must validate the message
 --       | {'missing'} | {'context', context of the task} | {'ended', state} | {'full'}: too many messages wait
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'known', task id, version, preceding turns}: the message was accepted before

@@ -3,13 +3,13 @@
 -- ARGV  task id, context id, scope, scope index, context index, agent, owner, retention in seconds, list of leases,
 --       list of queued runs, µs until a watcher publishes the run, request, caller, task event, status event, '1' if
 --       the status has a message, message event, WORKING event, options of the run, key of the message id ('' to accept
---       any), digest of the message, ms for which the id is remembered, queue of the context ('' if its runs are not
+--       any id), digest of the message, ms for which the id is stored, queue of the context ('' if its runs are not
 --       serialized), limits as in check_limits, reply channel ('' for none), '1' if it receives final states only, the
---       tick of a schedule: the arguments of refused_tick, and packed metadata, the
---       parent: the arguments of find_parent, and for a child a suffix of the task event and packed metadata, the
---       message of the run: the arguments of push_message, and a push-notification config: the arguments of save_config
+--       tick of a schedule: the arguments of refused_tick, and packed metadata, the parent: the arguments of
+--       find_parent, and for a child a suffix of the task event and packed metadata, the Celery message of the run: the
+--       arguments of push_message, and a push-notification config: the arguments of save_config
 -- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child, '1' if the broker has
---       the message of the run}; a repeated call returns the current values of the last three
+--       the Celery message of the run}; a repeated call returns the current values of the last three elements
 --       | {'known', task id, version, preceding turns}: the message was accepted before
 --       | {'conflict'}: another message has the same id
 --       | {'blobs_expired'}: the blobs may have been removed | {'limited', see check_limits}

@@ -1,4 +1,4 @@
--- delete_task: delete all data of a task at once.
+-- delete_task: delete all data of a task.
 -- KEYS  keys of the task
 -- ARGV  scope
 -- returns 1, or 0 if the task does not exist
@@ -13,6 +13,6 @@ close_run(r)
 leave_context_queue(KEYS, r, 0)
 remove_from_indexes(KEYS, r, r.state)
 delete_task(KEYS, r)
-r.version, r.is_final = math.huge, true -- wakes each follower, whatever version it has read
+r.version, r.is_final = math.huge, true -- wakes each follower, regardless of the version that it has read
 notify(KEYS, r)
 return 1

@@ -1,6 +1,6 @@
 -- end_pauses: fail tasks whose clients did not answer in time. INPUT_REQUIRED or AUTH_REQUIRED → FAILED
 -- KEYS  pauses
--- ARGV  key prefix, maximum number of tasks, latest µs that the clock can show unless it jumped ('' for any)
+-- ARGV  key prefix, maximum number of tasks, upper bound for the current time in µs ('' for none)
 -- returns the number of due pauses
 -- requires: keys, notifications, retirement, states, status, tasks, time
 local pauses = KEYS[1]

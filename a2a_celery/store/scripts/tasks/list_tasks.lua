@@ -1,10 +1,11 @@
--- list_tasks: return a page of the tasks of a scope, newest status first, equal times by descending id.
+-- list_tasks: return a page of the tasks of a scope, newest status first. Tasks with equal times are sorted by
+-- descending id.
 -- KEYS  prefix of the index of a scope, or of one of its contexts
--- ARGV  state ('0' for all), µs of the oldest status, size of the page, µs of the cursor ('' for the first page), id of
---       the cursor, history length (-1 for all), '1' with artifacts, key prefix, retention in seconds, installation if
---       ended tasks are archived (else ''), bytes of tasks after which the page ends ('' for no limit); a page has at
---       least one task
--- returns {number of tasks in all pages, '1' if another page follows, border of the archive ('' for none), snapshots …}
+-- ARGV  state ('0' for all), µs of the oldest status, size of the page, µs of the cursor ('' for the first page),
+--       quoted id of the cursor, history length (-1 for all), '1' to read the artifacts, key prefix, retention in
+--       seconds, installation ('' if ended tasks are not archived), bytes of tasks after which the page ends ('' for no
+--       limit). A page has at least one task.
+-- returns {number of tasks on all pages, '1' if another page follows, border of the archive ('' for none), snapshots …}
 -- requires: keys, snapshot, states, time, transitions
 local index_prefix = KEYS[1]
 local wanted_state, oldest, size, cursor_us, cursor_id = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -17,7 +18,7 @@ for state in pairs(LEGAL) do
   if wanted_state == 0 or wanted_state == state then states[#states + 1] = state end
 end
 
--- Return true if an ended task has expired earlier than its index, under an earlier setting.
+-- Return true if an ended task has expired before its index, because the retention period was shorter before.
 local function is_gone(state, tag)
   return TERMINAL[state] and redis.call('EXISTS', prefix .. ':{' .. tag .. '}:task') == 0
 end

@@ -1,13 +1,14 @@
--- post_reminders: repeat the questions whose reminders are due, as status events. A reminder is posted once, by one of
--- the watchers; a task with several due reminders is in the list again. INPUT_REQUIRED → INPUT_REQUIRED
+-- post_reminders: repeat the questions whose reminders are due, as status events. Each reminder is posted once. If
+-- several reminders of a task are due, the task stays in the list after the first reminder. INPUT_REQUIRED →
+-- INPUT_REQUIRED
 -- KEYS  reminders
--- ARGV  key prefix, maximum number of reminders, latest µs that the clock can show unless it jumped ('' for any)
+-- ARGV  key prefix, maximum number of reminders, upper bound for the current time in µs ('' for none)
 -- returns the number of due reminders
 -- requires: configs, full_store, keys, log, notifications, reminders, states, status, tasks, time
 local list = KEYS[1]
 local prefix, limit, latest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
--- Add the webhook that receives the events from the last reminder on, if there is one. save_config reads ARGV.
+-- Add the webhook that receives the last reminder and all later events, if there is one. save_config reads ARGV.
 local function escalate(keys, r, texts, first)
   if not texts[first] then return end
   local first_argument = #ARGV + 1

@@ -2,13 +2,13 @@
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), key prefix
 -- returns nil: the task does not exist | {task, parent ({} for none), child, …}, each as {id, agent, state, µs of the
---       status, '1' if it is cancelled with its parent}. Agent, state and µs of a parent that is not in the store are
---       ''; children that are not in the store are left out.
+--       status, '1' if it is cancelled with its parent}. For a parent that is not in the store, agent, state and µs are
+--       ''. Children that are not in the store are omitted.
 -- requires: keys
 local record = KEYS[1]
 local scope, prefix = ARGV[1], ARGV[2]
 
--- Return a task by its tag.
+-- Return the task with the tag `tag`, or nil if it is not in the store.
 local function relative(tag, cancels)
   local r = redis.call('HMGET', keys_of(prefix, tag)[1], 'task_id', 'agent', 'state', 'at')
   if not r[1] then return nil end

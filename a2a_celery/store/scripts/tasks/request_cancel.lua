@@ -2,8 +2,8 @@
 -- CANCELED
 -- KEYS  keys of the task
 -- ARGV  scope, prefix of the channels of workers, nonce of the call, CANCELED event
--- returns {'missing'} | {'ended', state} | {'requested', version}: the worker was asked
---       | {'canceled', run that was queued ('' for none), version, canvas that worked for the task ('' for none)}
+-- returns {'missing'} | {'ended', state} | {'requested', version}: the worker was asked to cancel the run
+--       | {'canceled', run that was queued ('' for none), version, canvas to which the run was delegated ('' for none)}
 -- requires: events, full_store, notifications, retirement, runs, states, tasks, time
 local record = KEYS[1]
 local scope, channel_prefix, nonce, canceled_event, first_event = ARGV[1], ARGV[2], ARGV[3], ARGV[7], 4

@@ -1,8 +1,8 @@
--- save_task: save a task of another engine (the SDK's own request handler), with compare-and-swap on the version. Does
--- not change an ended task.
+-- save_task: save a task of another engine (the SDK's own request handler), with compare-and-swap on the version. An
+-- ended task does not change.
 -- KEYS  keys of the task
 -- ARGV  task id, context id, scope, scope index, context index, owner, retention in seconds, list of leases, list of
---       queued runs, version that the task was derived from (0 for a first write), '1' to overwrite any live version
+--       queued runs, version from which the task was derived (0 for a first write), '1' to overwrite any live version
 --       (CANCELED), then 'event' and one event, or 'task' and the arguments of replace_task
 -- returns {'saved', version} | {'stale', stored version (0 for none in the scope)} | {'blobs_expired'}: the blobs may
 --       have been removed

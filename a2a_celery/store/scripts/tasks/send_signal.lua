@@ -1,10 +1,10 @@
--- send_signal: deliver a signal to the suspended run that waits for it, and queue the run, or store the signal until a
--- run waits for it.
+-- send_signal: deliver a signal to the suspended run that waits for it, and queue the run. If no run waits for the
+-- signal, store it.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), name, payload, id of the signal, µs until a watcher publishes the run, maximum number of
---       stored signals, number of remembered ids, limits as in check_limits, maximum bytes of the task ('' for no
+--       stored signals, maximum number of stored ids, limits as in check_limits, maximum bytes of the task ('' for no
 --       limit), names of agents that receive no signals, each between line breaks
--- returns {'resumed', run, agent, options, '1' if the run is blocked} | {'stored'}; both also for a repeated call,
+-- returns {'resumed', run, agent, options, '1' if the run is blocked} | {'stored'}; both even for a repeated call,
 --       which has no effect
 --       | {'missing'} | {'unreceived', agent} | {'ended', state} | {'full'}: too many signals are stored
 --       | {'large'}: the task would be too large | {'limited', see check_limits}
@@ -14,13 +14,13 @@ local scope, name, payload, id, due_us = ARGV[1], ARGV[2], ARGV[3], quoted(ARGV[
 local max_signals, max_ids, limits, max_bytes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local agents_without_signals = ARGV[10]
 
--- The size of a task does not count the remembered ids, so they must be short.
+-- Maximum length of a stored id. The ids must be short, because the size of a task does not include them.
 local MAX_ID = 40
 if #id > MAX_ID then id = redis.sha1hex(id) end
 
 local function resumed(r) return {'resumed', micros(r.run), r.agent, r.options or '', is_blocked(KEYS, r) and '1' or '0'} end
 
--- Remember the id, and forget the oldest ones.
+-- Store the id of the signal, and remove the oldest ids.
 local function remember(r)
   local ids, newest = {}, {}
   for known in string.gmatch((r.signal_ids or '') .. id, '%S+') do ids[#ids + 1] = known end

@@ -1,5 +1,5 @@
 -- unlist_task: remove an ended task from the indexes and from the list of tasks for the archive, because its client
--- received the agent's message alone. The task can be read by its id until its keys expire.
+-- received only the agent's message. The task can be read by its id until its keys expire.
 -- KEYS  keys of the task
 -- ARGV  none
 -- returns 1, or 0 if the task does not exist or has not ended

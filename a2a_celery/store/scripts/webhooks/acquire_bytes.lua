@@ -1,16 +1,16 @@
--- acquire_bytes: take bytes for a post from the bucket of an account and a host (GCRA: the bucket is stored as the time
--- at which it is full).
+-- acquire_bytes: take bytes for a post from the bucket of an account and a host. The bucket is stored as the time at
+-- which it is full (GCRA).
 -- KEYS  bucket
--- ARGV  µs of the window, size of the bucket in bytes, bytes of the post
--- returns '0': taken; a post may take more bytes than the bucket has | µs until the bucket has a byte; then nothing
---       changes
+-- ARGV  µs in which the bucket refills, size of the bucket in bytes, bytes of the post
+-- returns '0': the bytes were taken; a post may take more bytes than the bucket has | µs until the bucket has a byte;
+--       nothing changes
 -- requires: full_store, time
 local bucket = KEYS[1]
 local window, size, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 allow_on_full_store(bucket)
 local at = now()
--- bounded by a day of windows: another server's clock may have written a later time
+-- bounded by 24 windows, because a later time may have been written with another clock
 local full_at = math.max(at, math.min(tonumber(redis.call('GET', bucket) or 0), at + 24 * window))
 local wait = full_at - at - window
 if wait >= 0 then return string.format('%.0f', math.ceil(wait) + 1) end

@@ -1,7 +1,8 @@
 -- acquire_due_deliveries: lease due delivery cursors to one deliverer. A cursor is due again when its lease ends.
 -- KEYS  deliveries
 -- ARGV  key prefix, maximum number of cursors, µs of the lease, token
--- returns {see describe_cursor, …}; cursors without undelivered events, and those of missing tasks, leave the list
+-- returns {see describe_cursor, …}. Cursors without undelivered events and cursors of missing tasks are removed from
+--       the list.
 -- requires: deliveries, full_store, leases
 local deliveries = KEYS[1]
 local prefix, limit, lease_us, token = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]

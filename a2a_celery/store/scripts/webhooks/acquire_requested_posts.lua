@@ -2,7 +2,8 @@
 -- lease ends.
 -- KEYS  requested posts
 -- ARGV  key prefix, maximum number of cursors, µs of the lease
--- returns {{ids of the posts, each followed by a space, then see describe_cursor}, …}; missing cursors leave the list
+-- returns {{ids of the posts, each followed by a space, then see describe_cursor}, …}. Missing cursors are removed from
+--       the list.
 -- requires: full_store, leases
 local requested_posts = KEYS[1]
 local prefix, limit, lease_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

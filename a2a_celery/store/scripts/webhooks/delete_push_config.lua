@@ -1,7 +1,7 @@
 -- delete_push_config: delete a push-notification config and its delivery cursor. A deliverer loses its lease.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), quoted config id
--- returns 1, also if the config does not exist, or 0 if the task does not exist
+-- returns 1, even if the config does not exist, or 0 if the task does not exist
 -- requires: configs, deliveries, tasks
 local scope, config = ARGV[1], ARGV[2]
 

@@ -1,4 +1,4 @@
--- delivery_metrics: count the waiting and the dead deliveries, and the posts by outcome.
+-- delivery_metrics: return the number of waiting and dead deliveries, and the number of posts by outcome.
 -- KEYS  deliveries, dead deliveries
 -- ARGV  none
 -- returns {waiting, dead, outcome, number, …}

@@ -1,8 +1,8 @@
 -- postpone_delivery: release a delivery cursor, which is due again later.
 -- KEYS  keys of the task
 -- ARGV  quoted config id, token of the lease, µs until the cursor is due, '1' to count a failure, 'age' to start the
---       time since the first failure without counting a failure, '0' for neither, JSON of the failure ('' for none),
---       JSON of the attempt ('' for none)
+--       time since the first failure without counting a failure, '0' to change neither, JSON of the failure ('' for
+--       none), JSON of the attempt ('' for none)
 -- returns 1, or 0 if the cursor does not exist or the token no longer holds its lease
 -- requires: attempts, deliveries, tasks, time
 local config, token, after_us, counts, failure, attempt = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]

@@ -1,8 +1,8 @@
 -- read_delivery: return a delivery with its newest attempts.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), quoted config id
--- returns nil: the config does not exist | {µs now, delivery_summary, ids of the requested posts, attempts, newest
---       first}
+-- returns nil: the config does not exist | {current time in µs, delivery_summary, ids of the requested posts, attempts,
+--       newest first}
 -- requires: attempts, deliveries, delivery_summary, keys, tasks, time
 local push = KEYS[9]
 local scope, config = ARGV[1], ARGV[2]

@@ -1,6 +1,6 @@
--- read_push_configs: return the push-notification configs of a task, or one of them.
+-- read_push_configs: return the push-notification configs of a task, or one config.
 -- KEYS  keys of the task
--- ARGV  scope ('*' for any), quoted config id ('' for all)
+-- ARGV  scope ('*' for any), quoted config id ('' for all configs)
 -- returns nil: the task does not exist | {quoted id, sealed config, …}
 -- requires: webhooks
 local record, push = KEYS[1], KEYS[9]

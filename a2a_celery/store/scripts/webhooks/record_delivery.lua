@@ -1,11 +1,11 @@
--- record_delivery: move a delivery cursor to a version whose events were delivered or are not wanted, and renew its
+-- record_delivery: move a delivery cursor to a version up to which all subscribed events were delivered, and renew its
 -- lease.
 -- KEYS  keys of the task
 -- ARGV  quoted config id, token of the lease, version, µs of the lease, '1' if the event of that version was posted, µs
---       at which that event was recorded ('' for unknown), JSON of the attempt ('' for none)
+--       at which the event was recorded ('' for unknown), JSON of the attempt ('' for none)
 -- returns 'more': further events are undelivered, and the cursor stays leased | 'done': all events are delivered
---       | 'lost': the cursor does not exist, the token no longer holds its lease, or the log does not have that event;
---       in the last case the cursor is due at once, from its stored position
+--       | 'lost': the cursor does not exist, the token no longer holds its lease, or the log does not have the event.
+--       In the last case, the cursor is due immediately, at its stored position.
 -- requires: attempts, deliveries, full_store, log_lookup, tasks, time
 local record = KEYS[1]
 local config, token, version, lease_us = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

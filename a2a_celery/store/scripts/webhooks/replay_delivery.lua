@@ -1,7 +1,7 @@
--- replay_delivery: schedule the undelivered events at once, even if the delivery was given up.
+-- replay_delivery: schedule the undelivered events immediately, even if the delivery was given up.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), quoted config id, nonce of the call
--- returns 'missing' | 'replayed', also for a repeated call | 'alive': nothing failed, or a deliverer has leased the
+-- returns 'missing' | 'replayed', even for a repeated call | 'alive': no delivery failed, or a deliverer has leased the
 --       cursor
 -- requires: deliveries, tasks
 local scope, config, nonce = ARGV[1], ARGV[2], ARGV[3]

@@ -1,10 +1,10 @@
--- request_post: request a post of an event that was delivered before, or of a ping. An event that was not delivered yet
--- is scheduled at once instead.
+-- request_post: request the post of an event that was delivered before, or of a ping. An event that was not delivered
+-- yet is scheduled for immediate delivery instead.
 -- KEYS  keys of the task
 -- ARGV  scope ('*' for any), quoted config id, id of the post, maximum number of requested posts, version of the event
 --       ('0' for a ping), µs at which the event was recorded, nonce of the call
--- returns 'missing' | 'gone': the log does not have that event | 'full': too many posts wait | 'requested', also if it
---       waits already
+-- returns 'missing' | 'gone': the log does not have the event | 'full': too many requested posts wait | 'requested',
+--       even if the post already waits
 -- requires: deliveries, keys, log_lookup, tasks, time
 local push = KEYS[9]
 local scope, config, post, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])

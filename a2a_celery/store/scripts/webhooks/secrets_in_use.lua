@@ -1,4 +1,4 @@
--- secrets_in_use: return the fingerprints of the secrets that seal configs or sessions, and forget unused secrets.
+-- secrets_in_use: return the fingerprints of the secrets that seal configs or sessions, and remove unused secrets.
 -- KEYS  secrets
 -- ARGV  none
 -- returns {fingerprint, …}

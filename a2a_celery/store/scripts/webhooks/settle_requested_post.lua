@@ -1,7 +1,8 @@
 -- settle_requested_post: record the attempt of a requested post, or postpone the post.
 -- KEYS  keys of the task
--- ARGV  quoted config id, id of the post, JSON of the attempt ('' to postpone), µs until the remaining posts are due
--- returns nil; no effect if the config does not exist, or the post was made already
+-- ARGV  quoted config id, id of the post, JSON of the attempt ('' to postpone the post), µs until the remaining posts
+--       are due
+-- returns nil. No effect if the config does not exist or the post is no longer requested.
 -- requires: attempts, full_store, keys, tasks, time
 local record, push = KEYS[1], KEYS[9]
 local config, post, attempt, after_us = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
