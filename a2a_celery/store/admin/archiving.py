@@ -1,8 +1,8 @@
 """Commands that move ended tasks to the archive.
 
-With an archive, the script that ends a task sets no expiry on the keys of the task. It adds the task to the list
-`archive`, where the task is due after the retention period. The task is copied to the archive, and then
-`remove_archived` removes it from the store. While the archive is unavailable, ended tasks stay in memory and no task is
+With an archive, the keys of an ended task do not expire. The script that ends the task adds the task to the list
+`archive`, where it is due after the retention period. A watcher copies the task to the archive, and `remove_archived`
+then removes the task from the store. While the archive is unavailable, ended tasks stay in the store, so no task is
 lost.
 """
 

@@ -73,7 +73,7 @@ class FleetMetrics:
     archive_refused: int = 0
 
     def counted(self, kind: str) -> dict[tuple[str, str], int]:
-        """Return the values of `kind` by agent and label."""
+        """Return the counts of one `kind`, by agent and label."""
         return {(agent, label): count for (name, agent, label), count in self.counts.items() if name == kind}
 
     def times(self, kind: str) -> dict[str, Times]:

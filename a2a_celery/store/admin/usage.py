@@ -20,7 +20,7 @@ SAMPLED = 2000
 store with fewer keys, all keys are counted."""
 
 WEIGHED = 500
-"""Number of task keys whose size is measured."""
+"""Maximum number of task keys whose size is measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ..operation import Argument, Operation, script
 logger = logging.getLogger(__name__)
 
 RECHECK_AFTER_US = 3_600_000_000
-"""µs between two checks whether a live task with blobs still exists."""
+"""µs between two checks of whether a live task with blobs still exists."""
 
 REMOVE_FOR_US = 300_000_000
 """µs for which a watcher has the exclusive right to remove a folder."""

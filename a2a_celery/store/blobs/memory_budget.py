@@ -18,7 +18,7 @@ BUDGET_TIMEOUT = 30.0
 
 
 class MemoryBudget:
-    """Budget of `size` bytes for the readers of one event loop."""
+    """Memory budget of `size` bytes, which the readers of blobs on one event loop share."""
 
     def __init__(self, size: int = MAX_BYTES) -> None:
         self._size = size

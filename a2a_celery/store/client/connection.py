@@ -29,7 +29,7 @@ from .round_trips import Command, RoundTrips
 T = TypeVar("T")
 
 SOCKET_TIMEOUT = 5.0
-"""Seconds that Redis may take to reply. A script runs for microseconds."""
+"""Seconds that Redis may take to reply. Scripts normally take microseconds."""
 
 RETRY_TIMEOUT = 30.0
 """Seconds for which `run_with_retry` retries while the store is unavailable."""

@@ -39,8 +39,7 @@ CONNECT_TIMEOUT = 2.0
 """Seconds that a server may take to accept a connection."""
 
 SENTINEL_TIMEOUT = 1.0
-"""Seconds that a Sentinel may take to accept a connection, and again to reply, before redis-py asks the next
-Sentinel."""
+"""Seconds that a Sentinel may take to accept a connection, and to reply, before redis-py asks the next Sentinel."""
 
 
 def async_client(url: str, **options: Any) -> redis.asyncio.Redis:

@@ -223,7 +223,10 @@ class PubSubListener:
     def listen(
         self, channel: str, *, through: str = "", final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Notify a signal of each message of `channel` and each reconnect of the listener, inside the ``with`` block.
+        """Subscribe to a channel for the duration of a ``with`` block.
+
+        The signal of the ``with`` statement is notified of each message of the channel and of each reconnect of the
+        listener.
 
         A reply channel of this process carries the messages of many channels, each preceded by the channel's name. The
         subscription to a reply channel stays open, so listening through it takes no round trip.
@@ -449,7 +452,7 @@ async def _restored_page(store: AsyncStore, keys: Keys, task_id: str, page: LogP
 
 
 class LogFollower:
-    """Reader that waits for new entries in the logs of tasks, through the pub/sub listener of the process."""
+    """Reader of task logs that waits for new entries with the process's pub/sub listener."""
 
     def __init__(self, store: AsyncStore, keys: Keys, listener: PubSubListener) -> None:
         self.store = store
@@ -468,8 +471,9 @@ class LogFollower:
     def listen(
         self, task_id: str, reply_channel: ReplyChannel | None = None, *, final_only: bool = False
     ) -> AbstractAsyncContextManager[LogSignal]:
-        """Notify a signal of new log entries of a task, inside the ``with`` block. Enter the block before you read the
-        log.
+        """Subscribe to the notifications of a task for the duration of a ``with`` block.
+
+        The signal of the ``with`` statement is notified of new log entries. Enter the block before you read the log.
 
         Args:
             task_id: Id of the task.

@@ -84,7 +84,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """Run that has ended with its turn. The task is in `state`."""
+    """Run that has ended and that no other run follows. The task is in `state`."""
 
     state: TaskState
 

@@ -24,10 +24,10 @@ FIRST_POLL_AFTER_US = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Result for a claimed run that its worker has released.
+    """Run that its worker has released. The run now waits for a worker or a canvas.
 
-    The run waits for a worker or a canvas. If a client requested the cancellation, the task is CANCELED instead. If a
-    message interrupted the run, the turn of the message has begun instead.
+    If a client requested the cancellation, the task is CANCELED instead. If a message interrupted the run, the turn of
+    the message has begun instead.
     """
 
     version: int

@@ -1,4 +1,4 @@
-"""Reminders of open questions. A watcher posts them."""
+"""Reminders of open questions, and the command with which a watcher posts reminders."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedRun:
-    """Result for a run that has called `suspend_run`.
+    """Run that was suspended or, if its wait was already over, queued.
 
-    The run is suspended or, if its wait is already over, queued. If a client requested the cancellation, the task is
-    CANCELED instead. If a message interrupted the run, the turn of the message has begun instead.
+    If a client requested the cancellation, the task is CANCELED instead. If a message interrupted the run, the turn of
+    the message has begun instead.
 
     Attributes:
         version: Version of the log.

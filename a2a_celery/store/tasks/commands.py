@@ -319,7 +319,7 @@ def continue_task(
     on_message: str = "queue",
     broker_message: BrokerMessage | None = None,
 ) -> Operation[Continued]:
-    """Accept a further message to a task. The message begins the next run or, if a run is open, `on_message` applies.
+    """Accept a further message to a task. If no run is open, the message begins the next run.
 
     Args:
         request: Request whose message contains the ids of the task and the context.
@@ -332,7 +332,7 @@ def continue_task(
         limits: Limits for the message, or None for no limits.
         max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
         answered_run: Run whose question the message answers, if the caller has validated the answer, or None.
-        on_message: Value of ``Agent.on_message``.
+        on_message: Value of ``Agent.on_message``, which determines the effect of the message on an open run.
         broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
     """
     message = request.message

@@ -1,7 +1,7 @@
 """Commands on dead letters.
 
-A dead letter is a FAILED task that can be requeued. Its worker was lost, or the code of its agent changed during a turn
-with recorded steps.
+A dead letter is a FAILED task that can be requeued. The task failed because its worker was lost, or because the code of
+its agent changed during a turn with recorded steps.
 
 FAILED is a terminal state, so a dead letter is resubmitted as a new task with the same context, caller and message. The
 new task refers to the dead letter.
@@ -167,7 +167,8 @@ def resubmission(dead_letter: DeadLetter, task_id: str) -> tuple[SendMessageRequ
 
 
 def _before_the_turn(dead_letter: DeadLetter) -> Sequence[Message]:
-    """Return the messages that precede the message of the last turn, which need not be the client's last message."""
+    """Return the messages before the message of the last turn. The client may have sent further messages during the
+    turn."""
     history, message_id = dead_letter.task.history, dead_letter.request.message.message_id
     turns = [
         number

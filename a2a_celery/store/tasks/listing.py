@@ -21,7 +21,7 @@ from .commands import list_tasks
 from .results import Page
 
 PAGE_BLOB_BYTES = 32 * 1024 * 1024
-"""Bytes of large parts after which a page ends."""
+"""Total size of large parts, in bytes, after which a page ends."""
 
 PAGE_BYTES = 8 * 1024 * 1024
 """Maximum total size, in bytes, of the stored tasks on a page. A larger task is returned on its own page."""

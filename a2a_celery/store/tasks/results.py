@@ -57,7 +57,7 @@ class TooDeep:
 
 @dataclass(frozen=True, slots=True)
 class TickSkipped:
-    """Skipped tick. It creates no task, because an earlier task of the schedule is SUBMITTED or WORKING."""
+    """Skipped tick, which creates no task, because an earlier task of the schedule is SUBMITTED or WORKING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class CanceledNow:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Cancellation that was requested from the run's worker. The log was at `version`."""
+    """Cancellation that the worker of the run must carry out. The log was at `version`."""
 
     version: int
 
@@ -332,7 +332,7 @@ def not_created(reply: Sequence[bytes]) -> NotCreated:
 
 
 def final_task(reply: list[Any] | None) -> FinalTask | None:
-    """Parse the reply of ``read_task`` that was asked for final states only."""
+    """Parse the reply of ``read_task`` to a call that reads final states only."""
     if not reply:
         return None
     task, newest = task_from_snapshot(reply)

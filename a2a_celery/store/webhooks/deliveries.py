@@ -198,7 +198,7 @@ class DeliveryMetrics:
 
 
 def delivery_metrics(keys: Keys) -> Operation[DeliveryMetrics]:
-    """Count all deliveries and posts."""
+    """Read the number of deliveries by state, and the number of posts by outcome."""
 
     def parse(reply: Sequence[Any]) -> DeliveryMetrics:
         waiting, dead, *rest = reply
@@ -266,8 +266,8 @@ def record_delivery(
         attempt: Attempt to record, or None.
 
     Returns:
-        "more" if further events are undelivered. The cursor stays leased for `lease_us`. "done" if all events are
-        delivered. The lease has ended. "lost" if the deliverer no longer has the lease, the config was deleted or
+        "more" if further events are undelivered and the cursor stays leased for `lease_us`. "done" if all events are
+        delivered and the lease has ended. "lost" if the deliverer no longer has the lease, the config was deleted or
         replaced, the task is missing, or the store has lost the event. If the store has lost the event, the cursor is
         due immediately, at its stored position.
     """
