@@ -79,7 +79,7 @@ class Archive(Protocol):
     async def page(
         self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
     ) -> ArchivedPage:
-        """Return a page of the matching tasks.
+        """Return a page of the tasks that match a filter.
 
         Args:
             wanted: Filter for the tasks.

@@ -68,7 +68,7 @@ EXECUTION_TRANSITIONS: Mapping[ExecutionState, frozenset[ExecutionState]] = Mapp
         _ERROR: frozenset({_IDLE}),
     }
 )
-"""The states that may follow each state."""
+"""States that may follow each state."""
 
 
 class IllegalTransition(ValueError):
@@ -210,7 +210,7 @@ class ExecutionStateMachine:
                 self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Do not call `listener` with later transitions. An unknown listener is ignored."""
+        """Stop the calls of `listener` with later transitions. An unknown listener is ignored."""
         with self._lock:
             self._listeners = tuple(other for other in self._listeners if other != listener)
 

@@ -18,7 +18,7 @@ from .events import Event
 from .execution import Step
 
 REMOVED = "removed"
-"""Form of an entry that removes the entry with its key."""
+"""Form of an entry that removes the earlier entry with the same key."""
 
 
 @dataclass(frozen=True, slots=True)

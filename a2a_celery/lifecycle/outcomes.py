@@ -116,7 +116,7 @@ class Failure:
     text: str = AGENT_FAILED
     reference: str | None = None
     parts: tuple[Part, ...] = ()
-    """Further parts for the client, after the text."""
+    """Further parts of the message to the client, after the text."""
     dead_letter: bool = False
     """True to leave a dead letter, which an operator can requeue."""
 

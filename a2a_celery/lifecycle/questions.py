@@ -36,10 +36,10 @@ PROPERTY_ORDER = "propertyOrder"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 MAX_SCHEMA_BYTES = 65_536
-"""Maximum size of a schema as JSON."""
+"""Maximum size of a schema as JSON, in bytes."""
 
 MAX_DEPTH = 32
-"""Maximum depth of nested objects and lists in a schema, and in an answer."""
+"""Maximum depth of nested objects and lists in a schema or an answer."""
 
 MAX_TEXT = 300
 """Maximum length of the text of a violation, in characters. The text may contain parts of the answer."""

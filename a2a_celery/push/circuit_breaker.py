@@ -403,8 +403,8 @@ class Backoff:
         Args:
             failures: Consecutive failures, at least 1.
             age: Seconds since the delivery was first due.
-            retry_after: Retry-After of the receiver in seconds, or None. The delay is slightly longer, because other
-                deliveries may have received the same Retry-After.
+            retry_after: Retry-After of the receiver in seconds, or None. The delay exceeds Retry-After, because other
+                deliveries may have received the same value.
         """
         remaining = self.give_up_after - age
         if remaining <= 0:

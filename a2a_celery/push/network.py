@@ -110,7 +110,7 @@ def _embedded_ipv4(address: Address) -> Address:
 
 LOOKUP_TIMEOUT = 5.0
 LOOKUP_THREADS = {"known": 16, "new": 32, "slow": 8}
-"""Number of threads for lookups of names whose last lookup was fast, of new names, and of names whose last lookup was
+"""Number of lookup threads for names whose last lookup was fast, for new names, and for names whose last lookup was
 slow."""
 SLOW_LOOKUP = 1.0
 """Duration in seconds above which a lookup marks its name as slow."""

@@ -420,7 +420,7 @@ class Poster:
 
 
 class ConnectionProbe:
-    """Record of whether an attempt opened a new connection."""
+    """Recorder for a new connection that an attempt opens."""
 
     def __init__(self) -> None:
         self.is_new = False

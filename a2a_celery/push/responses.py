@@ -114,7 +114,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 def describe_failure(error: Exception, timeout: float) -> str:
-    """Return the reason why a post with a timeout of `timeout` seconds received no response."""
+    """Return the reason why a post received no response. `timeout` is the timeout of the post in seconds."""
     match error:
         case TimeoutError() | httpcore.ReadTimeout() | httpcore.WriteTimeout() | httpcore.PoolTimeout():
             return f"no response within {timeout:g} s"

@@ -85,7 +85,7 @@ ORIGINS = Rule(
     "must be origins, such as https://chat.example.com",
 )
 TRACE_ID = "{trace_id}"
-"""Placeholder in `trace_url`."""
+"""Placeholder for the id of a trace in `trace_url`."""
 TRACE_URL = Rule(
     lambda url: _is_web_url(url) and TRACE_ID in url, f"must begin with http:// or https:// and contain {TRACE_ID}"
 )
@@ -289,13 +289,14 @@ class Settings:
     """Key for bearer tokens instead of `auth_jwks_url`: a shared secret, a public key in PEM, or a JWK Set as JSON."""
 
     auth_jwt_algorithms: Sequence[str] = ()
-    """Accepted signature algorithms of bearer tokens, such as ``RS256``. Required with either key setting."""
+    """Accepted signature algorithms of bearer tokens, such as ``RS256``. Required if `auth_jwks_url` or `auth_jwt_key`
+    is set."""
 
     auth_jwt_issuer: str | None = None
-    """Required ``iss`` of bearer tokens. Required with either key setting."""
+    """Value that the ``iss`` of bearer tokens must have. Required if `auth_jwks_url` or `auth_jwt_key` is set."""
 
     auth_jwt_audience: Sequence[str] = ()
-    """Accepted values in the ``aud`` of bearer tokens. Required with either key setting."""
+    """Accepted values in the ``aud`` of bearer tokens. Required if `auth_jwks_url` or `auth_jwt_key` is set."""
 
     auth_jwt_owner_claim: str = "sub"
     """Claim of a bearer token that contains the name of the owner."""
@@ -408,7 +409,7 @@ class Settings:
 
     @property
     def push_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        """Networks in `allow_networks`."""
+        """Networks in `allow_networks`, parsed."""
         return tuple(ip_network(network) for network in self.allow_networks)
 
     def _require(self, name: str, is_met: bool, rule: str) -> None:
@@ -420,7 +421,7 @@ class Settings:
 
 
 def visible_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings by name as JSON data, without secrets, for display and to compare processes."""
+    """Return the settings by name as JSON data, without secrets, for display and for comparisons between processes."""
     values = {f.name: getattr(settings, f.name) for f in fields(settings) if f.repr}
     values["blob_url"] = settings.blob_place
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -231,14 +231,14 @@ ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database th
 
 
 def is_archive_url(url: str) -> bool:
-    """Return True if `url` is the URL of a persistent database, with an asynchronous driver."""
+    """Return True if `url` is the URL of a persistent database and has an asynchronous driver."""
     driver, separator, rest = url.partition("://")
     database = rest.partition("?")[0].partition("/")[2]
     return driver in ARCHIVE_DRIVERS and bool(separator) and database not in ("", ":memory:")
 
 
 def archive_place(url: str | None) -> str:
-    """Return the URL of the archive without driver, credentials and options, to compare processes.
+    """Return the URL of the archive without driver, credentials and options, for comparisons between processes.
 
     Returns:
         The shortened URL, or "" if `url` is None.
