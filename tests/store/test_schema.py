@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis, RedisError
@@ -22,6 +23,7 @@ from a2a_celery.store.admin.schema import SCHEMA, Opened, migrate, open_store, p
 from a2a_celery.store.operation import Operation, script
 from a2a_celery.store.tasks.commands import TaskLimits, create_task, request_cancel
 from a2a_celery.store.tasks.results import Limited
+from a2a_celery.store.tasks.schedules import Tick
 from tests.support.fleet import free_port
 from tests.support.leaks import leaks
 from tests.support.restarts import installed_servers
@@ -168,10 +170,14 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
     limits = TaskLimits((ANN.agent,), owner_bytes=10**9)
     live, ended = "live", "ended"
     sums: Counter[str] = Counter()
+    tick = Tick("nightly", 1_900_000_000_000_000)
     for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
         sent = request(task_id=task_id, context_id=CONTEXT)
         scope = replace(ANN, tenant=tenant)
-        await store.run(create_task(keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=60, limits=limits))
+        from_schedule: dict[str, Any] = {"tick": tick} if task_id == live else {}
+        await store.run(
+            create_task(keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=60, limits=limits, **from_schedule)
+        )
     await seeds.settled(await seeds.claimed(ended), status(COMPLETED))
     for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
         size = int(await store.redis.hget(keys.task(task_id).record, "size"))

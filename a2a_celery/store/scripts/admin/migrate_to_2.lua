@@ -28,7 +28,7 @@ for _, record in ipairs(page[2]) do
   local r = keys and load_record(keys)
   if r then
     local is_counted = r.quota_account == '1'
-    local owner_index = indexes_of(r, r.state)[3]
+    local owner_index = owner_index_of(r, r.state)
     local is_unlisted = owner_index and not redis.call('ZSCORE', owner_index .. r.state, task_tag(keys))
     if is_counted or is_unlisted then changed = changed + 1 end
     if is_counted and not is_dry_run then move_to_account(keys, r) end

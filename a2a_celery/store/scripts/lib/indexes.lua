@@ -9,17 +9,20 @@ local function is_archiving(keys, r)
   return r.archiving
 end
 
+-- Return the index of the live tasks of an owner in all tenants, or nil for a task that is not in such an index.
+local function owner_index_of(r, state)
+  local tenant, owner = string.match(r.scope, '/([^/]*)/([^/]*)$')
+  if tenant == '' or owner == '' or TERMINAL[state] then return nil end
+  return string.sub(r.scope_index, 1, -#('tasks:' .. r.scope .. ':') - 1) .. 'owner:' .. owner .. ':'
+end
+
 -- Return the prefixes of the indexes of a task in `state`: the indexes of its scope, of its context and of its
 -- schedule, if it has one. A live task of an authenticated owner in a tenant is also in an index of the owner in all
 -- tenants, which the limits of owners use.
 local function indexes_of(r, state)
-  local tenant, owner = string.match(r.scope, '/([^/]*)/([^/]*)$')
   local indexes = {r.scope_index, r.context_index}
-  if r.schedule_index then indexes[3] = r.schedule_index end
-  if tenant ~= '' and owner ~= '' and not TERMINAL[state] then
-    local prefix = string.sub(r.scope_index, 1, -#('tasks:' .. r.scope .. ':') - 1)
-    indexes[#indexes + 1] = prefix .. 'owner:' .. owner .. ':'
-  end
+  indexes[#indexes + 1] = owner_index_of(r, state)
+  if r.schedule_index then indexes[#indexes + 1] = r.schedule_index end
   return indexes
 end
 
