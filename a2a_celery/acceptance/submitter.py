@@ -27,6 +27,7 @@ from ..store.tasks.results import (
     CanceledNow,
     Conflict,
     Created,
+    IdTaken,
     Known,
     Limited,
     NotCreated,
@@ -79,15 +80,16 @@ class TaskSubmitter:
             agent_name: Name of the agent.
             params: Request with the message.
             caller: Caller who will own the task.
-            task_id: Id of the new task, or "" for a new id. A repeated call with the same id does not create a second
-                task.
+            task_id: Id of the new task, or "" for a new id. A repeated call with the same id creates no second task.
+                The id identifies the call: the message of a repeated call may differ, and is not stored.
 
         Returns:
             The ids of the task and of its context.
 
         Raises:
             ConfigError: The app has no agent with this name.
-            A2AError: The message is invalid or exceeds a limit, as in SendMessage.
+            A2AError: The message is invalid or exceeds a limit, as in SendMessage, or a task of another agent, tenant
+                or owner has the id.
             StoreUnavailable: The store is unavailable. The task may have been created.
         """
         match answer := await self._create(agent_name, params, caller, task_id or str(uuid4())):
@@ -158,7 +160,7 @@ class TaskSubmitter:
         match answer:
             case Limited():
                 return limit_error(answer)
-            case Conflict() | TooDeep():
+            case Conflict() | TooDeep() | IdTaken():
                 return self._new_tasks_of(self.agent(agent_name)).refusal(answer)
             case _:
                 raise AssertionError(answer)

@@ -27,6 +27,7 @@ from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUB
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.tasks.commands import read_task
+from a2a_celery.submission import Submission
 
 from .agents_here import AgentsHere, agents_here
 
@@ -122,6 +123,21 @@ async def test_a_message_id_is_idempotent(here: AgentsHere) -> None:
     message.parts[0].text = "another"
     with pytest.raises(InvalidParamsError, match="Another message had this id"):
         await here.a2a.submit_async("echo", message, context_id="c")
+
+
+async def test_an_id_identifies_a_call_of_one_owner(here: AgentsHere) -> None:
+    async def submit(text: str, owner: str) -> tuple[str, str]:
+        submission = Submission.of("echo", text, owner=owner, context_id="c")
+        return await here.a2a._submissions.run_async(
+            lambda process: process.submitter.submit("echo", submission.params, submission.caller, task_id="t")
+        )
+
+    assert await submit("hello", "ann") == await submit("hello again", "ann") == ("t", "c")
+    with pytest.raises(InvalidParamsError, match="another agent, tenant or owner"):
+        await submit("hello", "bob")
+    stored = await here.store.run(read_task(here.keys, None, "t"))
+    assert stored is not None
+    assert [message.parts[0].text for message in stored[0].history] == ["hello"]
 
 
 async def test_a_handle_belongs_to_its_owner(here: AgentsHere) -> None:

@@ -17,7 +17,7 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, continue_task, create_task, read_task
-from a2a_celery.store.tasks.results import Begun, Ended, Full, Missing, Waiting, WrongContext
+from a2a_celery.store.tasks.results import Begun, Created, Ended, Full, IdTaken, Missing, Waiting, WrongContext
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 
@@ -57,6 +57,32 @@ async def test_a_repeated_create_returns_the_first_result_and_writes_nothing(
     again = await store.run(call)
 
     assert (again.newest.version, again.task.status.timestamp.ToNanoseconds()) == (1, submitted_at)
+    assert await seeds.everything() == before
+
+
+@pytest.mark.parametrize("state", [SUBMITTED, COMPLETED])
+@pytest.mark.parametrize("scope", [BOB, Scope("other", ANN.tenant, ANN.owner), Scope(ANN.agent, "acme", ANN.owner)])
+async def test_the_id_of_a_task_of_another_scope_is_refused(
+    store: AsyncStore, keys: Keys, seeds: Seeds, scope: Scope, state: TaskState
+) -> None:
+    await seeds.created(task_id="t")
+    if state == COMPLETED:
+        await seeds.settled(await seeds.claimed("t"), status(COMPLETED))
+    before = await seeds.everything()
+
+    reply = await store.run(create_task(keys, scope, "t", "c", request(), caller=b"{}", retention=RETENTION))
+
+    assert reply == IdTaken()
+    assert await seeds.everything() == before
+
+
+async def test_a_repeated_create_finds_the_task_after_its_end(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    call = create_task(keys, ANN, "t", "c", request(task_id="t"), caller=b"{}", retention=RETENTION)
+    await store.run(call)
+    await seeds.settled(await seeds.claimed("t"), status(COMPLETED))
+    before = await seeds.everything()
+
+    assert isinstance(await store.run(call), Created)
     assert await seeds.everything() == before
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
-from a2a_celery.store import AsyncStore, Keys
+from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.tasks.commands import create_task, request_cancel
 from a2a_celery.store.tasks.results import Created, TickRepeated, TickSkipped
 from a2a_celery.store.tasks.schedules import (
@@ -20,7 +20,7 @@ from a2a_celery.store.tasks.schedules import (
     time_of_tick,
 )
 from tests.support.leaks import leaks
-from tests.support.seeds import ANN, RETENTION, Seeds, at_once, request, status
+from tests.support.seeds import ANN, BOB, RETENTION, Seeds, at_once, request, status
 
 from .test_cost import Meter
 
@@ -39,11 +39,11 @@ class Schedule:
     def __init__(self, seeds: Seeds) -> None:
         self.seeds, self.store, self.keys = seeds, seeds.store, seeds.keys
 
-    def create(self, tick: Tick, **options: Any) -> Any:
+    def create(self, tick: Tick, scope: Scope = ANN, **options: Any) -> Any:
         task_id = tick.task_id(self.keys)
         sent = request(task_id=task_id, context_id=task_id)
         return create_task(
-            self.keys, ANN, task_id, task_id, sent, caller=b"{}", retention=RETENTION, tick=tick, **options
+            self.keys, scope, task_id, task_id, sent, caller=b"{}", retention=RETENTION, tick=tick, **options
         )
 
     async def tick(self, tick: Tick, **options: Any) -> Any:
@@ -84,6 +84,13 @@ async def test_a_tick_starts_one_task_that_names_its_schedule(schedule: Schedule
     assert await schedule.listed() == {SUBMITTED: [task.id]}
     await seeds.require_consistent(task.id)
     assert await leaks(seeds.store, keys) == []
+
+
+async def test_a_tick_is_handled_once_even_if_its_schedule_has_another_owner(schedule: Schedule) -> None:
+    first = await schedule.started(NIGHTLY)
+
+    assert await schedule.tick(NIGHTLY, scope=BOB) == TickRepeated(first)
+    assert await schedule.tick(replace(NIGHTLY, overlap="queue"), scope=BOB) == TickRepeated(first)
 
 
 async def test_equal_ticks_at_once_start_one_task(schedule: Schedule, seeds: Seeds) -> None:

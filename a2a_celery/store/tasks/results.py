@@ -56,6 +56,11 @@ class TooDeep:
 
 
 @dataclass(frozen=True, slots=True)
+class IdTaken:
+    """Refusal of a task whose id belongs to a task of another agent, tenant or owner. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
 class TickSkipped:
     """Skipped tick, which creates no task, because an earlier task of the schedule is SUBMITTED or WORKING."""
 
@@ -141,7 +146,7 @@ class Limited:
         return cls(limit.decode(), int(maximum), int(us) / 1e6)
 
 
-NotCreated = Known | Conflict | Limited | TooDeep | TickSkipped | TickRepeated
+NotCreated = Known | Conflict | Limited | TooDeep | IdTaken | TickSkipped | TickRepeated
 """Result of `create_task` if the call created no task."""
 
 
@@ -323,6 +328,8 @@ def not_created(reply: Sequence[bytes]) -> NotCreated:
             return Limited.parse(reply)
         case b"deep":
             return TooDeep()
+        case b"taken":
+            return IdTaken()
         case b"skipped":
             return TickSkipped()
         case b"repeated":

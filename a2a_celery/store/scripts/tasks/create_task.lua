@@ -9,13 +9,15 @@
 --       find_parent, and for a child a suffix of the task event and packed metadata, the Celery message of the run: the
 --       arguments of push_message, and a push-notification config: the arguments of save_config
 -- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child, '1' if the broker has
---       the Celery message of the run}; a repeated call returns the current values of the last three elements
+--       the message of the run}; a call with the id of an existing task of the scope is a repeated call, and returns
+--       the current values of the last three
 --       | {'known', task id, version, preceding turns}: the message was accepted before
 --       | {'conflict'}: another message has the same id
 --       | {'blobs_expired'}: the blobs may have been removed | {'limited', see check_limits}
 --       | {'skipped'}: a task of the schedule is SUBMITTED or WORKING
 --       | {'repeated', tag of the task}: the tick was handled before; the tag is '' if the tick was skipped
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
+--       | {'taken'}: a task of another scope has the id
 -- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, messages, options, schedules, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
 local task_id, context_id, scope, scope_index, context_index, agent, owner, retention, leases, dispatch = unpack(ARGV, 1, 10)
@@ -27,12 +29,13 @@ local first_message, config, first_config = 39, ARGV[48], 48
 
 if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 local r = redis.call('EXISTS', record) == 1 and load_record(KEYS)
-if r then
+if r and r.scope == scope then
   local at = string.match(log_entry(KEYS, r, 1), '^%d+')
   return {'created', at, is_blocked(KEYS, r) and '1' or '0', r.parent and '1' or '0', is_published(KEYS, r.run)}
 end
 local refused = refused_tick(first_tick, retention)
 if refused then return refused end
+if r then return {'taken'} end
 local accepted = find_accepted(message_key)
 if accepted then
   if accepted[1] ~= digest then return {'conflict'} end
