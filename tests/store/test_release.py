@@ -12,9 +12,12 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.runs.commands import (
     Claim,
     Dropped,
+    Illegal,
+    Over,
     RetryUnrecorded,
     RunLost,
     RunRef,
+    Unchanged,
     acquire_due_runs,
     append,
     claim_run,
@@ -22,10 +25,11 @@ from a2a_celery.store.runs.commands import (
     report_prefetched,
 )
 from a2a_celery.store.runs.recovery import Requeued, begin_next_attempt, lapsed_runs, return_run
-from a2a_celery.store.runs.release import Released, delegate_to_canvas, release_run
+from a2a_celery.store.runs.release import Released, delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import request_cancel
 from a2a_celery.store.tasks.results import CanceledNow
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, chunk, status
+from tests.support.suspensions import Suspensions, wait_for
 
 OPTIONS = b'{"retries":1}'
 
@@ -190,3 +194,31 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
     counts = [(claim.attempt, RunOptions.from_json(claim.options).retries) for claim in (begun, again, after)]
     assert counts == [(1, 0), (1, 1), (2, 1)]
     await seeds.require_consistent(task_id)
+
+
+async def test_a_result_whose_events_are_illegal_ends_nothing(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    ref = RunRef(await seeds.created(), 1)
+    before = await seeds.everything()
+
+    reply = await store.run(end_by_result(keys, ref, [status(COMPLETED), status(FAILED)]))
+
+    assert reply == Illegal(2, SUBMITTED)
+    assert await seeds.everything() == before
+
+
+async def test_a_result_does_not_end_a_claimed_or_suspended_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    claim = await seeds.claimed()
+    end = end_by_result(keys, claim.ref, [status(COMPLETED)])
+    assert await store.run(end) == Unchanged()
+    await Suspensions(seeds).suspended(claim, wait_for("go"))
+    before = await seeds.everything()
+
+    suspended = RunRef(claim.ref.task_id, claim.ref.run + 1)
+    assert await store.run(end_by_result(keys, suspended, [status(COMPLETED)])) == Unchanged()
+    assert await seeds.everything() == before
+
+
+async def test_a_repeated_result_has_the_first_reply(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
+    end = end_by_result(keys, RunRef(await seeds.created(), 1), [chunk("a"), status(COMPLETED)])
+
+    assert await store.run(end) == await store.run(end) == Over(3, COMPLETED)

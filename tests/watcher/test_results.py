@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -194,6 +195,32 @@ async def test_what_a_worker_without_this_package_did_not_say_changes_nothing(
     found = await store.run(read_task(keys, None, "t"))
     assert found is not None
     assert found[0].status.state == SUBMITTED
+
+
+async def test_a_result_that_does_not_apply_ends_nothing(
+    store: AsyncStore, keys: Keys, results: Results, celery: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.run(claim_run(keys, REF, token="t", runner="r", lease_us=10_000_000, working=False))
+    celery.backend.mark_as_done("t.1", "done")
+
+    with caplog.at_level(logging.INFO):
+        assert not await results.has(REF)
+
+    assert "run t.1: its result does not apply" in caplog.text
+    assert await events(store, keys) == []
+
+
+async def test_a_result_ends_the_run_of_a_lost_notification(
+    store: AsyncStore, keys: Keys, results: Results, celery: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    celery.backend.mark_as_done("t.1", "done")
+
+    with caplog.at_level(logging.INFO):
+        assert await results.has(REF)
+        assert await results.has(REF)
+
+    assert "run t.1 ended by its result" in caplog.text
+    assert await events(store, keys) == ["artifact", (COMPLETED, {})]
 
 
 class Checks:

@@ -185,8 +185,9 @@ def due_canvases(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[Due
 
 def end_by_result(
     keys: Keys, ref: RunRef, events: Sequence[Event], *, lost: bool = False
-) -> Operation[Over | Unchanged]:
-    """End a delegated or unclaimed run, and its task, with the result in `events`. The last event must be terminal.
+) -> Operation[Over | Illegal | Unchanged]:
+    """End a run and its task with `events`. The run is delegated to a canvas, or no worker with this package has
+    claimed it.
 
     Args:
         keys: Keys of the deployment.
@@ -196,8 +197,14 @@ def end_by_result(
             it claimed the run, the run does not change, because it is published again.
     """
 
-    def parse(reply: Sequence[bytes]) -> Over | Unchanged:
-        return Over(int(reply[1]), state_of(reply[2])) if reply[0] == b"over" else Unchanged()
+    def parse(reply: Sequence[bytes]) -> Over | Illegal | Unchanged:
+        match reply[0]:
+            case b"over":
+                return Over(int(reply[1]), state_of(reply[2]))
+            case b"illegal":
+                return Illegal(int(reply[1]), state_of(reply[2]))
+            case _:
+                return Unchanged()
 
     arguments: list[Argument] = [ref.run, int(lost), *event_arguments(events)]
     return Operation(script("end_by_result"), keys.task(ref.task_id), arguments, parse)

@@ -33,7 +33,7 @@ from ...lifecycle.outcomes import INVALID_ANSWER, WORKER_LOST, status_event
 from ...lifecycle.own_metadata import progress_metadata, retry_metadata
 from ...lifecycle.states import WORKING
 from ...store import AsyncStore, Keys
-from ...store.runs.commands import Over, RunRef
+from ...store.runs.commands import Illegal, RunRef, Unchanged
 from ...store.runs.release import Unclaimed, due_canvases, end_by_result, read_unclaimed, record_result
 from ...store.tasks.commands import read_task
 
@@ -57,24 +57,33 @@ class Results:
         self._app = app
         self._thread = DaemonThreads(1, "a2a-results")
 
-    async def end(self, ref: RunRef, canvas: Canvas) -> bool:
-        """End the run `ref` if its `canvas` has ended. Return True if the run has ended."""
+    async def end(self, ref: RunRef, canvas: Canvas) -> None:
+        """End the run `ref` if its `canvas` has ended."""
         ended = await self._look(canvas)
-        return ended is not None and await self._end(ref, ended)
+        if ended is not None:
+            await self._end(ref, ended)
 
     async def _look(self, canvas: Canvas) -> CanvasResult | None:
         ended: CanvasResult | None = await self._thread.call(partial(canvas.poll, self._app))
         return ended
 
     async def _end(self, ref: RunRef, ended: CanvasResult) -> bool:
+        """End the run `ref` by its result. Return False if the result does not apply, so that the run may begin."""
         head = read_task(self._keys, None, ref.task_id, history_length=0, artifacts=False, resolve_blobs=False)
         stored = await self._store.run(head)
         if stored is None:
             return True
         events, lost = self._events(ref, stored[0], ended), isinstance(ended.error, WorkerLostError)
         reply = await self._store.run(end_by_result(self._keys, ref, events, lost=lost))
-        logger.info("run %s ended by its result: %s", ref.name, reply)
-        return isinstance(reply, Over)
+        match reply:
+            case Unchanged():
+                logger.info("run %s: its result does not apply", ref.name)
+                return False
+            case Illegal():  # the run must not be published, because its worker has ended it
+                logger.error("run %s: its result cannot end the task: %s", ref.name, reply)
+            case _:
+                logger.info("run %s ended by its result: %s", ref.name, reply)
+        return True
 
     async def has(self, ref: RunRef) -> bool:
         """Return True if a worker without this package has started or ended the run `ref`.
