@@ -16,6 +16,7 @@ from a2a_celery.gateway.operations.turns import StreamEvent
 from a2a_celery.gateway.shutdown import GatewayShutdown
 from a2a_celery.lifecycle import Event, EventId
 from tests.support.clocks import ManualClock
+from tests.support.waiting import eventually_async
 
 Pages = AsyncGenerator[list[StreamEvent], None]
 
@@ -113,21 +114,64 @@ async def test_an_error_of_the_first_page_is_the_callers_and_a_later_one_an_even
     assert served.bodies[1:] == ["event: error\ndata: LookupError\n\n", ""]
 
 
-async def test_a_silent_stream_sends_pings() -> None:
-    clock = ManualClock()
+class Silent:
+    """Running stream whose events the test sends, on a clock that the test moves."""
 
-    async def pages() -> Pages:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.pages: asyncio.Queue[list[StreamEvent] | None] = asyncio.Queue()
+        self.served = Served(self._read(), self.clock)
+        self.running = asyncio.create_task(self.served.run())
+
+    async def _read(self) -> Pages:
         yield [StreamEvent(EventId(1), chunk("a"))]
-        for _ in range(3):
-            clock.advance(sse.PING_AFTER)
-            yield []  # exactly as long as the stream may be silent
-            clock.advance(0.1)
-            yield []
+        while (page := await self.pages.get()) is not None:
+            yield page
 
-    served = Served(pages(), clock)
+    async def written(self, *bodies: str) -> None:
+        """Wait until these bodies have been written after the first one."""
+
+        async def is_written() -> bool:
+            return self.served.bodies[1:] == list(bodies)
+
+        await eventually_async(is_written, what=f"bodies {bodies}")
+
+
+async def test_a_silent_stream_sends_pings() -> None:
+    stream = Silent()
+    for count in range(1, 4):
+        await stream.clock.until_waiting(sse.PING_AFTER)
+        stream.clock.advance(sse.PING_AFTER)
+        await stream.written(*[sse.PING] * count)
+    stream.pages.put_nowait(None)
+    await stream.running
+
+    assert stream.served.bodies[1:] == [*[sse.PING] * 3, ""]
+    assert stream.clock.waits == []
+
+
+async def test_an_event_postpones_the_ping() -> None:
+    stream = Silent()
+    await stream.clock.until_waiting(sse.PING_AFTER)
+    stream.clock.advance(sse.PING_AFTER - 1)
+    stream.pages.put_nowait([StreamEvent(EventId(2), chunk("b"))])
+    await stream.written("id: 2\ndata: b\n\n")
+
+    stream.clock.advance(1)
+    await stream.clock.until_waiting(sse.PING_AFTER - 1)
+    stream.clock.advance(sse.PING_AFTER - 1)
+
+    await stream.written("id: 2\ndata: b\n\n", sse.PING)
+    stream.pages.put_nowait(None)
+    await stream.running
+
+
+async def test_an_empty_page_writes_nothing() -> None:
+    served = Served(stream_pages([], [StreamEvent(EventId(1), chunk("a"))], []))
+
     await served.run()
 
-    assert served.bodies[1:] == [": ping\n\n"] * 3 + [""]
+    assert served.bodies == ["id: 1\ndata: a\n\n", ""]
 
 
 @pytest.mark.parametrize("why", ["the client leaves", "the server stops"])

@@ -21,8 +21,7 @@ from ..operations.turns import StreamEvent
 from ..shutdown import GatewayShutdown
 
 PING_AFTER = 10.0
-"""Seconds without a write after which a comment is sent, because proxies close idle connections. An idle stream yields
-an empty frame every `store.log.pubsub.POLL_INTERVAL` seconds."""
+"""Seconds without a write after which a comment is sent, because proxies close silent connections."""
 
 PING = ": ping\n\n"
 
@@ -48,8 +47,8 @@ async def frames_of(
     encode: Callable[[Event], Awaitable[str]],
     encode_error: Callable[[Exception], str],
 ) -> AsyncGenerator[str, None]:
-    """Yield the frames of `pages` for an `EventStream`. Frames that are written together are joined. An error after the
-    first page becomes the last frame.
+    """Yield the frames of `pages` for an `EventStream`. Frames of one write are joined. An empty page becomes an empty
+    frame, so that a response without events begins at once. An error after the first page becomes the last frame.
 
     Args:
         pages: Generator of the pages of events, which is closed at the end.
@@ -111,6 +110,8 @@ class EventStream(Response):
         self._frames = frames
         self._shutdown = shutdown
         self._clock = clock
+        self._written_at = clock.monotonic()
+        self._writing = asyncio.Lock()
 
     @classmethod
     async def start(
@@ -128,25 +129,43 @@ class EventStream(Response):
         """Write until the frames end, the client disconnects or the server stops."""
         with self._shutdown.streaming() as cut:
             disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="a2a-client-gone")
+            pinging = asyncio.create_task(self._ping(send), name="a2a-stream-ping")
             disconnected.add_done_callback(cut)
+            pinging.add_done_callback(cut)
             try:
                 async with aclosing(self._frames):
                     await self._write(send)
             finally:
-                disconnected.remove_done_callback(cut)
-                disconnected.cancel()
+                for task in (disconnected, pinging):
+                    task.remove_done_callback(cut)
+                    task.cancel()
 
     async def _write(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with self._writing:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if self._first:
-            await send({"type": "http.response.body", "body": self._first.encode(), "more_body": True})
-        self._first, written_at = "", self._clock.monotonic()
+            await self._send(send, self._first)
+        self._first = ""
         async for write in self._frames:
-            if write or self._clock.monotonic() - written_at > PING_AFTER:
-                await send({"type": "http.response.body", "body": (write or PING).encode(), "more_body": True})
-                written_at = self._clock.monotonic()
+            if write:
+                await self._send(send, write)
             del write
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        async with self._writing:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _ping(self, send: Send) -> None:
+        """Send a comment each time that `PING_AFTER` seconds have passed without a write."""
+        while True:
+            left = self._written_at + PING_AFTER - self._clock.monotonic()
+            if left > 0:
+                await self._clock.sleep(left)
+            else:
+                await self._send(send, PING)
+
+    async def _send(self, send: Send, text: str) -> None:
+        async with self._writing:
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            self._written_at = self._clock.monotonic()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
