@@ -269,26 +269,24 @@ class ExecutionStateMachine:
     def _move(self, after: ExecutionState, detail: Mapping[str, Scalar]) -> Transition:
         if not self.may(after):
             raise IllegalTransition(self._state, after)
-        number = self._history[-1].number + 1 if self._history else 1
-        transition = Transition(number, self._state, after, self._clock(), MappingProxyType(dict(detail)))
-        self._state = after
-        self._remember(transition)
+        transition = self._add(after, self._clock(), dict(detail))
         if self._listeners:
             self._pending.append((transition, self._listeners, copy_context()))
         return transition
 
     def _fill_in_idle(self, at_us: int) -> None:
         """Add the missing transitions that lead to IDLE, with the time `at_us`. The caller holds the lock."""
-        if not self._history:
-            return
         if self._state not in ENDS and self._state is not ExecutionState.IDLE:
-            self._fill_in(ExecutionState.ERROR, at_us, {"reason": "lost"})
+            self._add(ExecutionState.ERROR, at_us, {"reason": "lost"})
         if self._state is not ExecutionState.IDLE:
-            self._fill_in(ExecutionState.IDLE, at_us, {})
+            self._add(ExecutionState.IDLE, at_us, {})
 
-    def _fill_in(self, after: ExecutionState, at_us: int, detail: dict[str, Scalar]) -> None:
-        self._remember(Transition(self._history[-1].number + 1, self._state, after, at_us, MappingProxyType(detail)))
+    def _add(self, after: ExecutionState, at_us: int, detail: dict[str, Scalar]) -> Transition:
+        number = self._history[-1].number + 1 if self._history else 1
+        transition = Transition(number, self._state, after, at_us, MappingProxyType(detail))
         self._state = after
+        self._remember(transition)
+        return transition
 
     def _remember(self, transition: Transition) -> None:
         self._history.append(transition)

@@ -341,6 +341,27 @@ def test_a_machine_that_is_between_two_messages_stays_there(end: ExecutionState)
     assert machine.transition(S.INITIALIZING).before is end
 
 
+@pytest.mark.parametrize(
+    ("state", "added"),
+    [
+        *((state, []) for state in (S.IDLE, S.COMPLETED, S.INTERRUPTED)),
+        *((state, [S.IDLE]) for state in (S.CANCELLED, S.ERROR)),
+        *((state, [S.ERROR, S.IDLE]) for state in (S.INITIALIZING, S.MODEL_CALL, S.TOOL_EXECUTION)),
+    ],
+)
+def test_a_machine_without_a_history_returns_to_idle(state: ExecutionState, added: list[ExecutionState]) -> None:
+    machine = ExecutionStateMachine(state, clock=ticking())
+    received: list[Transition] = []
+    machine.add_listener(received.append)
+
+    machine.return_to_idle()
+
+    assert [(number, after) for number, _, after, _ in shown(machine)] == list(enumerate(added, 1))
+    assert received == []
+    assert machine.may(S.INITIALIZING)
+    assert ExecutionStateMachine.from_dict(through_json(machine.to_dict())).history == machine.history
+
+
 @pytest.mark.parametrize("end", [S.CANCELLED, S.ERROR])
 def test_the_return_to_idle_between_two_runs_is_filled_in(end: ExecutionState) -> None:
     runs = [step(1, S.IDLE, S.INITIALIZING), step(2, S.INITIALIZING, end), step(4, S.IDLE, S.INITIALIZING)]
