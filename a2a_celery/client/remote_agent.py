@@ -19,7 +19,6 @@ from a2a.types import (
     AgentCard,
     CancelTaskRequest,
     GetTaskRequest,
-    Message,
     SendMessageConfiguration,
     SendMessageRequest,
     StreamResponse,
@@ -44,7 +43,7 @@ from .connection.transports import (
 from .connection.turn_stream import Events, ReconnectBackoff, TurnStream
 from .errors import DeadlineExceeded, RemoteError, translate_errors
 from .result import Result
-from .session import AgentSession, Session
+from .session import AgentSession, Content, Session
 
 logger = logging.getLogger(__name__)
 
@@ -186,14 +185,14 @@ class RemoteAgent:
             saved = Session.from_dict(saved)
         return AgentSession(self, saved)
 
-    async def submit(self, message: Message, *, push: TaskPushNotificationConfig | None = None) -> Result:
+    async def submit(self, message: Content, *, push: TaskPushNotificationConfig | None = None) -> Result:
         """Send a message and return without waiting for the end of the task.
 
         If the message certainly did not arrive, or the agent is `idempotent`, the message is resent for up to
         `reconnect_timeout` seconds.
 
         Args:
-            message: The message; see `Session.message`.
+            message: Text, bytes, JSON data, parts or a complete message; see `Session.message`.
             push: Webhook that receives the events of the task, or None.
 
         Returns:
@@ -201,6 +200,7 @@ class RemoteAgent:
             still be in INPUT_REQUIRED.
 
         Raises:
+            TypeError: A message cannot carry `message`.
             AgentUnreachable: The agent sent no response. The agent may have received the message.
             ResponseLost: The agent may have received the message, and is not idempotent.
             RemoteError: The server refuses the call, or its response is invalid.
@@ -209,7 +209,7 @@ class RemoteAgent:
         configuration = SendMessageConfiguration(return_immediately=True)
         if push is not None:
             configuration.task_push_notification_config.CopyFrom(push)
-        request = SendMessageRequest(message=message, configuration=configuration)
+        request = SendMessageRequest(message=Session().message(message), configuration=configuration)
         self._name_parent(request)
 
         async def send() -> Result:
@@ -224,25 +224,26 @@ class RemoteAgent:
             await self._finish(sending)
 
     def stream(
-        self, message: Message, *, deadline: float | None = None, cancel_on_exit: bool = False
+        self, message: Content, *, deadline: float | None = None, cancel_on_exit: bool = False
     ) -> AsyncGenerator[StreamResponse, None]:
         """Send a message and yield the events of its turn, until the task is terminal or interrupted.
 
         Lost connections are resumed; see ``connection.turn_stream``.
 
         Args:
-            message: The message; see `Session.message`.
+            message: Text, bytes, JSON data, parts or a complete message; see `Session.message`.
             deadline: Seconds from the start of the iteration until DeadlineExceeded is raised, or None for no limit.
             cancel_on_exit: True to cancel the task if the generator ends before the turn: at the deadline, when the
                 generator is closed, or when its caller is cancelled.
 
         Raises:
+            TypeError: A message cannot carry `message`.
             DeadlineExceeded: The turn takes longer than `deadline`. The task continues unless `cancel_on_exit` is True.
             RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.
             A2AError: The agent refuses the message.
         """
         turn = self._turn_stream()
-        request = SendMessageRequest(message=message)
+        request = SendMessageRequest(message=Session().message(message))
         self._name_parent(request)
         events = turn.send(request)
         return self._bounded(turn, events, deadline, cancel_on_exit, starts=True)

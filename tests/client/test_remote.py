@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import APIKeySecurityScheme, SecurityScheme, Task
+from a2a.types import APIKeySecurityScheme, Message, Part, SecurityScheme, Task
 from a2a.utils.errors import TaskNotFoundError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +22,7 @@ from a2a_celery.client import (
     NoTransport,
     RemoteAgent,
     ResponseLost,
+    Result,
     Session,
 )
 from a2a_celery.client.connection.transports import Credentials
@@ -81,10 +82,31 @@ class TestSessions:
 
     async def test_submitting_waits_for_nothing(self) -> None:
         async with plain_server(Steps()) as url, RemoteAgent(url) as agent:
-            result = await agent.submit(agent.session().message("wait"))
+            result = await agent.submit("wait")
 
             assert result.stop_reason is None
             assert (await agent.cancel(result.task_id)).state_name == "CANCELED"
+
+    @pytest.mark.parametrize(
+        "content", ["COMPLETED", [Part(text="COMPLETED")], Message(message_id="m", parts=[Part(text="COMPLETED")])]
+    )
+    async def test_a_message_without_a_session(self, states: str, content: Any) -> None:
+        async with RemoteAgent(states) as agent:
+            submitted = await agent.submit(content)
+            streamed = Result.of(*[event async for event in agent.stream(content)])
+            tasks = [(await agent.get(result.task_id)).raw for result in (submitted, streamed)]
+
+        assert submitted.task_id != streamed.task_id
+        for task in tasks:
+            assert isinstance(task, Task)
+            assert [part.text for part in task.history[0].parts] == ["COMPLETED"]
+
+    async def test_content_that_no_message_can_carry(self) -> None:
+        async with RemoteAgent("http://127.0.0.1:1") as agent:
+            with pytest.raises(TypeError, match="cannot carry"):
+                await agent.submit(object())  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="cannot carry"):
+                agent.stream(object())  # type: ignore[arg-type]
 
 
 class TestEnds:
