@@ -188,15 +188,15 @@ class AgentTester:
         Raises:
             DeadlineExceeded: See `send`.
         """
-        await self._until_claimed()
+        await self._until_claimed(result)
         current = await self.client.get(result.task_id)
         if current.stop_reason is not None or (isinstance(current.raw, Task) and self._is_waiting(current.raw)):
             return current
-        return await self._waited(self.client.follow(result.task_id))
+        return await self._waited(self.client.follow(result.task_id), current)
 
     def stream(self, content: Content) -> AsyncGenerator[StreamResponse, None]:
         """Send a message as a new task, and yield its events while the agent works; see `RemoteAgent.stream`."""
-        return self.client.stream(Session().message(content), deadline=self._timeout)
+        return self.client.stream(content, deadline=self._timeout)
 
     def session(self) -> AgentSession:
         """Return a conversation with the agent. All messages belong to one context, and a message answers an open
@@ -220,8 +220,12 @@ class AgentTester:
 
     async def cancel(self, result: Result) -> Result:
         """Cancel the task of `result`, wait until its agent has stopped or its grace period is over, and return the
-        task; see `RemoteAgent.cancel`."""
-        await self._until_claimed()
+        task; see `RemoteAgent.cancel`.
+
+        Raises:
+            DeadlineExceeded: A run does not begin within `timeout`.
+        """
+        await self._until_claimed(result)
         return await self.client.cancel(result.task_id)
 
     async def signal(self, result: Result, name: str, payload: Any = None) -> bool:
@@ -233,9 +237,10 @@ class AgentTester:
         Raises:
             SignalRefused: The task has ended or stores too many signals, or its agent is not a function.
             ValueError: The name or the payload is invalid.
+            DeadlineExceeded: A run does not begin within `timeout`. The signal was sent.
         """
         resumed = await self.a2a.signal_async(result.task_id, name, payload)
-        await self._until_claimed()
+        await self._until_claimed(result)
         return resumed
 
     async def advance(self, seconds: float) -> None:
@@ -244,6 +249,7 @@ class AgentTester:
 
         Raises:
             ValueError: `seconds` is negative.
+            DeadlineExceeded: A run does not begin within `timeout`.
         """
         await self._until_claimed()
         async with self._lock:
@@ -259,6 +265,7 @@ class AgentTester:
 
         Raises:
             RuntimeError: No run is being executed.
+            DeadlineExceeded: A run does not begin within `timeout`.
         """
         await self._until_claimed()
         victims = [worker for worker in self._workers if worker.active]
@@ -367,12 +374,24 @@ class AgentTester:
             return  # the dispatcher rejects the run
         self._next_worker().execute(self.a2a.agents[agent], task_id, run, options)
 
-    async def _until_claimed(self) -> None:
-        """Wait until each run that a worker has received has been claimed or has ended."""
+    async def _until_claimed(self, result: Result | None = None) -> None:
+        """Wait until each run that a worker has received has been claimed or has ended.
+
+        Raises:
+            DeadlineExceeded: A run was not claimed in time. Its result is `result`.
+        """
         await asyncio.sleep(0)
-        async with asyncio.timeout(self._timeout):
-            while any(not active.is_claimed for worker in self._workers for active in worker.active):  # noqa: ASYNC110
-                await asyncio.sleep(CLAIM_POLL_INTERVAL)  # a run does not report its claim
+        try:
+            async with asyncio.timeout(self._timeout):
+                while self._unclaimed():  # noqa: ASYNC110
+                    await asyncio.sleep(CLAIM_POLL_INTERVAL)  # a run reports its claim to no one
+        except TimeoutError:
+            text = f"no worker began the run {', '.join(self._unclaimed())} within {self._timeout:g} s"
+            raise DeadlineExceeded(text, result or Result()) from None
+
+    def _unclaimed(self) -> list[str]:
+        """Return the names of the runs that workers have received and not claimed."""
+        return [active.ref.name for worker in self._workers for active in worker.active if not active.is_claimed]
 
     def _on_recorded(self, worker: SimulatedWorker, keys: list[str]) -> None:
         crashing = self._crash_keys.intersection(keys)
@@ -395,9 +414,11 @@ class AgentTester:
         await self.advance(self._settings.lease_ttl + 1)
         await self.advance(min(FIRST_DELAY_US * 2 ** (attempts - 1), MAX_DELAY_US) / 1_000_000)
 
-    async def _waited(self, events: AsyncGenerator[StreamResponse, None]) -> Result:
-        """Wait until the agent ends its turn or waits, and return the result of the turn."""
+    async def _waited(self, events: AsyncGenerator[StreamResponse, None], current: Result | None = None) -> Result:
+        """Wait until the agent ends its turn or waits, and return the result of the turn, which begins with
+        `current`."""
         builder = ResultBuilder()
+        builder.add(current)
         try:
             async with asyncio.timeout(self._timeout), aclosing(events):
                 async for event in events:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -121,13 +122,56 @@ async def test_errors_of_arguments(a2a: A2A) -> None:
 
 
 async def test_an_agent_that_works_for_too_long() -> None:
+    begun = asyncio.Event()
+
     async def endless(turn: Turn) -> None:
+        begun.set()
         await asyncio.Event().wait()
 
-    async with AgentTester(endless, timeout=0.5, cancel_grace=0.1) as tester:
-        with pytest.raises(DeadlineExceeded) as raised:
+    async with AgentTester(endless, timeout=0.01, cancel_grace=0.1) as tester:
+        task = await tester.submit("hello")
+        await begun.wait()
+        with pytest.raises(DeadlineExceeded, match=r"the agent worked for longer than 0\.01 s") as raised:
+            await tester.wait(task)
+        assert (raised.value.result.task_id, raised.value.result.state_name) == (task.task_id, "WORKING")
+        with pytest.raises(DeadlineExceeded, match=r"the agent worked for longer than 0\.01 s"):
             await tester.send("hello")
-        assert raised.value.result.state_name in ("SUBMITTED", "WORKING")
+
+
+async def test_a_run_that_does_not_begin(a2a: A2A) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    @a2a.add_lifespan
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[None]:
+        begun.set()
+        await goes_on.wait()
+        yield
+
+    @a2a.agent("echo")
+    async def echo(turn: Turn) -> str:
+        return turn.text
+
+    async with AgentTester(a2a, timeout=0.01) as tester:
+        try:
+            task = await tester.submit("hello")
+            await begun.wait()
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: tester.wait(task),
+                lambda: tester.signal(task, "go"),
+                lambda: tester.advance(1),
+                tester.crash,
+                lambda: tester.cancel(task),
+            ]
+            text = rf"no worker began the run {task.task_id}\.1 within 0\.01 s"
+            for call in calls:
+                with pytest.raises(DeadlineExceeded, match=text):
+                    await call()
+            with pytest.raises(DeadlineExceeded) as raised:
+                await tester.wait(task)
+            assert raised.value.result == task
+        finally:
+            goes_on.set()
 
 
 async def test_limits_follow_the_clock() -> None:
