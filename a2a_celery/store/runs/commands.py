@@ -255,6 +255,8 @@ def claim_run(
     """Claim a queued run. Only one caller receives the claim of a run.
 
     Args:
+        keys: Keys of the deployment.
+        ref: Run to claim.
         token: Token of the claim. A repeated call with the same token returns the same claim.
         runner: Id of the worker process.
         lease_us: Duration of the lease in µs.
@@ -350,11 +352,15 @@ def settle_run(
     """End a claimed run with its last `events`. If a message waits, the next run begins.
 
     Args:
+        keys: Keys of the deployment.
+        ref: Claimed run.
+        token: Token of the claim.
         before: Number of records that the run wrote earlier.
+        events: Records that the run writes last. Together they must leave the task terminal or interrupted.
         ask_count: Number of answers that the agent's `ask` has received, including the next message.
         read_count: Number of messages that the agent has read in the run. The first unread message begins a turn.
         pause_us: µs after which a watcher ends the pause, or 0 for no timeout.
-        pause_timeout: Event with which the watcher ends the pause.
+        pause_timeout: Event with which the watcher ends the pause, or None if `pause_us` is 0.
         dead_letter: True to leave a dead letter if the task is FAILED.
         answer_schema: JSON Schema of the answer to the question, or "" if any message answers the question.
         reminders: Reminders of the question in the form of `pack_reminders`, or b"" for none.
@@ -407,7 +413,10 @@ def end_run(
     A run that has ended does not change. If a client requested the cancellation, the task ends in CANCELED.
 
     Args:
+        keys: Keys of the deployment.
+        ref: Run to end.
         runner: Prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
+        event: Status event of a terminal state.
         lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
             turn may not have another attempt. An unclaimed run is published again, until `MAX_LOST_BEFORE_CLAIM`
             processes were lost before they claimed the run.
@@ -554,8 +563,10 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, del
     """Record that a worker has prefetched runs.
 
     Args:
-        silent_us: µs without a report until the runs are published again.
-        delay_us: µs since the first report until the runs are published again in any case.
+        keys: Keys of the deployment.
+        refs: Prefetched runs.
+        silent_us: µs without a report after which the runs are published again.
+        again_us: µs after the first report after which the runs are published again in any case.
     """
     arguments: list[Argument] = [silent_us, delay_us]
     for ref in refs:

@@ -240,11 +240,19 @@ def create_task(
     If the message is a repeated message, the limits do not apply and the config `push` is not saved.
 
     Args:
+        keys: Keys of the deployment.
+        scope: Agent, tenant and owner of the task.
+        task_id: Id of the task. A repeated call with the id of an existing task of `scope` changes nothing.
+        context_id: Id of the task's context.
+        request: Request whose message contains the ids of the task and the context.
         caller: Stored form of the caller.
-        retention: Seconds for which the task is stored after it has ended.
-        options: Stored options of the first run.
+        retention: Seconds for which the ended task is stored.
+        options: Stored options of the first run, or b"" for none.
         idempotency_key: Key that detects a repeated message, or None to accept every message as new.
+        push: Push-notification config that receives the events of the task, or None.
         serialize_context: True to execute the runs of the context one after the other.
+        limits: Limits for the message, or None for no limits.
+        reply_channel: Notification channel of the calling gateway, or None.
         parent: Parent of the task, or None. A parent of another tenant or owner is ignored.
         message: Celery message of the run, or None if the caller publishes the run.
         tick: Tick of the schedule that creates the task, or None.
@@ -322,17 +330,20 @@ def continue_task(
     """Accept a further message to a task. If no run is open, the message begins the next run.
 
     Args:
+        keys: Keys of the deployment.
+        scope: Agent, tenant and owner of the task.
+        task_id: Id of the task.
         request: Request whose message contains the ids of the task and the context.
         context_id: Context id that the client sent, or "".
         caller: Stored form of the caller.
         nonce: Token that detects a repeated call.
-        options: Stored options of the run.
+        options: Stored options of the run, or b"" for none.
         idempotency_key: Key that detects a repeated message of the client, or None.
         push: Push-notification config to save, which receives the following events, or None.
         limits: Limits for the message, or None for no limits.
         max_bytes: Maximum size of the task including the message, in bytes, or None for no limit.
-        answered_run: Run whose question the message answers, if the caller has validated the answer, or None.
-        on_message: Value of ``Agent.on_message``, which determines the effect of the message on an open run.
+        answered_run: Number of the run whose question the message answers, or None. The answer is validated.
+        on_message: ``Agent.on_message``.
         broker_message: Celery message of the run that the message begins, or None if the caller publishes the run.
     """
     message = request.message
@@ -480,16 +491,20 @@ def list_tasks(
     """Read a page of the tasks of a scope, newest status first.
 
     Args:
+        keys: Keys of the deployment.
+        scope: Agent, tenant and owner of the tasks.
         retention: Seconds for which ended tasks are stored.
+        page_size: Maximum number of tasks on the page.
         context_id: Context of the tasks, or "" for all contexts.
         state: State of the tasks, or None for all states.
-        not_before_us: Earliest time of the status in µs, or None for no limit.
-        cursor: Status time in µs and quoted id of the last task on the previous page, or None for the first page.
+        not_before_us: Earliest time of the status in µs since 1970, or None for no limit.
+        cursor: Time of the status in µs since 1970, and quoted id, of the last task on the previous page, or None.
         history_length: Number of newest messages of each task, or None for all messages.
         artifacts: True to read the artifacts.
         blob_bytes: Bytes of large parts after which the page ends, or None for no limit.
-        max_bytes: Maximum total size of a page in bytes, or None for no limit. A larger task has its own page.
-        archived: True if ended tasks are removed from the indexes when they are archived instead of when they expire.
+        max_bytes: Maximum total size of the tasks on a page in bytes, except for a single larger task, or None for no
+            limit.
+        archived: True if ended tasks are removed from the indexes when they are archived, instead of when they expire.
     """
 
     def parse(reply: Sequence[Any]) -> Page:
