@@ -2,8 +2,8 @@
 the crew with the answer.
 
 The status message has the output of the task as text, and as a data part ``{"taskOutput": {"task", "agent",
-"output"}}``. The answer "yes", or an answer without text, accepts the output. Any other text is feedback, and the agent
-continues its work.
+"output"}}``. The answer "yes" in any case, or an answer without text, accepts the output. Any other text is feedback,
+and the agent continues its work.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from a2a.types import TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from a2a.utils.errors import InvalidParamsError
 from celery import Celery
-from celery.exceptions import Retry
+from celery.exceptions import Reject, Retry
 
 from a2a_celery import A2A, AuthRequired, ConfigError, Failed, InputRequired, Rejected, RunInfo, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
@@ -123,6 +124,32 @@ async def test_a_hook_that_raises_before_a_run_fails_it(
 
     assert state_and_text(task) == (FAILED, AGENT_FAILED)
     assert task.status.message.metadata["reference"]
+    assert calls == []
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (Retry(when=1000), WORKING),
+        (InvalidParamsError("which?"), REJECTED),
+        (Reject(), REJECTED),
+        (asyncio.CancelledError(), CANCELED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_an_exception_before_a_run_ends_it_like_one_of_the_agent(
+    here: AgentsHere, calls: list[str], way: Any, error: BaseException, state: int
+) -> None:
+    def ends(run: RunInfo) -> None:
+        raise error
+
+    here.a2a.before_run(way(ends))
+
+    task = await here.play("echo")
+
+    assert task.status.state == state
+    assert ("a2a_celery/attempt" in task.metadata) == (state == WORKING)
     assert calls == []
 
 

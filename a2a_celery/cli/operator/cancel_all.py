@@ -66,7 +66,7 @@ def with_cancel_all_option(command: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout",
             type=click.FloatRange(min=0),
             metavar="SECONDS",
-            help="With --all: the time for each agent to stop. Default: A2A_CANCEL_GRACE plus 5.",
+            help="With --all: the time for each agent to stop. Default: the longest cancel_grace of all agents plus 5.",
         ),
         click.option("--limit", "most", type=click.IntRange(min=1), help="With --all: maximum number of tasks."),
         click.option("--dry-run", is_flag=True, help="With --all: list the tasks, and cancel none."),
