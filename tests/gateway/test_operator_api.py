@@ -20,7 +20,7 @@ from a2a_celery.gateway.auth.from_settings import authenticator_from_settings
 from a2a_celery.gateway.operator.api import PATH
 from a2a_celery.gateway.operator.schedules import schedules
 from a2a_celery.gateway.operator.stored_tasks import MAX_FAILURES
-from a2a_celery.lifecycle.states import COMPLETED, FAILED, WORKING
+from a2a_celery.lifecycle.states import COMPLETED, FAILED, SUBMITTED, WORKING
 from a2a_celery.schedule_task import NAME
 from a2a_celery.settings import Settings
 from a2a_celery.store import AsyncStore, Keys, Scope
@@ -320,8 +320,10 @@ NEXT = replace(NIGHTLY, at_us=NIGHTLY.at_us + 86_400_000_000)
 async def pages(site: Site, query: str) -> list[list[str]]:
     """Return the ids of the tasks on each page."""
     found: list[list[str]] = []
-    cursor = 0
+    cursor, cursors = 0, set()
     while cursor is not None:
+        assert cursor not in cursors, "a page refers to an earlier page"
+        cursors.add(cursor)
         page = (await site.get(f"/tasks?phase=any&{query}&cursor={cursor}")).json()
         found.append([task["id"] for task in page["tasks"]])
         cursor = page["next"]
@@ -360,6 +362,27 @@ async def test_pages_have_each_task_of_an_owner(site: Site) -> None:
 
     assert [len(page) for page in found] == [50, 50, 20]
     assert [task for page in found for task in page] == ids[::-1]
+
+
+async def test_pages_have_each_task_of_one_time_once(site: Site) -> None:
+    older = await site.seeds.created(BOB)
+    index = f"{site.keys.scope_index(BOB)}{SUBMITTED}"
+    at = await site.store.redis.zscore(index, older)
+    assert at is not None
+    ids = [await site.seeds.created(BOB) for _ in range(120)]
+    await site.store.redis.zadd(index, dict.fromkeys(ids, at + 1))
+
+    found = await pages(site, "owner=bob")
+
+    assert [task for page in found for task in page] == [*sorted(ids, reverse=True), older]
+
+
+@pytest.mark.parametrize("cursor", ["1", "x", "{}", "eyJ0cyI6MSwiaWQiOiJcdWQ4MDAifQ", "W" * 4000])
+async def test_a_wrong_cursor_of_stored_tasks_is_named(site: Site, cursor: str) -> None:
+    answer = await site.get(f"/tasks?phase=any&cursor={cursor}")
+
+    assert answer.status_code == 400
+    assert "cursor" in answer.json()["error"]["message"]
 
 
 async def test_tasks_of_a_schedule_are_listed_with_its_skipped_ticks(site: Site) -> None:

@@ -236,7 +236,7 @@ async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
     assert listed == [old]
 
 
-@pytest.mark.parametrize("token", ["x", "Zm9v", "ü", "AAAA" * 50])
+@pytest.mark.parametrize("token", ["x", "Zm9v", "ü", "AAAA" * 50, "eyJ0cyI6MSwiaWQiOiJcdWQ4MDAifQ"])
 async def test_a_page_token_of_another_caller_is_refused(lister: Lister, token: str) -> None:
     with pytest.raises(InvalidParamsError) as refused:
         await lister.page(page_token=token)

@@ -232,7 +232,7 @@ async def _scan(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _newest(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await seeds.created(task_id="t")
-    return newest_tasks(keys, [f"{keys.scope_index(ANN)}1"], limit=9, not_before_us=None, not_after_us=None)
+    return newest_tasks(keys, [f"{keys.scope_index(ANN)}1"], limit=9)
 
 
 async def _states(keys: Keys, seeds: Seeds) -> Operation[Any]:

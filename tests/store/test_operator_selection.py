@@ -182,20 +182,37 @@ async def test_times_are_those_of_the_state_and_of_the_run(command: Command, see
     assert await asyncio.to_thread(found, "--until", progress) == set(), "it has left that state"
 
 
+async def read_all(redis_server: EmbeddedRedis, keys: Keys) -> list[str]:
+    """Return the ids of the submitted tasks of all owners."""
+    operator = SyncStore(redis_server.store_url)
+
+    def ids_of_tasks() -> list[str]:
+        pattern = keys.indexes((None, None, None))
+        return [task.ref.task_id for task in all_tasks(operator, keys, pattern, frozenset({SUBMITTED}))]
+
+    found = await asyncio.to_thread(ids_of_tasks)
+    operator.close()
+    return found
+
+
+async def test_more_tasks_of_one_time_than_a_page_are_all_read(
+    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
+    made = [await seeds.created(ANN) for _ in range(10)]
+    index = f"{keys.scope_index(ANN)}{SUBMITTED}"
+    await store.redis.zadd(index, dict.fromkeys(made, await store.redis.zscore(index, made[0]) or 0))
+
+    assert await read_all(redis_server, keys) == sorted(made, reverse=True)
+
+
 async def test_a_long_list_is_read_page_by_page(
     store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
     made = [await seeds.created(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
     await store.redis.zadd(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", {"gone": 5})
-    operator = SyncStore(redis_server.store_url)
-
-    def everything() -> list[str]:
-        pattern = keys.indexes((None, None, None))
-        return [task.ref.task_id for task in all_tasks(operator, keys, pattern, frozenset({SUBMITTED}))]
-
-    found = await asyncio.to_thread(everything)
-    operator.close()
+    found = await read_all(redis_server, keys)
 
     assert found == made[::-1]
     await store.redis.zrem(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", "gone")

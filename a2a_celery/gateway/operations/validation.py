@@ -16,10 +16,11 @@ from google.protobuf.message import Message as Proto
 from ...acceptance.errors import MAX_ID_LENGTH, invalid
 from ...acceptance.validation import check_message, require_extensions
 from ...lifecycle import EventId
+from ...store.tasks.listing import MAX_TOKEN_LENGTH
 from ..auth.schemes import Identity
 from ..protocol_errors import LAST_EVENT_ID, PermissionDeniedError
 
-BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": 1024}
+BOUNDS = {**dict.fromkeys(("tenant", "id", "task_id", "context_id"), MAX_ID_LENGTH), "page_token": MAX_TOKEN_LENGTH}
 """Maximum length of the identifiers and page tokens in a request, by field. Most identifiers become part of a Redis
 key."""
 

@@ -159,7 +159,7 @@ class OperatorApi:
         tasks of one owner or schedule."""
         phase = request.query_params.get("phase", "running")
         if phase == ANY_PHASE:
-            return await stored_tasks(self._store, self._keys, self._agents, request.query_params, _cursor(request))
+            return await stored_tasks(self._store, self._keys, self._agents, request.query_params)
         if phase == FAILED_PHASE:
             return await newest_failures(self._store, self._keys)
         if phase not in self._lists:

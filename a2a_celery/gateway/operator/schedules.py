@@ -22,7 +22,7 @@ async def schedules(app: Celery, store: AsyncStore, keys: Keys) -> dict[str, Any
 
 async def _schedule(store: AsyncStore, keys: Keys, entry: ScheduleEntry) -> dict[str, Any]:
     indexes = schedule_indexes(keys, entry.schedule)
-    newest = newest_tasks(keys, indexes, limit=1, not_before_us=None, not_after_us=None)
+    newest = newest_tasks(keys, indexes, limit=1)
     page, skipped = await asyncio.gather(store.run(newest), store.run(skipped_ticks(keys, entry.schedule)))
     return {
         "name": entry.schedule,

@@ -10,7 +10,8 @@ from a2a.types import TaskState
 
 from ...acceptance.errors import invalid
 from ...store import AsyncStore, Keys, Scope
-from ...store.admin.scan import TaskSummary, newest_tasks
+from ...store.admin.scan import Position, TaskSummary, newest_tasks
+from ...store.tasks.listing import position_of, position_token
 from ...store.tasks.schedules import skipped_ticks
 from .reports import iso_time, task_json
 
@@ -22,6 +23,9 @@ commands."""
 MAX_FAILURES = 200
 """Maximum number of failed tasks that are returned, which is the maximum length of `Keys.failures`."""
 
+FIRST_PAGE = "0"
+"""Cursor of the first page, as in the other lists of the operator's API."""
+
 MAX_SKIPPED = 100
 """Maximum number of skipped ticks on a page."""
 
@@ -29,7 +33,7 @@ STATES = TaskState.keys()[1:]
 
 
 async def stored_tasks(
-    store: AsyncStore, keys: Keys, agents: Collection[str], query: Mapping[str, str], cursor: int
+    store: AsyncStore, keys: Keys, agents: Collection[str], query: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a page of the tasks that match `query`. If `query` has a schedule but no state, skipped ticks are
     included.
@@ -37,18 +41,19 @@ async def stored_tasks(
     Args:
         agents: Agents whose tasks are returned if `query` contains no agent.
         query: Filters: either ``schedule``, or ``owner``, ``tenant`` and ``agent``. Both filters can be combined with
-            ``state``. "" selects tasks without an owner or a tenant.
-        cursor: Time of the newest status on the page, in µs, or 0 for the first page.
+            ``state``. "" selects tasks without an owner or a tenant. ``cursor`` is `next` of the previous page; without
+            it, or with "0", the first page is returned.
 
     Raises:
-        InvalidParamsError: `query` has an unknown state, or a schedule together with an owner, a tenant or an agent.
+        InvalidParamsError: `query` has an unknown state, an invalid cursor, or a schedule together with an owner, a
+            tenant or an agent.
     """
     prefixes = _prefixes(keys, agents, query)
     state = query.get("state", "")
     if state and state not in STATES:
         raise invalid("state", f"Send one of {', '.join(STATES)}.")
     states = [TaskState.Value(name) for name in ([state] if state else STATES)]
-    page = await _page(store, keys, [f"{prefix}{number}" for prefix in prefixes for number in states], cursor)
+    page = await _page(store, keys, [f"{prefix}{number}" for prefix in prefixes for number in states], _position(query))
     if (schedule := query.get("schedule")) and not state:
         ticks = await store.run(skipped_ticks(keys, schedule))
         page["skippedTicks"] = [iso_time(tick) for tick in ticks[:MAX_SKIPPED]]
@@ -57,7 +62,7 @@ async def stored_tasks(
 
 async def newest_failures(store: AsyncStore, keys: Keys) -> dict[str, Any]:
     """Return a page with the newest failed tasks of all owners. There is no second page."""
-    operation = newest_tasks(keys, [keys.failures], limit=MAX_FAILURES, not_before_us=None, not_after_us=None)
+    operation = newest_tasks(keys, [keys.failures], limit=MAX_FAILURES)
     return {"tasks": [task_json(task) for task in (await store.run(operation)).tasks], "next": None}
 
 
@@ -73,12 +78,24 @@ def _prefixes(keys: Keys, agents: Collection[str], query: Mapping[str, str]) -> 
     return [keys.scope_index(scope) for scope in scopes]
 
 
-async def _page(store: AsyncStore, keys: Keys, names: Sequence[str], cursor: int) -> dict[str, Any]:
+def _position(query: Mapping[str, str]) -> Position | None:
+    cursor = query.get("cursor", FIRST_PAGE)
+    if cursor == FIRST_PAGE:
+        return None
+    if (position := position_of(cursor)) is None:
+        raise invalid("cursor", "Send the value of `next` of the previous page.")
+    return position
+
+
+async def _page(store: AsyncStore, keys: Keys, names: Sequence[str], cursor: Position | None) -> dict[str, Any]:
     tasks: list[TaskSummary] = []
     for first in range(0, len(names), INDEXES):
-        some = names[first : first + INDEXES]
-        operation = newest_tasks(keys, some, limit=PAGE + 1, not_before_us=None, not_after_us=cursor or None)
+        operation = newest_tasks(keys, names[first : first + INDEXES], limit=PAGE + 1, cursor=cursor)
         tasks += (await store.run(operation)).tasks
-    tasks.sort(key=lambda task: (task.score, task.ref.task_id), reverse=True)
-    following = int(tasks[PAGE].score) if len(tasks) > PAGE else None
-    return {"tasks": [task_json(task) for task in tasks[:PAGE]], "next": following}
+    tasks.sort(key=lambda task: task.position, reverse=True)
+    page = tasks[:PAGE]
+    last = page[-1] if len(tasks) > PAGE else None
+    return {
+        "tasks": [task_json(task) for task in page],
+        "next": position_token(last.position[0], last.ref.task_id) if last else None,
+    }

@@ -5,6 +5,7 @@ A list is read in pages, so that a long list does not delay other Redis commands
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,14 @@ from a2a.types import TaskState
 from ...lifecycle import TERMINAL
 from ..client.connection import SyncStore
 from ..codec import state_of
-from ..keys import Keys, Scope
+from ..keys import Keys, Scope, quoted
 from ..operation import Operation, script
 from ..runs.commands import RunRef
 
 PAGE = 200
+
+Position = tuple[int, str]
+"""Position in a list that begins with the newest status: time of the status in µs, and quoted id of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class TaskSummary:
     score: float
     now_us: int = field(compare=False)
 
+    @property
+    def position(self) -> Position:
+        """Position of the task in a list whose scores are times of statuses."""
+        return int(self.score), quoted(self.ref.task_id)
+
 
 @dataclass(frozen=True, slots=True)
 class TaskSummaryPage:
@@ -79,20 +88,24 @@ def scan_list(keys: Keys, name: str, *, cursor: int = 0) -> Operation[TaskSummar
 
 
 def newest_tasks(
-    keys: Keys, indexes: Sequence[str], *, limit: int, not_before_us: int | None, not_after_us: int | None
+    keys: Keys,
+    indexes: Sequence[str],
+    *,
+    limit: int,
+    not_before_us: int | None = None,
+    not_after_us: int | None = None,
+    cursor: Position | None = None,
 ) -> Operation[TaskSummaryPage]:
     """Read the tasks with the newest status in several indexes, newest first.
 
-    Args:
-        keys: Keys of the deployment.
-        indexes: Names of the indexes; see ``keys.indexes``.
-        limit: Maximum number of tasks.
-        not_before_us: Earliest time of the status, in µs since 1970, or None for no limit.
-        not_after_us: Latest time of the status, in µs since 1970, or None for no limit.
+    The bounds of the period are in µs since 1970. None means no bound. With a `cursor`, which is the position of the
+    last task on the previous page, read the next page.
     """
     since = "-inf" if not_before_us is None else not_before_us
-    until = "+inf" if not_after_us is None else not_after_us
-    return Operation(script("newest_tasks"), indexes, [keys.prefix, limit, since, until], _page)
+    cursor_us, cursor_id = ("", "") if cursor is None else cursor
+    latest = [time for time in (not_after_us, cursor_us) if isinstance(time, int)]
+    until = min(latest) if latest else "+inf"
+    return Operation(script("newest_tasks"), indexes, [keys.prefix, limit, since, until, cursor_us, cursor_id], _page)
 
 
 def read_states(keys: Keys, task_ids: Sequence[str]) -> Operation[list[TaskState | None]]:
@@ -180,33 +193,30 @@ def tasks_in(
     """Yield the tasks in the indexes `names`. See `all_tasks` for the other arguments."""
     ended = _of_states(names, states & TERMINAL)
     live = _of_states(names, states - TERMINAL)
+    first_us = not_before_us or 0
+    last_us = math.inf if not_after_us is None else not_after_us
     seen: set[str] = set()
-    cursor_us: int | None = None
+    cursor: Position | None = None
     while True:
         tasks: list[TaskSummary] = []
-        for indexes, until_us in ((ended, _earlier(cursor_us, not_after_us)), (live, cursor_us)):
+        for indexes, until_us in ((ended, not_after_us), (live, None)):
             for first in range(0, len(indexes), PAGE):
                 batch = indexes[first : first + PAGE]
                 times = {"not_before_us": not_before_us, "not_after_us": until_us}
-                tasks += store.run(newest_tasks(keys, batch, limit=PAGE, **times)).tasks
-        tasks.sort(key=lambda task: (task.score, task.ref.task_id), reverse=True)
-        new = [task for task in tasks[:PAGE] if task.ref.task_id not in seen]
-        if not new:
+                tasks += store.run(newest_tasks(keys, batch, limit=PAGE, cursor=cursor, **times)).tasks
+        if not tasks:
             return
-        seen.update(task.ref.task_id for task in new)
-        for task in new:
-            if task.since_us >= (not_before_us or 0) and (not_after_us is None or task.since_us <= not_after_us):
+        tasks = sorted(tasks, key=lambda task: task.position, reverse=True)[:PAGE]
+        for task in tasks:
+            if first_us <= task.since_us <= last_us and task.ref.task_id not in seen:
+                seen.add(task.ref.task_id)
                 yield task
-        cursor_us = int(new[-1].score)
+        cursor = tasks[-1].position
 
 
 def _of_states(names: Sequence[str], states: frozenset[TaskState]) -> list[str]:
     endings = tuple(f":{int(state)}" for state in states)
     return [name for name in names if name.endswith(endings)]
-
-
-def _earlier(first: int | None, second: int | None) -> int | None:
-    return min((time for time in (first, second) if time is not None), default=None)
 
 
 def _page(reply: Sequence[Any]) -> TaskSummaryPage:

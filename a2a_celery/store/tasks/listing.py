@@ -20,6 +20,9 @@ from ..keys import Keys, Scope, quoted
 from .commands import list_tasks
 from .results import Page
 
+MAX_TOKEN_LENGTH = 1024
+"""Maximum length of a page token."""
+
 PAGE_BLOB_BYTES = 32 * 1024 * 1024
 """Total size of large parts, in bytes, after which a page ends."""
 
@@ -89,7 +92,7 @@ def list_query(params: ListTasksRequest) -> ListQuery:
         state=params.status or None,
         # rounded up, so that no status is older than the requested nanosecond
         not_before_us=-(-after.ToNanoseconds() // 1000) if params.HasField("status_timestamp_after") else None,
-        cursor=_position(params.page_token),
+        cursor=_cursor(params.page_token),
         history_length=params.history_length if params.HasField("history_length") else None,
         artifacts=params.include_artifacts,
     )
@@ -100,17 +103,32 @@ def response(query: ListQuery, page: Page) -> ListTasksResponse:
     token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]
-        token = encode_list_tasks_cursor(ListTasksCursor(last.status.timestamp.ToNanoseconds(), last.id))
+        token = position_token(last.status.timestamp.ToMicroseconds(), last.id)
     return ListTasksResponse(next_page_token=token, page_size=query.size, total_size=page.total)
 
 
-def _position(token: str) -> tuple[int, str] | None:
+def position_token(at_us: int, task_id: str) -> str:
+    """Return the position of a task in a list, newest status first, as an opaque text."""
+    return encode_list_tasks_cursor(ListTasksCursor(at_us * 1000, task_id))
+
+
+def position_of(token: str) -> tuple[int, str] | None:
+    """Return the position in a `position_token` (time in µs, quoted id), or None if `token` is invalid."""
+    if not token.isascii() or len(token) > MAX_TOKEN_LENGTH:
+        return None
+    cursor = decode_list_tasks_cursor(token)
+    if cursor is None or cursor.timestamp_ns is None or not 0 <= cursor.timestamp_ns < 2**63:
+        return None
+    try:
+        return cursor.timestamp_ns // 1000, quoted(cursor.task_id)
+    except UnicodeEncodeError:  # the id contains a surrogate
+        return None
+
+
+def _cursor(token: str) -> tuple[int, str] | None:
     if not token:
         return None
-    cursor = None
-    if token.isascii():
-        cursor = decode_list_tasks_cursor(token)
-    if cursor is None or cursor.timestamp_ns is None or not 0 <= cursor.timestamp_ns < 2**63:
+    if (position := position_of(token)) is None:
         rule = "Not a page token of this service: pass nextPageToken of the page before, unchanged, or leave it out."
         raise InvalidParamsError("Invalid page token", data={"errors": [{"field": "page_token", "message": rule}]})
-    return cursor.timestamp_ns // 1000, quoted(cursor.task_id)
+    return position
