@@ -46,7 +46,7 @@ RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "
 RUN_HEADER = "a2a_run"
 """Header of a message that calls a plain Celery task as the run of an agent."""
 
-HIDDEN = {"argsrepr": "()", "kwargsrepr": "(those of its A2A task)"}
+HIDDEN = {"argsrepr": "()", "kwargsrepr": "(stored in the A2A task)"}
 """Representation of the arguments of a plain Celery task in Celery's events and logs. It hides the client's text."""
 
 
@@ -132,7 +132,7 @@ class Publisher:
 
     def _refused(self, run: _Run, error: Exception) -> BrokerUnavailable:
         kind = BrokerUnavailable if self._pool.is_dead(error) else RunNotAccepted
-        refused = kind(f"the broker did not take run {run.name}: {type(error).__name__}: {error}")
+        refused = kind(f"the broker did not accept run {run.name}: {type(error).__name__}: {error}")
         refused.__cause__ = error
         return refused
 
@@ -194,7 +194,7 @@ class Publisher:
         If the broker is unavailable or too slow, a warning is logged. The run stays due in the store, and a watcher
         publishes it.
         """
-        if self._is_too_slow():
+        if self._is_too_slow("a watcher will publish run %s.%d", task_id, run):
             return
         run_of = _Run(agent, task_id, run, options)
         self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, then))
@@ -209,9 +209,10 @@ class Publisher:
             try:
                 await self._broadcasting.call(lambda: self._broadcast_revoke(celery_ids, terminate))
             except Exception as e:
-                logger.info("not revoked: %s: %s", ", ".join(celery_ids), e)
+                logger.info("could not revoke %s: %s", ", ".join(celery_ids), e)
 
-        self._in_background(revoke())
+        # the store has ended the tasks, so that workers drop the runs on receipt
+        self._in_background(revoke(), "no revoke was sent for %s", ", ".join(celery_ids))
 
     def revoke_canceled_soon(self, task_id: str, run: int | None, canvas: bytes) -> None:
         """Revoke the Celery tasks of an A2A task that was cancelled before a worker claimed its run; see `revoke_soon`.
@@ -234,7 +235,7 @@ class Publisher:
         try:
             self._broadcast_revoke(celery_ids, terminate)
         except Exception as e:  # each transport raises its own exceptions
-            raise BrokerUnavailable(f"the broker did not take a revoke: {type(e).__name__}: {e}") from e
+            raise BrokerUnavailable(f"the broker did not accept the revoke: {type(e).__name__}: {e}") from e
 
     def lost_soon(self, agent: str, task_id: str, run: int, worker: str, *, canceled: bool, call: str = "") -> None:
         """Send the final Celery event, task-failed or task-revoked, of a run whose worker was lost.
@@ -263,7 +264,7 @@ class Publisher:
             except Exception as e:
                 logger.info("no Celery event was sent for the lost run %s: %s", celery_id, e)
 
-        self._in_background(send())
+        self._in_background(send(), "no Celery event was sent for the lost run %s", celery_id)
 
     def _send_loss_event(self, fields: Mapping[str, str], worker: str, canceled: bool) -> None:
         with self._pool.acquire() as producer:
@@ -283,16 +284,17 @@ class Publisher:
             mailbox.producer_pool = None  # the app's pool has no timeouts
             mailbox.abcast("revoke", {"task_id": celery_ids, "terminate": terminate, "signal": "SIGTERM"})
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._is_too_slow():
+    def _in_background(self, work: Coroutine[Any, Any, None], dropped: str, *args: object) -> None:
+        if self._is_too_slow(dropped, *args):
             work.close()
         else:
             self._keep(asyncio.create_task(work))
 
-    def _is_too_slow(self) -> bool:
+    def _is_too_slow(self, dropped: str, *args: object) -> bool:
+        """Return True if the backlog is full. The log then says with `dropped` and its `args` what is not sent."""
         if len(self._background) < MAX_BACKLOG:
             return False
-        logger.warning("the broker is too slow: the watcher will publish a run")
+        logger.warning(f"the broker is too slow: {dropped}", *args)
         return True
 
     def _keep(self, under_way: asyncio.Future[None]) -> asyncio.Future[None]:

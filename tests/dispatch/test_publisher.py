@@ -150,7 +150,7 @@ async def test_celery_events_of_a_lost_run_describe_its_task(
     }
     assert events == {
         "t.2": ("a2a.echo", "('t', 2)", "{}", state, "celery@gone"),
-        "p.1": ("tasks.resize", "()", "(those of its A2A task)", state, "celery@gone"),
+        "p.1": ("tasks.resize", "()", "(stored in the A2A task)", state, "celery@gone"),
     }
 
 
@@ -208,13 +208,20 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
 
     for number in range(5):  # in one iteration of the event loop: none is published before the last
         publisher.publish_soon("echo", f"t{number}", 1, b"", partial(taken.append, f"t{number}.1"))
+    publisher.revoke_soon(["c.1", "c.2"])
+    publisher.lost_soon("echo", "l", 1, "celery@gone", canceled=False)
 
     async def waiting_runs_are_published() -> bool:
         return len(taken) == 3
 
     await eventually_async(waiting_runs_are_published, what="the broker accepts the waiting runs")
 
-    assert caplog.messages.count("the broker is too slow: the watcher will publish a run") == 2
+    assert [message for message in caplog.messages if "too slow" in message] == [
+        "the broker is too slow: a watcher will publish run t3.1",
+        "the broker is too slow: a watcher will publish run t4.1",
+        "the broker is too slow: no revoke was sent for c.1, c.2",
+        "the broker is too slow: no Celery event was sent for the lost run l.1",
+    ]
     assert sorted(in_queue(server)) == sorted(taken) == ["t0.1", "t1.1", "t2.1"]
 
 
