@@ -231,6 +231,12 @@ async def test_what_is_no_dead_letter_is_not_requeued(site: Site, state: str) ->
     answer = await site.post(f"/dead-letters/{task_id}:requeue")
 
     assert answer.status_code == (404 if state == "missing" else 400)
+    text = {
+        "missing": "not found",
+        "open": "has not ended (TASK_STATE_WORKING): only a task that failed because its worker was lost",
+        "ended": "is TASK_STATE_COMPLETED: only a task that failed because its worker was lost",
+    }
+    assert text[state] in answer.json()["error"]["message"]
 
 
 async def test_a_webhook_that_was_given_up_is_replayed_and_its_address_stays_hidden(site: Site) -> None:

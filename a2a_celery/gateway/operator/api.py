@@ -223,7 +223,7 @@ class OperatorApi:
                 try:
                     self._reports = await self._ask_workers.result(REPLY_TIMEOUT + BROKER_TIMEOUT)
                 except Exception as e:  # each transport has its own errors, whose texts may contain an address
-                    logger.warning("the workers could not be asked: %s", type(e).__name__)
+                    logger.warning("could not query the workers: %s", type(e).__name__)
                     raise ServiceUnavailableError("The broker is unreachable: try again later") from None
                 self._reported_at = self._clock.monotonic()
             return self._reports

@@ -23,6 +23,8 @@ from ..operations.send_message import BackgroundPublisher
 
 logger = logging.getLogger(__name__)
 
+REQUIREMENT = "only a task that failed because its worker was lost or its steps changed can be requeued"
+
 
 class OperatorRequeuer:
     """Requeuer of the dead letters of `agents`, for the operator's API."""
@@ -67,15 +69,19 @@ class OperatorRequeuer:
                 case Missing():
                     raise not_found(task_id)
                 case Alive(state):
-                    raise _refusal(task_id, f"is {TaskState.Name(state)}, so it runs already")
+                    raise _refusal(task_id, f"has not ended ({TaskState.Name(state)}): {REQUIREMENT}")
                 case Ended(state):
-                    raise _refusal(task_id, f"is {TaskState.Name(state)}, and not because its worker was lost")
+                    raise _refusal(task_id, f"is {TaskState.Name(state)}: {REQUIREMENT}")
 
     async def _resubmit(self, dead_letter: DeadLetter, operator: str) -> dict[str, Any] | None:
         """Return the new task, or None if another operator has already created it."""
         dead, new = dead_letter.task.id, str(uuid4())
         if dead_letter.agent not in self._agents:
-            raise _refusal(dead, f"belongs to the agent {dead_letter.agent!r}, which this gateway does not have")
+            raise _refusal(
+                dead,
+                f"belongs to the agent {dead_letter.agent!r}, which this gateway does not have: requeue it at a "
+                "gateway with this agent",
+            )
         options = RunOptions.from_json(dead_letter.options).resubmitted()
         operation = requeue_task(self._keys, dead_letter, new, retention=self._retention, options=options.to_json())
         reply = await self._store.run(operation)
@@ -89,6 +95,4 @@ class OperatorRequeuer:
 
 
 def _refusal(task_id: str, reason: str) -> UnsupportedOperationError:
-    return UnsupportedOperationError(
-        f"Task {task_id} {reason}: only a dead letter can be requeued", data={"taskId": task_id}
-    )
+    return UnsupportedOperationError(f"Task {task_id} {reason}", data={"taskId": task_id})
