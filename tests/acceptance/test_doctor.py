@@ -17,7 +17,7 @@ ORDER = (
     "ok     broker: reached",
     ": prefork, consumes ",
     "ok     watchers: ",
-    ": a cancel is enforced",
+    ": enforces cancellation",
     "ok     settings: ",
     "ok     clock: ",
 )
@@ -61,7 +61,7 @@ def test_an_unhealthy_fleet_is_reported(tmp_path: Path) -> None:
     assert f"still run: {task['id']}.1" in output
     assert "A2A_LEASE_TTL is 3.0 there, and 15.0 here" in output
     assert "wrong  watchers: none" in output
-    assert f"wrong  gateway: none at http://{NOWHERE}" in output
+    assert f"wrong  gateway: no gateway at http://{NOWHERE}" in output
 
 
 def test_unreachable_servers_are_reported(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_unreachable_servers_are_reported(tmp_path: Path) -> None:
     assert [code for code, _ in (without_store, with_another, without_workers, without_broker)] == [1, 1, 1, 1]
     assert "wrong  store: ConnectionError" in without_store[1]
     assert "cannot reach the store" in with_another[1]
-    assert "wrong  workers: none replies" in without_workers[1]
+    assert "wrong  workers: no worker replies" in without_workers[1]
     assert "wrong  broker: " in without_broker[1]
 
 
@@ -102,7 +102,7 @@ def test_failing_webhooks_are_reported(tmp_path: Path) -> None:
         )
 
     assert (undelivered[0], gateway_without_key[0]) == (1, 1)
-    assert "has no A2A_SECRET_KEY, and it is set here as in the gateways: it delivers nothing" in undelivered[1]
+    assert "has no A2A_SECRET_KEY, so it delivers nothing" in undelivered[1]
     assert "wrong  secret key: A2A_SECRET_KEY is not set here" in gateway_without_key[1]
     assert "note   webhooks: 1 unreachable now" in failing
     assert "note   webhooks: 1 given up: celery -A … a2a deliveries list --dead" in failing

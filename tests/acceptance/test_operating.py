@@ -105,16 +105,16 @@ def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
         ("broker", "ok", "broker"): "reached: Redis ",
         ("timeouts", "ok", "timeouts"): "visibility timeout (3600 s)",
         ("versions", "ok", "versions"): "celery 5.",
-        ("agents", "wrong", "agent fail"): f"{bad} consumes its queue {site.fleet.queue} and does not have it",
+        ("agents", "wrong", "agent fail"): f"consume its queue {site.fleet.queue}, and reject its runs: {bad}",
         ("agents", "wrong", "agent unread"): "no worker that reports consumes its queue nobody-reads-this",
-        ("cancelling", "note", bad): "cooperative on the pool threads",
-        ("events", "note", "events"): f"{bad} sends none for Flower. Start it with -E",
+        ("cancelling", "note", bad): "cannot enforce cancellation on the pool threads",
+        ("events", "note", "events"): f"no events to Flower: {bad}. Start them with -E",
         ("watchers", "wrong", "watchers"): "Start celery -A … a2a watcher",
         ("dead_letters", "note", "dead letters"): "1 FAILED because the worker was lost",
         ("same_settings", "wrong", bad): "A2A_LEASE_TTL is 20.0 there, and 15.0 here",
         ("clocks", "ok", "clock"): "of the store's",
         ("gateway", "ok", "gateway"): "is ready",
-        ("cancelling", "ok", good): "a cancel is enforced",
+        ("cancelling", "ok", good): "enforces cancellation",
     }.items():
         assert text in findings[where], where
     assert "wrong, " in site.a2a("doctor", "--url", site.gateway.url, code=1).stdout.splitlines()[-1]

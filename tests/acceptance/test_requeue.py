@@ -156,9 +156,9 @@ def test_a_task_that_kills_workers_is_a_dead_letter_and_others_are_refused(quick
     failed, done, works = send(gateway, "fail", "x"), send(gateway, "echo", "x"), begun(gateway, "silent", "600")
 
     for task_id, why in {
-        failed["id"]: "is FAILED, and not because its worker was lost or its steps changed",
-        done["id"]: "is COMPLETED, and not",
-        works["id"]: "is WORKING: it has not ended",
+        failed["id"]: "is FAILED: only a task that FAILED because its worker was lost or its steps changed",
+        done["id"]: "is COMPLETED: only a task that FAILED",
+        works["id"]: "has not ended (WORKING)",
         "nobody": "no task nobody",
     }.items():
         output = a2a(quick, "requeue", task_id, code=1)

@@ -227,7 +227,7 @@ class TestCancelAll:
         output = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--agent", "other")
 
         assert {(entry["task"], entry["outcome"]) for entry in json_lines(done)} == {
-            (task, "none") for task in ("waits", "works", "asks", "others")
+            (task, "dry-run") for task in ("waits", "works", "asks", "others")
         }
         assert output.stdout.splitlines()[-1] == "1 task (1 of other) would be cancelled"
         assert await seeds.everything() == before

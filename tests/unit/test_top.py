@@ -74,7 +74,7 @@ class TestView:
         now = reading()
 
         assert View(now, now, [], []).lines(80, 24)[-1] == "no worker replies"
-        assert View(now, now, [], [], "workers were not asked: X").lines(80, 24)[-1] == "workers were not asked: X"
+        assert View(now, now, [], [], "cannot query the workers: X").lines(80, 24)[-1] == "cannot query the workers: X"
 
     def test_json_has_the_same_values(self) -> None:
         found = json.loads(View(reading(2, ended=30), reading(ended=10), ["echo"], [load(1)]).as_json())

@@ -63,8 +63,8 @@ def call(
     """Send TEXT to the agent at URL and show its events.
 
     Prompts you when the agent needs input. On a terminal, prompts for each field of a question with a schema. Ctrl-C
-    cancels the task, and a second Ctrl-C leaves it running. The exit code is 0 for COMPLETED, 1 FAILED, 3 REJECTED, 4
-    CANCELED, 5 INPUT_REQUIRED, 6 AUTH_REQUIRED.
+    cancels the task, and a second Ctrl-C leaves it running. The exit code is 0 for COMPLETED, 1 for FAILED, 3 for
+    REJECTED, 4 for CANCELED, 5 for INPUT_REQUIRED and 6 for AUTH_REQUIRED.
     """
     parts = parts_of(text, data)
     try:

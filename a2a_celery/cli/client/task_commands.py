@@ -311,7 +311,7 @@ def _explain(error: Exception, url: str) -> str:
     """Return a description of the error on one line, with a remedy if one is known."""
     cause = error.__cause__ if isinstance(error.__cause__, httpx.HTTPError) else error
     if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
-        return f"no gateway at {url}: start one with celery -A … a2a gateway, or name yours with --url"
+        return f"no gateway at {url}: start one with celery -A … a2a gateway, or pass its address with --url"
     if isinstance(error, AgentCardResolutionError) and isinstance(cause, httpx.HTTPStatusError):
         return f"{cause.request.url} answers {cause.response.status_code}: is {url} a gateway of this app?"
     if isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == 401:

@@ -52,7 +52,7 @@ def storage_lines(
         return
     try:
         require_compatible(state.store, None)
-        yield "ok", "schema", f"{SCHEMA}, as this release needs it"
+        yield "ok", "schema", f"{SCHEMA}, which this release needs"
     except ConfigError as e:
         yield "wrong", "schema", f"{e}."
     yield from _archive(state, settings, watchers)
@@ -76,7 +76,7 @@ def _archive(storage: StorageState, settings: Settings, watchers: Sequence[Mappi
         yield (
             "wrong",
             "archive",
-            f"{', '.join(elsewhere)} have another archive or none: A2A_ARCHIVE_URL must be the same.",
+            f"these watchers have another archive or none: {', '.join(elsewhere)}. Set the same A2A_ARCHIVE_URL.",
         )
     if state.lag > MAX_DELAY:
         yield (

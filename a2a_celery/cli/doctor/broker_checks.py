@@ -43,22 +43,23 @@ def timeouts(survey: Survey) -> Iterator[Finding]:
     if late and rabbit:
         yield wrong(
             "timeouts",
-            f"runs of {', '.join(late)} are acknowledged at their end, and may take longer than the broker's {shown}: "
-            "it then closes the worker's channel. Give them a time_limit below it, or raise it.",
+            f"workers acknowledge runs of {', '.join(late)} when they end, which may take longer than the broker's "
+            f"{shown}: the broker then closes the worker's channel. Give the agents a time_limit below this timeout, "
+            "or raise the timeout.",
         )
     elif late:
         yield note(
             "timeouts",
-            f"runs of {', '.join(late)} are acknowledged at their end, and may take longer than the broker's {shown}: "
-            "it then sends copies, which are dropped. Give them a time_limit below it, or raise it in "
-            "broker_transport_options.",
+            f"workers acknowledge runs of {', '.join(late)} when they end, which may take longer than the broker's "
+            f"{shown}: the broker then redelivers the runs, and workers drop the copies. Give the agents a time_limit "
+            "below this timeout, or raise the timeout in broker_transport_options.",
         )
     if long:
-        effect = "closes the worker's channel" if rabbit else "redelivers it"
+        effect = "closes the worker's channel" if rabbit else "redelivers the message"
         yield note(
             "timeouts",
-            f"runs of {', '.join(long)} may take longer than the broker's {shown}: a message that a worker prefetched "
-            f"waits as long, and the broker {effect}. Give the agents a separate queue with "
+            f"runs of {', '.join(long)} may take longer than the broker's {shown}: a prefetched message waits until "
+            f"the worker's earlier runs end, and the broker {effect}. Give the agents a separate queue with "
             "worker_prefetch_multiplier = 1, or raise the timeout.",
         )
     if not (late or long):

@@ -44,7 +44,7 @@ def watchers(survey: Survey) -> Iterator[Finding]:
     if not survey.watchers:
         yield wrong(
             "watchers",
-            "none: runs of lost workers stay open, and runs that the broker did not "
+            "no watcher runs: runs of lost workers stay open, and runs that the broker did not "
             "accept never begin. Start celery -A … a2a watcher.",
         )
     else:
@@ -63,7 +63,7 @@ def webhooks(survey: Survey) -> Iterator[Finding]:
             "a2a deliveries replay --all posts the missed events.",
         )
     if survey.webhooks.secrets and not (failing or dead):
-        yield ok("webhooks", "none fails, none was given up")
+        yield ok("webhooks", "no webhook fails, and no webhook was given up")
 
 
 def dead_letters(survey: Survey) -> Iterator[Finding]:
@@ -80,12 +80,11 @@ def secrets(survey: Survey) -> Iterator[Finding]:
     """Check that watchers can decrypt existing and future webhook configs."""
     sealer = sealer_of(survey.settings.secret_keys)
     fingerprints = sealer.fingerprints if sealer is not None else frozenset()
-    where = "it is set here as in the gateways" if sealer is not None else "configs are sealed with one"
     if survey.webhooks.secrets - fingerprints:
         yield wrong(
             "secret key",
-            f"A2A_SECRET_KEY {'lacks one' if fingerprints else 'is not set here'}, with which webhooks in the store "
-            "are sealed: no gateway starts. Append it to the current one.",
+            f"A2A_SECRET_KEY {'lacks a key' if fingerprints else 'is not set here'}, but webhooks in the store are "
+            "encrypted with it, so no gateway starts. Append the key of those webhooks to A2A_SECRET_KEY.",
         )
     required = survey.webhooks.secrets | ({sealer.fingerprint} if sealer is not None else set())
     others = () if isinstance(survey.watchers, str) else survey.watchers
@@ -93,16 +92,18 @@ def secrets(survey: Survey) -> Iterator[Finding]:
     for report in others:
         process, available = f"watcher {report['watcher']}", set(report.get("secrets", ()))
         if required and not available:
-            yield wrong(process, f"has no A2A_SECRET_KEY, and {where}: it delivers nothing to webhooks. Set it there.")
+            yield wrong(
+                process, "has no A2A_SECRET_KEY, so it delivers nothing to webhooks. Set the gateways' key there."
+            )
         elif required - available:
             yield wrong(
                 process,
-                "its A2A_SECRET_KEY does not open all webhooks in the store, or those of a gateway with these "
-                "settings, so their deliveries fail. Set the same key.",
+                "cannot decrypt all webhooks in the store, or those of a gateway with these settings, so their "
+                "deliveries fail. Set the gateways' A2A_SECRET_KEY there.",
             )
         lacking |= bool(required - available)
     if required and others and not lacking:
-        yield ok("secret key", "opens all webhooks, in watchers too")
+        yield ok("secret key", "the key decrypts all webhooks, in watchers too")
 
 
 def signing_keys(survey: Survey) -> Iterator[Finding]:
@@ -154,7 +155,7 @@ def same_settings(survey: Survey) -> Iterator[Finding]:
                     f"{local.get(name)!r} here: make them equal.",
                 )
     if settings_of and agree:
-        yield ok("settings", "equal in workers, watchers and here")
+        yield ok("settings", "workers, watchers and this command have equal settings")
 
 
 def gateway(survey: Survey) -> Iterator[Finding]:
@@ -162,7 +163,7 @@ def gateway(survey: Survey) -> Iterator[Finding]:
     answer = survey.gateway_health
     if isinstance(answer, str):
         level: Level = "wrong" if survey.gateway_named else "note"
-        yield Finding(level, "gateway", f"none at {survey.gateway} ({answer}); name yours with --url")
+        yield Finding(level, "gateway", f"no gateway at {survey.gateway} ({answer}): pass its address with --url")
     elif answer.get("status") == "ok":
         yield ok("gateway", f"{survey.gateway} is ready")
     else:

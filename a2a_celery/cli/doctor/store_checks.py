@@ -23,7 +23,7 @@ def store(survey: Survey) -> Iterator[Finding]:
     """Check the server and its persistence."""
     server = survey.store
     if isinstance(server, str):
-        yield wrong("store", f"{server}. Nothing works without it: see A2A_STORE_URL.")
+        yield wrong("store", f"{server}. Gateways, workers and watchers need the store: check A2A_STORE_URL.")
         return
     name = f"{server.kind} {server.version}"
     yield ok("store", f"{name}, answers in {server.answered_in * 1000:.1f} ms")
@@ -31,9 +31,9 @@ def store(survey: Survey) -> Iterator[Finding]:
     if server.kind == "Redis" and version < OLDEST:
         yield wrong("store", f"{name} is too old: at least {OLDEST[0]}.{OLDEST[1]}.")
     if not server.primary:
-        yield wrong("store", "it is a read-only replica: name the primary in A2A_STORE_URL.")
+        yield wrong("store", "A2A_STORE_URL names a read-only replica: name the primary.")
     if server.cluster:
-        yield wrong("store", "it is a cluster, which is not supported: use one primary.")
+        yield wrong("store", "the server is a cluster, which is not supported: use one primary.")
     if server.evicts == "noeviction":
         yield ok("store", "maxmemory-policy is noeviction")
     elif server.max_memory:
@@ -51,10 +51,11 @@ def store(survey: Survey) -> Iterator[Finding]:
     replicas = survey.settings.store_wait_replicas
     if server.replicas < replicas:
         yield wrong(
-            "store", f"{server.replicas} replicas follow it, and a2a_store_wait_replicas is {replicas}: start more."
+            "store",
+            f"the store has {server.replicas} replicas, and a2a_store_wait_replicas is {replicas}: start more of them.",
         )
     if server.unsaved:
-        yield wrong("store", f"{server.unsaved} failed at the last attempt: see its log and its disk.")
+        yield wrong("store", f"the server could not write {server.unsaved}: check the server's log and disk.")
 
 
 def storage(survey: Survey) -> Iterator[Finding]:

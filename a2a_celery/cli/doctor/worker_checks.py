@@ -23,18 +23,22 @@ def workers(survey: Survey) -> Iterator[Finding]:
     if not survey.workers and not survey.announced:
         yield wrong(
             "workers",
-            "none replies: start one with celery -A … worker. "
+            "no worker replies: start one with celery -A … worker. "
             "(A worker on the solo pool replies between two runs; see --timeout.)",
         )
     for node, report in sorted(survey.workers.items()):
         if "pool" not in report:
-            yield note(node, "does not report: its app has no A2A, or that of another version")
+            yield note(
+                node,
+                "sends no report: its app has no A2A object, or it runs another version of this package. If it serves "
+                "agents, install the version of this command there.",
+            )
         elif report.get("error"):
             yield wrong(node, f"its settings are invalid: {report['error']}")
         elif report["store"]["error"]:
             yield wrong(node, f"cannot reach the store: {report['store']['error']}")
         elif not isinstance(survey.store, str) and report["store"]["identity"] != survey.store.identity:
-            yield wrong(node, "uses a different store from this command: see A2A_STORE_URL in both places.")
+            yield wrong(node, "uses a different store from this command: set the same A2A_STORE_URL for both.")
         else:
             queues = ", ".join(report["queues"]) or "no queue"
             yield ok(node, f"{report['pool']}, consumes {queues}, has {_agents(survey, report)}")
@@ -68,8 +72,8 @@ def agents(survey: Survey) -> Iterator[Finding]:
             if without:
                 yield wrong(
                     f"agent {agent}",
-                    f"{', '.join(without)} consumes its queue {queue} and does "
-                    "not have it: runs there are REJECTED. Give it the same code, or another queue.",
+                    f"workers without this agent consume its queue {queue}, and reject its runs: {', '.join(without)}. "
+                    "Deploy the agent's code there, or give the agent another queue.",
                 )
             served += not without
     if served:
@@ -81,9 +85,9 @@ def imports(survey: Survey) -> Iterator[Finding]:
     starts."""
     for agent, error in survey.import_errors.items():
         if any(agent in report["agents"] for _, report in reporting(survey)):
-            yield note(f"agent {agent}", f"{error}. Running workers have it; a worker could not start here.")
+            yield note(f"agent {agent}", f"{error}. Running workers have the agent, but no worker can start here.")
         else:
-            yield wrong(f"agent {agent}", f"{error}. No worker can start: install or correct it.")
+            yield wrong(f"agent {agent}", f"{error}. No worker can start: install or correct the module.")
 
 
 def cancelling(survey: Survey) -> Iterator[Finding]:
@@ -91,12 +95,12 @@ def cancelling(survey: Survey) -> Iterator[Finding]:
     grace = f"{survey.settings.cancel_grace:g} s"
     for node, report in reporting(survey):
         if report["pool"] == "prefork":
-            yield ok(node, f"a cancel is enforced: an agent that ignores it is killed after {grace}")
+            yield ok(node, f"enforces cancellation: kills an agent that runs {grace} after a cancel")
         else:
             yield note(
                 node,
-                f"a cancel is cooperative on the pool {report['pool']}: an agent that ignores "
-                f"it is abandoned after {grace}. Only prefork enforces a cancel.",
+                f"cannot enforce cancellation on the pool {report['pool']}: abandons an agent that runs {grace} after "
+                "a cancel. Use the pool prefork to enforce cancellation.",
             )
         if report["abandoned"]:
             runs = ", ".join(report["abandoned"])
@@ -116,7 +120,7 @@ def versions(survey: Survey) -> Iterator[Finding]:
         differing = [name for name in local if (other or {}).get(name) != local[name]]
         there = ", ".join(f"{name} {other.get(name) or '?'}" for name in differing) if other else "an older release"
         text = ", ".join(f"{name} {local[name]}" for name in differing)
-        yield wrong(who, f"has {there}, here is {text}: finish the roll-out, or install equal versions.")
+        yield wrong(who, f"has {there}, this command has {text}: finish the roll-out, or install equal versions.")
     if reported and agree:
         yield ok("versions", ", ".join(f"{name} {version}" for name, version in local.items()) + ", everywhere")
 
@@ -162,6 +166,6 @@ def events(survey: Survey) -> Iterator[Finding]:
     """Check that workers send Celery events, for Flower and other monitors."""
     silent = [node for node, report in reporting(survey) if not report.get("events")]
     if silent:
-        yield note("events", f"{', '.join(silent)} sends none for Flower. Start it with -E.")
+        yield note("events", f"workers send no events to Flower: {', '.join(silent)}. Start them with -E.")
     elif reporting(survey):
-        yield ok("events", "all workers send them")
+        yield ok("events", "all workers send events to Flower")

@@ -208,7 +208,7 @@ def _cancel(
 def _show(tasks: Sequence[TaskSummary], as_lines: bool) -> None:
     if as_lines:
         for task in tasks:
-            click.echo(json.dumps(task_fields(task) | {"outcome": "none"}, ensure_ascii=False))
+            click.echo(json.dumps(task_fields(task) | {"outcome": "dry-run"}, ensure_ascii=False))
     elif not tasks:
         click.echo("no open task matches")
     else:

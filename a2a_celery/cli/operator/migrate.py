@@ -54,7 +54,7 @@ def _to_this_release(a2a: A2A, store: SyncStore, keys: Keys, dry_run: bool, time
     if schema > SCHEMA:
         require_compatible(open_store(store, keys), None)
     if not steps:
-        click.echo(f"The store has schema {schema}, as this release needs it: nothing to do.")
+        click.echo(f"The store has schema {schema}, which this release needs: nothing to do.")
         return
     older = [] if dry_run else list(_older(a2a, store, keys, timeout))
     if older:

@@ -152,13 +152,11 @@ class Requeuer:
                 case Missing():
                     raise NotRequeued(f"no task {task_id}: its id is wrong, or a2a_retention has passed")
                 case Alive(state):
-                    raise NotRequeued(
-                        f"task {task_id} is {state_name(state)}: it has not ended; follow it with a2a tail"
-                    )
+                    raise NotRequeued(f"task {task_id} has not ended ({state_name(state)}): follow it with a2a tail")
                 case Ended(state):
                     raise NotRequeued(
-                        f"task {task_id} is {state_name(state)}, and not because its worker was lost or its "
-                        "steps changed: only such a task can be requeued; send its message once more instead"
+                        f"task {task_id} is {state_name(state)}: only a task that FAILED because its worker was lost "
+                        "or its steps changed can be requeued; send the message again instead"
                     )
 
     def _resubmit(self, dead_letter: DeadLetter) -> RequeueResult | None:
@@ -169,9 +167,10 @@ class Requeuer:
         """
         dead = dead_letter.task.id
         if dead_letter.agent not in self._a2a.agents:
-            names = ", ".join(self._a2a.agents)
+            names = ", ".join(self._a2a.agents) or "no agents"
             raise NotRequeued(
-                f"task {dead} is of the agent {dead_letter.agent!r}, this app has {names}: name its app with -A"
+                f"task {dead} belongs to the agent {dead_letter.agent!r}, and this app has {names}: pass the "
+                "app of the agent with -A"
             )
         options = RunOptions.from_json(dead_letter.options).resubmitted()
         new = str(uuid4())

@@ -170,7 +170,7 @@ def _show(context: click.Context, selection: Selection, older_than: float, limit
     for line in table(HEADING, [task.cells() for task in shown]):
         click.echo(line)
     if len(stuck) > limit:
-        click.echo(f"… {len(stuck) - limit} more: --limit")
+        click.echo(f"… {len(stuck) - limit} more tasks: raise --limit")
     for why in Why:
         if any(task.why is why for task in shown):
             click.echo(f"{why.text}: {why.remedy}")

@@ -68,7 +68,9 @@ def _show(context: click.Context, task_id: str, agent: str | None, as_lines: boo
             raise click.ClickException(f"no task {task_id}" + (f" of {agent}" if agent else ""))
         for number, (depth, parent_id, task) in enumerate(tree(store, keys, family)):
             if number == MAX_TASKS:
-                click.echo(f"the family has more than {MAX_TASKS} tasks: name a task further down", err=True)
+                click.echo(
+                    f"the tree has more than {MAX_TASKS} tasks: pass the id of a task lower in the tree", err=True
+                )
                 return
             if as_lines:
                 fields = {"depth": depth, "parent": parent_id or None}

@@ -146,7 +146,7 @@ class WorkerLoads:
             replies = {node: reply for answer in answers for node, reply in answer.items() if "slots" in reply}
             self._recognize([node for node in replies if node not in self._is_ours])
         except Exception as e:  # kombu raises the exceptions of each transport
-            self.error = f"workers were not asked: {type(e).__name__}"
+            self.error = f"cannot query the workers: {type(e).__name__}"
             replies = {}
         else:
             self.error = ""
