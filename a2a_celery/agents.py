@@ -239,8 +239,8 @@ class Agent:
             )
         if self.scheduling and self.serialize_context:
             raise ConfigError(
-                f"agent {self.name!r}: scheduling = True: a message for later would hold up its context; leave it out, "
-                "or set one_run_per_context = False"
+                f"agent {self.name!r}: scheduling = True: a scheduled message would block later messages of its "
+                "context; remove scheduling, or set one_run_per_context = False"
             )
         self._check_show_execution()
         self._check_on_message()
@@ -307,7 +307,7 @@ def name_from_card(card: AgentCard) -> str:
     """
     name = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-")[:63]
     if not name:
-        raise ConfigError(f"the card's name {card.name!r} makes no agent name: pass name=")
+        raise ConfigError(f"cannot derive an agent name from the card's name {card.name!r}: pass name=")
     return name
 
 
@@ -336,4 +336,7 @@ def require_named_arguments(task: Task) -> None:
     """
     for parameter in inspect.signature(task.run).parameters.values():
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"task {task.name}: clients cannot name {parameter.name!r}, which is positional-only")
+            raise ConfigError(
+                f"task {task.name}: clients cannot pass the positional-only argument {parameter.name!r}: "
+                "allow its name as a keyword"
+            )

@@ -237,7 +237,7 @@ class A2A:
         task = resolve_proxy(task)
         other = next((agent.name for agent in self.agents.values() if agent.code is task), None)
         if other is not None:
-            raise ConfigError(f"task {task.name} is the agent {other!r} already")
+            raise ConfigError(f"task {task.name} is already exposed as the agent {other!r}")
         require_named_arguments(task)
         agent_name = name or name_of_task(task.name)
 

@@ -59,7 +59,9 @@ class Hooks:
 
     def _add(self, kind: str, names: frozenset[str], function: Any) -> Any:
         if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigError(f"@a2a.{kind} of {_name(function)}: a function, async or not, that yields nothing")
+            raise ConfigError(
+                f"@a2a.{kind} of {_name(function)}: pass a function or an async function, not a generator"
+            )
         self._hooks.append((kind, names, function))
         return cast(Any, function)
 

@@ -130,7 +130,7 @@ def _require_classes(name: str, value: Any) -> None:
         if isinstance(kind, type) and issubclass(kind, AgentSignal):
             raise ValueError(f"{name}: {kind.__name__} ends a run on purpose and is never retried; leave it out")
         if not isinstance(kind, type) or not issubclass(kind, Exception):
-            raise ValueError(f"{name}: {kind!r} is no subclass of Exception")
+            raise ValueError(f"{name}: {kind!r} is not a subclass of Exception")
 
 
 def _require_bool(name: str, value: Any) -> None:

@@ -39,7 +39,8 @@ def require_extensions(card: AgentCard, requested: Collection[str]) -> None:
     )
     if missing:
         raise ExtensionSupportRequiredError(
-            f"This agent requires the extension {missing[0]}: name it in A2A-Extensions", data={"extension": missing[0]}
+            f"This agent requires the extension {missing[0]}: add its URI to the A2A-Extensions header",
+            data={"extension": missing[0]},
         )
 
 

@@ -97,8 +97,9 @@ def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
         return
     why = "is not set" if sealer is None else f"lacks the secret {', '.join(sorted(missing))}"
     raise ConfigError(
-        f"a2a_secret_key {why}, with which webhooks or sessions in the store are sealed: set A2A_SECRET_KEY as where "
-        "they were accepted; to rotate it, put the new secret first, and remove the old one when its tasks are deleted"
+        f"a2a_secret_key {why}, but webhooks or sessions in the store are encrypted with it: set the A2A_SECRET_KEY of "
+        "the process that stored them; to rotate it, put the new secret first, and remove the old one when its tasks "
+        "are deleted"
     )
 
 

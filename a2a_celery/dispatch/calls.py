@@ -129,10 +129,10 @@ class CallSignature:
             if part.HasField("data"):
                 value = _whole(MessageToDict(part.data))
                 if not isinstance(value, dict):
-                    raise BadCall(f"A data part has to be an object: {self._wanted()}")
+                    raise BadCall(f"A data part must be an object: {self._wanted()}")
                 data |= value
             elif not part.HasField("text"):
-                raise BadCall(f"Files are no arguments: {self._wanted()}")
+                raise BadCall(f"A file cannot be an argument of the task: {self._wanted()}")
         return data
 
     def _text_argument(self, values: Mapping[str, Any]) -> str:
@@ -151,7 +151,7 @@ class CallSignature:
                 return candidates[0].name
             if candidates:
                 break
-        raise BadCall(f"A text could be several arguments, or none: {self._wanted()}")
+        raise BadCall(f"The text does not match exactly one argument of the task: {self._wanted()}")
 
     def _wanted(self) -> str:
         if not self.arguments:

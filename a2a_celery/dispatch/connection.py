@@ -115,7 +115,7 @@ def _before_a_worker_connects(instance: Any = None, **_: Any) -> None:
         if instance.app in _guarded:
             guard(instance.app)
     except Exception:
-        logger.exception("the worker's broker connection was not guarded")
+        logger.exception("could not set the timeouts of the worker's broker connection")
 
 
 def guard(app: Celery) -> None:

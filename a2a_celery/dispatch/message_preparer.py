@@ -127,7 +127,7 @@ class MessagePreparer:
         """Prepare no further messages until the next check, because the broker is not the server of the store."""
         with self._lock:
             if self._server is not None:
-                logger.debug("the store did not push a message: runs are published after they are accepted")
+                logger.debug("the store could not publish a message: the gateway publishes runs after it accepts them")
             self._server, self._is_suspended = None, True
 
     def _is_plain(self, options: RunOptions) -> bool:
@@ -147,7 +147,7 @@ class MessagePreparer:
                 self._producer = RecordingProducer(self._pool.connection)
             except BrokerNeeded as e:
                 self._is_impossible = True
-                logger.debug("runs are published after they are accepted: %s", e)
+                logger.debug("the gateway publishes runs after it accepts them: %s", e)
                 raise
         return Context().run(self._producer.record, publish)
 
@@ -187,7 +187,7 @@ class MessagePreparer:
                     producer.maybe_declare(queue)
                 declared = set(undeclared)
         except Exception as e:  # each transport raises its own exceptions
-            logger.debug("the broker was not checked: %s: %s", type(e).__name__, e)
+            logger.debug("could not check the broker: %s: %s", type(e).__name__, e)
         with self._lock:
             if server != self._server:
                 self._declared.clear()

@@ -52,5 +52,5 @@ async def forward_run(host: VersionHost, agent: Agent, ref: RunRef, other: Other
     except BrokerUnavailable as e:
         logger.warning("run %s will be published by the watcher: %s", ref.name, e)
     else:
-        logger.info("run %s goes to a worker with version %s of agent %r", ref.name, other.version, agent.name)
+        logger.info("run %s was published for workers with version %s of agent %r", ref.name, other.version, agent.name)
     return True

@@ -107,7 +107,7 @@ class AgentWorker:
             if not settings.ack_emulation:
                 skip_run_acks(self._app, partial(self._is_own_run, settings.key_prefix))
         except Exception:
-            logger.exception("the worker's broker connection was not guarded")
+            logger.exception("could not set the timeouts of the worker's broker connection")
 
     def _is_own_run(self, fleet: str, message: Any) -> bool:
         """Return True if a message from the broker belongs to a run of one of the app's agents in `fleet`.

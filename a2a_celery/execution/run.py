@@ -536,10 +536,10 @@ class Run:
             case BlobsUnavailable():
                 return Failure(OUT_OF_REACH, reference=self._report("its input cannot be read", error))
             case StepsChanged():
-                reference = self._report("its steps are not those of an earlier run", error)
+                reference = self._report("its steps differ from those that an earlier run recorded", error)
                 return Failure(reference=reference, dead_letter=True)
             case InvalidAgentResponseError():
-                return Failure(INVALID_ANSWER, reference=self._report("the answer of its agent cannot be sent", error))
+                return Failure(INVALID_ANSWER, reference=self._report("its agent sent an invalid response", error))
             case Reject():
                 self._report("its agent raised Celery's Reject", error)
                 return Refused(AGENT_REFUSED)
@@ -569,7 +569,9 @@ class Run:
             return await self._hooks.last(final)
         metadata = self._hooks.metadata()
         if metadata and not events.add_to_end(metadata):
-            logger.warning("run %s: its hooks added metadata after its end: %s", self.ref.name, sorted(metadata))
+            logger.warning(
+                "run %s: dropped metadata that hooks added after the final status: %s", self.ref.name, sorted(metadata)
+            )
         return final
 
     @property

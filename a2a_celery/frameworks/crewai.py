@@ -318,7 +318,7 @@ def _text(turn: Turn) -> str:
 
 def _require_supported(crew: Any) -> None:
     if not isinstance(crew, Crew):
-        raise ConfigError(f"crewai_agent: {crew!r} is no crewai.Crew")
+        raise ConfigError(f"crewai_agent: {crew!r} is not a crewai.Crew")
     if any(_is_local(owner.memory) for owner in [crew, *crew.agents]):
         raise ConfigError(
             "memory=True: CrewAI stores this memory in files of one worker, for all callers; remove it, because the "
@@ -330,8 +330,8 @@ def _require_supported(crew: Any) -> None:
     for task in crew.tasks:
         if task.async_execution:
             raise ConfigError(
-                f"task {task.name or task.description!r} has async_execution, in whose thread CrewAI loses a question "
-                "or a cancel, so that the crew never ends: remove it"
+                f"task {task.name or task.description!r} has async_execution: CrewAI executes the task in a "
+                "thread that drops questions and cancellations, so the crew never ends; remove async_execution"
             )
 
 

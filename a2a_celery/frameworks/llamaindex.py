@@ -459,7 +459,7 @@ def _block(part: Part) -> ContentBlock:
 
 def _require_supported(workflow: Any) -> None:
     if not isinstance(workflow, Workflow):
-        raise ConfigError(f"llamaindex_agent: {workflow!r} is no Workflow")
+        raise ConfigError(f"llamaindex_agent: {workflow!r} is not a Workflow")
     try:
         workflow.validate()
     except WorkflowValidationError as problem:

@@ -68,7 +68,7 @@ class Health:
         async with self._lock:
             if self._clock.monotonic() - self._checked_at > RESULT_FRESH_FOR:
                 store, broker = await asyncio.gather(_outcome_of(self._ping), _outcome_of(self._broker))
-                workers = await _outcome_of(self._workers) if broker == "ok" else "unknown: the broker can't be reached"
+                workers = await _outcome_of(self._workers) if broker == "ok" else "unknown: the broker is unreachable"
                 self._found = {"store": store, "broker": broker, "workers": workers}
                 self._checked_at = self._clock.monotonic()
             return self._found

@@ -51,7 +51,7 @@ ROOT_TEXT = """This is an A2A gateway (Agent2Agent protocol). Clients send their
 
 Agent card: .well-known/agent-card.json
 Health: health/ready
-Page for people: off. A2A_UI=on serves it at ui/
+Operator's page: disabled. Set A2A_UI=on to serve it at ui/
 """
 """Response to a browser that opens the root of a gateway without the page."""
 

@@ -112,7 +112,7 @@ def to_a2a(error: Exception) -> A2AError:
             return invalid_fields(error.data["errors"])
         return error
     if isinstance(error, StoreUnavailable | ArchiveUnavailable):
-        logger.warning("a request was not answered: %s", error, extra=about(Action.REQUEST_FAILED))
+        logger.warning("a request failed: %s", error, extra=about(Action.REQUEST_FAILED))
         return ServiceUnavailableError()
     reference = uuid4().hex[:12]
     log_fields = about(Action.REQUEST_FAILED, reference=reference)

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 LOGS_SECRETS_AT_DEBUG = {
     "a2a.server.routes.jsonrpc_dispatcher": "the body of each request",
-    "httpcore.http11": "the headers of each response, in which some receivers repeat those of the request",
-    "hpack.hpack": "each header, also of requests",
-    "hpack.table": "each header, also of requests",
+    "httpcore.http11": "the headers of each response, in which some receivers repeat the request headers",
+    "hpack.hpack": "each header of requests and responses",
+    "hpack.table": "each header of requests and responses",
 }
 """Loggers that log secrets at DEBUG, with a description of the content."""
 
@@ -45,11 +45,11 @@ def _is_above_debug(record: logging.LogRecord) -> bool:
 def _remove_input(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if error is not None and record.getMessage().startswith(CLIENT_ERRORS):
-        record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: it can't be read)", ()
+        record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: the input is invalid)", ()
         record.exc_info, record.levelno, record.levelname = None, logging.INFO, "INFO"
         return logging.getLogger(record.name).isEnabledFor(logging.INFO)
     if any(isinstance(link, ValidationError) for link in _chain(error)):
-        record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: it can't be read)", ()
+        record.msg, record.args = f"{record.getMessage()} ({type(error).__name__}: the input is invalid)", ()
         record.exc_info = None
     return True
 

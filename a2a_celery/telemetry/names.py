@@ -118,7 +118,11 @@ RUN_FIRST_EVENT = Metric(
 )
 RUN_TIME = Metric("a2a_run_seconds", "histogram", "store", "Time from a run's claim to its end.", ("agent",))
 CANCEL_TIME = Metric(
-    "a2a_cancel_seconds", "histogram", "store", "Time from the cancel of a running task to CANCELED.", ("agent",)
+    "a2a_cancel_seconds",
+    "histogram",
+    "store",
+    "Time from the request to cancel a running task to CANCELED.",
+    ("agent",),
 )
 RUNS_LOST = Metric("a2a_runs_lost", "counter", "store", "Runs of lost or stopping workers.", ("agent", "outcome"))
 RUNS_RETRIED = Metric("a2a_runs_retried", "counter", "store", "Retries of runs.", ("agent",))
@@ -138,7 +142,10 @@ ARCHIVE_WAITING = Metric(
     ("state",),
 )
 ARCHIVE_LAG = Metric(
-    "a2a_archive_lag_seconds", "gauge", "store", "Time for which the oldest of these tasks has been due."
+    "a2a_archive_lag_seconds",
+    "gauge",
+    "store",
+    "Time for which the oldest task that waits for the archive has been due.",
 )
 WEBHOOK_POSTS = Metric("a2a_webhook_posts", "counter", "store", "Posts to webhooks by outcome.", ("outcome",))
 WEBHOOKS = Metric("a2a_webhooks", "gauge", "store", "Webhooks that wait for a post or were abandoned.", ("state",))

@@ -38,7 +38,9 @@ def a2a_and_agent(target: Target, name: str | None, options: dict[str, Any]) -> 
         agent_name = name or "agent"
         return a2a, a2a.add_agent(options.pop("card", None) or _card(agent_name), target, name=agent_name, **options)
     if not callable(target):
-        raise ConfigError(f"{target!r} is no agent: pass an A2A object, a function, an AgentExecutor or a Celery task")
+        raise ConfigError(
+            f"{target!r} is not an agent: pass an A2A object, a function, an AgentExecutor or a Celery task"
+        )
     agent_name = name or getattr(target, "__name__", "agent").strip("_").lower()
     a2a.agent(agent_name, description=options.pop("description", None) or agent_name, **options)(target)
     return a2a, a2a.agents[agent_name]
@@ -49,7 +51,7 @@ def _registered(a2a: A2A, name: str | None, options: dict[str, Any]) -> Agent:
     if options:
         raise ConfigError(f"{min(options)}: the agent is registered already: set its options where it is registered")
     if name is None and len(a2a.agents) != 1:
-        raise ConfigError(f"which agent? AgentTester(a2a, name); known: {names}")
+        raise ConfigError(f"the app does not have exactly one agent: pass AgentTester(a2a, name); known: {names}")
     if name is not None and name not in a2a.agents:
         raise ConfigError(f"no agent {name!r} in this app; known: {names}")
     return a2a.agents[name] if name is not None else next(iter(a2a.agents.values()))

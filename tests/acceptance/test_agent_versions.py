@@ -122,7 +122,7 @@ def test_a_turn_ends_on_its_version_although_workers_are_killed(tmp_path: Path, 
             first = second
 
         assert text_of(versions.ended("versions", task)) == "0 by 1, 1 by 1, 2 by 1"
-        assert newer.output().count("goes to a worker with version 1") >= STEPS
+        assert newer.output().count("was published for workers with version 1") >= STEPS
         assert text_of(versions.answered("asks", versions.asked("asks"))) == "0 by 2, yes, 1 by 2", "new tasks"
 
 

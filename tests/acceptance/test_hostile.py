@@ -158,7 +158,7 @@ def test_a_clients_mistake_is_no_error_in_the_log(served: Served, http: httpx.Cl
             assert "error" in http.post(f"{served.url}/", content=body, headers=V1 | {"A2A-Version": version}).json()
 
     output = served.gateway.output()[before:]
-    assert "it can't be read" in output
+    assert "the input is invalid" in output
     assert "ERROR" not in output
     assert "Traceback" not in output
 

@@ -144,7 +144,7 @@ def test_no_worker_opens_a_session_without_its_key(tmp_path: Path) -> None:
         done = fleet.command("worker", "-P", "solo", A2A_SECRET_KEY="")
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]
-        assert last.startswith("Error: a2a_secret_key is not set, with which webhooks or sessions"), done.stderr
+        assert last.startswith("Error: a2a_secret_key is not set, but webhooks or sessions"), done.stderr
 
         store = SyncStore(fleet.redis.store_url)
         store.redis.delete(Keys().secrets)  # like an operator who has lost the key

@@ -299,7 +299,7 @@ def test_nothing_starts_that_could_not_open_the_configs_there_are(
     assert done.returncode == 1
     assert done.stdout == ""
     assert line.startswith(f"Error: a2a_secret_key {why}")
-    assert "set A2A_SECRET_KEY as where they were accepted" in line
+    assert "set the A2A_SECRET_KEY of the process that stored them" in line
     assert KEY not in line
     assert NEW not in line
 

@@ -421,7 +421,7 @@ def test_an_invalid_hook_is_refused(kind: str) -> None:
         with pytest.raises(ConfigError, match=f"@a2a.{kind}: write it without parentheses"):
             decorate(*of)
     for function in (yields, "no function"):
-        with pytest.raises(ConfigError, match=f"@a2a.{kind} of .*yields nothing"):
+        with pytest.raises(ConfigError, match=f"@a2a.{kind} of .*not a generator"):
             decorate("echo")(function)
 
 

@@ -107,7 +107,7 @@ def test_an_unreachable_store_raises_nothing_into_celery(caplog: pytest.LogCaptu
 
     unreachable.end("t.1", Failure(WORKER_LOST), worker_pid=1)
 
-    assert "run t.1: its end was not written" in caplog.text
+    assert "run t.1: could not write its final status" in caplog.text
 
 
 def test_an_id_names_its_run() -> None:

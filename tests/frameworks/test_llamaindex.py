@@ -458,6 +458,6 @@ def test_reasons_that_are_no_list_are_refused() -> None:
 
 
 async def test_a_workflow_of_a_function_is_checked_in_its_run() -> None:
-    with pytest.raises(ConfigError, match="is no Workflow"):
+    with pytest.raises(ConfigError, match="is not a Workflow"):
         await sent(lambda turn: "workflow")
     assert isinstance((await sent(lambda turn: Travels()))[-1], TaskStatusUpdateEvent)

@@ -275,9 +275,9 @@ def test_a_card_that_declares_our_scheme_is_unchanged(scheme: dict[str, Any]) ->
         ),
         (declaring({"mine": {"apiKeySecurityScheme": {"location": "header", "name": "key"}}}, ("mine",)), "mine"),
         (declaring({"mine": API_KEY}), "no security_requirements"),
-        (declaring({"mine": API_KEY}, ()), "asks for nothing"),
+        (declaring({"mine": API_KEY}, ()), "a security requirement with no scheme"),
         (declaring({"mine": API_KEY}, ("mine",), ("theirs",)), "'theirs', which is not among its security_schemes"),
-        (declaring({"mine": API_KEY, "tls": MTLS}, ("mine", "tls")), "asks for mine and tls"),
+        (declaring({"mine": API_KEY, "tls": MTLS}, ("mine", "tls")), "a security requirement with mine and tls"),
     ],
 )
 def test_a_card_that_contradicts_is_refused(agent: Agent, error: str) -> None:

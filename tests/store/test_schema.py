@@ -102,7 +102,7 @@ async def test_an_older_store_is_refused_with_a_hint_and_unchanged(
     await of_a_release_without_schemas(store, keys, seeds)
     before = await seeds.everything()
 
-    with pytest.raises(ConfigError, match=r"no schema yet.*`celery -A … a2a migrate`.*may begin and which trace"):
+    with pytest.raises(ConfigError, match=r"no schema yet.*`celery -A … a2a migrate`.*the start time and the trace"):
         await require_schema(store, keys, archive=True)
     assert await asyncio.to_thread(open_store, sync_store, keys) == Opened(0, False)
 
@@ -199,7 +199,7 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     live, ended = await of_schema_1(store, keys, seeds)
     [step] = pending(1)
     before = await seeds.everything()
-    with pytest.raises(ConfigError, match=r"has schema 1, this release needs 2.*in all tenants together"):
+    with pytest.raises(ConfigError, match=r"has schema 1, and this release needs 2.*in all tenants together"):
         await require_schema(store, keys)
 
     assert await asyncio.to_thread(migrate, sync_store, keys, step, 1, dry_run=True) == 3

@@ -108,7 +108,7 @@ async def test_errors_of_arguments(a2a: A2A) -> None:
         AgentTester(a2a, "three")
     with pytest.raises(ConfigError, match="max_attempts: the agent is registered"):
         AgentTester(a2a, "one", max_attempts=2)
-    with pytest.raises(ConfigError, match="is no agent"):
+    with pytest.raises(ConfigError, match="is not an agent"):
         AgentTester(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1"):
         AgentTester(a2a, "one", workers=0)

@@ -78,6 +78,8 @@ def publish_cancel(canceler: Task, delivery_info: Mapping[str, Any] | None, **kw
         try:
             canceler.apply_async(kwargs=kwargs, **route)
         except Exception:
-            logger.exception("could not publish the cancel of task %s of %s", kwargs.get("task_id"), kwargs["url"])
+            logger.exception(
+                "could not publish the Celery task that cancels task %s of %s", kwargs.get("task_id"), kwargs["url"]
+            )
 
     Thread(target=publish, name="a2a-cancel", daemon=True).start()

@@ -153,8 +153,8 @@ class RunHooks:
         if isinstance(rewritten, TaskStatusUpdateEvent) and rewritten.status.state == state:
             return rewritten
         if self.failed is None:
-            wrong = TypeError(f"it returned {type(rewritten).__name__} for the final status, or another state")
-            self.failed = self._report("an on_event hook changed how the run ends", wrong)
+            wrong = TypeError(f"the hook returned {type(rewritten).__name__}, not the final status with its state")
+            self.failed = self._report("an on_event hook replaced the final status", wrong)
         if state == CANCELED:
             return original
         failed = final_event(Failure(reference=self.failed), event.task_id, event.context_id)

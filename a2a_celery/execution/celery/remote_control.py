@@ -40,7 +40,7 @@ def a2a_report(state: Any) -> dict[str, Any]:
     """Return the configuration and the state of this worker for A2A."""
     installed = installed_on(state.app)
     if installed is None:
-        return {"error": "its app has no A2A"}
+        return {"error": "its app has no A2A object"}
     pool = type(state.consumer.pool).__module__.rpartition(".")[2]
     consumer = state.consumer.task_consumer
     report: dict[str, Any] = {
@@ -62,7 +62,7 @@ def a2a_report(state: Any) -> dict[str, Any]:
 
 @inspect_command()  # type: ignore[untyped-decorator]
 def a2a_load(state: Any) -> dict[str, Any]:
-    """Return this worker's numbers of slots, active runs, prefetched runs and other Celery tasks, and its queues."""
+    """Return this worker's queues and its counts of slots, active runs, prefetched runs and other Celery tasks."""
     consumer = state.consumer
     requests = unfinished_requests()
     runs = [request for request in requests if is_run(request)]

@@ -273,7 +273,7 @@ class RunEventQueue(EventQueue):
 
     async def _enqueue(self, event: Event) -> None:
         if not self._accepts_events:
-            logger.debug("run %s: an event after the end was dropped", self._claim.ref.name)
+            logger.debug("run %s: dropped an event that its agent sent after the end", self._claim.ref.name)
             return
         if self.rewrite is not None:
             try:

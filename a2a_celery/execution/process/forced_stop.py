@@ -185,7 +185,7 @@ class RunEnder:
         try:
             return self._end(celery_id, outcome, worker_pid, lost, retries)
         except Exception:
-            logger.exception("run %s: its end was not written", celery_id)
+            logger.exception("run %s: could not write its final status", celery_id)
             return None
 
     def retry(self, celery_id: str, retried: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
@@ -200,7 +200,7 @@ class RunEnder:
         try:
             self._retry(celery_id, retried, retries, options)
         except Exception:
-            logger.exception("run %s: its retry was not written", celery_id)
+            logger.exception("run %s: could not write its retry", celery_id)
 
     def _retry(self, celery_id: str, retried: Retried, retries: int, options: Callable[[bytes], RunOptions]) -> None:
         ref, runner, keys = RunRef.of(celery_id), runner_prefix(os.getpid()), Keys(self._settings().key_prefix)
@@ -229,7 +229,7 @@ class RunEnder:
         try:
             self._terminate(celery_id, command)
         except Exception:
-            logger.exception("run %s: its worker was not asked to stop it", celery_id)
+            logger.exception("run %s: could not ask its worker to cancel it", celery_id)
             return False
         return True
 
@@ -262,7 +262,7 @@ class RunEnder:
         keys = Keys(self._settings().key_prefix)
         answer = self._store().run(end_run(keys, ref, runner=runner, event=event, lost=lost, retries=retries))
         extra = about(Action.RUN_ENDED_FROM_OUTSIDE, ref.name)
-        logger.info("run %s ended from outside, %s: %s", ref.name, outcome, answer, extra=extra)
+        logger.info("run %s was ended outside its agent, %s: %s", ref.name, outcome, answer, extra=extra)
         return answer.state if isinstance(answer, Over) else None
 
     def _store(self) -> SyncStore:

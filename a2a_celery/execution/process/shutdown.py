@@ -103,7 +103,7 @@ class GracefulWorkerShutdown:
             sleep(DEADLINE_CHECK_INTERVAL)
             action = deadline.next_action()
             if action is not None:
-                logger.warning("this worker does not stop: %s", action.value)
+                logger.warning("this worker does not shut down in time: %s", action.value)
             match action:
                 case ShutdownAction.INTERRUPT:
                     self._interrupted = True
@@ -146,7 +146,7 @@ class GracefulWorkerShutdown:
         if _others_at_work():
             logger.warning("Celery tasks that are not agents still run: the process is not ended by force")
             return
-        logger.error("still not stopped after %g s: ended by force", within)
+        logger.error("this worker did not shut down within %g s: ending its process", within)
         for request in unfinished_requests():
             if is_run(request):
                 request.give_up()

@@ -28,9 +28,9 @@ class ShutdownAction(Enum):
     """Action on a worker that does not stop."""
 
     INTERRUPT = "interrupt the main thread, which waits for the broker"
-    CUT = "cut the connection to the broker, which does not answer"
-    GO_COLD = "give up the runs, whose leases are over"
-    END = "end the process, which runs nothing"
+    CUT = "close the connection to the broker, which does not reply"
+    GO_COLD = "abandon the runs, whose leases have expired"
+    END = "end the process, which has no active Celery task"
 
 
 class ShutdownDeadline:

@@ -121,7 +121,8 @@ class ShutdownRequeuer:
         try:
             await asyncio.to_thread(self._connected_publisher().queues.put_back, message)
         except Exception as e:
-            logger.warning("a run of the fleet %r was not put back, its watcher publishes it again: %s", fleet, e)
+            text = "could not return a message of the fleet %r to its queue; the fleet's watcher publishes its run: %s"
+            logger.warning(text, fleet, e)
         then()
 
     async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:

@@ -194,8 +194,8 @@ def _require_agreement(card: AgentCard, authenticator: Authenticator, agent: str
     for requirement in card.security_requirements:
         if len(requirement.schemes) != 1:
             raise ConfigError(
-                f"{about} asks for {' and '.join(sorted(requirement.schemes)) or 'nothing'}, and this gateway for "
-                f"{_names(authenticator)}: name one scheme in each of its security_requirements"
+                f"{about} has a security requirement with {' and '.join(sorted(requirement.schemes)) or 'no scheme'}, "
+                f"and this gateway accepts {_names(authenticator)}: name exactly one scheme in each requirement"
             )
         [name] = requirement.schemes
         if name not in card.security_schemes:

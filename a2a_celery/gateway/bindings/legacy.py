@@ -403,4 +403,4 @@ def map_legacy_error(error: Exception, context: ServerCallContext | None) -> A2A
         return to_a2a(error)
     if isinstance(error, ParseError):
         return InvalidRequestError(str(error))
-    return InvalidParamsError("The request can't be read: a field is missing or has a value of the wrong type")
+    return InvalidParamsError("The request is invalid: a field is missing or has a value of the wrong type")

@@ -231,7 +231,7 @@ class MessageAcceptor:
             case answers.Conflict() | answers.TooDeep() | answers.IdTaken():
                 raise self._new_tasks.refusal(answer)
             case answers.TickSkipped() | answers.TickRepeated():
-                raise AssertionError("a client's message is no tick of a schedule")
+                raise AssertionError("a client's message is not a tick of a schedule")
 
     async def _accepted_before(self, known: answers.Known, scope: Scope) -> AcceptedMessage:
         stored = await self._task_reader.read(scope, known.task_id)

@@ -47,14 +47,12 @@ STEPS: Sequence[Migration] = (
     Migration(
         1,
         "migrate_to_1",
-        "writes into the record of each open or waiting run when it may begin and which trace it belongs to, "
-        "which was read out of its options before",
+        "copies the start time and the trace of each open or waiting run from the run's options to its record",
     ),
     Migration(
         2,
         "migrate_to_2",
-        "counts the tasks and stored bytes of an authenticated owner in all tenants together, "
-        "which were counted in each tenant before",
+        "counts the tasks and stored bytes of an authenticated owner in all tenants together, not in each tenant",
     ),
 )
 
@@ -130,20 +128,20 @@ def require_compatible(opened: Opened, archive: bool | None) -> None:
     """
     if opened.schema > SCHEMA:
         raise ConfigError(
-            f"the store has schema {opened.schema}, which a newer release wrote; this one knows {SCHEMA}: "
+            f"the store has schema {opened.schema}, which a newer release wrote; this release reads {SCHEMA}: "
             "install the newer release here too; a migration cannot be undone"
         )
     if opened.schema < SCHEMA:
         changes = "; ".join(step.does for step in pending(opened.schema))
         schema = f"schema {opened.schema}" if opened.schema else "no schema yet"
         raise ConfigError(
-            f"the store has {schema}, this release needs {SCHEMA}: stop all other processes that use the store, then "
-            f"run `celery -A … a2a migrate` once. It {changes}"
+            f"the store has {schema}, and this release needs {SCHEMA}: stop all other processes that use the store, "
+            f"then run `celery -A … a2a migrate` once. It {changes}"
         )
     if opened.archives and archive is False:
         raise ConfigError(
-            "a2a_archive_url is not set, and the store's ended tasks go to an archive: set A2A_ARCHIVE_URL as in the "
-            "other processes, or give the archive up with `celery -A … a2a migrate --without-archive`"
+            "a2a_archive_url is not set, but watchers archive the ended tasks of the store: set A2A_ARCHIVE_URL as in "
+            "the other processes, or stop using the archive with `celery -A … a2a migrate --without-archive`"
         )
 
 
