@@ -20,7 +20,7 @@ CLUSTER_SCHEMES = ("cluster", "redis+cluster", "rediss+cluster", "rediscluster",
 SENTINEL_PORT = 26379
 SENTINEL_FORM = "sentinel://host:26379,host2:26379/0?master_name=mymaster"
 
-NO_CLUSTER = "Redis Cluster is not supported: name a single primary, such as redis://host:6379/0"
+NO_CLUSTER = "Redis Cluster is not supported: set the URL of a single primary, such as redis://host:6379/0"
 
 
 def is_redis_url(url: str) -> bool:

@@ -95,7 +95,7 @@ def event_arguments(events: Iterable[RunRecord]) -> list[Argument]:
             subject = event.artifact.artifact_id
             flag = "1" if event.append else "0"
         elif isinstance(event, Task):
-            raise TypeError("a complete task is written by create_task or save_task, not appended")
+            raise TypeError("a complete task cannot be appended: use create_task or save_task")
         arguments += [kind.value, subject, flag, encode(event), metadata]
     return arguments
 

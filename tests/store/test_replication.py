@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 from a2a.types import TaskState
+from redis.exceptions import ResponseError
 
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, SyncStore
@@ -87,6 +88,16 @@ async def test_an_accepted_message_that_no_replica_confirms_is_refused_and_a_rep
         assert await confirmed.store.run(read_task(keys, ANN, task_id))
 
     assert await confirmed.created(task_id=task_id) == task_id
+
+
+def test_the_error_of_wait_is_the_reason_of_the_refusal(keys: Keys) -> None:
+    signal = send_signal(keys, ANN, "t", name="go", payload=b"1", signal_id="s")
+
+    [refusal] = replication.Replicas(1).checked(
+        [signal], [b"stored"], ResponseError("WAIT cannot be used with replica instances")
+    )
+
+    assert str(refusal).startswith("the replicas did not confirm send_signal (WAIT cannot be used with replica")
 
 
 async def test_a_signal_that_no_replica_confirms_is_refused_and_a_repetition_stores_it_once(

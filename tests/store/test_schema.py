@@ -112,7 +112,7 @@ async def test_an_older_store_is_refused_with_a_hint_and_unchanged(
 async def test_a_newer_store_is_refused(store: AsyncStore, keys: Keys) -> None:
     await store.redis.hset(keys.installation, "schema", SCHEMA + 1)
 
-    with pytest.raises(ConfigError, match=f"has schema {SCHEMA + 1}, which a newer release wrote"):
+    with pytest.raises(ConfigError, match=f"has schema {SCHEMA + 1} of a newer release"):
         await require_schema(store, keys)
 
 
@@ -199,7 +199,7 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     live, ended = await of_schema_1(store, keys, seeds)
     [step] = pending(1)
     before = await seeds.everything()
-    with pytest.raises(ConfigError, match=r"has schema 1, and this release needs 2.*in all tenants together"):
+    with pytest.raises(ConfigError, match=r"has schema 1, but this release needs schema 2.*across all tenants"):
         await require_schema(store, keys)
 
     assert await asyncio.to_thread(migrate, sync_store, keys, step, 1, dry_run=True) == 3
@@ -228,7 +228,7 @@ async def test_processes_of_a_store_with_an_archive_need_its_url(store: AsyncSto
     await require_schema(store, keys, archive=False)
     await require_schema(store, keys, archive=True)
 
-    with pytest.raises(ConfigError, match=r"set A2A_ARCHIVE_URL as in.*a2a migrate --without-archive"):
+    with pytest.raises(ConfigError, match=r"set A2A_ARCHIVE_URL to the value of.*a2a migrate --without-archive"):
         await require_schema(store, keys, archive=False)
     await require_schema(store, keys)  # a worker needs no archive
 
@@ -279,7 +279,7 @@ async def test_a_process_started_without_the_store_does_not_write_to_another_sch
     before = await seeds.everything()
 
     for _ in range(2):
-        with pytest.raises(ConfigError, match="a newer release wrote"):
+        with pytest.raises(ConfigError, match="of a newer release"):
             await Seeds(late, keys).created()
 
     assert await seeds.everything() == before
@@ -324,19 +324,19 @@ def answers(redis: Redis) -> bool:
 @pytest.mark.parametrize(
     ("options", "database", "rule"),
     [
-        (["--sentinel"], "", "leads to a Sentinel: write sentinel://host"),
-        (["--sentinel"], "/1", "leads to a Sentinel: write sentinel://host"),
+        (["--sentinel"], "", "is the address of a Sentinel: use the form sentinel://host"),
+        (["--sentinel"], "/1", "is the address of a Sentinel: use the form sentinel://host"),
         (
             ["--cluster-enabled", "yes"],
             "",
-            "leads to a node of a cluster. Redis Cluster is not supported: name a single",
+            "is the address of a cluster node. Redis Cluster is not supported: set the URL of a single",
         ),
         (
             ["--cluster-enabled", "yes"],
             "/1",
-            "(leads to a node of a cluster|names a database that its server does not)",
+            "(is the address of a cluster node|selects a database that the Redis server does not)",
         ),
-        ([], "/16", "names a database that its server does not have"),
+        ([], "/16", "selects a database that the Redis server does not have"),
     ],
 )
 async def test_a_server_of_another_kind_is_refused_with_one_sentence(

@@ -119,7 +119,7 @@ async def test_a_silent_sentinel_is_skipped(group: SentinelGroup, keys: Keys) ->
 def test_an_unknown_primary_name_is_reported(group: SentinelGroup) -> None:
     store = SyncStore(group.store_url.replace(MASTER_NAME, "other"))
 
-    with pytest.raises(StoreUnavailable, match="the Sentinels name no primary that is up"):
+    with pytest.raises(StoreUnavailable, match="the Sentinels report no available primary"):
         store.ping()
     store.close()
 

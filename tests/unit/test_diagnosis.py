@@ -323,7 +323,7 @@ def test_a_healthy_archive_is_reported() -> None:
             "it is away. Until it works, ended tasks stay in the store",
         ),
         (replace(ARCHIVING, storage=storage(schema=0)), "no schema yet"),
-        (replace(ARCHIVING, storage=storage(schema=SCHEMA + 1)), "which a newer release wrote"),
+        (replace(ARCHIVING, storage=storage(schema=SCHEMA + 1)), "of a newer release"),
     ],
 )
 def test_problems_of_the_archive_are_reported(survey: Survey, text: str) -> None:

@@ -47,12 +47,12 @@ STEPS: Sequence[Migration] = (
     Migration(
         1,
         "migrate_to_1",
-        "copies the start time and the trace of each open or waiting run from the run's options to its record",
+        "copies the start time and the trace of each open or waiting run from its options to separate fields",
     ),
     Migration(
         2,
         "migrate_to_2",
-        "counts the tasks and stored bytes of an authenticated owner in all tenants together, not in each tenant",
+        "counts the tasks and stored bytes of an authenticated owner across all tenants instead of in each tenant",
     ),
 )
 
@@ -128,20 +128,20 @@ def require_compatible(opened: Opened, archive: bool | None) -> None:
     """
     if opened.schema > SCHEMA:
         raise ConfigError(
-            f"the store has schema {opened.schema}, which a newer release wrote; this release reads {SCHEMA}: "
-            "install the newer release here too; a migration cannot be undone"
+            f"the store has schema {opened.schema} of a newer release, but this release needs schema {SCHEMA}: "
+            "install the newer release, because a migration cannot be undone"
         )
     if opened.schema < SCHEMA:
         changes = "; ".join(step.does for step in pending(opened.schema))
         schema = f"schema {opened.schema}" if opened.schema else "no schema yet"
         raise ConfigError(
-            f"the store has {schema}, and this release needs {SCHEMA}: stop all other processes that use the store, "
-            f"then run `celery -A … a2a migrate` once. It {changes}"
+            f"the store has {schema}, but this release needs schema {SCHEMA}: stop all other processes that use the "
+            f"store, then run `celery -A … a2a migrate` once. The migration {changes}"
         )
     if opened.archives and archive is False:
         raise ConfigError(
-            "a2a_archive_url is not set, but watchers archive the ended tasks of the store: set A2A_ARCHIVE_URL as in "
-            "the other processes, or stop using the archive with `celery -A … a2a migrate --without-archive`"
+            "a2a_archive_url is not set, but ended tasks of the store are moved to an archive: set A2A_ARCHIVE_URL to "
+            "the value of the other processes, or stop archiving with `celery -A … a2a migrate --without-archive`"
         )
 
 

@@ -110,7 +110,7 @@ async def _unavailable(store: AsyncStore) -> str:
         await require_reachable(store)
     except StoreUnavailable as e:
         return str(e)
-    return unavailable(store, StoreUnavailable("it did not reply to the first request"))
+    return unavailable(store, StoreUnavailable("Redis did not reply to the first request"))
 
 
 ANNOUNCEMENT_TTL_US = 20_000_000

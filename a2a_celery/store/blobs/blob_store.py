@@ -171,8 +171,8 @@ def require(blobs: Blobs | None) -> Blobs:
     """
     if blobs is None:
         raise BlobsUnavailable(
-            "a part is in an object store that this process does not know: set A2A_BLOB_URL as for the process that "
-            "wrote it"
+            "a part is in an object store, but this process has no a2a_blob_url: set A2A_BLOB_URL to the value of the "
+            "process that wrote the part"
         )
     return blobs
 
@@ -204,5 +204,7 @@ def _packed(operation: Operation[T], arguments: Sequence[Argument]) -> Operation
 
 def _require_intact(ref: BlobRef, content: bytes) -> None:
     digest = ref.name.rpartition("/")[2]
-    if len(content) != ref.size or sha256(content).hexdigest() != digest:
-        raise BlobsUnavailable(f"blob {ref.name} differs from what was written: {len(content)} bytes of {ref.size}")
+    if len(content) != ref.size:
+        raise BlobsUnavailable(f"blob {ref.name} is corrupt: it has {len(content)} bytes instead of {ref.size}")
+    if sha256(content).hexdigest() != digest:
+        raise BlobsUnavailable(f"blob {ref.name} is corrupt: its content has another SHA-256 digest than its name")

@@ -56,8 +56,8 @@ def require_blobs_in(settings: Settings, in_use: int) -> None:
     """
     if in_use and settings.blob_url is None:
         raise ConfigError(
-            f"a2a_blob_url is not set, and {in_use} tasks have parts in an object store: set A2A_BLOB_URL as for the "
-            "processes that wrote them, until these tasks have expired"
+            f"a2a_blob_url is not set, and {in_use} tasks have parts in an object store: set A2A_BLOB_URL to "
+            "the value of the processes that wrote the parts, until these tasks have expired"
         )
 
 
@@ -70,6 +70,6 @@ async def require_blobs_known(store: AsyncStore, keys: Keys, settings: Settings)
     try:
         in_use = await store.run(blobs_in_use(keys))
     except StoreUnavailable as e:
-        logger.warning("could not check whether tasks have parts in an object store: %s", e)
+        logger.warning("skipped the check for tasks with parts in an object store: %s", e)
         return
     require_blobs_in(settings, in_use)

@@ -60,9 +60,9 @@ class ObjectStore:
             BlobsUnavailable: The blob was not written.
         """
         if self._native:
-            await self._bounded("put", lambda: self._fs._pipe_file(self._path(name), content))
+            await self._bounded("write the blob", lambda: self._fs._pipe_file(self._path(name), content))
         else:
-            await self._threaded("put", lambda: self._put(name, content))
+            await self._threaded("write the blob", lambda: self._put(name, content))
 
     async def get(self, name: str) -> bytes:
         """Return the content of a blob.
@@ -72,8 +72,8 @@ class ObjectStore:
             BlobsUnavailable: The object store cannot be reached.
         """
         if self._native:
-            return bytes(await self._bounded("get", lambda: self._fs._cat_file(self._path(name))))
-        return bytes(await self._threaded("get", lambda: self._fs.cat_file(self._path(name))))
+            return bytes(await self._bounded("read the blob", lambda: self._fs._cat_file(self._path(name))))
+        return bytes(await self._threaded("read the blob", lambda: self._fs.cat_file(self._path(name))))
 
     async def remove(self, folder: str) -> None:
         """Remove a folder with its contents, if the folder exists.
@@ -88,20 +88,20 @@ class ObjectStore:
                 if await self._exists(folder):
                     continue
             return
-        raise BlobsUnavailable(f"the object store did not remove {folder}: its contents change")
+        raise BlobsUnavailable(f"the object store could not remove the folder {folder}: its contents keep changing")
 
     async def _remove(self, folder: str) -> None:
         path = self._path(folder)
         if self._native:
-            await self._bounded("remove", lambda: self._fs._rm(path, recursive=True))
+            await self._bounded("remove the folder", lambda: self._fs._rm(path, recursive=True))
         else:
-            await self._threaded("remove", lambda: self._fs.rm(path, recursive=True))
+            await self._threaded("remove the folder", lambda: self._fs.rm(path, recursive=True))
 
     async def _exists(self, folder: str) -> bool:
         path = self._path(folder)
         if self._native:
-            return bool(await self._bounded("look", lambda: self._fs._exists(path)))
-        return bool(await self._threaded("look", lambda: self._fs.exists(path)))
+            return bool(await self._bounded("find the folder", lambda: self._fs._exists(path)))
+        return bool(await self._threaded("find the folder", lambda: self._fs.exists(path)))
 
     async def aclose(self) -> None:
         """Close the connections to the object store."""
@@ -114,14 +114,14 @@ class ObjectStore:
         try:
             self._put(name, content)
         except Exception as e:
-            raise _translated(e, "put") from e
+            raise _translated(e, "write the blob") from e
 
     def get_now(self, name: str) -> bytes:
         """Return the content of a blob as `get` does, without an event loop."""
         try:
             return bytes(self._blocking.cat_file(self._path(name)))
         except Exception as e:
-            raise _translated(e, "get") from e
+            raise _translated(e, "read the blob") from e
 
     def _path(self, name: str) -> str:
         # without the prefix, a folder called ".." would be outside the root
@@ -157,5 +157,5 @@ class ObjectStore:
 
 def _translated(error: Exception, action: str) -> BlobsUnavailable:
     if isinstance(error, FileNotFoundError):
-        return BlobMissing(f"the object store has nothing to {action}")
-    return BlobsUnavailable(f"the object store did not {action}: {type(error).__name__}: {error}")
+        return BlobMissing(f"the object store could not {action}: not found")
+    return BlobsUnavailable(f"the object store could not {action}: {type(error).__name__}: {error}")

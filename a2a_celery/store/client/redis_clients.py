@@ -218,18 +218,21 @@ def translated(error: Exception, operation: str) -> Exception:
         return error
     code = _code(error)
     if code:
-        return StoreUnavailable(f"Redis did not carry out {operation}: {code}")
+        return StoreUnavailable(f"the Redis operation {operation} failed: {code}")
     if isinstance(error, _CLUSTER_ERRORS) or "not allowed in cluster mode" in str(error):
-        return ConfigError(f"a2a_store_url leads to a node of a cluster. {NO_CLUSTER}")
+        return ConfigError(f"a2a_store_url is the address of a cluster node. {NO_CLUSTER}")
     if "DB index is out of range" in str(error):
-        return ConfigError("a2a_store_url names a database that its server does not have: see its option databases")
+        return ConfigError(
+            "a2a_store_url selects a database that the Redis server does not have: use a smaller number, or raise the "
+            "option databases of the server"
+        )
     if _UNKNOWN_TO_SENTINEL.search(str(error)):
-        return ConfigError(f"a2a_store_url leads to a Sentinel: write {SENTINEL_FORM}")
+        return ConfigError(f"a2a_store_url is the address of a Sentinel: use the form {SENTINEL_FORM}")
     if isinstance(error, ResponseError):
         return error
     if isinstance(error, MasterNotFoundError):
-        return StoreUnavailable(f"Redis did not carry out {operation}: the Sentinels name no primary that is up")
-    return StoreUnavailable(f"Redis did not carry out {operation}: {type(error).__name__}")
+        return StoreUnavailable(f"the Redis operation {operation} failed: the Sentinels report no available primary")
+    return StoreUnavailable(f"the Redis operation {operation} failed: {type(error).__name__}")
 
 
 def _code(error: RedisError) -> str:

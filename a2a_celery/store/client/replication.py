@@ -76,7 +76,9 @@ class Replicas:
 
     def _unconfirmed(self, verb: str, reply: Any, confirmed: Any) -> Any:
         shortfall = f"{confirmed} of {self._count} replicas confirmed {verb} within {REPLICA_TIMEOUT_MS} ms"
+        if isinstance(confirmed, Exception):
+            shortfall = f"the replicas did not confirm {verb} ({confirmed})"
         if verb in ACCEPTING:
-            return StoreUnavailable(f"{shortfall}: the write stays on the primary, and may take effect")
+            return StoreUnavailable(f"{shortfall}: the primary has stored the write, which may take effect")
         logger.warning("a failover may undo the end of a task: %s", shortfall, extra=about(Action.REPLICAS_LATE))
         return reply

@@ -133,7 +133,7 @@ async def require_secrets_in_use(store: AsyncStore, keys: Keys, sealer: Sealer |
     try:
         in_use = await store.run(secrets_in_use(keys))
     except StoreUnavailable as e:
-        logger.warning("could not check the secret key: %s", e)
+        logger.warning("skipped the check that a2a_secret_key has all secrets in use: %s", e)
         return
     require_secrets(sealer, in_use)
 
