@@ -177,7 +177,7 @@ class AnswerTypes:
 
     def __init__(self, questions: Mapping[str, Question]) -> None:
         if not questions or not all(isinstance(key, str) and key for key in questions):
-            raise ValueError("ask_all needs one question or more, each with a key that is a text")
+            raise ValueError("ask_all requires at least one question, and each key must be a non-empty string")
         self._types = {key: AnswerType(_schema_of(question)) for key, question in questions.items()}
         combined = {key: (questions[key].text, answer_type.schema) for key, answer_type in self._types.items()}
         self.schema = checked_schema(combined_schema(combined))

@@ -62,7 +62,7 @@ class EventId(NamedTuple):
         """
         match = _EVENT_ID.fullmatch(text)
         if match is None:
-            raise ValueError("an event's id is a version, or a version and a time with a hyphen between")
+            raise ValueError("an event id must have the form VERSION or VERSION-TIME, such as 3 or 3-1767225600000000")
         return cls(int(match[1]), int(match[2] or 0))
 
     def differs_from(self, other: EventId) -> bool:
@@ -187,7 +187,10 @@ def parts_of(content: Any) -> list[Part]:
             except (TypeError, ValueError, OverflowError, ParseError) as e:
                 raise InvalidAgentResponseError(f"the agent returned data that is not JSON: {e}") from e
         case _:
-            raise InvalidAgentResponseError(f"an agent can't answer with a {type(content).__name__}")
+            raise InvalidAgentResponseError(
+                f"the agent returned a value of type {type(content).__name__}: "
+                "return text, bytes, JSON data, a Part or a list of Parts"
+            )
 
 
 def jsonable(value: Any) -> Any:
@@ -207,4 +210,6 @@ def jsonable(value: Any) -> Any:
         json.dumps(converted, allow_nan=False)
         return converted
     except (PydanticSerializationError, ValueError) as e:
-        raise InvalidAgentResponseError(f"the agent returned a {type(value).__name__}, which is not JSON") from e
+        raise InvalidAgentResponseError(
+            f"the agent returned a value of type {type(value).__name__}, which is not JSON"
+        ) from e

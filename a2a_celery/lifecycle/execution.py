@@ -185,7 +185,7 @@ class ExecutionStateMachine:
         after = ExecutionState(to)
         for name, value in detail.items():
             if not is_scalar(value):
-                raise TypeError(f"{name} = {value!r}: must be text, a finite number, True, False or None")
+                raise TypeError(f"{name} = {value!r}: must be a string, a finite number, True, False or None")
         with self._lock:
             transition = self._move(after, detail)
         self._notify_listeners()
@@ -263,7 +263,7 @@ class ExecutionStateMachine:
             last = _transition(entry, f"history[{n}]", last)
             machine._remember(last)
         if last is not None and last.after is not machine._state:
-            raise InvalidSaved("state", f"{machine._state} is not the end of the history, {last.after}")
+            raise InvalidSaved("state", f"{machine._state} is not {last.after}, the last state of the history")
         return machine
 
     def _move(self, after: ExecutionState, detail: Mapping[str, Scalar]) -> Transition:
@@ -327,7 +327,7 @@ def _transition(entry: Any, where: str, previous: Transition | None) -> Transiti
         raise InvalidSaved(f"{where}.at_us", f"{fields['at_us']} is not a time")
     for name, value in fields["detail"].items():
         if not isinstance(name, str) or not is_scalar(value):
-            raise InvalidSaved(f"{where}.detail", f"{name!r}: {value!r} is not text, a number, True, False or None")
+            raise InvalidSaved(f"{where}.detail", f"{name!r}: {value!r} is not a string, a number, True, False or None")
     return Transition(number, before, after, fields["at_us"], MappingProxyType(dict(fields["detail"])))
 
 

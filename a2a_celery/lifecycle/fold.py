@@ -35,7 +35,7 @@ class TaskFold:
         """
         event = entry.event
         if entry.version != self.version + 1:
-            raise ValueError(f"the log jumps from version {self.version} to {entry.version}")
+            raise ValueError(f"the log is not continuous: version {entry.version} follows version {self.version}")
         if self.task is None and not isinstance(event, Task):
             raise ValueError(f"a log begins with a task, not with {type(event).__name__}")
         self.version = entry.version
@@ -59,7 +59,7 @@ def fold(log: Iterable[LogEntry]) -> Task:
     for entry in log:
         folded.add(entry)
     if folded.task is None:
-        raise ValueError("an empty log describes no task")
+        raise ValueError("the log is empty")
     return folded.task
 
 

@@ -164,10 +164,13 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as e:
         raise ValueError(f"the schema of a question is not JSON: {e}") from None
     if len(text) > MAX_SCHEMA_BYTES:
-        raise ValueError(f"the schema of a question has {len(text)} bytes, and at most {MAX_SCHEMA_BYTES} are allowed")
+        raise ValueError(
+            f"the schema of a question has {len(text)} bytes, more than the maximum of "
+            f"{MAX_SCHEMA_BYTES}: make it smaller"
+        )
     copy: dict[str, Any] = json.loads(text)
     if str(copy.get("$schema", DIALECT)).rstrip("#") != DIALECT:
-        raise ValueError(f"the schema of a question is JSON Schema 2020-12: remove $schema or set it to {DIALECT}")
+        raise ValueError(f"the schema of a question must be JSON Schema 2020-12: remove $schema or set it to {DIALECT}")
     for part in subschemas(copy):
         _check_keywords(part)
     _number_properties(copy)
@@ -176,15 +179,17 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_keywords(schema: dict[str, Any]) -> None:
     if refused := sorted(_REFUSED & schema.keys()):
-        raise ValueError(f"the schema of a question uses {refused[0]}: remove it, and refer with $ref to #/$defs/…")
+        raise ValueError(f"the schema of a question uses {refused[0]}: remove it, and use $ref with #/$defs/…")
     if "patternProperties" in schema:
         raise ValueError("the schema of a question uses patternProperties: use properties or additionalProperties")
     reference = schema.get("$ref", "#")
     if not isinstance(reference, str) or not reference.startswith("#"):
-        raise ValueError(f"$ref {reference!r} in the schema of a question leads elsewhere: only #/… is allowed")
+        raise ValueError(
+            f"$ref {reference!r} in the schema of a question must begin with #, to refer to the same schema"
+        )
     pattern = schema.get("pattern", "")
     if not isinstance(pattern, str):
-        raise ValueError(f"the pattern {pattern!r} in the schema of a question is refused: it is not a text")
+        raise ValueError(f"the pattern {pattern!r} in the schema of a question is refused: it is not a string")
     compiled_pattern(pattern)
 
 

@@ -86,7 +86,7 @@ def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> I
     if not unique or not validator.is_type(instance, "array"):
         return
     if len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
-        yield Broken("The items must differ from each other")
+        yield Broken("The items must be unique")
 
 
 def _violation(error: Any) -> Violation:
@@ -121,4 +121,4 @@ def require_valid_schema(schema: Mapping[str, Any]) -> None:
     except SchemaError as e:
         raise ValueError(f"the schema of a question is not a JSON Schema: {e.message[:MAX_TEXT]}") from None
     except Unresolvable as e:
-        raise ValueError(f"$ref {e.ref!r} in the schema of a question names nothing in it") from None
+        raise ValueError(f"$ref {e.ref!r} in the schema of a question refers to a part that does not exist") from None

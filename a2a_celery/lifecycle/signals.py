@@ -19,10 +19,10 @@ def require_signal_name(name: object) -> str:
     """Return `name` if it is a valid name of a signal.
 
     Raises:
-        ValueError: `name` is not text of 1 to 64 ASCII letters, digits and the characters ``_ . : -``.
+        ValueError: `name` is not a string of 1 to 64 ASCII letters, digits and the characters ``_ . : -``.
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise ValueError(f"the name of a signal is 1 to 64 ASCII letters, digits and _ . : -, not {name!r:.100}")
+        raise ValueError(f"the name of a signal must have 1 to 64 ASCII letters, digits or _ . : -, not {name!r:.100}")
     return name
 
 
@@ -30,10 +30,12 @@ def require_signal_id(signal_id: object) -> str:
     """Return `signal_id` if it is a valid id of a signal.
 
     Raises:
-        ValueError: `signal_id` is not text of 1 to `MAX_SIGNAL_ID` characters.
+        ValueError: `signal_id` is not a string of 1 to `MAX_SIGNAL_ID` characters.
     """
     if not isinstance(signal_id, str) or not 1 <= len(signal_id) <= MAX_SIGNAL_ID:
-        raise ValueError(f"the id of a signal is text of 1 to {MAX_SIGNAL_ID} characters, not {signal_id!r:.100}")
+        raise ValueError(
+            f"the id of a signal must be a string of 1 to {MAX_SIGNAL_ID} characters, not {signal_id!r:.100}"
+        )
     return signal_id
 
 
@@ -49,7 +51,7 @@ def encode_payload(payload: Any) -> bytes:
         raise ValueError(f"the payload of a signal is not JSON: {e}") from None
     if len(encoded) > MAX_PAYLOAD_BYTES:
         raise ValueError(
-            f"the payload of a signal has {len(encoded):,} bytes as JSON, and {MAX_PAYLOAD_BYTES:,} are the maximum: "
-            "store it elsewhere and send its address"
+            f"the payload of a signal has {len(encoded):,} bytes as JSON, more than the maximum of "
+            f"{MAX_PAYLOAD_BYTES:,}: store the data elsewhere and send its address"
         )
     return encoded

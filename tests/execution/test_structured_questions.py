@@ -248,4 +248,4 @@ async def test_a_schema_that_a_question_cannot_have_fails_the_run(
     turns: TurnByTurn, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await turns.begin("broken"))[0] == FAILED
-    assert "$ref 'https://example.com/schema' in the schema of a question leads elsewhere" in caplog.text
+    assert "$ref 'https://example.com/schema' in the schema of a question must begin with #" in caplog.text

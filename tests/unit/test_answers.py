@@ -141,7 +141,7 @@ def test_items_are_compared_in_linear_time() -> None:
     items = [{"a": number} for number in range(8000)]
 
     assert AnswerType(schema).parse(data(items)) == items
-    assert "must differ" in refused(schema, data([{"a": 1}, {"a": 1.0}]))
+    assert "must be unique" in refused(schema, data([{"a": 1}, {"a": 1.0}]))
 
 
 def test_an_answer_that_takes_too_long_to_check_is_refused() -> None:
@@ -159,20 +159,20 @@ def test_an_answer_that_takes_too_long_to_check_is_refused() -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"$ref": "https://example.com/schema"}, "leads elsewhere"),
-        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "leads elsewhere"),
-        ({"$ref": "#/$defs/missing"}, "names nothing in it"),
+        ({"$ref": "https://example.com/schema"}, "must begin with #, to refer to the same schema"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "must begin with #, to refer to the same schema"),
+        ({"$ref": "#/$defs/missing"}, "refers to a part that does not exist"),
         ({"$id": "https://example.com"}, r"uses \$id"),
         ({"items": {"$dynamicRef": "#x"}}, r"uses \$dynamicRef"),
         ({"patternProperties": {"(a+)+$": {}}}, "uses patternProperties"),
-        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "is JSON Schema 2020-12"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "must be JSON Schema 2020-12"),
         ({"type": "strin"}, "is not a JSON Schema"),
         ({"pattern": "(?=x)"}, "look-around"),
         ({"pattern": "("}, "is refused"),
         ({"pattern": 7}, "is refused"),
         ({"default": object()}, "is not JSON"),
         ({"default": float("nan")}, "is not JSON"),
-        ({"description": "x" * MAX_SCHEMA_BYTES}, "at most 65536 are allowed"),
+        ({"description": "x" * MAX_SCHEMA_BYTES}, "more than the maximum of 65536"),
     ],
 )
 def test_a_schema_that_a_question_cannot_have(schema: dict[str, Any], reason: str) -> None:
@@ -247,5 +247,5 @@ def test_an_incomplete_answer_to_several_questions_names_the_keys(answer: dict[s
 
 
 def test_there_is_no_answer_to_no_question() -> None:
-    with pytest.raises(ValueError, match="one question or more"):
+    with pytest.raises(ValueError, match="at least one question"):
         AnswerTypes({})

@@ -130,11 +130,11 @@ def test_a_complete_task_replaces_everything() -> None:
 @pytest.mark.parametrize(
     ("entries", "error"),
     [
-        ([], "empty log"),
+        ([], "the log is empty"),
         (log(first=status(WORKING)), "begins with a task, not with TaskStatusUpdateEvent"),
-        (log(status(WORKING))[1:], "jumps from version 0 to 2"),
-        ([*log(), *log(status(WORKING), status(WORKING))[2:]], "jumps from version 1 to 3"),
-        ([*log(), *log()], "jumps from version 1 to 1"),
+        (log(status(WORKING))[1:], "not continuous: version 2 follows version 0"),
+        ([*log(), *log(status(WORKING), status(WORKING))[2:]], "not continuous: version 3 follows version 1"),
+        ([*log(), *log()], "not continuous: version 1 follows version 1"),
     ],
 )
 def test_an_incomplete_log_is_refused(entries: list[LogEntry], error: str) -> None:
