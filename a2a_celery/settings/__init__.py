@@ -34,7 +34,7 @@ Source: RFC 9110 5.6.2.
 """
 
 VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    str: ("a text", lambda value: isinstance(value, str)),
+    str: ("a string", lambda value: isinstance(value, str)),
     bool: ("True or False", lambda value: isinstance(value, bool)),
     int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     float: (
@@ -42,7 +42,7 @@ VALUE_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
         lambda value: isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value),
     ),
     Sequence[str]: (
-        "a list of texts",
+        "a list of strings",
         lambda value: isinstance(value, list | tuple) and all(isinstance(item, str) for item in value),
     ),
     NoneType: ("None", lambda value: value is None),
@@ -79,7 +79,7 @@ AT_LEAST_1 = at_least(1, ", or None")
 NETWORKS = Rule(_are_networks, "must be networks, such as 10.1.0.0/16")
 WEB_URL = Rule(_is_web_url, "must begin with http:// or https:// and name a host")
 BLOB_URL = Rule(lambda url: "://" in url, "must be a URL, such as s3://bucket/folder or file:///folder")
-HOST_NAMES = Rule(lambda hosts: not set("/: ") & set("".join(hosts)), "must be names of hosts, without scheme and port")
+HOST_NAMES = Rule(lambda hosts: not set("/: ") & set("".join(hosts)), "must be host names, without scheme and port")
 ORIGINS = Rule(
     lambda texts: all(_is_web_url(text) and not urlsplit(text).path for text in texts),
     "must be origins, such as https://chat.example.com",
@@ -89,7 +89,7 @@ TRACE_ID = "{trace_id}"
 TRACE_URL = Rule(
     lambda url: _is_web_url(url) and TRACE_ID in url, f"must begin with http:// or https:// and contain {TRACE_ID}"
 )
-HEADER = Rule(TOKEN.fullmatch, "must be the name of a header")
+HEADER = Rule(TOKEN.fullmatch, "must be a header name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +340,9 @@ class Settings:
         is_longer = self.archive_retention is None or self.archive_retention > self.retention
         self._require("archive_retention", is_longer, "must be more than a2a_retention")
         is_long = self.secret_key is None or (self.secret_keys and all(len(key) >= 32 for key in self.secret_keys))
-        self._require("secret_key", bool(is_long), "must be 32 characters or more: `openssl rand -hex 32`")
+        self._require("secret_key", bool(is_long), "must have 32 characters or more: use `openssl rand -hex 32`")
         has_name = not self.webhook_consent or self.public_url is not None
-        self._require("webhook_consent", has_name, "needs a2a_public_url, whose host asks for consent")
+        self._require("webhook_consent", has_name, "needs a2a_public_url, whose host each consent request names")
         self._require_signing_keys()
 
     def _check(self, name: str, declared: Any, *rules: Rule) -> None:
@@ -376,7 +376,7 @@ class Settings:
             except ValueError as e:
                 raise ConfigError(f"{CONF_PREFIX}{name}: {e}") from None
             if len(keys) > MAX_KEYS:
-                raise ConfigError(f"{CONF_PREFIX}{name} has {len(keys)} keys, more than {MAX_KEYS}")
+                raise ConfigError(f"{CONF_PREFIX}{name} has {len(keys)} keys, more than the maximum of {MAX_KEYS}")
         is_set = self.webhook_private_key is not None
         self._require("webhook_private_key", not is_set or bool(self.webhook_private_keys), "must be a key, or None")
         self._require(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from ..errors import ConfigError
-from . import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, Settings
+from . import CONF_PREFIX, ENV_PREFIX, FILE_SUFFIX, VALUE_TYPES, Settings
 from .urls import SENTINEL_FORM, is_redis_url, is_sentinel_url, store_url_mistake, with_sentinel_options
 
 IN_ENVIRONMENT = " in the environment"
@@ -124,7 +124,7 @@ def _require_effect(conf: Mapping[str, Any], namespace: str | None, sources: Map
                     f"{', '.join(spellings(CONF_PREFIX + setting, namespace)[0] for setting in sorted(names))}"
                 )
         elif key not in right and name not in sources:
-            raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: write {right[0]}")
+            raise ConfigError(f"{key}{IN_CONFIGURATION} is not read: rename it to {right[0]}")
 
 
 def with_files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -158,9 +158,7 @@ def _read(name: str, text: str, annotation: Any) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise ConfigError(
-            f"{ENV_PREFIX}{name.upper()} = {text!r}: not a{'n' if kind is int else ''} {kind.__name__}"
-        ) from None
+        raise ConfigError(f"{ENV_PREFIX}{name.upper()} = {text!r}: must be {VALUE_TYPES[kind][0]}") from None
 
 
 def _content(variable: str, path: str) -> str:
@@ -169,7 +167,7 @@ def _content(variable: str, path: str) -> str:
     except OSError as e:
         raise ConfigError(f"{variable} = {path}: {os.strerror(e.errno or 0)}") from e
     except UnicodeDecodeError:
-        raise ConfigError(f"{variable} = {path}: not text") from None
+        raise ConfigError(f"{variable} = {path}: the file is not UTF-8 text") from None
     if not text:
         raise ConfigError(f"{variable} = {path}: the file is empty")
     return text
@@ -188,7 +186,7 @@ def _store_beside(conf: Mapping[str, Any], environ: Mapping[str, str], namespace
             url = with_sentinel_options(url, conf.get(options) or {})
             if conf.get(tls) and not store_url_mistake(url):
                 raise ConfigError(
-                    f"a2a_store_url is not set, and {tls} does not fit into a URL: "
+                    f"a2a_store_url is not set, and {tls} cannot be converted to a URL: "
                     f"set A2A_STORE_URL={SENTINEL_FORM.replace('sentinel:', 'sentinels:')}"
                 )
         if is_redis_url(url):

@@ -49,7 +49,7 @@ def store_url_mistake(url: str) -> str:
     databases = [*query.get("db", []), *query.get("virtual_host", [])]
     if parts.scheme not in SOCKET_SCHEMES:
         if {",", ";"} & set(parts.netloc.rpartition("@")[2] + parts.path):
-            return "must name one server, the primary"
+            return "must have a single host, the primary"
         if not _is_port(url):
             return "must have a port from 1 to 65535"
         databases.append(parts.path.removeprefix("/") or "0")
@@ -125,16 +125,16 @@ class SentinelAddress:
         _require_agreement(first, others)
         user_info = first.netloc.rpartition("@")[0]
         if "@" in user_info:
-            raise ValueError("must name user and password once, before the first host, with %40 for an @ in them")
+            raise ValueError("must have user and password once, before the first host: encode each @ in them as %40")
         sentinels = tuple(_host(host) for part in parts for host in part.netloc.rpartition("@")[2].split(","))
         database = first.path.strip("/") or "0"
         queries = {part.query for part in parts if part.query}
         if not database.isdecimal() or len(queries) > 1 or any(part.fragment for part in parts):
-            raise ValueError(f"must have a number as its database and name the primary once: {SENTINEL_FORM}")
+            raise ValueError(f"must have a number as its database, and its options once: {SENTINEL_FORM}")
         options = _options("".join(queries))
         master_name = options.pop("master_name", "")
         if not master_name:
-            raise ValueError(f"must have the primary's master_name: {SENTINEL_FORM}")
+            raise ValueError(f"must have the option master_name: {SENTINEL_FORM}")
         least = options.pop("min_other_sentinels", "0")
         if not least.isdecimal():
             raise ValueError("must have a number as its min_other_sentinels")
@@ -179,7 +179,7 @@ def _require_agreement(first: SplitResult, others: list[SplitResult]) -> None:
         user_info = part.netloc.rpartition("@")[0]
         same_user = user_info in ("", first.netloc.rpartition("@")[0])
         if not same_user or part.path.strip("/") not in ("", first.path.strip("/")) or part.scheme != first.scheme:
-            raise ValueError("must name scheme, user, password and database in its first URL, and no others after it")
+            raise ValueError("must have the same scheme, user, password and database in all its URLs")
 
 
 def _host(text: str) -> tuple[str, int]:
@@ -189,7 +189,7 @@ def _host(text: str) -> tuple[str, int]:
     except ValueError:
         host, port = "", 0
     if not host or port == 0 or parts.netloc != text:
-        raise ValueError("must have hosts with ports from 1 to 65535, and commas between them")
+        raise ValueError("must have hosts separated by commas, with ports from 1 to 65535")
     return host, port or SENTINEL_PORT
 
 
@@ -197,7 +197,7 @@ def _options(query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     options = dict(pairs)
     if len(options) < len(pairs):
-        raise ValueError("must name each option once")
+        raise ValueError("must have each option only once")
     names = ("master_name", "min_other_sentinels", "sentinel_username", "sentinel_password", "sentinel_ssl")
     unknown = [name for name in options if name not in names and not name.startswith(("ssl_", "sentinel_ssl_"))]
     if unknown:
@@ -215,7 +215,7 @@ def _options_of_each(options: Mapping[str, str], *, is_primary_tls: bool) -> tup
     own = {name.removeprefix("sentinel_"): options[name] for name in options if name.startswith("sentinel_")}
     own_tls = {name: value for name, value in own.items() if name.startswith("ssl_")}
     if (of_primary and not is_primary_tls) or (own_tls and not is_sentinel_tls):
-        raise ValueError("must begin with sentinels:// for ssl_…, and have sentinel_ssl=true for sentinel_ssl_…")
+        raise ValueError("must begin with sentinels:// to use ssl_…, and have sentinel_ssl=true to use sentinel_ssl_…")
     user: dict[str, str] = {name: own[name] for name in ("username", "password") if name in own}
     of_sentinels: dict[str, str] = {"ssl": "1", **(own_tls or of_primary), **user} if is_sentinel_tls else user
     return ({"ssl": "1", **of_primary} if is_primary_tls else {}), of_sentinels
@@ -227,7 +227,7 @@ def _url(options: dict[str, str], user_info: str = "", database: str = "0") -> s
 
 
 ARCHIVE_DRIVERS = ("postgresql+asyncpg", "mysql+aiomysql", "mariadb+aiomysql", "sqlite+aiosqlite")
-ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database that all processes reach"
+ARCHIVE_RULE = f"one of {', '.join(ARCHIVE_DRIVERS)}, then :// and a database that all processes can reach"
 
 
 def is_archive_url(url: str) -> bool:

@@ -171,7 +171,7 @@ NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
     "a key among tokens": (TOKENS | KEYS | {"auth_api_key_header": "Authorization"}, "two schemes share a header"),
     "a key that workers would see": (KEYS | {"auth_api_key_header": "Traceparent"}, "traceparent has another use"),
     "no network": (PROXY | {"auth_proxy_networks": ["proxies"]}, "a2a_auth_proxy_networks"),
-    "no header": ({"auth_api_key_header": "X Key"}, "must be the name of a header"),
+    "no header": ({"auth_api_key_header": "X Key"}, "must be a header name"),
 }
 
 

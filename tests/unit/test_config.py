@@ -91,7 +91,7 @@ def test_an_empty_name_of_a_file_is_none() -> None:
     [
         (None, {}, "No such file"),
         (b"\n", {}, "the file is empty"),
-        (b"\xff\xfe", {}, "not text"),
+        (b"\xff\xfe", {}, "the file is not UTF-8 text"),
         (KEY.encode(), {"A2A_SECRET_KEY": KEY}, "leave one out"),
     ],
 )
@@ -130,13 +130,13 @@ def test_keys_of_webhooks_may_be_in_a_file(tmp_path: Path) -> None:
         ({"webhook_private_key": PUBLIC}, "a private key for webhooks is whsk_"),
         ({"webhook_private_key": f"{PRIVATE} {PRIVATE}AAAA"}, "32 or 64 bytes"),
         ({"webhook_private_key": (), "secret_key": KEY}, "must be a key"),
-        ({"webhook_private_key": [PRIVATE] * 11, "secret_key": KEY}, "more than 10"),
+        ({"webhook_private_key": [PRIVATE] * 11, "secret_key": KEY}, "more than the maximum of 10"),
         ({"webhook_public_keys": [PRIVATE]}, "a private key .* is among the public keys"),
         ({"webhook_public_keys": ["whpk_AAAA"]}, "base64 of 32 bytes"),
         ({"webhook_public_keys": [PUBLIC.removeprefix("whpk_")]}, "a public key for webhooks is whpk_"),
-        ({"webhook_public_keys": [PUBLIC] * 11}, "more than 10"),
-        ({"webhook_public_keys": PUBLIC}, "must be a list of texts"),
-        ({"webhook_public_keys": PRIVATE}, "must be a list of texts"),
+        ({"webhook_public_keys": [PUBLIC] * 11}, "more than the maximum of 10"),
+        ({"webhook_public_keys": PUBLIC}, "must be a list of strings"),
+        ({"webhook_public_keys": PRIVATE}, "must be a list of strings"),
     ],
 )
 def test_keys_of_webhooks_that_can_not_be_used_are_refused_and_not_repeated(values: dict[str, Any], why: str) -> None:
@@ -184,19 +184,19 @@ def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("url", "rule"),
     [
-        ("sentinel://:s3cret@a:26379", "must have the primary's master_name"),
-        ("sentinel://a:26379;sentinel://b:26379", "must have the primary's master_name"),
-        ("sentinel://:s3cret@a/mymaster/0", "must have a number as its database and name the primary once"),
-        ("sentinel://a/0?master_name=m;sentinel://b/0?master_name=n", "name the primary once"),
-        ("sentinel://a/0?master_name=m#n", "name the primary once"),
-        ("sentinel://:s3cret@a,:s3cret@b/0?master_name=m", "must name user and password once"),
-        ("sentinel://a;sentinel://:s3cret@b/0?master_name=m", "must name scheme, user, password and database"),
-        ("sentinel://a/0;sentinel://b/1?master_name=m", "must name scheme, user, password and database"),
-        ("sentinel://a;sentinels://b?master_name=m", "must name scheme, user, password and database"),
-        ("sentinel://a:port?master_name=m", "must have hosts with ports"),
-        ("sentinel://a,?master_name=m", "must have hosts with ports"),
-        ("sentinel:///0?master_name=m", "must have hosts with ports"),
-        ("sentinel://a?master_name=m&master_name=n", "must name each option once"),
+        ("sentinel://:s3cret@a:26379", "must have the option master_name"),
+        ("sentinel://a:26379;sentinel://b:26379", "must have the option master_name"),
+        ("sentinel://:s3cret@a/mymaster/0", "must have a number as its database, and its options once"),
+        ("sentinel://a/0?master_name=m;sentinel://b/0?master_name=n", "its options once"),
+        ("sentinel://a/0?master_name=m#n", "its options once"),
+        ("sentinel://:s3cret@a,:s3cret@b/0?master_name=m", "must have user and password once"),
+        ("sentinel://a;sentinel://:s3cret@b/0?master_name=m", "must have the same scheme, user, password and database"),
+        ("sentinel://a/0;sentinel://b/1?master_name=m", "must have the same scheme, user, password and database"),
+        ("sentinel://a;sentinels://b?master_name=m", "must have the same scheme, user, password and database"),
+        ("sentinel://a:port?master_name=m", "must have hosts separated by commas"),
+        ("sentinel://a,?master_name=m", "must have hosts separated by commas"),
+        ("sentinel:///0?master_name=m", "must have hosts separated by commas"),
+        ("sentinel://a?master_name=m&master_name=n", "must have each option only once"),
         ("sentinel://a?master_name=m&db=1", "must not have the option db"),
         ("sentinel://a?master_name=m&min_other_sentinels=s3cret", "must have a number as its min_other_sentinels"),
         ("sentinel://a?master_name=m&sentinel_ssl=s3cret", "must have true or false as its sentinel_ssl"),
@@ -204,8 +204,8 @@ def test_a_bad_value_is_refused_with_its_field(name: str, value: Any) -> None:
         ("sentinel://a?master_name=m&sentinel_ssl_ca_certs=f", "have sentinel_ssl=true"),
         ("redis+sentinel://:s3cret@a/mymaster", "must have the form sentinel://"),
         ("redis+cluster://a:7000/0", "Cluster is not supported"),
-        ("redis://a:6379,b:6379/0", "must name one server"),
-        ("redis://a:6379/0;redis://b:6379/0", "must name one server"),
+        ("redis://a:6379,b:6379/0", "must have a single host"),
+        ("redis://a:6379/0;redis://b:6379/0", "must have a single host"),
         ("redis://:s3cret@host/abc", "must have a number as its database"),
         ("redis://host/0/1", "must have a number as its database"),
         ("redis://host?db=abc", "must have a number as its database"),
@@ -243,9 +243,11 @@ def test_what_is_no_number_is_refused_with_its_field(name: str, value: object) -
         load_settings({"a2a_store_url": REDIS, f"a2a_{name}": value}, {})
 
 
-@pytest.mark.parametrize(("variable", "kind"), [("A2A_RETENTION", "an int"), ("A2A_LEASE_TTL", "a float")])
+@pytest.mark.parametrize(
+    ("variable", "kind"), [("A2A_RETENTION", "a whole number"), ("A2A_LEASE_TTL", "a finite number")]
+)
 def test_an_environment_variable_that_can_not_be_read_is_named(variable: str, kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"{variable} = 'soon': not {kind}"):
+    with pytest.raises(ConfigError, match=f"{variable} = 'soon': must be {kind}"):
         load_settings({"a2a_store_url": REDIS}, {variable: "soon"})
 
 
@@ -300,7 +302,7 @@ def test_without_a_store_the_redis_beside_it_is_used(
 def test_celery_s_tls_options_of_sentinels_cannot_be_used_for_the_store(url: str, tls: str) -> None:
     options = {"broker_url": "broker_transport_options", "result_backend": "result_backend_transport_options"}[url]
 
-    with pytest.raises(ConfigError, match=f"{tls} does not fit into a URL: set A2A_STORE_URL=sentinels://"):
+    with pytest.raises(ConfigError, match=f"{tls} cannot be converted to a URL: set A2A_STORE_URL=sentinels://"):
         load_settings({url: "sentinel://a", options: {"master_name": "m"}, tls: {"ssl_ca_certs": "f"}}, {})
 
 
@@ -426,8 +428,8 @@ def test_the_broker_under_the_namespace_is_the_default_store() -> None:
     ("name", "rule"),
     [
         ("CELERY_A2A_LEASE_TLL", "CELERY_A2A_LEASE_TLL is not a setting of this version.*CELERY_A2A_LEASE_TTL"),
-        ("CELERY_a2a_lease_ttl", "CELERY_a2a_lease_ttl .* is not read: write CELERY_A2A_LEASE_TTL"),
-        ("A2A_AUTH_API_KEYS", "A2A_AUTH_API_KEYS .* is not read: write CELERY_A2A_AUTH_API_KEYS"),
+        ("CELERY_a2a_lease_ttl", "CELERY_a2a_lease_ttl .* is not read: rename it to CELERY_A2A_LEASE_TTL"),
+        ("A2A_AUTH_API_KEYS", "A2A_AUTH_API_KEYS .* is not read: rename it to CELERY_A2A_AUTH_API_KEYS"),
     ],
 )
 def test_a_name_that_has_no_effect_under_the_namespace_is_refused(name: str, rule: str) -> None:
@@ -446,7 +448,7 @@ def test_a_setting_of_the_project_with_a_similar_name_is_ignored() -> None:
 
 
 def test_an_upper_case_name_without_a_namespace_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"A2A_UI .* is not read: write a2a_ui"):
+    with pytest.raises(ConfigError, match=r"A2A_UI .* is not read: rename it to a2a_ui"):
         load_settings({"a2a_store_url": REDIS, "A2A_UI": True}, {})
 
 
