@@ -40,7 +40,7 @@ PERMIT_TIMEOUT = 1.0
 """Seconds for which a post waits for a permit of a busy host, so that posts to a fast host are not deferred."""
 MAX_WAITERS = 2 * MAX_POSTS_PER_HOST
 """Maximum number of posts that wait in memory for a host. Further posts are deferred."""
-HOST_IS_BUSY = "the host has enough posts in progress"
+HOST_IS_BUSY = "the limit of concurrent posts to the host is reached"
 MAX_RETRIES_PER_SECOND = 100
 """Maximum number of deferred posts per second that are retried for a host. The delay grows with the number of posts."""
 MAX_SHARE_RETRIES_PER_SECOND = 2 * MAX_RETRIES_PER_SECOND
@@ -172,7 +172,9 @@ class CircuitBreaker:
             if remaining > 0:
                 # spread over one more cooldown, so that a recovering host does not receive all posts at once
                 retry_in = remaining + self._random() * host.cooldown
-                return self._defer(host, retry_in, "the host does not respond and has a cooldown", is_unavailable=True)
+                return self._defer(
+                    host, retry_in, "the host does not respond: its cooldown has not ended", is_unavailable=True
+                )
             if host.is_probed:
                 retry_in = self._jittered(PROBE_RETRY_INTERVAL)
                 return self._defer(host, retry_in, "the host did not respond and is being probed", is_unavailable=True)
@@ -231,7 +233,7 @@ class CircuitBreaker:
         share = shares.get(name)
         if share is None or share.in_flight < free:
             return None
-        reason = f"its {holder} has enough posts in progress"
+        reason = f"the {holder} of the webhook has reached its share of concurrent posts"
         rate = MAX_SHARE_RETRIES_PER_SECOND / len(shares)
         return self._paced(share, rate, self._jittered(BUSY_RETRY_INTERVAL), reason)
 

@@ -323,7 +323,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.AsyncNetworkStream:
         """Raise AddressRefused, because webhooks are not sent to Unix sockets."""
-        raise AddressRefused("webhooks are not sent to sockets of this host")
+        raise AddressRefused("webhooks are not sent to Unix sockets")
 
     async def sleep(self, seconds: float) -> None:
         """Sleep, as httpcore's interface requires."""
@@ -337,8 +337,10 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
             raise HostNotFound from None
         allowed = [unmap_address(address) for address in addresses if self._is_allowed(address)]
         if addresses and not allowed:
-            without_tls = ", without TLS" if self._only_allowed_networks else ""
-            raise AddressRefused(f"its address is not in allow_networks{without_tls}", f"{host} is {addresses[0]}")
+            reason = "the host's address is neither public nor in a2a_allow_networks"
+            if self._only_allowed_networks:
+                reason = "the host's address is not in a2a_allow_networks, which webhooks without TLS require"
+            raise AddressRefused(reason, f"{host} is {addresses[0]}")
         preferred = [address for address in allowed if address.version == allowed[0].version]
         others = [address for address in allowed if address.version != allowed[0].version]
         alternating = chain.from_iterable(zip_longest(preferred, others))

@@ -349,7 +349,7 @@ class Poster:
         except AddressRefused as e:
             return PostRefused(str(e), e.address)
         except (httpcore.LocalProtocolError, UnicodeEncodeError):
-            return PostRefused("the request cannot be expressed in HTTP")
+            return PostRefused("the request cannot be sent over HTTP: its URL or a header is invalid")
         except Exception as e:
             reason = describe_failure(e, self._timeout)
             return Retry(reason, is_host_not_found=isinstance(e, HostNotFound))

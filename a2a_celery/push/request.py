@@ -303,11 +303,11 @@ def _body(event: Event) -> bytes:
         # sorted, because protobuf maps have a different order in each process, and repeated posts need the same body
         return json.dumps(MessageToDict(response), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
     except SerializeToJsonError as e:  # the metadata contains NaN or infinity
-        raise ValueError(f"not expressible in JSON: {e}") from None
+        raise ValueError(f"the event cannot be represented in JSON: {e}") from None
 
 
 def _legacy_body(event: Event) -> bytes:
     if not isinstance(event, Task):
-        kind = "message" if isinstance(event, Message) else "part of a task"
-        raise ValueError(f"A2A 0.3 posts whole tasks to webhooks, not a {kind}")
+        kind = "a message" if isinstance(event, Message) else "an update of a task"
+        raise ValueError(f"A2A 0.3 sends complete tasks to webhooks, not {kind}")
     return to_compat_task(event).model_dump_json(by_alias=True, exclude_none=True).encode()

@@ -58,12 +58,12 @@ def test_an_owner_gets_a_permit_while_more_are_free_than_it_has() -> None:
     some = hosts(max_posts=4, reserved=0)
     first, _ = [place(some, name) for name in "ab"]
 
-    assert "its owner" in deferred(some, "c").reason
+    assert "the owner" in deferred(some, "c").reason
     place(some, "c", owner="other")
-    assert "its owner" in deferred(some, "c", owner="other").reason
+    assert "the owner" in deferred(some, "c", owner="other").reason
     place(some, "c", owner="third")
     first.release(None)
-    assert "its owner" in deferred(some, "c").reason
+    assert "the owner" in deferred(some, "c").reason
 
 
 def test_a_network_gets_a_permit_while_more_are_free_than_it_has() -> None:
@@ -73,7 +73,7 @@ def test_a_network_gets_a_permit_while_more_are_free_than_it_has() -> None:
     assert [first.set_network("10.0.0.0/24"), second.set_network("10.0.0.0/24")] == [None, None]
     refused = third.set_network("10.0.0.0/24")
     assert refused is not None
-    assert "its network" in refused.reason
+    assert "the network" in refused.reason
     first.release(True)
     assert third.set_network("10.0.0.0/24") is None
 
@@ -86,7 +86,7 @@ def test_the_network_of_a_host_is_remembered() -> None:
     one.release(True)
 
     assert place(some, "b", owner="third").network == "10.0.0.0/24"
-    assert "its network" in deferred(some, "b", owner="fourth").reason
+    assert "the network" in deferred(some, "b", owner="fourth").reason
 
 
 def test_permits_are_reserved_for_hosts_that_responded_last_time() -> None:

@@ -334,7 +334,9 @@ async def test_a_name_that_leads_inside_is_refused_at_the_connection(hooks: Rece
     async with Poster(resolver=names) as poster:
         result = await poster.post(request(f"https://a.example:{hooks.port}/"))
 
-    assert result == PostRefused("its address is not in allow_networks", address="a.example is 127.0.0.1")
+    assert result == PostRefused(
+        "the host's address is neither public nor in a2a_allow_networks", address="a.example is 127.0.0.1"
+    )
     assert hooks.connections == 0
 
 
