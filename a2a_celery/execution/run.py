@@ -57,7 +57,7 @@ from ..lifecycle.outcomes import (
     AGENT_FAILED,
     AGENT_REFUSED,
     CANCELED_BY_AGENT,
-    INVALID_ANSWER,
+    INVALID_RESPONSE,
     OUT_OF_REACH,
     OUT_OF_TIME,
     agent_message,
@@ -539,7 +539,9 @@ class Run:
                 reference = self._report("its steps differ from those that an earlier run recorded", error)
                 return Failure(reference=reference, dead_letter=True)
             case InvalidAgentResponseError():
-                return Failure(INVALID_ANSWER, reference=self._report("its agent sent an invalid response", error))
+                return Failure(
+                    INVALID_RESPONSE, reference=self._report("the response of its agent cannot be sent", error)
+                )
             case Reject():
                 self._report("its agent raised Celery's Reject", error)
                 return Refused(AGENT_REFUSED)

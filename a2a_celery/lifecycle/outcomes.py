@@ -14,7 +14,7 @@ from .own_metadata import COMMAND, ERROR, REFERENCE, own_metadata, retry_metadat
 AGENT_FAILED = "The agent failed."
 """Text for an exception of the agent. The worker's log has the traceback under the reference of the failure."""
 
-INVALID_ANSWER = "The agent's answer could not be sent."
+INVALID_RESPONSE = "The agent's response could not be sent."
 """Text for a result that A2A cannot represent. The worker's log has the reason under the reference of the failure."""
 
 OUT_OF_REACH = "The store for large parts was unreachable."
@@ -213,7 +213,7 @@ def final_event(outcome: Outcome, task_id: str, context_id: str) -> TaskStatusUp
             message.parts.extend(parts)
             if reference is not None:
                 message.metadata.update(own_metadata({REFERENCE: reference}))
-            if text == INVALID_ANSWER:
+            if text == INVALID_RESPONSE:
                 message.metadata.update(own_metadata({ERROR: A2A_ERROR_REASONS[InvalidAgentResponseError]}))
             return status(states.FAILED, message)
         case Canceled(text, command):

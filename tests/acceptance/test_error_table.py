@@ -18,7 +18,7 @@ from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
 from a2a_celery.gateway.bindings.endpoints import rest_error
 from a2a_celery.gateway.bindings.grpc_errors import status_code
 from a2a_celery.gateway.protocol_errors import EXTRA_RPC_CODES
-from a2a_celery.lifecycle.outcomes import INVALID_ANSWER
+from a2a_celery.lifecycle.outcomes import INVALID_RESPONSE
 from tests.support.clients import BINDINGS, Served, message_json, rpc, serving
 from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
 
@@ -114,7 +114,7 @@ def test_an_agent_that_answers_nonsense_fails_its_task(served: Served) -> None:
     task = rpc(served.gateway, "SendMessage", message_json(), agent="nonsense")["result"]["task"]
 
     assert task["status"]["state"] == "TASK_STATE_FAILED"
-    assert task["status"]["message"]["parts"] == [{"text": INVALID_ANSWER}]
+    assert task["status"]["message"]["parts"] == [{"text": INVALID_RESPONSE}]
     assert task["status"]["message"]["metadata"]["error"] == "INVALID_AGENT_RESPONSE"
     assert task["status"]["message"]["metadata"]["reference"]
 

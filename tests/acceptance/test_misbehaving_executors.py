@@ -15,7 +15,7 @@ from a2a.types import Message, Part, Role, Task, TaskArtifactUpdateEvent, TaskSt
 from a2a.utils import errors
 
 from a2a_celery.lifecycle import Event
-from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_CLIENT, INVALID_ANSWER, NEEDS_INPUT, OUT_OF_TIME
+from a2a_celery.lifecycle.outcomes import AGENT_FAILED, CANCELED_BY_CLIENT, INVALID_RESPONSE, NEEDS_INPUT, OUT_OF_TIME
 from a2a_celery.store import Keys, SyncStore
 from a2a_celery.store.log.pages import read_log
 from tests.support.clients import message_json, rest
@@ -254,5 +254,5 @@ def test_any_other_error_is_a_failure(site: Site, error: type[errors.A2AError]) 
 def test_an_answer_that_cannot_be_sent_fails_the_task_with_that_reason(site: Site) -> None:
     task = site.send("InvalidAgentResponseError")
 
-    assert site.log(task["id"]) == ["SUBMITTED", f"FAILED {INVALID_ANSWER}"]
+    assert site.log(task["id"]) == ["SUBMITTED", f"FAILED {INVALID_RESPONSE}"]
     assert task["status"]["message"]["metadata"]["error"] == "INVALID_AGENT_RESPONSE"

@@ -16,7 +16,7 @@ from a2a_celery.lifecycle.outcomes import (
     AGENT_UNKNOWN,
     CANCELED_BY_AGENT,
     CANCELED_BY_OPERATOR,
-    INVALID_ANSWER,
+    INVALID_RESPONSE,
     OUT_OF_TIME,
     WORKER_LOST,
 )
@@ -58,7 +58,7 @@ ENDS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str
     ("gives", {"what": "bytes"}, DONE, ["cmF3"], None, ["succeeded"]),
     ("gives", {"what": "tuple"}, DONE, [[1, 2]], None, ["succeeded"]),
     ("gives", {"what": "date"}, DONE, ["2030-01-02"], None, ["succeeded"]),
-    ("gives", {"what": "nan"}, [*WORKED, "FAILED"], [], INVALID_ANSWER, ["failed"]),
+    ("gives", {"what": "nan"}, [*WORKED, "FAILED"], [], INVALID_RESPONSE, ["failed"]),
     ("says", {}, [*WORKED, "WORKING", "artifact", "COMPLETED"], ["extra", "a task id"], None, ["succeeded"]),
     ("progress", {}, [*WORKED, *["WORKING"] * 3, "artifact", "COMPLETED"], ["done"], None, ["succeeded"]),
     ("raises", {"what": "ValueError"}, [*WORKED, "FAILED"], [], AGENT_FAILED, ["failed"]),

@@ -26,7 +26,7 @@ from a2a_celery.lifecycle import (
     Suspended,
 )
 from a2a_celery.lifecycle.execution import ENDS, ExecutionState
-from a2a_celery.lifecycle.outcomes import AGENT_REFUSED, INVALID_ANSWER, OUT_OF_TIME
+from a2a_celery.lifecycle.outcomes import AGENT_REFUSED, INVALID_RESPONSE, OUT_OF_TIME
 from a2a_celery.lifecycle.states import (
     AUTH_REQUIRED,
     CANCELED,
@@ -178,7 +178,7 @@ ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [
     (Delegated("{}"), S.COMPLETED, {"reason": "delegated"}),
     (Canceled(), S.CANCELLED, {}),
     (Failure("what the agent says to its client"), S.ERROR, {"reason": "failed"}),
-    (Failure(INVALID_ANSWER, "f00"), S.ERROR, {"reason": "invalid answer", "reference": "f00"}),
+    (Failure(INVALID_RESPONSE, "f00"), S.ERROR, {"reason": "invalid response", "reference": "f00"}),
     (Failure(reference="f00"), S.ERROR, {"reason": "failed", "reference": "f00"}),
     (Failure(OUT_OF_TIME), S.ERROR, {"reason": "out of time"}),
     (Rejection(), S.ERROR, {"reason": "rejected"}),

@@ -25,7 +25,7 @@ from a2a_celery.lifecycle import (
 from a2a_celery.lifecycle.outcomes import (
     AGENT_FAILED,
     CANCELED_BY_AGENT,
-    INVALID_ANSWER,
+    INVALID_RESPONSE,
     NEEDS_AUTHORIZATION,
     NEEDS_INPUT,
     agent_message,
@@ -107,10 +107,10 @@ def test_a_failure_has_only_a_general_text_and_a_reference() -> None:
 
 
 def test_an_answer_that_cannot_be_sent_has_its_own_text() -> None:
-    event = final_event(Failure(INVALID_ANSWER, "abc"), "t", "c")
+    event = final_event(Failure(INVALID_RESPONSE, "abc"), "t", "c")
 
     assert event is not None
-    assert [part.text for part in event.status.message.parts] == [INVALID_ANSWER]
+    assert [part.text for part in event.status.message.parts] == [INVALID_RESPONSE]
     assert dict(event.status.message.metadata) == own_metadata({"reference": "abc", "error": "INVALID_AGENT_RESPONSE"})
 
 

@@ -272,13 +272,14 @@ class RunJournal:
 
     def changed(self, problem: str) -> StepsChanged:
         """Return the error that ends the run because the agent's code does not fit its journal."""
-        cause, remedy = "the code of the agent has changed since an earlier run of this turn, or", "Restore the code"
-        if self._other_version:
-            cause = f"the turn began with version {self._other_version} of the agent, which no worker has, or the code"
-            remedy = f"Start a worker with version {self._other_version}"
+        cause = "The agent's code has changed since an earlier run of the turn, or calls its steps in another order"
+        remedy = "Restore the code, or call the steps in the order of the earlier run,"
+        if version := self._other_version:
+            cause = f"The turn began with version {version} of the agent, and no worker has version {version}"
+            remedy = f"Start a worker with version {version}"
         error = StepsChanged(
-            f"{problem}: {cause} does not call its steps in the same order each time. {remedy} and requeue the task "
-            "(a2a requeue TASK), or requeue it without its recorded results (a2a requeue TASK --from-start)"
+            f"{problem}. {cause}. {remedy} and requeue the task (a2a requeue TASK), or requeue the task without its "
+            "recorded results (a2a requeue TASK --from-start)"
         )
         self._events.steps_changed = self._events.steps_changed or error
         return error

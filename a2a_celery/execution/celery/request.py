@@ -44,7 +44,14 @@ from ...lifecycle import (
     Superseded,
     Suspended,
 )
-from ...lifecycle.outcomes import AGENT_FAILED, INVALID_ANSWER, NOT_BEGUN_IN_TIME, OUT_OF_TIME, WORKER_LOST, revoked_by
+from ...lifecycle.outcomes import (
+    AGENT_FAILED,
+    INVALID_RESPONSE,
+    NOT_BEGUN_IN_TIME,
+    OUT_OF_TIME,
+    WORKER_LOST,
+    revoked_by,
+)
 from ...lifecycle.states import CANCELED, REJECTED
 from ...store.runs.commands import RunRef
 from ..limits import without_cycle
@@ -357,7 +364,7 @@ def celery_result(outcome: Outcome | None) -> str:
     """
     match outcome:
         case Failure(text, reference):
-            sentence = text if text in (INVALID_ANSWER, OUT_OF_TIME, WORKER_LOST) else AGENT_FAILED
+            sentence = text if text in (INVALID_RESPONSE, OUT_OF_TIME, WORKER_LOST) else AGENT_FAILED
             raise RunFailed(f"{sentence} [reference {reference}]" if reference else sentence)
         case Retried(when=when, cause=cause):
             raise without_cycle(Retry(exc=RunRetried(cause), when=when or 0))

@@ -40,13 +40,13 @@ from ...lifecycle import (
 from ...lifecycle import states as task_states
 from ...lifecycle.execution import ENDS, HISTORY_LIMIT, ExecutionState, ExecutionStateMachine, Step, system_clock
 from ...lifecycle.journal import RunRecord
-from ...lifecycle.outcomes import INVALID_ANSWER, OUT_OF_TIME
+from ...lifecycle.outcomes import INVALID_RESPONSE, OUT_OF_TIME
 from ...lifecycle.saved_json import Scalar
 
 MAX_NAME = 200
 """Maximum length of a model's or tool's name. The limit is needed because some models invent names of tools."""
 
-FAILURES = {OUT_OF_TIME: "out of time", INVALID_ANSWER: "invalid answer"}
+FAILURES = {OUT_OF_TIME: "out of time", INVALID_RESPONSE: "invalid response"}
 """Reason in the detail of an ERROR, by the text for the client. For other texts, the reason is "failed"."""
 
 CURRENT_EXECUTION: ContextVar[Execution] = ContextVar("a2a_celery_execution")

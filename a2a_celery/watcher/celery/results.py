@@ -29,7 +29,7 @@ from ...dispatch.canvases import CanvasResult
 from ...errors import StoreUnavailable
 from ...lifecycle import Event, Failure, final_event
 from ...lifecycle.events import jsonable, parts_of
-from ...lifecycle.outcomes import INVALID_ANSWER, WORKER_LOST, status_event
+from ...lifecycle.outcomes import INVALID_RESPONSE, WORKER_LOST, status_event
 from ...lifecycle.own_metadata import progress_metadata, retry_metadata
 from ...lifecycle.states import WORKING
 from ...store import AsyncStore, Keys
@@ -199,7 +199,7 @@ class Results:
                 event.task_id, event.context_id = task.id, task.context_id
                 events.append(event)
             except Exception as e:  # no part can represent the value, and the task must end
-                outcome = Failure(INVALID_ANSWER, reference=uuid4().hex[:12])
+                outcome = Failure(INVALID_RESPONSE, reference=uuid4().hex[:12])
                 logger.error("run %s: %r [reference %s]", ref.name, e, outcome.reference)
         final = final_event(outcome, task.id, task.context_id)
         return [*events, final] if final else events
