@@ -93,7 +93,7 @@ def test_its_numbers_are_the_codes() -> None:
     text = " ".join(PAGE.split())
     assert f"Clocks may differ by {tokens.LEEWAY} seconds" in text
     assert f"when it starts and every {keys.REFRESH_EVERY:.0f} seconds" in text
-    assert f"at most every {keys.ASK_AGAIN_AFTER:.0f} seconds" in text
+    assert f"at most once every {keys.ASK_AGAIN_AFTER:.0f} seconds" in text
     for code in EXTRA_RPC_CODES.values():
         assert f"| {code} |" in PAGE
     named = set(re.findall(r"`([A-Z]{2}\d{3})` to `[A-Z]{2}\d{3}`", PAGE))

@@ -29,7 +29,7 @@ def test_its_drivers_and_extras_are_there() -> None:
 
 def test_its_numbers_are_the_codes() -> None:
     assert (ARCHIVE_BATCH, LEASE_MS, DELETION_BATCH, UNDELIVERED_RETENTION) == (50, 60_000, 500, 2 * 24 * 3600)
-    assert "oldest first, fifty at a time. Only one watcher does this at a time" in TEXT
+    assert "oldest first, fifty at a time. Only one watcher at a time moves tasks" in TEXT
     assert "another takes over within a minute" in TEXT
     assert f"rows are deleted, {DELETION_BATCH} at a time" in TEXT
     assert f"an id of more than {LONGEST} characters" in TEXT
