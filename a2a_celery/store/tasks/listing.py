@@ -128,10 +128,7 @@ def position_of(token: str) -> tuple[int, str] | None:
 def _cursor(token: str) -> tuple[int, str] | None:
     if not token:
         return None
-    cursor = None
-    if token.isascii():
-        cursor = decode_list_tasks_cursor(token)
-    if cursor is None or cursor.timestamp_ns is None or not 0 <= cursor.timestamp_ns < 2**63:
+    if (position := position_of(token)) is None:
         rule = "Not a page token of this service: send nextPageToken of the previous page unchanged, or omit it."
         raise InvalidParamsError("Invalid page token", data={"errors": [{"field": "page_token", "message": rule}]})
     return position
