@@ -56,7 +56,7 @@ class FleetMetrics:
         runs: Open runs by phase: queued, blocked, running, delegated, suspended.
         paused: Number of interrupted tasks.
         dead_letters: Number of dead letters that can be requeued.
-        oldest: Seconds that the oldest of each agent's queued runs has waited, among `SAMPLED_RUNS` runs.
+        oldest: Seconds that the oldest queued run of each agent has waited, among `SAMPLED_RUNS` runs.
         to_archive: Number of ended tasks that are due for the archive.
         archive_lag: Seconds for which the oldest task to archive has been due, or 0.
         archive_refused: Number of tasks that the archive refused.

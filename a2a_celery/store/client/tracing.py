@@ -23,7 +23,7 @@ RECORDED = "append"
 
 
 class TracedStore(AsyncStore):
-    """Store client that traces the calls of the scripts in `SHOWN` and the appends, if tracing is enabled."""
+    """Store client that traces appends and the scripts in `SHOWN` if tracing is enabled."""
 
     async def run(self, operation: Operation[T]) -> T:
         """See `AsyncStore.run`."""

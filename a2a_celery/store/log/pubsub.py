@@ -93,7 +93,7 @@ class InlineEntries:
         return LogPage(entries, self.version, state_of(self.state), self.running)
 
     def _id_of(self, version: int) -> EventId:
-        """Return the id of an entry, or of the entry before the first entry."""
+        """Return the id of the entry with this version, which may be the entry before the first inline entry."""
         if version == self.base_version:
             return EventId(version, self.before_us)
         return EventId(version, int(self.entries[version - self.base_version - 1].partition(b" ")[0]))

@@ -81,7 +81,7 @@ def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument
 
 
 MAX_LOST_BEFORE_CLAIM = 3
-"""Number of lost worker processes, none of which has claimed the run, after which the task of the run ends."""
+"""Number of lost worker processes at which the task of a run ends, if none of them has claimed the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,8 +418,8 @@ def end_run(
         runner: Prefix of the id of the runner that has claimed the run. None to end only an unclaimed run.
         event: Status event of a terminal state.
         lost: True if the worker was lost. A claimed run is followed by the next attempt, or leaves a dead letter if the
-            turn may not have another attempt. An unclaimed run is published again, until `MAX_LOST_BEFORE_CLAIM`
-            processes were lost before they claimed the run.
+            turn may not have another attempt. An unclaimed run is published again until `MAX_LOST_BEFORE_CLAIM`
+            processes have been lost before claiming the run.
         retries: Retry count of the Celery message that caused the call, or None if no message caused it. A message
             that is older than the last retry does not end the run.
     """
@@ -476,8 +476,8 @@ def revoke_run(
 ) -> Operation[Over | CancelRequested | Unchanged]:
     """End a run that an operator has revoked, and its task, with the CANCELED `event`.
 
-    A queued or suspended run ends immediately. A delegated run does not change. A claimed run continues or, with
-    `terminate`, its worker is asked to cancel the run, and the task ends with the message of `event`.
+    A queued or suspended run ends immediately. A delegated run does not change. A claimed run continues unless
+    `terminate` is True. In that case, the worker cancels the run, and the task ends with the message of `event`.
     """
 
     def parse(reply: Sequence[bytes]) -> Over | CancelRequested | Unchanged:

@@ -26,8 +26,8 @@ FIRST_POLL_AFTER_US = 300_000
 class Released:
     """Run that its worker has released. The run now waits for a worker or a canvas.
 
-    If a client requested the cancellation, the task is CANCELED instead. If a message interrupted the run, the turn of
-    the message has begun instead.
+    If a client requested the cancellation, the task has ended in CANCELED instead. If a message interrupted the run,
+    the turn of the message has begun instead.
     """
 
     version: int

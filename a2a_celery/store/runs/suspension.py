@@ -25,8 +25,8 @@ class Wait:
         timeout: Journal entry for a wait that times out.
         signal: Name of the signal, or "" to wait for a time only.
         wait_us: µs until the run continues without a signal, or None for no limit.
-        until_us: Time at which the run continues without a signal, in µs since 1970, or None. It takes precedence over
-            `wait_us`.
+        until_us: Time at which the run continues without a signal, in µs since 1970, or None. This time takes
+            precedence over `wait_us`.
     """
 
     received: JournalEntry
@@ -40,8 +40,8 @@ class Wait:
 class SuspendedRun:
     """Run that was suspended or, if its wait was already over, queued.
 
-    If a client requested the cancellation, the task is CANCELED instead. If a message interrupted the run, the turn of
-    the message has begun instead.
+    If a client requested the cancellation, the task has ended in CANCELED instead. If a message interrupted the run,
+    the turn of the message has begun instead.
 
     Attributes:
         version: Version of the log.

@@ -137,9 +137,9 @@ def read_family(keys: Keys, scope: Scope | None, task_id: str) -> Operation[Fami
 
 
 def acquire_ended_parents(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[OrphanedChild]]:
-    """Acquire the children to cancel of up to `limit` tasks that ended without a result.
+    """Acquire up to `limit` tasks that ended without a result, and read the children to cancel.
 
-    A task with such children is due again after `delay_us`.
+    A task with live children to cancel is due again after `delay_us`.
     """
 
     def parse(reply: Sequence[bytes]) -> list[OrphanedChild]:

@@ -21,7 +21,7 @@ REMEMBERED_SIGNALS = 200
 
 @dataclass(frozen=True, slots=True)
 class SignalStored:
-    """Signal that is stored until a run waits for it, or that has the id of an earlier signal."""
+    """Accepted signal that has resumed no run. The signal is stored, unless an earlier signal has the same id."""
 
 
 @dataclass(frozen=True, slots=True)
