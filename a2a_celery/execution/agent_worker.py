@@ -40,7 +40,7 @@ P = TypeVar("P")
 
 
 class AgentWorker:
-    """Registration of an app's agents with Celery, and the state of each of its worker processes.
+    """Registration of an app's agents with Celery, and the state of the current worker process.
 
     Attributes:
         simulated: Function that returns the worker process for the next call of a plain Celery task in a simulation
@@ -126,7 +126,7 @@ class AgentWorker:
         start_check.worker_starts(sender=worker)
 
     def process(self) -> WorkerProcess:
-        """Return the state of this worker process. It is created at the first run, and therefore after any fork."""
+        """Return the state of this worker process, which is created at the first run and therefore after any fork."""
         if self.simulated is not None:
             return self.simulated()
         pid = os.getpid()

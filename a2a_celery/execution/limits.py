@@ -120,7 +120,7 @@ MAX_CAUSE = 64
 
 
 class Retries:
-    """Retries of a run's turn."""
+    """Retry policy of an agent, applied to the turn of one run."""
 
     __slots__ = ("_clock", "_max_retries", "_options", "_policy")
 

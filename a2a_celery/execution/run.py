@@ -169,7 +169,7 @@ REFUSALS = (
     ContentTypeNotSupportedError,
     ExtensionSupportRequiredError,
 )
-"""A2A errors about the client's message. Their text is sent to the client. All other A2A errors are failures."""
+"""A2A errors about the client's message, whose text is sent to the client. All other A2A errors are failures."""
 
 
 def refused(error: A2AError, claim: Claim) -> Paused | Rejection:

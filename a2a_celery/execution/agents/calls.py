@@ -86,7 +86,8 @@ async def _started(
     """Start the child, unless an earlier run has started it.
 
     Returns:
-        The id of the child, and its result if the child is remote or is already terminal or interrupted.
+        The id of the child, and its result. The result is None if an earlier run has started a child of the app, or if
+        a new child of the app is neither terminal nor interrupted.
     """
     if entry.entry is not None:
         task_id, result = entry.entry.content.decode(), None

@@ -333,7 +333,7 @@ class RunJournal:
             )
 
     def _prefix(self, outer: JournalCall | None) -> str:
-        """Return the prefix of the keys of calls outside the main sequence."""
+        """Return the key prefix of calls outside the main sequence: the outer call or the unit of work."""
         name = self.scope() if outer is None else outer.key
         return name and f"{name}/"
 

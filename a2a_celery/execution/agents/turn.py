@@ -229,9 +229,9 @@ class Turn:
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function and record its result, so that no later run of the turn repeats the call.
 
-        After a lost worker, a shutdown, a retry, a requeue or an answered question, the next run receives the recorded
-        result. Call the steps in the same order each time. Calls in different asyncio tasks may be made in any order.
-        See ``docs/durable-work.md``.
+        The next run receives the recorded result if the worker is lost or shuts down, the turn is retried or requeued,
+        or the client answers a question. Call the steps in the same order each time. Calls in different asyncio tasks
+        may be made in any order. See ``docs/durable-work.md``.
 
         Args:
             name: Name of the step. Calls with the same name are distinguished by their order.
@@ -524,7 +524,7 @@ class Turn:
         return self._events.messages.follow()
 
     def stop_if_asking(self) -> None:
-        """Raise the exception of the run's question or wait again if other code has caught it. Thread-safe.
+        """Raise again the exception of the run's question or wait, if other code has caught the exception. Thread-safe.
 
         Raises:
             InputRequired: `ask` has asked a question that the client has not answered yet.

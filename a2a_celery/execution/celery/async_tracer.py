@@ -42,7 +42,7 @@ REQUESTED = ("correlation_id", "reply_to")
 
 
 class AgentPid(int):
-    """Process id in requests whose runs can be stopped individually."""
+    """Process id in the request of an agent's run, which can be stopped without its process."""
 
 
 class Traced(NamedTuple):

@@ -1,5 +1,5 @@
-"""Custom Celery request class for runs. In the worker's main process, it writes outcomes that a run itself cannot
-write.
+"""Custom Celery request class for runs. In the worker's main process, a request writes the outcomes that the run itself
+cannot write.
 
 Celery's signals also report the outcomes of runs, but in several processes, and some outcomes twice. The signals do not
 identify the process that executed the run, although this process determines whether the worker may end the run. A
@@ -108,12 +108,12 @@ RUN_IS_OVER = "a2a_run_is_over"
 class RunFailed(Exception):
     """Exception for a failed run whose outcome is in the store. Flower and Celery's events then report a failure.
 
-    A plain Celery task that asks a question in a call that does not belong to a run also fails with this exception.
+    A plain Celery task also fails with this exception if it asks a question although the call is not a run.
     """
 
 
 class RunRetried(Exception):
-    """Cause of a retry in Celery's events: the class of the agent's exception, without its text."""
+    """Cause of a retry in Celery's events, which contains the class of the agent's exception but not the text."""
 
 
 class RunRequest(RequestInternals, Request):  # type: ignore[misc]
@@ -237,8 +237,8 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
         """Cancel the run without another attempt, because an operator revoked the request with terminate=True.
 
         Unless the operator chose a signal other than SIGTERM, an agent in a prefork child is stopped as if a client had
-        cancelled the task, so that its child tasks are also cancelled. The same applies if the pool cannot terminate
-        calls and raises NotImplementedError. Celery reports the outcome when the agent has stopped.
+        cancelled the task, so that its child tasks are also cancelled. An agent is also stopped in this way if the pool
+        cannot terminate calls and raises NotImplementedError. Celery reports the outcome when the agent has stopped.
         """
         if not self.is_run:
             super().terminate(pool, signal)

@@ -114,7 +114,7 @@ def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
     Args:
         task: Celery task.
         celery_id: Id of the call.
-        context: Celery's request of the call. It is empty in the main process of a prefork pool.
+        context: Celery's request of the call, which is empty in the main process of a prefork pool.
     """
     if not hasattr(task, "ender") or RunRef.of(celery_id) is None or getattr(context, RUN_IS_OVER, False):
         return False

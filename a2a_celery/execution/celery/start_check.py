@@ -1,7 +1,7 @@
 """Checks at the start of a worker, before the worker receives its first message.
 
-The worker checks the imports of its agents, the store, and the keys of sessions. It then adds the version queues of its
-agents.
+The worker checks the imports of its agents, the store, and the keys of sessions. The worker then adds the version
+queues of its agents.
 """
 
 from __future__ import annotations

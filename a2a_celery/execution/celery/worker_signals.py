@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _loaders: WeakKeyDictionary[Celery, list[Callable[[], AgentWorker]]] = WeakKeyDictionary()
-"""Functions that load the worker side, by app, one for each `A2A` object of the app. They are called only once."""
+"""Functions that load the worker side, by app, one for each `A2A` object. Each function is called only once."""
 
 
 def connect(app: Celery, load: Callable[[], AgentWorker]) -> None:
@@ -53,10 +53,10 @@ def worker_is_initialized(sender: Any = None, **_: Any) -> None:
 
 
 def _load(app: Celery) -> list[AgentWorker]:
-    """Load and return the worker sides of `app` that are not loaded in this process.
+    """Load the worker side of each `A2A` object of `app`, unless already loaded in this process.
 
     Raises:
-        SystemExit: A worker side cannot be loaded. Celery swallows every other exception of a receiver.
+        SystemExit: The worker side cannot be loaded. Celery swallows every other exception of a receiver.
     """
     try:
         return [load() for load in _loaders.pop(app, [])]

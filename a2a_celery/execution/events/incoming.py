@@ -18,8 +18,8 @@ from .settlement import RunStore
 class IncomingMessages:
     """Messages that arrive during a turn, in the order of the log. A run reads each message once.
 
-    Every run of the turn starts with the first message, including a run after a lost worker, a retry or an answer to a
-    question of `Turn.ask`. A message that no run has read begins the next turn.
+    Every run of the turn starts with the first message, even if an earlier run was lost, was retried, or asked a
+    question with `Turn.ask`. A message that no run has read begins the next turn.
 
     Args:
         store: Store of the run.

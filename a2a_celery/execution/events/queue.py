@@ -41,7 +41,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Released | SuspendedRun)
 
 TURNS_TO_RETURN = 5
-"""Iterations of the event loop from the last line of an agent to `settle`, through its asyncio task and `Run`."""
+"""Number of iterations of the event loop between the return of an agent and the call of `settle`."""
 
 
 class Writer:
@@ -399,9 +399,9 @@ class RunEventQueue(EventQueue):
         """End the run: write the pending events, then `final`. No event is written if the run is lost.
 
         Args:
-            final: Final status of the run, or None. It is not written if the agent has sent a terminal state, or if it
-                is COMPLETED and the agent has sent an interrupted state.
-            dead_letter: True to store a dead letter if the task is FAILED.
+            final: Final status of the run, or None. The status is not written if the agent has sent a terminal state,
+                or if the status is COMPLETED and the agent has sent an interrupted state.
+            dead_letter: True to store a dead letter if the task fails.
 
         Returns:
             The failure of the task if its session could not be saved, or None.

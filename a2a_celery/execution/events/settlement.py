@@ -227,7 +227,7 @@ class Settlement:
         Args:
             events: Events to write. Illegal events are removed from the list.
             before: Number of events that the run has already written.
-            dead_letter: True to store a dead letter if the task is FAILED.
+            dead_letter: True to store a dead letter if the task fails.
 
         Returns:
             The failure of the task if its session could not be saved, RunLost if the run was lost, or None otherwise.

@@ -144,7 +144,7 @@ class Execution(ExecutionStateMachine):
         self._go_where(choose)
 
     def _go_where(self, choose: Callable[[], Choice | None]) -> None:
-        """Call `choose` under the lock of the machine, and make the transition that it returns if it is legal."""
+        """Call `choose` under the lock of the machine, and make the returned transition if the transition is legal."""
         with self._lock:
             choice = choose()
             if choice is not None and self.may(choice[0]):

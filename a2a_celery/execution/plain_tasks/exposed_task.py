@@ -165,8 +165,8 @@ def _on_replace_of(task: Task, original: Callable[..., Any]) -> Callable[..., An
 
 
 class SharedRequest(RunRequest):
-    """Request for a plain Celery task, which other code may also call. The ids of such calls may look like ids of
-    runs."""
+    """Request for a plain Celery task, which other code may also call. Runs are recognized by `RUN_HEADER`, because
+    the ids of other calls may look like ids of runs."""
 
     @cached_property
     def is_run(self) -> bool:
@@ -174,6 +174,6 @@ class SharedRequest(RunRequest):
 
 
 def _request_of(task: Task) -> Any:
-    """Return the request class of `task`. It handles outcomes that the task cannot report, such as a lost process."""
+    """Return a request class for `task` that handles outcomes which the task cannot report, such as a lost process."""
     own: Any = symbol_by_name(task.Request)  # type: ignore[no-untyped-call]
     return SharedRequest if own is Request else type("SharedRequest", (SharedRequest, own), {})

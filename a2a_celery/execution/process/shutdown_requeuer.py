@@ -40,7 +40,7 @@ LAST_WAIT = 5.0
 
 
 class ShutdownRequeuer:
-    """Requeuer of the runs of a worker, in the worker's main process."""
+    """Requeuer of the runs of a worker that shuts down, used in the worker's main process."""
 
     def __init__(self, settings: Callable[[], Settings], publisher: Callable[[], Publisher]) -> None:
         self._settings = settings

@@ -60,7 +60,7 @@ Receivers = tuple[tuple[Any, Callable[..., None]], ...]
 
 @dataclass(frozen=True)
 class Installed:
-    """Parts of an app's worker side that signal receivers use."""
+    """Components of an app's worker side that signal receivers use."""
 
     settings: Callable[[], Settings]
     agents: Mapping[str, Agent]
@@ -75,7 +75,9 @@ _installed: WeakKeyDictionary[Celery, Installed] = WeakKeyDictionary()
 
 
 def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
-    """Install the worker side on `app`, and connect the receivers, which all apps of the process share.
+    """Store the worker components of `app` for signal receivers, and connect the receivers.
+
+    All apps of the process share the receivers.
 
     The signals hold strong references to the receivers.
     """
@@ -85,7 +87,7 @@ def install(app: Celery, installed: Installed, *receivers: Receivers) -> None:
 
 
 def installed_on(app: Celery) -> Installed | None:
-    """Return the worker side that is installed on `app`, or None if no worker side of `app` was loaded."""
+    """Return the worker components that `install` has stored for `app`, or None if there are none."""
     return _installed.get(app)
 
 
