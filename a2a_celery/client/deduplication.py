@@ -45,7 +45,7 @@ class Deduplicator(Protocol):
         Args:
             subscription_id: The notification's `subscription_id`.
             event_id: The notification's `event_id`.
-            holder: Unique name of the claim.
+            holder: Unique name of the holder of the claim.
             hold: Seconds after which an unsettled claim expires, in case its process has died.
 
         Returns:

@@ -180,8 +180,8 @@ def receiver_app(
     """Return an ASGI application that receives posts at any path and calls `handler` with each new notification, in
     order within a subscription.
 
-    The application responds with 204 when the handler has returned, and to duplicates. It responds with 500 if the
-    handler raised or exceeded `time_limit`, and with 503 while an event of the subscription is being handled or the
+    The application responds with 204 when the handler has returned, and to duplicates. The response is 500 if the
+    handler raised or exceeded `time_limit`, and 503 while an event of the subscription is being handled or the
     deduplicator is unavailable. In these cases, the sender retries. The body of an error is ``{"detail": "…"}``.
     Exceptions of the handler are logged and not returned to the sender.
 

@@ -283,8 +283,8 @@ class RemoteAgent:
         """Cancel a task.
 
         Returns:
-            The task after the request. Its `stop_reason` is None while the agent is still stopping. A task that had
-            already ended is returned unchanged.
+            The task after the request. The `stop_reason` of the result is None if the agent is still stopping. A task
+            that had already ended is returned unchanged.
 
         Raises:
             RemoteError: The agent is unreachable, its server refuses the call, or the response is invalid.

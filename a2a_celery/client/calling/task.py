@@ -202,7 +202,10 @@ class CallTask(Task):  # type: ignore[misc]
         return self.webhook.app(self.app)
 
     def _message(self, content: tuple[Any, ...], task_id: str, context_id: str) -> Message:
-        """Return the message of the step. The root of a canvas that an agent publishes is the agent's run."""
+        """Return the message that the step sends.
+
+        If an agent has published the canvas of the step, the message contains the id of the agent's task as the parent.
+        """
         return message_of(
             content,
             self.message_id_of(self.request.id),
