@@ -1,7 +1,7 @@
 """Health checks: ``/health/live`` for the process, and ``/health/ready`` for the store, the broker and at least one
 worker that consumes a queue.
 
-`report_start` logs the store, the broker, the authentication and the source of each setting.
+`report_start` logs the store, the broker, authentication, webhook signatures, and the configured settings with sources.
 
 Workers that Celery's remote control does not reach are found by their announcements in the store.
 """
@@ -115,7 +115,7 @@ class Health:
 
 
 class SingleCall:
-    """Blocking function that is called in a thread. While a call hangs, no further call begins."""
+    """Blocking function that is called in a thread. While a call hangs, no further call is started."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call

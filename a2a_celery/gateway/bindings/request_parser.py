@@ -1,4 +1,4 @@
-"""Parser of requests from JSON and query parameters to protobuf, strict where protobuf's own parser is lenient.
+"""Strict parser that converts JSON bodies and query parameters to protobuf requests.
 
 protobuf drops an unknown status and accepts any text as base64, and the SDK reads every boolean other than "true" as
 false. Without the strict checks, the gateway would execute a request that the client did not send.

@@ -238,7 +238,7 @@ class OwnerLimits:
                 del self._streams[account]
 
     def limit_error(self, agent: str, limited: Limited) -> LimitExceededError:
-        """Count a message that exceeds a limit, and return its error."""
+        """Count a message that exceeds a limit, and return the error for the message."""
         self.metrics.count_limit_error(agent, limited.limit)
         return limit_error(limited)
 

@@ -27,8 +27,8 @@ MAX_DETAIL = 200
 def overview_json(
     counted: FleetMetrics, posts: DeliveryMetrics, memory: Memory | None, agents: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the metrics of the fleet. Numbers of ended tasks and posts, and duration histograms, are totals since the
-    store was created."""
+    """Return the metrics of the fleet. The counts of ended tasks and webhook posts and the duration histograms are
+    totals since the store was created."""
     names = dict.fromkeys([*agents, *(agent for _, agent, _ in counted.counts)])
     return {
         "at": iso(counted.now_us),
