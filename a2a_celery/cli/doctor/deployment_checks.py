@@ -29,7 +29,7 @@ NOT_OF_WORKERS = {"allow_networks", "archive_retention", "webhook_public_keys"}
 
 
 def configuration(survey: Survey) -> Iterator[Finding]:
-    """Report the store, the broker, the authentication and the source of each setting."""
+    """Report the store, the broker, authentication, webhook signatures, and the configured settings with sources."""
     for about, line in survey.lines.items():
         if line:
             yield ok("configuration", f"{about}: {line}")

@@ -152,7 +152,7 @@ class Survey:
     broker: BrokerServer | str = field(default_factory=BrokerServer)
 
     lines: Mapping[str, str] = field(default_factory=dict)
-    """Lines that a gateway logs when it starts, about store, broker, authentication and settings."""
+    """Lines that a gateway logs when it starts, by subject, such as "store" or "settings"."""
 
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Report of each worker by Celery node name. The report of a worker without the command contains an "error"."""

@@ -1,1 +1,1 @@
-"""Operator commands. They read and change the store and control workers, across all tenants and owners."""
+"""Operator commands, which read and change the store and control workers, across all tenants and owners."""

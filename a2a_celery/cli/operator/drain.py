@@ -28,7 +28,7 @@ SHUTDOWN_TIMEOUT = 30.0
 
 @dataclass
 class Drained:
-    """Worker and its remaining work.
+    """Worker that is being drained, and its remaining work.
 
     Attributes:
         node: Celery node name of the worker.
@@ -36,7 +36,8 @@ class Drained:
         returned: Number of prefetched messages that the worker returned to the queue.
         runs: Names of the active runs of agents.
         tasks: Number of other active or prefetched tasks.
-        state: "busy", "drained", "silent", "restarted", "shut_down" or "undone".
+        state: "busy", "drained" (no work is left), "silent" (no reply), "restarted" (consumes its queues again),
+            "shut_down" or "undone".
     """
 
     node: str
@@ -231,7 +232,7 @@ class Choice:
 
 
 class Drainer:
-    """Drain of the selected workers through Celery's remote control."""
+    """Controller that drains the selected workers through Celery's remote control."""
 
     def __init__(self, app: Celery, chosen: Choice) -> None:
         self._app = app

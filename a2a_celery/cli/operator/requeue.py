@@ -122,7 +122,7 @@ def requeue(
 
 
 class Requeuer:
-    """Requeuer of dead letters, one at a time."""
+    """Requeuer that resubmits dead letters, one at a time."""
 
     def __init__(self, a2a: A2A, store: SyncStore, keys: Keys, *, from_start: bool = False) -> None:
         self._a2a = a2a

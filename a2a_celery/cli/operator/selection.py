@@ -34,7 +34,7 @@ GATEWAY_OPTIONS = {"url": "--url", "header": "--header"}
 
 
 class When(click.ParamType[datetime]):
-    """Time or age: ``2030-01-31T12:00`` (UTC without a time zone), ``90s``, ``15m``, ``2h``, ``7d``."""
+    """Option type for a time or an age: ``2030-01-31T12:00`` (UTC without a time zone), ``90s``, ``15m``, ``2h``."""
 
     name = "when"
 

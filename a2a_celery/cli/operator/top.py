@@ -61,7 +61,7 @@ WORKER_HEADING = ("WORKER", "STATE", "ACTIVE", "PREFETCHED", "OTHER", "QUEUES")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Metrics of the store at one time."""
+    """Metrics of the store at one point in time."""
 
     counted: FleetMetrics
     posts: DeliveryMetrics
