@@ -122,7 +122,7 @@ class MemorySerializer(BaseSerializer):
         return f"{self.PREFIX}{json.dumps(memory)}}}"
 
     def deserialize(self, value: str) -> Any:
-        """Deserialize a value from text."""
+        """Return the value that `serialize` has converted to text."""
         if not value.startswith(self.PREFIX):
             return self._other.deserialize(value)
         [memory] = json.loads(value).values()
@@ -297,7 +297,7 @@ class RunRecorder:
         self.progress.finish_reason = reason
 
     def _fresh(self, state: dict[str, Any] | None) -> dict[str, Any]:
-        """Return a new workflow context, for a turn without recorded ticks."""
+        """Return the snapshot of a new workflow context with `state`, and queue the snapshot for the journal."""
         snapshot = Context(self._workflow, serializer=self._serializer).to_dict(include_state=False)
         self._unwritten[BASE] = _dumped(snapshot)
         return {**snapshot, STATE: state or {}}
@@ -351,7 +351,7 @@ class RunRecorder:
         return self._turn.question_count
 
     def _observe(self, tick: WorkflowTick) -> None:
-        """Update the progress of the turn."""
+        """Update the progress of the turn after a tick."""
         if isinstance(tick, TickAddEvent):
             self._undelivered = [event for event in self._undelivered if event is not tick.event]
         if not isinstance(tick, TickStepResult):
