@@ -1,4 +1,4 @@
-"""Clock of a simulation. It runs like the clock of the machine, and a test can move it forward."""
+"""Clock for simulations, which runs like the clock of the machine but can be moved forward by a test."""
 
 from __future__ import annotations
 

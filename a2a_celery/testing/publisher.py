@@ -1,4 +1,4 @@
-"""Publisher for a simulation. It passes runs to the simulated workers instead of a broker."""
+"""Publisher for simulations. The publisher passes runs directly to the simulated workers, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a simulation."""
+"""Settings for simulations, derived from the settings of the app under test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Store client for a simulation. It runs the store's scripts with the time of a `SimulatedClock`.
+"""Store client for simulations, which runs the store's scripts with the time of a `SimulatedClock`.
 
-The scripts are those of a real fleet, and a real server executes them. Only the command that reads the server's time is
-replaced.
+A real server executes the unmodified scripts, except for the command that reads the server's time.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class SimulatedStore(TracedStore):
         url: URL of the server.
         clock: Clock of the simulation.
         on_recorded: Function that is called with the keys of recorded journal entries, such as ``search#1``, or None.
-            It is called after the server has the entries and before the agent receives them.
+            The function is called after the server has the entries and before the agent receives them.
     """
 
     def __init__(self, url: str, clock: SimulatedClock, on_recorded: Callable[[list[str]], None] | None = None) -> None:

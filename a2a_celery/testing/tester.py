@@ -68,7 +68,7 @@ URL = "http://agents.test"
 
 
 class NoResults(Results):
-    """Stand-in for the result backend of a fleet without other workers."""
+    """Stand-in for the result backend, because a simulation has no workers without this package."""
 
     async def has(self, ref: RunRef) -> bool:
         """Return False, because no worker without this package has the run."""
@@ -100,7 +100,7 @@ class AgentTester:
         a2a: A2A object with the agent.
         agent: The agent under test.
         clock: Clock of the simulation; see `advance`.
-        client: Client of the agent, for calls that this class does not have. It exists only inside the ``with`` block.
+        client: Client of the agent, for calls that this class does not have. Only set inside the ``with`` block.
 
     Raises:
         ConfigError: There is no such agent, an option or setting is invalid, or the Redis server is not installed or
@@ -260,8 +260,8 @@ class AgentTester:
     async def crash(self) -> None:
         """Kill the workers that execute runs, start other workers, and move the clock to the next attempt.
 
-        The next attempt has begun when this method returns. If `max_attempts` is reached, the task is FAILED. Do not
-        call this method from the agent. Use `crash_after` instead.
+        The next attempt has begun when this method returns. If `max_attempts` is reached, the task fails. Do not call
+        this method from the agent. Use `crash_after` instead.
 
         Raises:
             RuntimeError: No run is being executed.

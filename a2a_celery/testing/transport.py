@@ -18,7 +18,7 @@ CLIENT = ("127.0.0.1", 1)
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
-    """Transport to the application `asgi`."""
+    """httpx transport that calls the ASGI application `asgi`."""
 
     def __init__(self, asgi: ASGIApp) -> None:
         self._asgi = asgi
