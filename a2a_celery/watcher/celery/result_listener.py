@@ -1,9 +1,8 @@
 """Subscription to the result backend, for runs on workers without this package.
 
 Celery's Redis backend publishes each stored state on a channel with the name of its key. The pattern of the
-subscription excludes the results of Celery tasks that are not runs. A notification reaches all watchers, but may be
-lost. It therefore only triggers a read of the run's state (`Results.observe`). If a notification is lost, the
-dispatcher polls the run.
+subscription excludes the results of Celery tasks that are not runs. A notification reaches all watchers, and triggers a
+read of the run's state (`Results.observe`). If a notification is lost, the dispatcher polls the run.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ polls all other runs."""
 
 
 class ResultListener:
-    """Listener that reads a run when a worker without this package stores a state of the run in a Redis backend."""
+    """Listener for states of runs in a Redis result backend. The listener reads a run after each change of state."""
 
     def __init__(self, results: Results, app: Celery, clock: Clock = SYSTEM_CLOCK) -> None:
         self._results = results

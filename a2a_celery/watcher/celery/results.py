@@ -48,8 +48,8 @@ CANVAS_POLL_INTERVAL_US = 1_000_000
 
 
 class Results:
-    """Reader of the result backend of `app`. It reads in a thread, so an unavailable backend does not block the event
-    loop."""
+    """Reader of the result backend of `app`. The backend is read in a thread, so that an unavailable backend does not
+    block the event loop."""
 
     def __init__(self, store: AsyncStore, keys: Keys, app: Celery) -> None:
         self._store = store
