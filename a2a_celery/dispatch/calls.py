@@ -182,7 +182,7 @@ def _whole(value: Any) -> Any:
     """Convert whole floats in the JSON `value` to integers, because A2A transfers every number as a float.
 
     Raises:
-        BadCall: An object in `value` has only the keys of kombu's format.
+        BadCall: An object in `value` has exactly the keys in `KOMBUS`, so kombu would decode it as a Python value.
     """
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:

@@ -86,7 +86,7 @@ class PublishingPool:
 
     @cached_property
     def connection(self) -> Any:
-        """Connection that the pool clones. It is created on first use, because `app` may not be configured earlier."""
+        """Connection that the pool clones, created on first use because `app` may not be configured earlier."""
         transport = self._app.connection_for_write().get_transport_cls()
         driver = transport.driver_name
         if driver == "redis":
@@ -155,7 +155,7 @@ MAX_BATCH = 64
 T = TypeVar("T")
 
 PublishAll = Callable[[Sequence[T]], Sequence[Exception | None]]
-"""Function that publishes runs and returns an exception or None for each run. It does not raise exceptions."""
+"""Function that publishes runs. For each run, the function returns None or an exception, instead of raising it."""
 
 
 @dataclass(frozen=True, slots=True)

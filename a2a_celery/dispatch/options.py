@@ -70,8 +70,8 @@ class RunOptions:
     ) -> RunOptions:
         """Return the options of a run.
 
-        ``expires`` is relative to the earliest start. It is converted to a point in time, so that publishing the run
-        again does not extend it.
+        ``expires``, which is relative to the earliest start, is converted to a point in time, so that publishing the
+        run again does not postpone the expiry.
 
         Args:
             route: Return value of the agent's `route`.
@@ -200,7 +200,7 @@ def require_readable(app: Celery, agents: Iterable[Agent]) -> None:
     Workers silently drop messages with other serializers.
 
     Raises:
-        ConfigError: A serializer is not installed or not accepted. The message names the serializer and the remedy.
+        ConfigError: A serializer is not installed or not accepted. The message states the serializer and the remedy.
     """
     _require(app, app.conf.task_serializer, "task_serializer")
     for agent in agents:
