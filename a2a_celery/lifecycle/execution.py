@@ -22,7 +22,7 @@ from .saved_json import InvalidSaved, Scalar, fields_of, is_scalar
 logger = logging.getLogger(__name__)
 
 HISTORY_LIMIT = 1000
-"""Maximum number of transitions in the history of a machine. The oldest transitions are dropped."""
+"""Maximum number of transitions in the history of a state machine. The oldest transitions are dropped."""
 
 SAVED_VERSION = 1
 """Version of the format that `to_dict` returns."""
@@ -50,7 +50,7 @@ CHECKPOINT_STATES: frozenset[ExecutionState] = frozenset({_IDLE, _INTERRUPTED, _
 """States in which the conversation of the agent is consistent and may be saved."""
 
 ENDS: frozenset[ExecutionState] = frozenset({_COMPLETED, _INTERRUPTED, _CANCELLED, _ERROR})
-"""States of a machine whose run has ended."""
+"""Execution states of a run that has ended."""
 
 _STEPS = frozenset({_MODEL_CALL, _TOOL_EXECUTION})
 
@@ -83,10 +83,10 @@ class IllegalTransition(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Transition of a machine.
+    """Transition of the execution state machine.
 
     Attributes:
-        number: Number of the transition in the machine, from 1.
+        number: Number of the transition, counted from 1 for each state machine.
         before: State before the transition.
         after: State after the transition.
         at_us: Time of the transition in µs since 1970.

@@ -1,8 +1,8 @@
 """Journal of a turn: recorded results, so that later runs do not repeat finished work.
 
-A journal maps keys to entries. It belongs to one turn and to the turns that answer its questions. The runs of these
-turns write entries together with their events, under the same fencing token, and each run receives all entries with its
-claim. An entry replaces an earlier entry with the same key.
+A journal maps keys to entries. A journal belongs to one turn and to the turns that answer the turn's questions. The
+runs of these turns write entries together with events, under the same fencing token, and each run receives all entries
+with its claim. An entry replaces an earlier entry with the same key.
 
 The kind of an entry identifies its recorder, and the form of an entry identifies the encoding of its content. The store
 interprets neither kind nor form. Each key is used by one kind of recorder. If a recorder finds an entry of another kind

@@ -51,8 +51,8 @@ _SINGLE_SCHEMAS = frozenset(
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _REFUSED = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef", "$vocabulary"})
-"""Keywords that change the base URI, the name or the vocabulary of a schema. They are refused, because references in a
-question's schema must stay within the schema."""
+"""Keywords that change the base URI, the name or the vocabulary of a schema. These keywords are refused, because
+references in a question's schema must stay within the schema."""
 
 
 @dataclass(frozen=True, slots=True)

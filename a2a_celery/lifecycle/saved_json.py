@@ -1,4 +1,4 @@
-"""Validation of saved JSON data."""
+"""Checks for JSON data that is saved in the store or restored from it, such as sessions and execution histories."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class _TooManyKeywords(Exception):
 
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
-"""Function that checks a keyword. It receives the validator, the value of the keyword, the instance and the schema, and
-yields errors."""
+"""Function that checks a keyword and yields errors. The arguments are the validator, the value of the keyword, the
+instance and the schema."""
 
 
 def _validator_class() -> Any:
