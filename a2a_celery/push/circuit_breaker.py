@@ -1,5 +1,5 @@
-"""Permits for posts, with a limit and a circuit breaker for each host and fair shares for owners and networks, and the
-retry schedule.
+"""Permits for posts, and the retry schedule. Each host has a limit and a circuit breaker, and owners and networks have
+fair shares of the permits.
 
 During a cooldown, posts to a host that does not respond are deferred. After the cooldown, one post probes the host, and
 all other posts are still deferred. Ten thousand deliveries to an unavailable host therefore do not delay a delivery to
@@ -65,7 +65,7 @@ class Deferred:
 
 
 class _Host:
-    """State of one host."""
+    """Circuit, posts in flight and waiters of one host."""
 
     __slots__ = (
         "cooldown", "cooldown_until", "failures", "has_responded", "in_flight", "is_probed", "network", "next_retry",
@@ -86,7 +86,7 @@ class _Host:
 
 
 class _Share:
-    """Number of posts of one owner or to one network."""
+    """Posts in flight of one owner or to one network, and the time of the next retry."""
 
     __slots__ = ("in_flight", "next_retry")
 

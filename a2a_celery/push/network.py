@@ -24,8 +24,8 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 PUBLIC_IPV6 = IPv6Network("2000::/3")
-"""The only IPv6 block from which public (global unicast) addresses are allocated. It excludes unique local, link-local,
-site-local and multicast addresses."""
+"""The only IPv6 block from which public (global unicast) addresses are allocated. The block excludes unique local,
+link-local, site-local and multicast addresses."""
 
 NAT64 = IPv6Network("64:ff9b::/96")
 """Prefix of IPv6 addresses whose last 32 bits are an IPv4 address (RFC 6052)."""
@@ -144,13 +144,13 @@ class HostNotFound(httpcore.ConnectError):
 
 
 class Resolver(Protocol):
-    """Resolver of host names."""
+    """Interface for the resolution of host names."""
 
     async def resolve(self, host: str) -> Sequence[Address]:
         """Return the addresses of `host`, the preferred address first.
 
         Raises:
-            OSError: The name was not found. TimeoutError if the lookup timed out.
+            OSError: The name was not found, or the lookup timed out (TimeoutError).
         """
         ...
 
@@ -202,7 +202,7 @@ class SystemResolver:
         """Return the addresses of `host` from the cache or from ``getaddrinfo``.
 
         Raises:
-            OSError: The name was not found. TimeoutError if the lookup timed out.
+            OSError: The name was not found, or the lookup timed out (TimeoutError).
         """
         cached_at, addresses = self._cache.get(host, (-inf, []))
         if self._clock.monotonic() - cached_at < self._cache_ttl:

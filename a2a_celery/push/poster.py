@@ -1,7 +1,7 @@
 """HTTP client that sends one POST to a webhook over a keep-alive HTTP/1.1 connection and returns the result.
 
-`Poster` does not follow redirects, store cookies, use the proxies in the environment, or decompress responses. It uses
-httpcore instead of httpx, because httpcore has none of these features.
+`Poster` does not follow redirects, store cookies, use the proxies in the environment, or decompress responses.
+Therefore, `Poster` uses httpcore, which has none of these features, instead of httpx.
 
 ============================ =======================================================================================
 2xx                          `Delivered`, even if the body does not arrive
@@ -420,7 +420,7 @@ class Poster:
 
 
 class ConnectionProbe:
-    """Recorder for a new connection that an attempt opens."""
+    """Record of whether an attempt opens a new connection."""
 
     def __init__(self) -> None:
         self.is_new = False
