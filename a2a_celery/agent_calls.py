@@ -69,7 +69,7 @@ class AgentCalls:
 
 
 def _message(call: ChildCall) -> Message:
-    """Return the message to send. Its id is the same in every run."""
+    """Return the message to send, whose id is the same in every run of the turn."""
     message = Session(call.context_id).message(call.content)
     if not (isinstance(call.content, Message) and call.content.message_id):
         message.message_id = call.key

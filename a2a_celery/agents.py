@@ -105,8 +105,8 @@ class Agent:
             the run ends with a question. "steer": the agent can read the message while it works. "interrupt": the agent
             is stopped, and the turn of the message begins. "reject": the message is refused.
         retry: Exceptions that cause a retry, and the delays between retries.
-        version: Version of the agent's code. The later runs of a turn are executed by workers with the version that
-            began the turn, as long as there is such a worker. With None, any worker executes them.
+        version: Version of the agent's code. Workers with the version that began a turn execute the later runs of the
+            turn, as long as there is such a worker. With None, any worker executes the later runs.
     """
 
     name: str

@@ -259,8 +259,8 @@ class TaskHandle:
                 yield event
 
     def cancel(self) -> Result:
-        """Cancel the task as CancelTask does, and wait until the agent has stopped. The wait takes at most slightly
-        longer than the agent's `cancel_grace`.
+        """Cancel the task as CancelTask does, and wait until the agent has stopped. The wait ends shortly after the
+        agent's `cancel_grace` at the latest.
 
         Returns:
             The task after the request. The `stop_reason` of the result is None if the agent is still stopping. A task

@@ -130,7 +130,7 @@ class BrokerMessages:
         )
 
     def record_refusal(self) -> None:
-        """Stop preparing messages for some seconds, after the store has accepted a run but could not push its
+        """Stop preparing messages for some seconds, because the store has accepted a run but could not push the run's
         message."""
         self._publisher.preparer.suspend()
 

@@ -91,7 +91,7 @@ def at_us(us: int) -> datetime:
 
 
 class ArchiveTaskStore(RowConversion, DatabaseTaskStore):
-    """The SDK's task store, which here creates the table of the archive and converts tasks to rows."""
+    """Subclass of the SDK's task store that creates the archive's table and converts tasks to rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__(engine, table_name="tasks")

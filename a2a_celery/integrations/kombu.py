@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class WriteRefused(ResponseError):
-    """Redis refuses writes for a reason in `REFUSAL_CODES`. redis-py has exception classes for the other reasons."""
+    """Redis refuses writes for a reason in `REFUSAL_CODES`, for which redis-py has no exception class."""
 
     def __init__(self, text: str = "", status_code: str | None = None) -> None:
         super().__init__(f"{status_code} {text}" if status_code else text, status_code=status_code)

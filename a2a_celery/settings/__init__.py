@@ -428,6 +428,6 @@ def visible_settings(settings: Settings) -> dict[str, Any]:
 
 
 def default_of(name: str) -> Any:
-    """Return the default of the setting `name`."""
+    """Return the default of the setting `name`, or None if the setting has no default."""
     setting = next(f for f in fields(Settings) if f.name == name)
     return None if setting.default is MISSING else setting.default

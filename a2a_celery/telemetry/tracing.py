@@ -3,8 +3,8 @@
 Tracing is enabled in a process that has configured a tracer provider, with ``opentelemetry-instrument`` or in code. The
 check costs one dictionary lookup. This package imports OpenTelemetry only if tracing is enabled.
 
-The stored options and the message of a run contain W3C's ``traceparent`` and ``tracestate``. They contain no baggage,
-because baggage may contain client content.
+The stored options and the message of a run contain W3C's ``traceparent`` and ``tracestate``. Baggage is omitted,
+because it may contain client content.
 """
 
 from __future__ import annotations
