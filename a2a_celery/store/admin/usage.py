@@ -62,7 +62,7 @@ def usage(store: SyncStore, keys: Keys) -> StoreUsage:
 
 
 def _tasks(store: SyncStore, keys: Keys) -> tuple[int | None, int | None]:
-    """Return the number of tasks and the mean size of a task."""
+    """Return the number of tasks and the mean size of a task, or None for each unknown value."""
     beginning = f"{keys.prefix}:{{".encode()
     names: set[bytes] = set()
     try:

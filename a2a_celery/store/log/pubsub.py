@@ -417,7 +417,7 @@ async def follow(
         new: True if `after` was written while `signal` listened, so that no read of the log is necessary before the
             first wait.
         resolve_blobs: False to leave blob references unresolved.
-        seen: Function that is called with each page before the page is yielded.
+        seen: Function that is called with each page before the page is yielded, or None.
     """
     if new:
         await signal.wait(after=after.version)
