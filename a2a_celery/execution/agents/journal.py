@@ -252,7 +252,7 @@ class RunJournal:
             self._events.add_entries(caught)
 
     def require_all_called(self) -> None:
-        """Check that the agent, when it returns, has made all calls of the main sequence that earlier runs recorded.
+        """Check that the returning agent has made all calls of the main sequence that earlier runs recorded.
 
         Raises:
             StepsChanged: Calls are missing.

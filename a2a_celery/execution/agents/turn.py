@@ -452,7 +452,7 @@ class Turn:
         return self._answers[self._asked - 1] if self._asked <= len(self._answers) else None
 
     def _question(self, signal: InputRequired, reminders: Reminders) -> InputRequired:
-        """Record the question that ends the run, and return it."""
+        """Record the question of `signal`, which ends the run, and return `signal`."""
         self.journal.flush()
         settlement = self._events.settlement
         settlement.asked, settlement.question = self._asked, signal.parts

@@ -168,7 +168,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
             requeuer.give_up(self.id, worker_pid=self.process)
 
     def _conclude(self, end: str) -> None:
-        """Send the Celery event for an outcome that is neither success nor failure."""
+        """Acknowledge the message, and send the Celery event for an outcome that is neither success nor failure."""
         task_ready(self)
         self.acknowledge()
         if self.is_announced_revoked:

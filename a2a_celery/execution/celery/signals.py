@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def agent_unknown(sender: Any = None, name: str = "", id: str = "", message: Any = None, **_: Any) -> None:
-    """End a run whose agent is not registered in this worker's app. The message is acknowledged."""
+    """End a run whose agent is not registered in this worker's app. Return a message of another fleet to its queue."""
     try:
         installed = installed_on(sender.app)
         if installed is None:

@@ -78,7 +78,7 @@ def connect_logging(app: Celery, settings: Callable[[], Settings]) -> None:
 
 
 def logging_is_set_up(logger: logging.Logger, **_: Any) -> None:
-    """Set the JSON format on the handlers of `logger`, which Celery passes, and of the pool's logger."""
+    """Apply the setting `log_format` "json" to the handlers of Celery's `logger` and of the pool's logger."""
     settings = _settings.get(app_or_default())
     if settings is not None and settings().log_format == JSON:
         for handler in (*logger.handlers, *get_multiprocessing_logger().handlers):

@@ -41,8 +41,11 @@ class IncomingMessages:
         """Number of messages that the agent has read, excluding the messages of `replay`."""
 
     def replay(self, claim: Claim) -> None:
-        """Let the agent first read the messages that it had read before its questions of `Turn.ask`, because its code
-        is executed again from the beginning. The blob references in `claim` must be resolved."""
+        """Let the agent first read the messages that it has already read before earlier questions of `Turn.ask`.
+
+        The replay is needed because the agent's code is executed again from the beginning. The blob references in
+        `claim` must be resolved.
+        """
         self._earlier.extend(claim.task.history[index] for index in claim.read_messages)
 
     def notify(self) -> None:

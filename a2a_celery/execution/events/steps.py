@@ -53,7 +53,7 @@ CURRENT_EXECUTION: ContextVar[Execution] = ContextVar("a2a_celery_execution")
 """Execution of the current run."""
 
 Choice = tuple[ExecutionState, dict[str, Scalar]]
-"""State and its detail."""
+"""Next execution state, and the detail of the transition to this state."""
 
 
 class OpenStep:

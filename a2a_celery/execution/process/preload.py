@@ -48,7 +48,7 @@ RECEIVERS: Receivers = ((worker_process_init, child_starts), (worker_ready, work
 
 
 def preload(app: Celery) -> Thread | None:
-    """Import the agents of `app` in a thread. Return the thread, or None if there is no agent to import."""
+    """Import the agents of `app` in a thread. Return the thread, or None if there is nothing to import."""
     installed = installed_on(app)
     if installed is None or not installed.settings().preload_agents:
         return None
