@@ -176,7 +176,7 @@ def _of_legacy(kind: str, data: dict[str, Any]) -> Event | None:
 
 
 def _with_legacy_defaults(value: Any, name: str = "") -> Any:
-    """Add defaults for missing fields that protocol 0.3 requires to `value`, the value of the field `name`."""
+    """Return `value`, the value of the field `name`, with defaults for missing fields that protocol 0.3 requires."""
     if isinstance(value, list):
         return [_with_legacy_defaults(item, name) for item in value]
     if not isinstance(value, dict):

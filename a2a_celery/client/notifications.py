@@ -331,7 +331,7 @@ def _signatures(header: str, scheme: str) -> list[str]:
 
 
 def _encoded(header: str) -> bytes:
-    """Return a header as bytes. Some servers leave surrogates in headers."""
+    """Encode a header, including the surrogates that some servers leave in headers."""
     return header.encode(errors="surrogatepass")
 
 

@@ -79,8 +79,9 @@ class CallRequest(Request):  # type: ignore[misc]
         return is_revoked
 
     def terminate(self, pool: Any, signal: Any = None) -> Any:
-        """Terminate the step after a revoke with terminate=True. In a pool that cannot terminate tasks, the next poll
-        ends the step.
+        """Terminate the step and cancel the remote task, because the step was revoked with terminate=True.
+
+        In a pool that cannot terminate tasks, the next poll ends the step.
         """
         super().terminate(pool, signal)
         if self.time_start is not None:
