@@ -91,7 +91,7 @@ class BearerTokens:
         return claims
 
     def _header(self, token: str) -> tuple[str | None, str]:
-        """Return the key id and the algorithm of `token`. No key is fetched for an algorithm that is not allowed."""
+        """Return the key id, or None, and the algorithm of `token`. Refuse an algorithm that is not allowed."""
         if len(token) > MAX_LENGTH:
             raise _bad(RefusalReason.UNREADABLE)
         try:

@@ -91,7 +91,7 @@ def count_fields(body: bytes, message: Descriptor, limit: int) -> int:
 
 @cache
 def _message_fields(message: Descriptor) -> dict[int, Descriptor]:
-    """Return the types of the fields of `message` that contain messages, by field number."""
+    """Return the message type of each field of `message` that contains messages, by field number."""
     return {number: field.message_type for number, field in message.fields_by_number.items() if field.message_type}
 
 

@@ -126,7 +126,7 @@ class EventStream(Response):
         await self._frames.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write until the frames end, the client disconnects or the server stops."""
+        """Send the frames until they end, the client disconnects or the server stops."""
         with self._shutdown.streaming() as cut:
             disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="a2a-client-gone")
             pinging = asyncio.create_task(self._ping(send), name="a2a-stream-ping")
