@@ -61,7 +61,7 @@ def safe_name(part: Part, default: str) -> str:
 
 
 def _files(result: Result) -> Iterator[tuple[str, Part]]:
-    """Yield each file part, with the name to use if the part has no file name."""
+    """Yield each part that contains a file, with the name to use if the part has no file name."""
     for artifact in result.artifacts:
         for part in artifact.parts:
             if part.HasField("raw"):

@@ -95,8 +95,8 @@ class Child:
 
         Args:
             ended: Function that a thread calls when the process has ended.
-            hide: Lines that contain this text are not shown. None shows all lines.
-            has_terminal: Connect the process to the terminal directly, so that a debugger works.
+            hide: Text of the lines that are not shown, or None to show all lines.
+            has_terminal: True to connect the process to the terminal directly, so that a debugger works.
         """
         self.name = name
         self.code: int | None = None

@@ -15,7 +15,7 @@ SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages"})
 """Folders without code of the app. Hidden folders and virtual environments are skipped too."""
 
 Stamp = tuple[int, int]
-"""Modification time in nanoseconds, and size in bytes."""
+"""Modification time of a file in nanoseconds, and its size in bytes."""
 
 
 class CodeWatcher:

@@ -106,7 +106,7 @@ class EmbeddedRedis:
         client.close()
 
     def stop(self) -> None:
-        """Stop the server, and remove its temporary folder."""
+        """Stop the server, and remove the private folder `home`."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:

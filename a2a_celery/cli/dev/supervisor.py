@@ -68,9 +68,9 @@ class DevOptions:
     """Options of ``dev`` and ``demo``; see `dev_options`.
 
     Attributes:
-        verbose: Also show the children's output until the fleet is ready.
-        reload: Restart the children when the code changes, instead of stopping when a child ends.
-        has_tour: Print a tour, serve the operator's page, and restart a child that is killed. Set for ``demo``.
+        verbose: True to show the children's output even before the fleet is ready.
+        reload: True to restart the children when the code changes, instead of stopping when a child ends.
+        has_tour: True for ``demo``: print a tour, serve the operator's page, and restart a child that is killed.
     """
 
     pool: str

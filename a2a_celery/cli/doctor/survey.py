@@ -161,7 +161,7 @@ class Survey:
     """Announcements of the workers that Celery's remote control cannot reach."""
 
     version_tasks: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Number of open tasks by agent and version of its code."""
+    """Number of open tasks by agent and by version of the agent's code."""
 
     version_workers: Sequence[VersionWorker] = ()
     """Version queues, and the workers that consume them."""
@@ -176,7 +176,7 @@ class Survey:
     """Properties of runs by agent."""
 
     unreadable_results: str | None = None
-    """Reason why watchers cannot read the results of Celery tasks, with a remedy, or None if they can."""
+    """Reason why watchers cannot read the results of Celery tasks, with a remedy, or None if watchers can."""
 
     ignores_results: bool = False
     """True if Celery tasks do not store their results by default (`task_ignore_result`)."""

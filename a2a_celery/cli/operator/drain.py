@@ -311,5 +311,5 @@ class Drainer:
 
 
 def _has_left(worker: Drained, reply: Mapping[str, Any]) -> bool:
-    """Return True if a worker's reply to ``a2a_busy`` shows that the worker does not consume its drained queues."""
+    """Return False if a worker's reply to ``a2a_busy`` shows that the worker was restarted and consumes again."""
     return {*worker.queues} <= {*reply["drained"], *reply["stopping"]}
