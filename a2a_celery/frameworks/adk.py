@@ -280,7 +280,7 @@ def _without_ids(contents: list[Content]) -> list[Any]:
 
 
 async def _finish(call: RecordedCall, result: dict[str, Any], actions: EventActions) -> None:
-    """Record the result of a call with its actions, unless the state has values that are not JSON data."""
+    """Record the result of a call with its actions, unless the actions cannot be restored from JSON data."""
     changes = actions.model_dump(mode="json", exclude_defaults=True)
     if EventActions.model_validate(changes) == actions:
         await call.finish({**result, "actions": changes})

@@ -139,7 +139,7 @@ class _CrewRun:
             thread.close()
 
     def save_conversation(self) -> None:
-        """Store the messages of the turn."""
+        """Store the newest messages of the conversation, including the messages of the turn."""
         assert self._output is not None
         answer = {"role": "assistant", "content": self._output.raw}
         messages = [*self._messages, self._message, answer]

@@ -351,7 +351,7 @@ def _end(
 
 
 async def _send_custom(turn: Turn, value: Any) -> None:
-    """Send a value from the stream writer as a status message. Values that are not JSON data are sent as text."""
+    """Send a value from the stream writer as a status message: a string as text, and any other value as data."""
     if isinstance(value, str):
         await turn.say(value)
     elif isinstance(value, Part):

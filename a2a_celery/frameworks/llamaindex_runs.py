@@ -114,7 +114,7 @@ class MemorySerializer(BaseSerializer):
             yield
 
     def serialize(self, value: Any) -> str:
-        """Serialize a value to text."""
+        """Convert `value` to text for `deserialize`."""
         if type(value) is not ChatMemoryBuffer or type(value.chat_store) is not SimpleChatStore:
             return self._other.serialize(value)
         messages = [message.model_dump(mode="json") for message in value.get_all()]

@@ -106,7 +106,7 @@ def pydantic_ai_agent(
 
     Args:
         agent: Agent that all runs of a worker process share.
-        deps: Function that returns the dependencies of a run. Required if the agent has a `deps_type`.
+        deps: Function that returns the dependencies of a run, or None. Required if the agent has a `deps_type`.
         usage_limits: Limits of each turn, without the usage of earlier turns. None for pydantic-ai's default limits.
         fail_on: Finish reasons that fail the task.
         durable: True to record the results of model and tool calls, so that no later run of a turn repeats the calls.
@@ -301,7 +301,7 @@ def _loaded_response(recorded: Any) -> ModelResponse:
 
 
 def _without_volatile(data: Any) -> Any:
-    """Return the data that identifies a model call."""
+    """Return `data` without system prompts and `VOLATILE` fields, to identify a model call."""
     match data:
         case dict():
             return {name: _without_volatile(value) for name, value in data.items() if name not in VOLATILE}
