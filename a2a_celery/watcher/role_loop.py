@@ -141,7 +141,7 @@ class StoreClock:
 
     @property
     def latest_us(self) -> int:
-        """Latest time, in µs, that the store's clock can show now if it has not jumped, or 0 before the first tick."""
+        """Latest time, in µs, that the store's clock can show now unless it has jumped. 0 before the first tick."""
         if self._reading is None:
             return 0
         return self._reading.time_us + int((self._clock.boottime() - self._asked_at + MAX_ERROR) * 1_000_000)

@@ -217,7 +217,7 @@ class CanvasFinalizer:
         self._results = results
 
     async def tick(self) -> None:
-        """End the tasks of all canvases that have ended."""
+        """Poll the due canvases, and end the tasks whose canvas has ended."""
         for due in await self._store.run(
             due_canvases(self._keys, limit=CANVAS_BATCH, delay_us=CANVAS_POLL_INTERVAL_US)
         ):

@@ -95,7 +95,7 @@ class RevokeListener:
         await asyncio.gather(*self._revoking, return_exceptions=True)
 
     def receive(self, broadcast: Any) -> None:
-        """Handle the body of a remote-control command."""
+        """Cancel the runs that the remote-control command `broadcast` revokes."""
         revoke = Revoke.of(broadcast)
         refs = [ref for ref in map(RunRef.of, revoke.celery_ids) if ref is not None] if revoke else []
         if revoke is not None and refs:

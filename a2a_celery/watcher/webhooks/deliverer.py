@@ -402,7 +402,7 @@ class ByteBudget:
         self._exhausted_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if the budget is known to be exhausted, or None, without a query to the store."""
+        """Return a Deferred if the budget is known to be exhausted, or None. The store is not queried."""
         wait = self._exhausted_until.get((owner, host), 0.0) - self._clock.monotonic()
         return self._defer(wait) if wait > 0 else None
 
