@@ -342,7 +342,7 @@ class A2A:
             owner: Name of the user who owns the task, as the gateway authenticates it, or "" for no owner.
             tenant: Tenant of the task.
             context_id: Context of the task, or "" for a new context.
-            metadata: Metadata of the request, as JSON values.
+            metadata: Metadata of the request as JSON values, or None for no metadata.
             extensions: URIs of the extensions that the caller requests.
             cancel_with_parent: True if the new task is cancelled when its parent ends without a result. The parent is
                 the task of the agent whose code calls this method, if any.

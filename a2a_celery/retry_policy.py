@@ -86,7 +86,7 @@ class RetryPolicy:
         attribute.
 
         Args:
-            error: Exception of the agent.
+            error: Exception of the agent, or None.
             now: Current time in seconds since 1970.
         """
         try:

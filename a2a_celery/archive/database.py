@@ -169,6 +169,6 @@ def _is_after(time: datetime, task_id: str) -> ColumnElement[bool]:
 
 
 def _kind_of(error: Exception) -> str:
-    """Return a description of `error` that contains no stored content."""
+    """Return the class names of `error` and its cause, because the text of an error may contain stored content."""
     cause = getattr(error, "orig", None)
     return f"{type(error).__name__} ({type(cause).__name__})" if cause is not None else type(error).__name__

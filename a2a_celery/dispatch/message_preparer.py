@@ -170,7 +170,7 @@ class MessagePreparer:
                 Thread(target=self._check, name="a2a-broker-check", daemon=True).start()
 
     def _check(self) -> None:
-        """Read the run id of the broker's process, and declare the queues that a message needed."""
+        """Read the run id of the broker's process, and declare the queues that messages have needed."""
         server: tuple[str, int] | None = None
         declared: set[str] = set()
         with self._lock:

@@ -98,7 +98,7 @@ class Publisher:
             raise error
 
     def prepare(self, agent: str, task_id: str, run: int, options: RunOptions) -> PreparedMessage | None:
-        """Return the message of a run for a script of the store; see `MessagePreparer.prepare`."""
+        """Return the message of a run for a script of the store, or None; see `MessagePreparer.prepare`."""
         run_of = _Run(agent, task_id, run, options.to_json())
         return self.preparer.prepare(options, lambda producer: self._publish(run_of, producer, ExitStack()))
 

@@ -210,7 +210,7 @@ class ExecutionStateMachine:
                 self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Stop the calls of `listener` with later transitions. An unknown listener is ignored."""
+        """Stop calling `listener` with later transitions. An unknown listener is ignored."""
         with self._lock:
             self._listeners = tuple(other for other in self._listeners if other != listener)
 

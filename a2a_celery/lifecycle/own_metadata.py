@@ -55,7 +55,7 @@ _NAMESPACE_ONLY = frozenset(
 
 
 def own_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata with the `fields`, whose names are keys of this module, with and without the prefix."""
+    """Return metadata with `fields` under the prefixed keys and, except for `_NAMESPACE_ONLY`, under the plain keys."""
     plain = {name: value for name, value in fields.items() if name not in _NAMESPACE_ONLY}
     return plain | {NAMESPACE + name: value for name, value in fields.items()}
 

@@ -204,7 +204,7 @@ class Budget(Protocol):
     """Byte budget for the posts of an owner to a host."""
 
     def deferral(self, owner: str, host: str) -> Deferred | None:
-        """Return a Deferred if the budget is known to be exhausted, or None, without I/O."""
+        """Return a Deferred if the budget is known to be exhausted, or None. The method performs no I/O."""
         ...
 
     async def acquire(self, owner: str, host: str, size: int) -> Deferred | None:

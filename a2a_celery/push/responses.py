@@ -67,8 +67,8 @@ async def read_response(
 def _redact(text: str, forms: Collection[str], *, is_complete: bool) -> str:
     """Replace each of `forms` in `text` with `REDACTED`.
 
-    If `text` is incomplete, also replace the beginning of a form at the end of `text`. `text` is longer than a stored
-    response, but replacements shorten it, so that its end may be stored.
+    If `text` is incomplete, also replace the beginning of a form at the end of `text`. Although `text` is longer than a
+    stored response, the end of `text` may be stored, because replacements shorten the text.
     """
     ranges = [(start, start + len(form)) for form in forms for start in _positions(text, form)]
     if not is_complete:

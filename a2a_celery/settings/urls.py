@@ -24,7 +24,7 @@ NO_CLUSTER = "Redis Cluster is not supported: set the URL of a single primary, s
 
 
 def is_redis_url(url: str) -> bool:
-    """Return True if `url` is the URL of a Redis or Valkey deployment, even of an unsupported one."""
+    """Return True if `url` is the URL of a Redis or Valkey deployment, whether or not the deployment is supported."""
     schemes = (*STORE_SCHEMES, *SENTINEL_SCHEMES, *FOREIGN_SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
     return urlsplit(url).scheme in schemes
 
