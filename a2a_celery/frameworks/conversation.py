@@ -141,7 +141,7 @@ class EarlyStops:
             yield usage.apply(completed(turn.task_id, turn.context_id))
 
     def apply(self, event: TaskStatusUpdateEvent, reason: str) -> None:
-        """Add the stop reason to `event`, the final status of the turn. A reason in `fail_on` sets the state FAILED."""
+        """Add the stop reason to the turn's final status `event`. A reason in `fail_on` changes the state to FAILED."""
         event.metadata.update(own_metadata({STOP_REASON: reason}))
         if reason in self._fail_on:
             event.status.state = FAILED

@@ -420,7 +420,7 @@ class Poster:
 
 
 class ConnectionProbe:
-    """Record of whether an attempt opens a new connection."""
+    """Marker for an attempt that opens a new connection."""
 
     def __init__(self) -> None:
         self.is_new = False

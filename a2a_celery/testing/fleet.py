@@ -113,7 +113,7 @@ class AgentFleet:
         start_timeout: Seconds within which each process must start.
 
     Attributes:
-        url: Address of the gateway. Only set inside the ``with`` block.
+        url: Address of the gateway. Set only inside the ``with`` block.
 
     Raises:
         FleetError: A process did not start. Raised when the block begins.

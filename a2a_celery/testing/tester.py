@@ -100,7 +100,7 @@ class AgentTester:
         a2a: A2A object with the agent.
         agent: The agent under test.
         clock: Clock of the simulation; see `advance`.
-        client: Client of the agent, for calls that this class does not have. Only set inside the ``with`` block.
+        client: Client of the agent, for calls that this class does not have. Set only inside the ``with`` block.
 
     Raises:
         ConfigError: There is no such agent, an option or setting is invalid, or the Redis server is not installed or

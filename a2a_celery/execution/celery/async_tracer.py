@@ -42,7 +42,7 @@ REQUESTED = ("correlation_id", "reply_to")
 
 
 class AgentPid(int):
-    """Process id in the request of an agent's run, which can be stopped without its process."""
+    """Process id in the request of a run that can be stopped without ending the process."""
 
 
 class Traced(NamedTuple):

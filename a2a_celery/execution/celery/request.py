@@ -108,7 +108,7 @@ RUN_IS_OVER = "a2a_run_is_over"
 class RunFailed(Exception):
     """Exception for a failed run whose outcome is in the store. Flower and Celery's events then report a failure.
 
-    A plain Celery task also fails with this exception if it asks a question although the call is not a run.
+    A plain Celery task also fails with this exception if it asks a question in a call that is not a run.
     """
 
 

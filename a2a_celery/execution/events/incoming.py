@@ -41,7 +41,7 @@ class IncomingMessages:
         """Number of messages that the agent has read, excluding the messages of `replay`."""
 
     def replay(self, claim: Claim) -> None:
-        """Let the agent first read the messages that it has already read before earlier questions of `Turn.ask`.
+        """Let the agent first read again the messages that it read before earlier questions of `Turn.ask`.
 
         The replay is needed because the agent's code is executed again from the beginning. The blob references in
         `claim` must be resolved.

@@ -81,7 +81,7 @@ def session_arguments(keys: Keys, session: SessionState | None) -> list[Argument
 
 
 MAX_LOST_BEFORE_CLAIM = 3
-"""Number of lost worker processes at which the task of a run ends, if none of them has claimed the run."""
+"""Number of lost worker processes at which the task of a run ends, if no lost process has claimed the run."""
 
 
 @dataclass(frozen=True, slots=True)
