@@ -1,8 +1,8 @@
 """Child tasks: the tasks that the code of a run starts with other agents. Cancelling the run cancels its child tasks.
 
-``client`` registers a child task when it starts and unregisters it when it ends. ``execution`` cancels the registered
-child tasks when the run is cancelled or retried. The metadata of the message that creates a child task contains the id
-of the parent; see `name_parent`. The store records the parent; see ``store.tasks.family``.
+``client`` registers a child task when the task starts, and unregisters the task when it ends. ``execution`` cancels the
+registered child tasks when the run is cancelled or retried. The metadata of the message that creates a child task
+contains the id of the parent; see `name_parent`. The store records the parent; see ``store.tasks.family``.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def _published(run: _Run, then: Callable[[], None], done: asyncio.Future[None]) 
 def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:
     """Move ``expires`` in `options` to the headers.
 
-    With the message property, RabbitMQ would drop the message, and no worker would report that the run expired.
+    If ``expires`` were a message property, RabbitMQ would drop the message, and no worker would report the expiry.
     """
     expires = options.pop("expires", None)
     if isinstance(expires, int | float):

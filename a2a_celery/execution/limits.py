@@ -230,7 +230,7 @@ def cause_of(retry: Retry) -> BaseException | None:
 def without_cycle(retry: Retry) -> Retry:
     """Remove the `args` of `retry`, which contain `retry` itself, and return `retry`.
 
-    With `args`, the exception and its traceback would stay in memory until the garbage collector runs.
+    Otherwise, the exception and its traceback would stay in memory until the garbage collector runs.
     """
     retry.args = ()
     return retry

@@ -465,7 +465,7 @@ class Run:
                 return _requested_end(claim, events) or Failure(OUT_OF_TIME)
 
     async def _cancel_agent(self, adapter: Adapter, events: RunEventQueue) -> None:
-        """Notify the agent of its cancellation, in a separate asyncio task because the agent may cancel its caller."""
+        """Notify the agent of its cancellation, in a separate asyncio task that the agent may cancel."""
         try:
             if self._shown is not None:  # otherwise, the agent has not begun
                 await adapter.cancel(self._shown, events)

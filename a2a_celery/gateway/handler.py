@@ -228,7 +228,7 @@ class GatewayHandler(RequestHandler):
         """Cancel a task and wait for its end.
 
         Returns:
-            The terminal task, or the current task if its agent does not stop within its grace period.
+            The terminal task, or the current task if the agent does not stop within its grace period.
         """
         self._check(params, context)
         scope = self._scope(context)

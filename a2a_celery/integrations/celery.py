@@ -63,7 +63,7 @@ def execute_before_eta(consumer: Any, request: Any) -> None:
 
 
 def correct_ended_children(pool: type) -> bool:
-    """Make a prefork pool skip children that have ended when it registers its children with a new event loop.
+    """Make a prefork pool skip ended children when the pool registers its children with a new event loop.
 
     With Celery 5.7.0, a child may end at the moment when the broker connection breaks. After the reconnect, the pool
     still contains the child, but without the file descriptor that signals the child's end. kombu raises ``ValueError:

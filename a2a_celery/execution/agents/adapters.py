@@ -296,9 +296,9 @@ async def _shielded(call: Coroutine[Any, Any, T]) -> T:
 def _paused_task(claim: Claim) -> Task | None:
     """Return the task in the interrupted state that the run's message ended, or None in the first turn.
 
-    By the contract of the SDK, an executor reads from `current_task` whether the message begins a task or answers a
-    question. The returned task fulfills this contract in every attempt of the turn. Its history contains the message
-    and the preceding question.
+    The SDK guarantees that `current_task` shows an executor whether the message begins a task or answers a question.
+    The returned task fulfills this guarantee in every attempt of the turn. The task's history contains the message and
+    the preceding question.
     """
     if claim.interrupted_state is None:
         return None

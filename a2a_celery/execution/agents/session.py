@@ -217,7 +217,8 @@ def _encoded(state: Any, most: int) -> bytes:
 def _messages_of(task: Task, *, current: bool) -> list[Message]:
     """Return the messages of a task and its artifacts as messages.
 
-    In the `current` task, the artifacts precede the current message. In other tasks, they precede the final message.
+    In the `current` task, the artifacts precede the current message. In other tasks, the artifacts precede the final
+    message.
     """
     messages, last = list(task.history), []
     if current:

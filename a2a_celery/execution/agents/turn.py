@@ -344,8 +344,8 @@ class Turn:
 
         The first call ends the run in the state INPUT_REQUIRED, so no worker waits for the client. When the client has
         answered, any worker calls the function again from its beginning, and each answered `ask` returns immediately.
-        Write the function so that it asks the same questions in the same order. After the last question, perform the
-        actions that must happen only once.
+        Write the function so that it asks the same questions in the same order. Perform actions that must happen only
+        once after the last question.
 
         A run can ask only one new question. If the agent catches `InputRequired` and returns, or raises an exception
         other than an `AgentSignal`, the run still ends with the question.

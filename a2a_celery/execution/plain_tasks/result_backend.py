@@ -44,7 +44,7 @@ class RunResultBackend(Proxy):  # type: ignore[misc]
 
     def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:
         """Store a state. The result of a run in STARTED contains `RUN_HEADER`, which shows watchers that a worker with
-        this package has the run, so that they do not report the run."""
+        this package has the run, so that watchers do not report the run."""
         if state == states.STARTED and is_request_of_run(task_id, kwargs.get("request")):
             result = {**result, RUN_HEADER: True}
         return _store_result(self, task_id, result, state, *args, **kwargs)

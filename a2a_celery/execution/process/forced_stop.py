@@ -172,7 +172,7 @@ class RunEnder:
         """End the run `celery_id` if the run is unclaimed, or if process `worker_pid` of this machine has claimed it.
 
         Errors are logged and never raised, because Celery calls this method and must continue. After an error, a
-        watcher recovers the run later, through its lease or its entry in the dispatch list.
+        watcher recovers the run later, through the run's lease or its entry in the dispatch list.
 
         Args:
             lost: True if the worker was lost. In this case, the next attempt begins if an attempt is left.

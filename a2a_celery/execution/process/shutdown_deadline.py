@@ -18,7 +18,7 @@ from kombu.utils.compat import detect_environment
 from ...clock import SYSTEM_CLOCK, Clock
 
 NOTICE = 10.0
-"""Maximum seconds until Celery's main loop begins the shutdown, and then until it has closed its consumer."""
+"""Maximum seconds until Celery's main loop begins the shutdown, and then until the loop has closed the consumer."""
 
 UNWINDING = 10.0
 """Maximum seconds until a worker without active Celery tasks ends."""

@@ -89,8 +89,8 @@ async def _writes(page: list[StreamEvent], encode: Callable[[Event], Awaitable[s
 
 
 class EventStream(Response):
-    """Response that writes `first` and then `frames`, and closes `frames` at the end. After `PING_AFTER` seconds
-    without a write, a comment is sent."""
+    """Response that writes `first` and then `frames`, and closes `frames` at the end. A comment is sent after
+    `PING_AFTER` seconds without a write."""
 
     media_type = "text/event-stream"
 

@@ -227,9 +227,9 @@ def read_clock(keys: Keys) -> Operation[ClockReading]:
 def correct_due_times(keys: Keys, jump_us: int, *, corrections: int, lease_us: int) -> Operation[ClockReading]:
     """Correct the times that were stored before the store's clock jumped.
 
-    All leases are renewed. After a forward jump, the ends of pauses, suspensions and reminders are postponed by the
-    jump. After a backward jump, suspensions, reminders, queued runs, deliveries, requested posts and canvases become
-    due earlier by the jump.
+    All leases are renewed. A forward jump postpones the ends of pauses, suspensions and reminders by the duration of
+    the jump. After a backward jump, suspensions, reminders, queued runs, deliveries, requested posts and canvases
+    become due earlier by the duration of the jump.
 
     Args:
         keys: Keys of the deployment.

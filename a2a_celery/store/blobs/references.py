@@ -4,11 +4,11 @@ A stored message with references begins with a table of the missing parts. The t
 blob name of each part. The first byte of a table cannot be the first byte of a protobuf message. A client or an agent
 therefore cannot forge a table, and a release without support for references refuses the message.
 
-A stored journal entry with a reference also begins with such a table, and has no content. The name of its blob is
-relative to the folder of its task, so that the journal of a dead letter can become the journal of another task.
+A stored journal entry with a reference also begins with such a table, and has no content. The blob name is relative to
+the folder of the task, so that the journal of a dead letter can become the journal of another task.
 
-In a process that has not read the blobs of a task, an unresolved reference is a part whose URL begins with a mark that
-only this process knows.
+A process that has not read the blobs of a task represents an unresolved reference as a part whose URL begins with a
+mark that only this process knows.
 """
 
 from __future__ import annotations
