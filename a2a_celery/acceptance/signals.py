@@ -17,7 +17,7 @@ from ..errors import BrokerUnavailable, SignalRefused
 from ..lifecycle.signals import encode_payload, require_signal_id, require_signal_name
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Operation, SyncStore
-from ..store.runs.commands import mark_published
+from ..store.runs.publication import mark_published
 from ..store.tasks.results import Ended, Full, Missing, TooLarge
 from ..store.tasks.signals import MAX_STORED_SIGNALS, SentSignal, SignalResumed, SignalUnreceived, send_signal
 

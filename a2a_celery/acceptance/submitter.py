@@ -21,7 +21,8 @@ from ..lifecycle.outcomes import CANCELED_BY_SCHEDULE
 from ..settings import Settings
 from ..store import AsyncStore, Keys, Scope
 from ..store.admin.usage import MemoryWatermark
-from ..store.runs.commands import RunRef, mark_published
+from ..store.runs.commands import RunRef
+from ..store.runs.publication import mark_published
 from ..store.tasks.commands import TaskLimits, acquire_request, read_task, request_cancel
 from ..store.tasks.results import (
     CanceledNow,

@@ -16,15 +16,8 @@ from ..errors import BrokerUnavailable, RunNotAccepted
 from ..lifecycle import Refused, final_event
 from ..lifecycle.outcomes import NOT_BEGUN_IN_TIME
 from ..store import AsyncStore, Keys
-from ..store.runs.commands import (
-    MAX_REDISPATCH_WAIT_US,
-    DueRun,
-    RunRef,
-    acquire_due_runs,
-    claimed_runs,
-    end_run,
-    postpone_runs,
-)
+from ..store.runs.commands import RunRef, end_run
+from ..store.runs.publication import MAX_REDISPATCH_WAIT_US, DueRun, acquire_due_runs, claimed_runs, postpone_runs
 from ..store.runs.suspension import resume_due_runs
 from ..store.tasks.commands import read_task
 from ..telemetry.logs import about

@@ -11,17 +11,8 @@ from a2a_celery.lifecycle.outcomes import status_event
 from a2a_celery.lifecycle.states import COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.operation import Operation, script
-from a2a_celery.store.runs.commands import (
-    Dropped,
-    RunRef,
-    Settled,
-    Unchanged,
-    acquire_due_runs,
-    claim_run,
-    end_run,
-    report_prefetched,
-    settle_run,
-)
+from a2a_celery.store.runs.commands import Dropped, RunRef, Settled, Unchanged, claim_run, end_run, settle_run
+from a2a_celery.store.runs.publication import acquire_due_runs, report_prefetched
 from a2a_celery.store.runs.recovery import return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import continue_task, create_task, end_pauses, request_cancel

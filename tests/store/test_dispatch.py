@@ -6,12 +6,12 @@ import pytest
 
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import (
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.publication import (
     MAX_CLAIMED_OPTIONS,
     MAX_REDISPATCH_WAIT_US,
     ClaimedRun,
     DueRun,
-    RunRef,
     acquire_due_runs,
     claimed_runs,
     mark_all_published,

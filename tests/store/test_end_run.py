@@ -25,13 +25,12 @@ from a2a_celery.store.runs.commands import (
     RunRef,
     Settled,
     Unchanged,
-    acquire_due_runs,
     append,
     claim_run,
     end_run,
-    mark_published,
     settle_run,
 )
+from a2a_celery.store.runs.publication import acquire_due_runs, mark_published
 from a2a_celery.store.runs.release import release_run
 from a2a_celery.store.tasks.commands import continue_task, request_cancel
 from tests.support.seeds import ANN, CONTEXT, LEASE_US, RETENTION, Seeds, at_once, chunk, request, status

@@ -21,7 +21,8 @@ from a2a_celery.store.admin.archiving import read_archive_state, remove_archived
 from a2a_celery.store.admin.start_check import correct_due_times
 from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs
 from a2a_celery.store.operation import SCRIPTS, script
-from a2a_celery.store.runs.commands import RunRef, SessionState, acquire_due_runs, append, end_run, settle_run
+from a2a_celery.store.runs.commands import RunRef, SessionState, append, end_run, settle_run
+from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, return_run
 from a2a_celery.store.runs.release import delegate_to_canvas, due_canvases, end_by_result
 from a2a_celery.store.runs.renewal import Renewal, renew_runs

@@ -25,23 +25,25 @@ from a2a_celery.store.blobs.cleanup import acquire_orphaned_blobs, blobs_in_use,
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.operation import SCRIPTS
 from a2a_celery.store.runs.commands import (
-    DueRun,
     RunRef,
     SessionState,
-    acquire_due_runs,
     append,
     checkpoint,
     claim_run,
-    claimed_runs,
     end_run,
-    mark_all_published,
-    postpone_runs,
-    report_prefetched,
     revoke_run,
     settle_run,
 )
 from a2a_celery.store.runs.journal import read_journal
 from a2a_celery.store.runs.messages import read_messages
+from a2a_celery.store.runs.publication import (
+    DueRun,
+    acquire_due_runs,
+    claimed_runs,
+    mark_all_published,
+    postpone_runs,
+    report_prefetched,
+)
 from a2a_celery.store.runs.recovery import Lapsed, lapse_run, lapsed_runs, return_run
 from a2a_celery.store.runs.release import (
     delegate_to_canvas,

@@ -15,7 +15,8 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.states import INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.client.redis_clients import database_of
-from a2a_celery.store.runs.commands import RunRef, acquire_due_runs
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.tasks.commands import (
     BrokerMessage,
     IdempotencyKey,

@@ -18,12 +18,10 @@ from a2a_celery.store.runs.commands import (
     RunLost,
     RunRef,
     Unchanged,
-    acquire_due_runs,
     append,
     claim_run,
-    mark_published,
-    report_prefetched,
 )
+from a2a_celery.store.runs.publication import acquire_due_runs, mark_published, report_prefetched
 from a2a_celery.store.runs.recovery import Requeued, begin_next_attempt, lapsed_runs, return_run
 from a2a_celery.store.runs.release import Released, delegate_to_canvas, end_by_result, release_run
 from a2a_celery.store.tasks.commands import request_cancel

@@ -22,12 +22,12 @@ from a2a_celery.store.runs.commands import (
     RunRef,
     SessionState,
     Unchanged,
-    acquire_due_runs,
     append,
     claim_run,
     end_run,
     revoke_run,
 )
+from a2a_celery.store.runs.publication import acquire_due_runs
 from a2a_celery.store.runs.suspension import suspend_run, take_signal
 from a2a_celery.store.tasks.commands import TaskLimits, continue_task, request_cancel
 from a2a_celery.store.tasks.results import CanceledNow, Ended, Full, Limited, Missing, TooLarge, Waiting

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef, mark_published
+from a2a_celery.store.runs.commands import RunRef
+from a2a_celery.store.runs.publication import mark_published
 from tests.support.dispatching import DUE_NOW_US, create_operation
 
 

@@ -11,7 +11,8 @@ from celery import Celery
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.dispatch import Publisher
 from a2a_celery.store import AsyncStore, Keys, Operation
-from a2a_celery.store.runs.commands import RunRef, claim_run, mark_published
+from a2a_celery.store.runs.commands import RunRef, claim_run
+from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.watcher.dispatcher import DISPATCH_BATCH
 from tests.support.dispatching import DUE_NOW_US, Broker, create_operation, dispatcher
 

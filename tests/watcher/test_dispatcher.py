@@ -17,7 +17,8 @@ from a2a_celery.errors import StoreUnavailable
 from a2a_celery.lifecycle.outcomes import NOT_BEGUN_IN_TIME, WORKER_LOST
 from a2a_celery.lifecycle.states import FAILED, REJECTED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.runs.commands import RunRef, claim_run, end_run, mark_published
+from a2a_celery.store.runs.commands import RunRef, claim_run, end_run
+from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.store.tasks.commands import read_task
 from a2a_celery.watcher.celery.results import Results
 from a2a_celery.watcher.dispatcher import BROKER_RETRY_US, RESULTS_TIMEOUT, Dispatcher

@@ -13,7 +13,8 @@ from a2a_celery.store import AsyncStore, Keys
 from a2a_celery.store.admin.archiving import acquire_archivable
 from a2a_celery.store.admin.schema import SCHEMA
 from a2a_celery.store.admin.start_check import read_clock, record_heartbeat, watchers
-from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, mark_published, settle_run
+from a2a_celery.store.runs.commands import Claim, RunRef, claim_run, settle_run
+from a2a_celery.store.runs.publication import mark_published
 from a2a_celery.store.runs.reminders import Reminder, pack_reminders
 from a2a_celery.store.runs.renewal import renew_runs
 from a2a_celery.watcher.recoverer import PauseExpirer, Recoverer

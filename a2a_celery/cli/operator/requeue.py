@@ -16,7 +16,8 @@ from ...dispatch import Publisher, RunOptions
 from ...errors import BrokerUnavailable
 from ...store import Keys, SyncStore
 from ...store.admin.scan import TaskSummary, listed
-from ...store.runs.commands import RunRef, mark_published
+from ...store.runs.commands import RunRef
+from ...store.runs.publication import mark_published
 from ...store.tasks.dead_letters import Alive, AlreadyRequeued, DeadLetter, read_dead_letter, requeue_task
 from ...store.tasks.results import Ended, Missing
 from ..completion import complete_dead_letter

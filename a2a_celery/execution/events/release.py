@@ -15,7 +15,8 @@ from ...lifecycle.journal import RunRecord
 from ...lifecycle.states import CANCELED
 from ...settings import Settings
 from ...store import Operation
-from ...store.runs.commands import Illegal, RunLost, RunRef, mark_published
+from ...store.runs.commands import Illegal, RunLost, RunRef
+from ...store.runs.publication import mark_published
 from ...store.runs.release import Released
 from ...store.runs.suspension import SuspendedRun, suspend_run
 from ...store.tasks.commands import FIRST_PUBLISH_GRACE_US

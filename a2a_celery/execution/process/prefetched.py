@@ -18,7 +18,8 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import StoreUnavailable
 from ...settings import Settings
 from ...store import Keys, SyncStore
-from ...store.runs.commands import RunRef, report_prefetched
+from ...store.runs.commands import RunRef
+from ...store.runs.publication import report_prefetched
 from ..celery.request import unfinished_requests
 from .leases import RENEWALS_PER_LEASE
 from .worker_process import Receivers, installed_on

@@ -31,7 +31,8 @@ from ...lifecycle import EventId, is_terminal
 from ...settings import Settings
 from ...store import AsyncStore, Keys, Operation, Scope
 from ...store.log.pubsub import LogFollower, LogSignal
-from ...store.runs.commands import RunRef, mark_all_published
+from ...store.runs.commands import RunRef
+from ...store.runs.publication import mark_all_published
 from ...store.tasks import commands as tasks
 from ...store.tasks import results as answers
 from ...store.webhooks.push_configs import NewPushConfig

@@ -1,0 +1,122 @@
+"""Commands that publish runs: due runs, published runs, and runs that workers have prefetched or claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..keys import Keys
+from ..operation import Argument, Operation, script
+from .commands import RunRef
+
+MAX_REDISPATCH_WAIT_US = 3600 * 1_000_000
+"""Maximum µs between two publications of a run that no worker claims."""
+MAX_CLAIMED_OPTIONS = 1024
+"""Maximum size, in bytes, of the options that `claimed_runs` returns. Runs with larger options are omitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRun:
+    """Run to publish.
+
+    Attributes:
+        agent: Name of the agent.
+        options: Stored options of the run.
+        published_us: Time of the last publication, in µs, or None if the run must be published regardless of its queue.
+        acquired_us: Time at which the run was acquired, in µs.
+    """
+
+    ref: RunRef
+    agent: str
+    options: bytes
+    published_us: int | None = None
+    acquired_us: int = field(default=0, compare=False)
+
+    @property
+    def queued_us(self) -> int:
+        """µs since the last publication, or 0 if `published_us` is None."""
+        return self.acquired_us - (self.published_us or self.acquired_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """Claimed run that was published once, at `published_us` by the store's clock."""
+
+    agent: str
+    options: bytes
+    published_us: int
+
+
+def mark_published(keys: Keys, ref: RunRef, *, delay_us: int) -> Operation[None]:
+    """Record that the broker has the message of a run. An unclaimed run is due again after `delay_us`."""
+    return mark_all_published(keys, {ref: delay_us})
+
+
+def mark_all_published(keys: Keys, runs: Mapping[RunRef, int]) -> Operation[None]:
+    """Record that the broker has the messages of several runs. `runs` maps each run to its `delay_us`."""
+    records = [keys.task(ref.task_id).record for ref in runs]
+    arguments: list[Argument] = []
+    for ref, delay_us in runs.items():
+        arguments += [ref.name, delay_us]
+    return Operation(script("mark_published"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def postpone_runs(keys: Keys, runs: Mapping[DueRun, int]) -> Operation[None]:
+    """Undo `acquire_due_runs` for runs that were not published. `runs` maps each run to the µs until it is due
+    again."""
+    records = [keys.task(run.ref.task_id).record for run in runs]
+    arguments: list[Argument] = []
+    for run, delay_us in runs.items():
+        arguments += [run.ref.name, delay_us, "" if run.published_us is None else run.published_us]
+    return Operation(script("postpone_runs"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, delay_us: int) -> Operation[None]:
+    """Record that a worker has prefetched runs.
+
+    Args:
+        keys: Keys of the deployment.
+        refs: Prefetched runs.
+        silent_us: µs without a report after which the runs are published again.
+        again_us: µs after the first report after which the runs are published again in any case.
+    """
+    arguments: list[Argument] = [silent_us, delay_us]
+    for ref in refs:
+        arguments += [ref.task_id, ref.run]
+    records = [keys.task(ref.task_id).record for ref in refs]
+    return Operation(script("report_prefetched"), [keys.dispatch, *records], arguments, lambda _: None)
+
+
+def acquire_due_runs(keys: Keys, *, limit: int, delay_us: int) -> Operation[list[DueRun]]:
+    """Acquire up to `limit` runs to publish.
+
+    An acquired run is due again after `delay_us`. Each further publication doubles this delay, up to
+    `MAX_REDISPATCH_WAIT_US`. If the client has delayed the start of a run, the delay is added to the start time.
+    """
+
+    def parse(reply: Sequence[bytes]) -> list[DueRun]:
+        acquired_us, runs = int(reply[0]), zip(*[iter(reply[1:])] * 5, strict=True)
+        return [
+            DueRun(
+                RunRef(task_id.decode(), int(run)),
+                agent.decode(),
+                options,
+                int(published) if published else None,
+                acquired_us,
+            )
+            for task_id, run, agent, options, published in runs
+        ]
+
+    return Operation(
+        script("acquire_due_runs"), [keys.dispatch], [keys.prefix, limit, delay_us, MAX_REDISPATCH_WAIT_US], parse
+    )
+
+
+def claimed_runs(keys: Keys, *, limit: int) -> Operation[list[ClaimedRun]]:
+    """Read the runs of the `limit` newest leases, except runs that were published more than once."""
+
+    def parse(reply: Sequence[bytes]) -> list[ClaimedRun]:
+        runs = zip(*[iter(reply)] * 3, strict=True)
+        return [ClaimedRun(agent.decode(), options, int(published)) for agent, options, published in runs]
+
+    return Operation(script("claimed_runs"), [keys.leases], [keys.prefix, limit, MAX_CLAIMED_OPTIONS], parse)
