@@ -93,8 +93,7 @@ logger = logging.getLogger(__name__)
 async def run_agent(adapter: Adapter, claim: Claim, events: RunEventQueue) -> Outcome:
     """Run the agent and return its outcome.
 
-    A question or a wait of the `Turn` determines the outcome even if other code caught its exception. For example,
-    frameworks convert exceptions of tools to text, and a task group wraps exceptions in an exception group.
+    A question or a wait of the `Turn` determines the outcome even if a framework or a task group caught its exception.
 
     Raises:
         AgentSignal: The agent ended its run with this signal, which takes precedence over a caught question or wait.
@@ -539,9 +538,7 @@ class Run:
                 reference = self._report("its steps differ from those that an earlier run recorded", error)
                 return Failure(reference=reference, dead_letter=True)
             case InvalidAgentResponseError():
-                return Failure(
-                    INVALID_RESPONSE, reference=self._report("the response of its agent cannot be sent", error)
-                )
+                return Failure(INVALID_RESPONSE, reference=self._report("its agent's response cannot be sent", error))
             case Reject():
                 self._report("its agent raised Celery's Reject", error)
                 return Refused(AGENT_REFUSED)
@@ -571,9 +568,8 @@ class Run:
             return await self._hooks.last(final)
         metadata = self._hooks.metadata()
         if metadata and not events.add_to_end(metadata):
-            logger.warning(
-                "run %s: dropped metadata that hooks added after the final status: %s", self.ref.name, sorted(metadata)
-            )
+            text = "run %s: dropped metadata that hooks added after the final status: %s"
+            logger.warning(text, self.ref.name, sorted(metadata))
         return final
 
     @property
