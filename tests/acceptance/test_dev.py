@@ -181,7 +181,8 @@ class TestDemo:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a project that ``a2a-celery init`` has created."""
     folder = tmp_path_factory.mktemp("new")
-    run([str(BIN / "a2a-celery"), "init", "tea-shop"], cwd=folder)
+    printed = run([str(BIN / "a2a-celery"), "init", "tea-shop"], cwd=folder).stdout
+    assert f"  pip wheel --no-deps --wheel-dir wheels {ROOT}  " in printed
     return folder / "tea-shop"
 
 
@@ -210,7 +211,8 @@ class TestNewProject:
 
         assert {".github/workflows/ci.yml", ".gitignore", "Dockerfile", "README.md", "tea_shop.py"} <= set(files)
         assert [name for name, text in files.items() if "{{module" in text or "{{version" in text] == []
-        assert files["requirements.txt"] == f"a2a-celery[fast]>={__version__}\n"
+        assert files["requirements.txt"] == f"--find-links wheels\na2a-celery[fast]>={__version__}\n"
+        assert "COPY wheels ./wheels/\n" in files["Dockerfile"]
         assert "ENV APP=tea_shop " in files["Dockerfile"]
         assert set(compose["services"]) == {"redis", "gateway", "worker", "watcher"}
         assert yaml.safe_load(files[".github/workflows/ci.yml"])["jobs"]["test"]["steps"][-1] == {"run": "pytest"}

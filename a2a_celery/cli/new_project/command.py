@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import keyword
+import shlex
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import click
 
@@ -34,30 +39,64 @@ def init(folder: Path) -> None:
     """Write a project to start from into the folder NAME.
 
     The project has an app with an agent, its test, files for Docker Compose and CI, and a README. The app's module has
-    the name of the folder. A folder that contains files is refused.
+    the name of the folder. A folder that contains files is refused. If this package was installed from a checkout, the
+    project installs it from a wheel in its folder "wheels".
     """
     module = _module_name(folder)
+    source = source_of(distribution("a2a-celery").read_text("direct_url.json"))
     try:
         if folder.exists() and any(folder.iterdir()):
             raise click.ClickException(f"{folder} is not empty: name a new folder")
-        for target, text in project_files(module):
+        for target, text in project_files(module, released=source is None):
             path = folder / target
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
     click.echo(f"wrote {len(TARGETS)} files to {folder}; next, in that folder:")
+    if source is not None:
+        click.echo(f"  pip wheel --no-deps --wheel-dir wheels {shlex.quote(source)}    # instead of a release")
     click.echo("  pip install -r requirements-dev.txt && pytest")
     click.echo(f"  celery -A {module} a2a dev")
     click.echo('  a2a-celery call http://localhost:8000 "Hi"    # in another terminal')
 
 
-def project_files(module: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each file of a project whose app is in `module`."""
+def project_files(module: str, *, released: bool) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each file of a project whose app is in `module`.
+
+    Args:
+        module: Name of the app's module.
+        released: False if pip finds this package only in the project's folder "wheels".
+    """
+    values = {
+        "module": module,
+        "version": __version__,
+        "find_links": "" if released else "--find-links wheels\n",
+        "copy_wheels": "" if released else "COPY wheels ./wheels/\n",
+    }
     templates = files(__package__) / "template"
     for template, target in TARGETS.items():
         text = (templates / template).read_text(encoding="utf-8")
-        yield target.format(module=module), text.replace("{{module}}", module).replace("{{version}}", __version__)
+        for name, value in values.items():
+            text = text.replace(f"{{{{{name}}}}}", value)
+        yield target.format(module=module), text
+
+
+def source_of(direct_url: str | None) -> str | None:
+    """Return the argument of ``pip wheel`` for the place that this package was installed from, or None for an index.
+
+    Args:
+        direct_url: The installation's ``direct_url.json``, or None if it has none.
+
+    Source: PEP 610.
+    """
+    if direct_url is None:
+        return None
+    origin = json.loads(direct_url)
+    url: str = origin["url"]
+    if "vcs_info" in origin:
+        return f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    return url2pathname(urlsplit(url).path) if url.startswith("file:") else url
 
 
 def _module_name(folder: Path) -> str:
