@@ -81,13 +81,18 @@ def machine() -> str:
 
 
 def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list[str]]:
-    """Run the benchmarks and print the results of each. Return the results, and an error line for each failure."""
+    """Run the benchmarks. Print the name of each on stderr when it begins, and its results when it ends.
+
+    Returns:
+        The results, and an error line for each failure.
+    """
     os.environ["OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"] = "false"  # for every server
     results: list[Result] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stage = Stage(Path(folder), stack, options)
-        for name in names:
+        for number, name in enumerate(names, start=1):
+            print(f"[{number} of {len(names)}] {name} …", file=sys.stderr, flush=True)
             began = perf_counter()
             try:
                 found = MEASURES[name](stage)

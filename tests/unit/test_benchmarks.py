@@ -11,11 +11,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.__main__ import measured
 from benchmarks.collapse import collapsed
+from benchmarks.measures import MEASURES
 from benchmarks.pages import BEGIN, END, PICTURE, RECORDED, Record, as_json, marked, pages, recorded
 from benchmarks.picture import picture
 from benchmarks.results import Ratio, Result, Target
 from benchmarks.rounds import Contender, interleaved
+from benchmarks.stage import Options, Stage
 from benchmarks.table import processor_table, summary_table, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -227,3 +230,22 @@ def test_the_page_names_every_measure_and_option() -> None:
 
     assert named <= set(re.findall(r"`([\w-]+)`", page))
     assert options == set(re.findall(r"`(--[\w-]+)", page))
+
+
+def test_a_run_names_each_benchmark_when_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[str] = []
+
+    def measure(_: Stage) -> list[Result]:
+        begun.append(capsys.readouterr().err)
+        return [result([1], floor=[2])]
+
+    monkeypatch.setitem(MEASURES, "first", measure)
+    monkeypatch.setitem(MEASURES, "second", measure)
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
+
+    results, failed = measured(["first", "second"], Options())
+
+    assert begun == ["[1 of 2] first …\n", "[2 of 2] second …\n"]
+    assert (len(results), failed) == (2, [])
