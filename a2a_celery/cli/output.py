@@ -21,7 +21,7 @@ from ..client import AnswerField, state_name
 from ..client.event_parser import to_json
 from ..client.input_request import choice_text, fields_of
 from ..lifecycle.own_metadata import CONTINUES_AT, NAMESPACE, WAITS_FOR
-from ..lifecycle.questions import schema_in
+from ..lifecycle.questions import schema_in, whole_numbers
 
 __all__ = [
     "STATE_PREFIX",
@@ -269,7 +269,7 @@ def _part(part: Part) -> str:
         case "data" if (schema := schema_in([part])) is not None:
             return f"(answer: {', '.join(field.name or field.kind for field in fields_of(schema))})"
         case "data":
-            return json.dumps(to_json(part.data), ensure_ascii=False)
+            return json.dumps(whole_numbers(to_json(part.data)), ensure_ascii=False)
         case "url":
             return part.url
         case _:

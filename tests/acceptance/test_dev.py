@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from a2a_celery import __version__
 from a2a_celery.cli.dev.embedded_redis import STOP_TIMEOUT, EmbeddedRedis
 from a2a_celery.cli.dev.environment import with_redis
-from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE
+from a2a_celery.cli.dev.supervisor import SIGQUIT_GRACE, SIGTERM_GRACE, unready
 from a2a_celery.cli.main import main
 from tests.support import ROOT
 from tests.support.agents import app as agents_app
@@ -435,6 +435,12 @@ class TestThatItCanNotStart:
 
 def test_asking_insisting_and_forcing_keep_the_promise() -> None:
     assert SIGTERM_GRACE + SIGQUIT_GRACE + STOP_TIMEOUT < STOP
+
+
+def test_a_slow_start_names_what_is_not_ready() -> None:
+    reasons = {"store": "ok", "broker": "it refuses connections", "workers": "no worker answered: start one with …"}
+
+    assert unready(reasons) == "broker: it refuses connections; workers"
 
 
 def test_a_redis_url_is_written_for_celery() -> None:

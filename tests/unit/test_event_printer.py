@@ -14,6 +14,8 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 
 from a2a_celery.cli.output import EventPrinter
 
@@ -72,3 +74,17 @@ def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> N
 
     updates = [json.loads(line)["artifactUpdate"] for line in capsys.readouterr().out.splitlines()]
     assert [update["artifact"]["parts"] for update in updates] == [[{"text": "Once"}], [{"text": " upon"}]]
+
+
+def test_whole_numbers_of_data_are_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    data = ParseDict({"width": 300, "ratio": 1.5, "sizes": [1, 2]}, Value())
+
+    shown(
+        StreamResponse(artifact_update=TaskArtifactUpdateEvent(artifact=Artifact(name="size", parts=[Part(data=data)])))
+    )
+
+    printed = capsys.readouterr().out.removeprefix("artifact size: ")
+    assert sorted(json.loads(printed)) == ["ratio", "sizes", "width"]
+    assert '"width": 300' in printed
+    assert '"sizes": [1, 2]' in printed
+    assert ".0" not in printed

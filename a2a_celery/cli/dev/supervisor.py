@@ -124,6 +124,16 @@ class _Changed:
     files: list[Path]
 
 
+def unready(found: Mapping[str, str]) -> str:
+    """Return the components that are not ready, with the reasons that the gateway reports.
+
+    The reason for missing workers advises the user to start one, which the supervisor has done.
+    """
+    return "; ".join(
+        part if part == "workers" else f"{part}: {reason}" for part, reason in found.items() if reason != "ok"
+    )
+
+
 class Supervisor:
     """Supervisor that starts the components, waits, and stops them. All events, including signals, arrive in one
     queue."""
@@ -270,8 +280,7 @@ class Supervisor:
                         self._report_ready()
                     elif self._elapsed() > next_report:
                         next_report = self._elapsed() + PROGRESS_INTERVAL
-                        missing = "; ".join(f"{part}: {state}" for part, state in health.found.items() if state != "ok")
-                        self._say(f"waiting for {missing}")
+                        self._say(f"waiting for {unready(health.found)}")
                 case number:
                     self._say(f"stopping ({number.name})")
                     return 0
