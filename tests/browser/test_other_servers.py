@@ -45,14 +45,14 @@ async def test_the_sdks_own_server(browser: webdriver.Chrome) -> None:
         address = page.browser.current_url.partition("/ui/")[2]
         await does(page.open, address)
         await does(page.shows, "#task article .text", "one two")
-        await does(page.until, lambda: "keeps no events" in page.text("#task"), "it says that there is no log")
+        await does(page.until, lambda: "stores no events" in page.text("#task"), "it says that there is no log")
 
 
 async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser: webdriver.Chrome) -> None:
     steps, does = Steps(), asyncio.to_thread
     async with page_beside(browser, steps, RestrictedServer(token="open sesame")) as page:
         await does(page.open)
-        await does(page.shows, "#notices", "asks who you are")
+        await does(page.shows, "#notices", "requires a token")
         await does(lambda: page.one("#credential-value").send_keys("open sesame\n"))
         await does(page.shows, "#credentials-button", "Signed in")
         await does(page.agent, "plain")
@@ -63,7 +63,7 @@ async def test_a_token_is_asked_for_and_sent_and_forgotten_with_the_page(browser
         await steps.given.put(None)
         await does(page.shows, "#task .badge", "Completed")
         await does(page.open)
-        await does(page.shows, "#notices", "asks who you are")
+        await does(page.shows, "#notices", "requires a token")
 
 
 async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
@@ -71,7 +71,7 @@ async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
     async with page_beside(browser, steps, RestrictedServer(["ListTasks"]), streaming=False) as page:
         await does(page.open)
         await does(page.agent, "plain")
-        await does(page.shows, "#tasks .about", "It does not stream")
+        await does(page.shows, "#tasks .about", "This agent does not stream")
         await does(page.shows, "#tasks", "does not list its tasks")
         await does(page.send, "go")
         await does(page.shows, "#task .connection", "does not stream")
@@ -103,7 +103,7 @@ def none(card: Card, _: str) -> Card:
 
 
 @pytest.mark.parametrize(
-    ("card", "error"), [(legacy, "offers JSONRPC 0.3.0; this page speaks A2A 1.0"), (none, "no agent card")]
+    ("card", "error"), [(legacy, "offers JSONRPC 0.3.0; this page supports A2A 1.0"), (none, "no agent card")]
 )
 async def test_an_agent_that_the_page_can_not_speak_to(
     browser: webdriver.Chrome, card: Callable[[Card, str], Card], error: str
@@ -118,7 +118,7 @@ async def test_a_card_that_names_another_address_and_http_json(browser: webdrive
     async with page_beside(browser, steps, RestrictedServer(card=elsewhere)) as page:
         await does(page.open)
         await does(page.agent, "plain")
-        await does(page.shows, "#tasks .about", "Its card names https://example.com")
+        await does(page.shows, "#tasks .about", "The card names https://example.com")
         await does(page.send, "go")
         await does(page.shows, "#task .badge", "Working")
         await does(page.shows, "#tasks .groups h4", "Working")

@@ -57,6 +57,10 @@ def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
     page.until(lambda: "900" in page.content("#task .log").replace(",", "") or len(page.versions()) == 200, "the log")
     newest = page.versions()[-1]
     assert page.versions() == list(range(newest - 199, newest + 1))
+    shown = page.script("return [...document.querySelectorAll('.events .when')].map(cell => cell.textContent)")
+    now = page.script("const now = new Date(); return now.toTimeString().slice(0, 5)")
+    assert [time for time in shown if not re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", time)] == []
+    assert {time[:3] for time in shown} <= {now[:3], f"{(int(now[:2]) - 1) % 24:02}:"}, "times of the events"
     while page.all("#task .log > button"):
         page.one("#task .log > button").click()
     assert page.versions() == list(range(1, newest + 1))
@@ -178,9 +182,9 @@ def test_errors_of_the_protocol_are_shown_with_their_details(page: Page) -> None
     page.open().agent("echo")
     page.one("#tasks > div > .more summary").click()
     page.one("#task-id").send_keys("nothing-of-that-name\n")
-    page.shows("#notices", "There is no such task here")
+    page.shows("#notices", "This task does not exist")
     page.shows("#notices dl", "TASK_NOT_FOUND")
-    page.shows("#task .empty", "There is no such task here")
+    page.shows("#task .empty", "This task does not exist")
 
     page.agent("strict")
     page.send("hello")
@@ -201,10 +205,10 @@ def test_a_failure_shows_its_reference(page: Page) -> None:
 def test_an_agent_may_answer_without_a_task_and_without_streams(page: Page) -> None:
     page.open().agent("direct")
     page.send("0")
-    page.shows("#task", "Answered at once, without a task")
+    page.shows("#task", "Direct answer, without a task")
 
     page.agent("quiet")
-    page.shows("#tasks .about", "It does not stream")
+    page.shows("#tasks .about", "This agent does not stream")
     page.send("hi")
     page.shows("#task .badge", "Completed")
 
@@ -219,6 +223,7 @@ def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) 
 
     assert page.script("return document.documentElement.scrollWidth - innerWidth") <= 0
     assert page.script(CUT_OFF) == []
+    assert page.script(BROKEN_LINES) == []
     assert violations(page.browser) == []
     assert {state: ratio for state, ratio in page.script(CONTRASTS).items() if ratio < 4.5} == {}
 
@@ -233,7 +238,7 @@ def test_dialogs_forms_and_errors_are_accessible(page: Page, size: tuple[int, in
     page.one("#credential-value")
     page.one("#tasks > div > .more summary").click()
     page.one("#task-id").send_keys("nothing-of-that-name\n")
-    page.shows("#notices", "There is no such task here")
+    page.shows("#notices", "This task does not exist")
     assert violations(page.browser) == []
 
     page.open("#card=/agents/patient/.well-known/agent-card.json")
@@ -285,6 +290,18 @@ return [...document.querySelectorAll('main button, main input, main textarea, ma
   .filter(([, box]) => box.right > innerWidth + 1 || box.left < -1).map(([one]) => one.outerHTML.slice(0, 200))
 """
 """Script that returns the controls that are partly outside of the window."""
+
+BROKEN_LINES = """
+const lines = (node) => {
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  return range.getClientRects().length;
+};
+return [...document.querySelectorAll('#task .ids > span')]
+  .flatMap(one => [one.firstChild, one.querySelector('button').firstChild])
+  .filter(node => lines(node) !== 1).map(node => node.textContent)
+"""
+"""Script that returns the labels and the buttons of ids that are broken into several lines."""
 
 CONTRASTS = """
 const states = 'SUBMITTED WORKING INPUT_REQUIRED AUTH_REQUIRED COMPLETED FAILED CANCELED REJECTED'.split(' ');

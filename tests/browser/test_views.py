@@ -53,6 +53,13 @@ ADDRESSES = {
 SHOWN = "#view article, #view tbody tr, #view .run, #view .empty, #view .ticks li, #view .problem"
 """Selector of elements that a view shows when it has loaded its data, or failed to load it."""
 
+LINK_IS_VISIBLE = """
+const box = document.querySelector('#views [aria-current]').getBoundingClientRect();
+const list = document.querySelector('#views ul').getBoundingClientRect();
+return box.left >= list.left - 1 && box.right <= list.right + 1;
+"""
+"""Script that returns True if the link of the current view is inside the list of links, also if the list scrolls."""
+
 COMPLETED = """
 const row = [...document.querySelectorAll('#view tbody tr')].find(row => row.cells[0].innerText === arguments[0]);
 return row.querySelector('[data-label="Completed"]').innerText;
@@ -65,6 +72,7 @@ class Scene:
     def __init__(self, fleet: Fleet, gateway: Gateway, hooks: Receiver) -> None:
         self.fleet, self.gateway, self.hooks = fleet, gateway, hooks
         self.scheduled = ""
+        self.lost: list[str] = []
 
     def send(self, agent: str, text: str, hook: str = "", metadata: dict[str, str] | None = None) -> str:
         """Send a message, and return the id of its task."""
@@ -120,7 +128,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with receiver() as hooks, running_fleet(folder, app="tests.support.page_agents", **env) as fleet:
         fleet.watcher()
         scene = Scene(fleet, fleet.gateway(), hooks)
-        scene.lose("first", "second", "third")
+        scene.lost = scene.lose("first", "second", "third")
         scene.scheduled = asyncio.run(tick(fleet.redis.store_url))
         fleet.worker(pool="threads", concurrency=8)
         yield scene
@@ -268,7 +276,7 @@ def test_a_schedule_is_shown_with_its_tasks_and_skipped_ticks(page: Page, scene:
 
 def test_a_list_of_open_tasks_follows_the_fleet(page: Page, scene: Scene) -> None:
     page.open("#view=tasks&phase=paused")
-    page.shows("#view", "shown.")
+    page.shows("#view [role=status]", "Tasks that wait for an answer")
     task = scene.send("ask", "begin")
     page.until(lambda: any(task in row for row in rows(page)), "a new task")
 
@@ -312,7 +320,7 @@ def test_workers_watchers_and_queues_are_listed(page: Page) -> None:
     page.open("#view=workers")
     page.until(lambda: any("threads" in row and "Replies" in row for row in rows(page)), "the worker")
     assert any(row.startswith("echo ") and "1 worker" in row for row in rows(page))
-    assert "None:" not in page.text("#view")
+    assert "No watcher" not in page.text("#view")
 
 
 def test_a_timeline_shows_runs_events_and_deliveries(page: Page, scene: Scene) -> None:
@@ -324,10 +332,20 @@ def test_a_timeline_shows_runs_events_and_deliveries(page: Page, scene: Scene) -
     page.shows("#view .run", "Run 1, attempt 1")
     page.until(lambda: "Delivered" in page.text("#view .timeline"), "the deliveries")
     lines = page.text("#view .timeline")
-    for text in ("Submitted · #1", "Working · #2", "Artifact · #", "Completed · #", "Begins", "Webhook my-hook"):
+    for text in ("Submitted · #1", "Working · #2", "Artifact · #", "Completed · #", "Running · ", "Webhook my-hook"):
         assert text in lines, text
     page.one("#view .links a").click()
     page.shows("#task .ids", task)
+
+
+def test_a_timeline_shows_the_run_of_a_lost_worker_until_the_end_of_the_task(page: Page, scene: Scene) -> None:
+    page.open(f"#view=task&id={scene.lost[0]}")
+    page.shows("#view .run", "Run 1, attempt 1")
+
+    assert "Running · no end recorded" in page.text("#view .timeline")
+    widths = "const of = css => document.querySelector(css).offsetWidth; return [of('.segment'), of('.bar')]"
+    segment, bar = page.script(widths)
+    assert segment > bar / 2
 
 
 def test_a_timeline_links_to_parent_and_children(page: Page, scene: Scene) -> None:
@@ -346,7 +364,7 @@ def test_a_timeline_links_to_parent_and_children(page: Page, scene: Scene) -> No
 
 def test_a_timeline_of_an_unknown_task_says_so(page: Page) -> None:
     page.open("#view=task&id=nothing-of-that-name")
-    page.shows("#view [role=status]", "There is no such task here")
+    page.shows("#view [role=status]", "This task does not exist")
 
 
 def test_names_that_clients_choose_are_shown_as_text(page: Page, scene: Scene) -> None:
@@ -423,6 +441,7 @@ def test_views_are_accessible_and_fit_the_window(page: Page, scene: Scene, size:
         page.until(lambda shown=shown: page.all(shown), f"the view {name}")
         if folder := os.environ.get("SCREENSHOTS"):
             page.browser.save_screenshot(str(Path(folder) / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png"))
+        page.until(lambda: page.script(LINK_IS_VISIBLE), f"the link of the view {name} is visible")
         wide = page.script("return [document.documentElement, document.querySelector('#view')]"
                            ".some(one => one.scrollWidth > one.clientWidth)")  # fmt: skip
         problems[name] = [*violations(page.browser), *(["wider than the window"] if wide else [])]

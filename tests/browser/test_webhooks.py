@@ -92,7 +92,7 @@ def test_what_was_given_up_is_replayed(page: Page, served: tuple[Fleet, Gateway]
     replay.click()
 
     page.shows(".webhook .badge", "Up to date")
-    assert "Wants no more 410" in rows(page)[-1]
+    assert "Gone 410" in rows(page)[-1]
 
 
 def test_one_event_is_replayed_and_a_ping_is_sent(page: Page, served: tuple[Fleet, Gateway], hooks: Receiver) -> None:
@@ -118,7 +118,7 @@ def test_nothing_is_wider_than_the_window(
     hooks.plan(LONG_URL, [503, 410])
     page.shape(size)
     opened(page, served[1], hooks.url(LONG_URL), hooks.url("/other"))
-    page.until(lambda: "Wants no more" in page.content(".deliveries"), "the deliveries are shown")
+    page.until(lambda: "Gone" in page.content(".deliveries"), "the deliveries are shown")
     page.one(".webhook").click()
     page.script("document.querySelector('.webhooks').scrollIntoView()")
     photographed(page, f"webhooks-{size[0]}")

@@ -34,6 +34,7 @@ def main() -> None:
         chromium(Path(folder)) as browser,
     ):
         fleet.worker(pool="threads", concurrency=8)
+        fleet.watcher()
         page = Page(browser, fleet.gateway().url)
         page.shape(SIZE)
         page.open().agent("slow")

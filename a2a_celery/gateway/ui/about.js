@@ -28,12 +28,12 @@ export class About {
   #more({ card, cardUrl, url }) {
     const pairs = [
       ["Version", card.version],
-      ["By", card.provider?.organization],
-      ["Asked at", url],
-      ["Takes", card.defaultInputModes?.join(", ")],
-      ["Gives", card.defaultOutputModes?.join(", ")],
+      ["Provider", card.provider?.organization],
+      ["Address", url],
+      ["Input", card.defaultInputModes?.join(", ")],
+      ["Output", card.defaultOutputModes?.join(", ")],
       ["Extensions", card.capabilities?.extensions?.map(({ uri, required }) => uri + (required ? " (required)" : "")).join(", ")],
-      ["Asks for", Object.keys(card.securitySchemes ?? {}).join(", ")],
+      ["Sign-in", Object.keys(card.securitySchemes ?? {}).join(", ")],
     ].filter(([, text]) => text);
     return el(
       "details",
@@ -41,7 +41,7 @@ export class About {
       el("summary", {}, "About this agent"),
       el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { dir: "auto" }, text)])),
       ...(card.skills ?? []).map((skill) => this.#skill(skill)),
-      el("p", { class: "links" }, link(cardUrl, "Its card"), card.documentationUrl && " ", card.documentationUrl && link(card.documentationUrl, "Its documentation")),
+      el("p", { class: "links" }, link(cardUrl, "Agent card"), card.documentationUrl && " ", card.documentationUrl && link(card.documentationUrl, "Documentation")),
     );
   }
 
@@ -62,9 +62,9 @@ function facts(agent) {
 
 function words(agent) {
   const found = [];
-  if (!agent.streams) found.push("It does not stream: this page looks at its tasks every two seconds.");
-  if (agent.elsewhere) found.push(`Its card names ${agent.elsewhere}; this page may talk to ${location.origin} only, and asks there.`);
+  if (!agent.streams) found.push("This agent does not stream. The page reads its tasks every two seconds.");
+  if (agent.elsewhere) found.push(`The card names ${agent.elsewhere}. The page sends requests to its own address, ${location.origin}, instead.`);
   const required = (agent.card.capabilities?.extensions ?? []).filter((extension) => extension.required);
-  if (required.length) found.push(`It requires ${required.map(({ uri }) => uri).join(", ")}, which this page does not know: it may refuse what is sent from here.`);
+  if (required.length) found.push(`This agent requires ${required.map(({ uri }) => uri).join(", ")}, which this page does not support. It may refuse your messages.`);
   return found;
 }

@@ -12,7 +12,7 @@ export class AgentsPane {
   constructor(element, app) {
     this.app = app;
     this.list = el("ul", { class: "list" });
-    this.empty = el("p", { class: "empty", hidden: true }, "No agents yet. Sign in, or add one by its card.");
+    this.empty = el("p", { class: "empty", hidden: true }, "No agents. Sign in, or add an agent.");
     element.append(el("h2", { class: "sr" }, "Agents"), this.list, this.empty, this.#adder());
     setInterval(() => document.hidden || this.#count(), ROUND);
   }
@@ -37,7 +37,7 @@ export class AgentsPane {
     anchor.setAttribute("href", this.app.address(entry.cardUrl));
     mark(anchor, entry === this.selected);
     say(name, entry.name || new URL(entry.cardUrl).pathname);
-    say(about, entry.error ? explain(entry.error) : (entry.agent?.card.description ?? "reads its card …"));
+    say(about, entry.error ? explain(entry.error) : (entry.agent?.card.description ?? "loading …"));
     const found = Object.entries(entry.counts ?? {}).filter(([, many]) => many > 0);
     const key = JSON.stringify(found);
     if (counts.dataset.key === key) return;
@@ -68,7 +68,7 @@ export class AgentsPane {
     const form = el(
       "form",
       { class: "fields" },
-      el("label", { for: "card-url" }, "Where its card is, at this address"),
+      el("label", { for: "card-url" }, "Address of its agent card"),
       el("div", { class: "row" }, input, el("button", { type: "submit" }, "Add")),
     );
     form.addEventListener("submit", (event) => {
@@ -81,6 +81,6 @@ export class AgentsPane {
         this.app.notify(error.message);
       }
     });
-    return el("details", { class: "more" }, el("summary", {}, "Another agent"), form);
+    return el("details", { class: "more" }, el("summary", {}, "Add an agent"), form);
   }
 }

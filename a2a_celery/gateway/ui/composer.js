@@ -62,7 +62,7 @@ export class Composer {
   #parts() {
     const text = this.text.value;
     if (!text.trim()) {
-      this.hint.textContent = "Write something first.";
+      this.hint.textContent = "Enter a message first.";
       this.text.focus();
       return null;
     }
@@ -70,7 +70,7 @@ export class Composer {
     try {
       return [{ data: JSON.parse(text), mediaType: "application/json" }];
     } catch (error) {
-      this.hint.textContent = `That is no JSON: ${error.message}`;
+      this.hint.textContent = `Not JSON: ${error.message}`;
       this.text.focus();
       return null;
     }

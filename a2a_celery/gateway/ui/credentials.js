@@ -67,9 +67,9 @@ export function showForm(sheet, credentials, card, done) {
     kind,
     el("label", { for: "credential-value" }, "Token or key"),
     value,
-    el("label", { class: "check" }, keep, " Keep it until this tab is closed"),
-    el("div", { class: "row" }, el("button", { type: "submit", class: "primary" }, "Use it"), forget()),
-    el("p", { class: "hint" }, "It stays in this page and goes to this address only, as a header of each request."),
+    el("label", { class: "check" }, keep, " Keep until this tab is closed"),
+    el("div", { class: "row" }, el("button", { type: "submit", class: "primary" }, "Sign in"), forget()),
+    el("p", { class: "hint" }, "The page sends it in a header of each request, only to this address."),
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -83,7 +83,7 @@ export function showForm(sheet, credentials, card, done) {
 
   function forget() {
     if (!credentials.given) return null;
-    const button = el("button", { type: "button" }, "Forget it");
+    const button = el("button", { type: "button" }, "Sign out");
     button.addEventListener("click", () => {
       credentials.use(null, "", false);
       done();

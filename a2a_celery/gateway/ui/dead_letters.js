@@ -77,7 +77,7 @@ export class DeadLettersView {
       await this.views.attempt(async () => {
         const { task, before } = await this.views.api.requeue(button.task);
         this.#requeued.push(button.task);
-        this.result.replaceChildren(before ? "It was requeued before, as " : "Requeued as ", el("a", { href: this.views.addressOf(task) }, task));
+        this.result.replaceChildren(before ? "Already requeued as " : "Requeued as ", el("a", { href: this.views.addressOf(task) }, task));
         this.#draw();
         this.views.title.focus();
         this.views.feed.now();

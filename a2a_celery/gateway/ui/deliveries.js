@@ -39,7 +39,7 @@ class Deliveries {
     this.state = state;
     this.table = new Table(
       title,
-      [["Task", anchor], ["Webhook"], ["Agent"], ["State", () => el("span", { class: "badge" })], ["Events", null, "number"], ["Tries", null, "number"], ["Since", () => time("")], ["Reason"], ["", () => this.#button()]],
+      [["Task", anchor], ["Webhook"], ["Agent"], ["State", () => el("span", { class: "badge" })], ["Events", null, "number"], ["Failures", null, "number"], ["Since", () => time("")], ["Reason"], ["", () => this.#button()]],
       ({ task, id }) => `${task} ${id}`,
       ([link, name, agent, badge, events, tries, since, reason, button], found) => {
         point(link, view.views.addressOf(found.task), found.task);

@@ -76,7 +76,7 @@ export function link(url, text = url) {
     parsed = null;
   }
   if (parsed === null || !["http:", "https:"].includes(parsed.protocol)) {
-    return el("span", { title: "Not a web address: shown as text" }, text === url ? url : `${text} (${url})`);
+    return el("span", { title: "Not a web address, so it is shown as text" }, text === url ? url : `${text} (${url})`);
   }
   return el("a", { href: parsed.href, target: "_blank", rel: "noopener noreferrer", title: parsed.href }, text);
 }

@@ -47,10 +47,10 @@ export class Family {
         const family = await this.#agent.family(this.#task);
         if (round !== this.#round) return;
         this.#draw(family);
-        if (!family.parent && !family.children.length) note = "None: no agent started this task, and its agent has started none.";
+        if (!family.parent && !family.children.length) note = "None. No agent started this task, and its agent has started no other task.";
       } catch (raised) {
         const error = asError(raised);
-        note = error.unsupported || error.status === 404 ? "This server does not tell the family of this task." : explain(error);
+        note = error.unsupported || error.status === 404 ? "This server does not report parent and child tasks." : explain(error);
       }
       if (round !== this.#round) return;
       say(this.note, note);

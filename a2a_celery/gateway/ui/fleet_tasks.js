@@ -9,14 +9,14 @@ import { ALL, badge, showState, showTime, time, wordFor } from "./words.js";
 const INTERVAL = 4000;
 const ANY = "any";
 const PHASES = [
-  ["running", "Running", "A worker runs them."],
-  ["queued", "Waiting", "No worker has begun them."],
-  ["paused", "Need a person", "They wait for their client’s answer."],
-  ["suspended", "Suspended", "They wait for a time or a signal."],
-  ["blocked", "Blocked", "Another run of their context comes first."],
-  ["delegated", "Delegated", "The canvas that their Celery task began has not ended."],
+  ["running", "Running", "Tasks that a worker is executing."],
+  ["queued", "Waiting", "Tasks that no worker has started."],
+  ["paused", "Need a person", "Tasks that wait for an answer or an authorization."],
+  ["suspended", "Suspended", "Tasks that wait for a time or a signal."],
+  ["blocked", "Blocked", "Tasks that wait for an earlier run of their context."],
+  ["delegated", "Delegated", "Tasks that have started a Celery canvas and wait for its end."],
   ["failed", "Failed", "The newest 200 failed tasks of all owners."],
-  [ANY, "By owner or schedule", "Open and ended tasks, the newest status first."],
+  [ANY, "By owner or schedule", "Open and ended tasks, newest status first."],
 ];
 const FILTERS = ["owner", "tenant", "agent", "state", "schedule"];
 
@@ -130,10 +130,11 @@ export class FleetTasksView {
     this.table.draw(shown);
     this.more.hidden = this.#next === null;
     this.empty.hidden = shown.length > 0 || !this.#pages.length;
-    say(this.empty, word && all.length ? "No task that is shown here matches." : this.#phase === ANY ? "No stored task matches." : "No task is in this phase.");
+    say(this.empty, word && all.length ? "None of the loaded tasks matches." : this.#phase === ANY ? "No stored task matches." : "No task is in this phase.");
     const about = PHASES.find(([name]) => name === this.#phase)[2];
     const number = word ? `${shown.length} of ${all.length}` : `${all.length}`;
-    say(this.note, this.#pages.length ? `${about} ${number} shown${this.#next === null ? "" : ", more exist"}.` : "Reads the tasks …");
+    const counted = all.length ? ` ${number} shown${this.#next === null ? "" : ", more exist"}.` : "";
+    say(this.note, this.#pages.length ? about + counted : "Loading …");
   }
 
   #drawTicks(ticks) {
@@ -144,7 +145,7 @@ export class FleetTasksView {
   #filterForm() {
     const input = (name, label, hint) => [name, label, el("input", { type: "text", spellcheck: "false", autocomplete: "off", placeholder: hint, dir: "auto" })];
     const choice = (name, label, first) => [name, label, el("select", {}, el("option", { value: "" }, first))];
-    this.fields = [input("owner", "Owner", "none"), input("tenant", "Tenant", "none"), choice("agent", "Agent", "Every agent"), choice("state", "State", "Every state"), input("schedule", "Or a schedule", "its name")];
+    this.fields = [input("owner", "Owner", "none"), input("tenant", "Tenant", "none"), choice("agent", "Agent", "Every agent"), choice("state", "State", "Every state"), input("schedule", "Or a schedule", "name")];
     this.controls = Object.fromEntries(this.fields.map(([name, , control]) => [name, control]));
     this.controls.state.append(...ALL.map((state) => el("option", { value: state }, wordFor(state))));
     const form = el("form", { class: "card filter-form", hidden: true, "aria-label": "Filters" });

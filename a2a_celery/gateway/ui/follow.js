@@ -12,6 +12,12 @@ const FIRST_WAIT = 1000;
 const LONGEST_WAIT = 15_000;
 const LOOK = 2000;
 
+/** Returns the time in an event id of the form `<version>-<microseconds since 1970>` in ms, or null for any other id. */
+function timeOf(id) {
+  const found = /^\d+-(\d+)$/.exec(id ?? "");
+  return found && Number(found[1]) / 1000;
+}
+
 /** Returns the version in an event id of the form `<version>` or `<version>-<time>`, or null for any other id. */
 function versionOf(id) {
   return /^\d+(-\d+)?$/.test(id ?? "") ? parseInt(id, 10) : null;
@@ -90,7 +96,7 @@ export class Follower {
       this.first ??= version;
     }
     this.task = apply(this.task, event);
-    this.told.event({ id: version, event, at: Date.now() });
+    this.told.event({ id: version, event, at: timeOf(id) ?? Date.now() });
     this.told.changed();
   }
 
@@ -111,7 +117,7 @@ export class Follower {
         const version = versionOf(id);
         if (version === null) return null; // the server ignores Last-Event-ID, so the stream begins with the current task
         if (version >= until) break;
-        found.push({ id: version, event, at: null });
+        found.push({ id: version, event, at: timeOf(id) });
         if (version === until - 1) break;
       }
     } catch (raised) {
@@ -132,7 +138,7 @@ export class Follower {
     if (this.gone) return;
     if (this.lastId === null) this.#adopt(this.seen); // otherwise the stream is resumed after the last event
     if (this.agent.streams) this.told.connection("live", "Live");
-    else this.told.connection("looking", "Looks every 2 s: this agent does not stream");
+    else this.told.connection("looking", "Updated every 2 s, because this agent does not stream");
   }
 
   #adopt(task) {
@@ -158,7 +164,7 @@ export class Follower {
 
   #isFinal(error) {
     if (error.reason === "TASK_NOT_FOUND" || [401, 403].includes(error.status)) {
-      this.told.connection("lost", "Not followed");
+      this.told.connection("lost", "Not connected");
       this.told.failed(error);
       return true;
     }
@@ -168,7 +174,7 @@ export class Follower {
 
   async #pause(wait, progress, broke) {
     if (isPaused(this.task?.status?.state) && progress) await this.#settle();
-    if (broke?.passing) this.told.connection("lost", `Connection lost: tries again in ${Math.round(wait / 1000)} s`);
+    if (broke?.passing) this.told.connection("lost", `Connection lost. Next attempt in ${Math.round(wait / 1000)} s`);
     const length = !this.agent.streams ? LOOK : progress && !broke ? 200 : wait;
     await new Promise((resolve) => {
       const timer = setTimeout(resolve, this.gone ? 0 : length);

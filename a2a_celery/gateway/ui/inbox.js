@@ -26,7 +26,7 @@ export class InboxView {
   }
 
   enter() {
-    if (!this.list.hasChildNodes()) this.views.say("Reads the questions …");
+    if (!this.list.hasChildNodes()) this.views.say("Loading …");
     this.poll.start();
   }
 
@@ -46,7 +46,7 @@ export class InboxView {
     items.sort((one, other) => Date.parse(one.task.status.timestamp) - Date.parse(other.task.status.timestamp));
     this.#draw(items.filter(({ key }) => !this.#answered.has(key)));
     const left = pages.reduce((sum, { page }) => sum + Math.max(0, (page.totalSize ?? 0) - (page.tasks ?? []).length), 0);
-    say(this.more, `${left} more wait; they follow when these are answered.`);
+    say(this.more, `${left} more tasks wait. They appear when you have answered these.`);
     this.more.hidden = left === 0;
     const failed = found.find(({ status }) => status === "rejected");
     if (failed) throw failed.reason;
@@ -102,5 +102,5 @@ export class InboxView {
 function asker({ history }) {
   const last = history?.at(-1);
   const text = last?.role === "ROLE_USER" ? summary(last, 120) : "";
-  return text && el("p", { class: "hint line", dir: "auto" }, `After: ${text}`);
+  return text && el("p", { class: "hint line", dir: "auto" }, `In reply to: ${text}`);
 }

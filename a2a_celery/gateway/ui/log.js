@@ -74,7 +74,7 @@ export class Log {
   draw() {
     const many = this.#events.length;
     const all = many + this.#dropped;
-    this.count.textContent = this.reading ? "reads the earlier ones …" : all === 0 ? "none yet" : all.toLocaleString();
+    this.count.textContent = this.reading ? "loading earlier events …" : all === 0 ? "none yet" : all.toLocaleString();
     if (this.#drawnTo < many) {
       const atEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 40;
       if (many - this.#drawnTo > ROWS) {
@@ -123,7 +123,7 @@ function row({ id, event, at }) {
   const line = el(
     "summary",
     {},
-    el("span", { class: "id", title: id === null ? "This server gives its events no versions" : "Version" }, id === null ? "·" : `#${id}`),
+    el("span", { class: "id", title: id === null ? "The events of this server have no versions" : "Version" }, id === null ? "·" : `#${id}`),
     el("span", { class: "when" }, when),
     el("span", { class: `kind ${kind}` }, KINDS[kind] ?? "Other"),
     el("span", { class: "what", dir: "auto" }, what(kind, event)),

@@ -62,7 +62,7 @@ class App {
   know(url, name = "") {
     const cardUrl = new URL(url, document.baseURI);
     if (cardUrl.origin !== location.origin) {
-      throw new Error(`This page may talk to ${location.origin} only: its card has to be there.`);
+      throw new Error(`The page can use only agents at ${location.origin}.`);
     }
     if (!this.agents.has(cardUrl.href)) {
       this.agents.set(cardUrl.href, { name, cardUrl: cardUrl.href, agent: null, error: null, reading: null, counts: null });

@@ -28,8 +28,8 @@ export class OverviewView {
     this.tiles = el("dl", { class: "tiles" });
     this.charts = [
       [new Chart("Ended tasks", [{ name: "all", kind: "main" }, { name: "failed", kind: "bad" }], perMinute), (samples) => samples.throughput()],
-      [new Chart("Run time", [{ name: "median", kind: "main" }, { name: "95 %", kind: "slow" }], seconds), (samples) => samples.latency("run")],
-      [new Chart("Wait for a worker", [{ name: "median", kind: "main" }, { name: "95 %", kind: "slow" }], seconds), (samples) => samples.latency("queue")],
+      [new Chart("Run time", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], seconds), (samples) => samples.latency("run")],
+      [new Chart("Wait for a worker", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], seconds), (samples) => samples.latency("queue")],
       [new Chart("Open runs", [{ name: "running", kind: "main" }, { name: "waiting", kind: "slow" }], whole), (samples) => samples.open()],
       [new Chart("Posts to webhooks", [{ name: "delivered", kind: "main" }, { name: "failed", kind: "bad" }], perMinute), (samples) => samples.posts()],
       [new Chart("Memory of the store", [{ name: "used", kind: "main" }, { name: "limit", kind: "soft" }], bytes), (samples) => samples.memory()],
@@ -53,7 +53,7 @@ export class OverviewView {
       { class: "stack" },
       this.tiles,
       el("div", { class: "charts" }, ...this.charts.map(([chart]) => chart.element)),
-      el("p", { class: "hint" }, "The charts begin when this page is opened. They show the last minute at each point."),
+      el("p", { class: "hint" }, "The charts start when you open the page. Each point covers the last minute."),
       el("section", { class: "stack" }, el("h3", {}, "Agents"), this.agents.element, el("p", { class: "hint" }, "Ended tasks and lost workers since the store was created.")),
     );
     this.poll = new Poll(() => this.#readWorkers(), WORKERS_INTERVAL);
@@ -81,7 +81,7 @@ export class OverviewView {
   draw() {
     const { overview, samples } = this.views;
     if (!this.element.isConnected) return;
-    this.views.say(overview ? "" : "The fleet’s counts are not available right now.");
+    this.views.say(overview ? "" : "The counts of the fleet are unavailable.");
     if (!overview) return;
     keyed(this.tiles, tilesOf(overview, this.#workers), ([title]) => title, tile, drawTile);
     for (const [chart, series] of this.charts) chart.draw(series(samples), Date.parse(overview.at));

@@ -102,7 +102,7 @@ export class Parts {
 
   #file(part, content) {
     const name = part.filename || "file";
-    if (content === null) return el("p", { class: "part hint" }, `${name}: its content is no base64`);
+    if (content === null) return el("p", { class: "part hint" }, `${name}: its content is not valid base64`);
     // not the media type of the part, because an HTML file of an agent must not open in the origin of this page
     const blob = new Blob([content], { type: "application/octet-stream" });
     const url = URL.createObjectURL(blob);

@@ -12,7 +12,7 @@ const OVERLAPS = { skip: "Skips ticks while a task runs", queue: "Queues tasks",
 export class SchedulesView {
   constructor(views) {
     this.views = views;
-    this.empty = el("p", { class: "empty", hidden: true }, "No schedules: this app has no entry of Celery beat that submits a message.");
+    this.empty = el("p", { class: "empty", hidden: true }, "No schedules. No entry of Celery beat in this app submits a message.");
     this.table = new Table(
       "Schedules",
       [["Schedule", anchor], ["When"], ["Agent"], ["Owner"], ["Overlap"], ["Newest task", () => badge("")], ["Since", () => time("")], ["Skipped ticks", null, "number"], ["Last skipped", () => time("")]],
@@ -30,7 +30,7 @@ export class SchedulesView {
         showTime(last, found.lastSkippedTick);
       },
     );
-    this.element = el("div", { class: "stack" }, el("p", { class: "hint" }, "Schedules of this app, with the tasks and the ticks that the store still has. Those of other schedulers are found by their name, in Tasks."), this.table.element, this.empty);
+    this.element = el("div", { class: "stack" }, el("p", { class: "hint" }, "Schedules of this app, with their stored tasks and skipped ticks. To find the tasks of another scheduler, enter the name of its schedule in Tasks."), this.table.element, this.empty);
     this.poll = new Poll(() => views.attempt(() => this.#load()), INTERVAL);
   }
 

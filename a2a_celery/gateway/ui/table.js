@@ -21,7 +21,13 @@ export class Table {
 
   draw(items) {
     this.element.hidden = items.length === 0;
-    keyed(this.body, items, this.keyOf, () => this.#row(), (row, item) => this.update(row.cells_, item));
+    keyed(this.body, items, this.keyOf, () => this.#row(), (row, item) => this.#fill(row.cells_, item));
+  }
+
+  /** Fills the cells of a row, and marks those without a value, which a narrow window does not show. */
+  #fill(cells, item) {
+    this.update(cells, item);
+    for (const cell of cells) cell.parentElement.classList.toggle("none", ["", "–"].includes(cell.textContent) || cell.hidden);
   }
 
   #row() {

@@ -21,7 +21,7 @@ export class TaskPane {
     this.app = app;
     this.pane = element;
     this.draw = oncePerFrame(() => this.#draw());
-    this.empty = el("p", { class: "empty" }, "Choose a task, or send a message: its events come here.");
+    this.empty = el("p", { class: "empty" }, "Select a task or send a message to see its events here.");
     this.direct = el("div", { class: "block", hidden: true });
     this.answer = new Composer("Your answer", "Answer", (parts) => this.#answer(parts));
     this.dialog = this.#confirmation();
@@ -83,7 +83,7 @@ export class TaskPane {
       return null;
     }
     const id = answer?.task?.id ?? answer?.statusUpdate?.taskId ?? answer?.artifactUpdate?.taskId;
-    if (!id) throw new Error("The agent’s answer is neither a task nor a message.");
+    if (!id) throw new Error("The agent’s response is neither a task nor a message.");
     const follower = this.#begin(agent, id);
     const { sending } = this;
     if (stream) follower.stopped.signal.addEventListener("abort", () => sending.abort());
@@ -112,7 +112,7 @@ export class TaskPane {
     });
     this.#follower = follower;
     this.family.show(agent, id);
-    this.#connected("looking", "Asks …");
+    this.#connected("looking", "Connecting …");
     this.draw();
     if (matchMedia("(max-width: 699px)").matches) requestAnimationFrame(() => this.view.title.focus());
     return follower;
@@ -154,11 +154,11 @@ export class TaskPane {
     try {
       const found = await follower.earlier(signal);
       if (signal.aborted || follower !== this.#follower) return;
-      if (found === null) log.say("This server keeps no events for those who come later: these begin when this page looked.");
+      if (found === null) log.say("This server stores no events. The list begins when the page opened the task.");
       else log.addEarlier(found);
     } catch (error) {
       this.asked = null;
-      log.say(`The earlier events can’t be had right now. ${explain(asError(error))}`);
+      log.say(`The earlier events are unavailable. ${explain(asError(error))}`);
     } finally {
       log.reading = false;
     }
@@ -180,7 +180,7 @@ export class TaskPane {
     this.#leave();
     this.view.element.hidden = this.empty.hidden = true;
     this.direct.hidden = false;
-    this.direct.replaceChildren(el("h3", {}, "Answered at once, without a task"), partsOf(message));
+    this.direct.replaceChildren(el("h3", {}, "Direct answer, without a task"), partsOf(message));
   }
 
   async #answer(parts) {
@@ -204,7 +204,7 @@ export class TaskPane {
       "dialog",
       { "aria-labelledby": "cancel-title" },
       el("h3", { id: "cancel-title" }, "Cancel this task?"),
-      el("p", {}, "Its agent is stopped, and can’t go on later. What it has made so far stays."),
+      el("p", {}, "The agent stops and cannot continue later. The artifacts that it has sent are kept."),
       el("div", { class: "row" }, keep, stop),
     );
     keep.addEventListener("click", () => dialog.close());

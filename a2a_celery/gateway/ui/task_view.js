@@ -64,7 +64,7 @@ export class TaskView {
 
   draw(task) {
     const { state, timestamp, message } = task.status ?? {};
-    const title = summary(task.history.find(({ role }) => role === "ROLE_USER"), 80) || "A task";
+    const title = summary(task.history.find(({ role }) => role === "ROLE_USER"), 80) || "Task";
     showState(this.state, state);
     showTime(this.when, timestamp);
     say(this.title, title);
@@ -98,7 +98,7 @@ export class TaskView {
     const auth = state === "TASK_STATE_AUTH_REQUIRED";
     say(this.box.firstChild, auth ? "The agent needs an authorization" : "The agent asks");
     this.asked("question", schemaOf(message));
-    this.question.replaceChildren(message ? partsOf({ parts: (message.parts ?? []).filter((part) => !isSchemaPart(part)) }) : el("p", { class: "hint" }, "It has not said what."));
+    this.question.replaceChildren(message ? partsOf({ parts: (message.parts ?? []).filter((part) => !isSchemaPart(part)) }) : el("p", { class: "hint" }, "The agent sent no question."));
   }
 
   #drawArtifacts(artifacts, ended) {
@@ -116,7 +116,7 @@ export class TaskView {
       (element, artifact) => {
         const [name, about] = element.firstChild.children;
         say(name, artifact.name || "Artifact");
-        say(about, [artifact.description, artifact.open && !ended ? "grows" : ""].filter(Boolean).join(" · "));
+        say(about, [artifact.description, artifact.open && !ended ? "in progress" : ""].filter(Boolean).join(" · "));
         if (element.of !== artifact.parts) {
           element.of = artifact.parts;
           element.parts.reset();

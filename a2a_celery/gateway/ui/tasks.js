@@ -125,7 +125,7 @@ export class TasksPane {
     this.#groups = pages.map((page, i) => ({ state: LIVE[i], many: entry.counts[LIVE[i]], tasks: page.tasks ?? [] }));
     this.#token = "";
     const any = this.#groups.some((group) => group.tasks.length);
-    say(this.note, any ? "" : "Nothing runs. Send a message above, or look at all tasks.");
+    say(this.note, any ? "" : "No live tasks. Send a message, or select All.");
     this.app.agentsPane.show(entry);
   }
 
@@ -142,14 +142,14 @@ export class TasksPane {
     const tasks = token ? [...old.filter(({ id }) => !ids.has(id)), ...fresh] : old.length > PAGE ? [...fresh, ...rest] : fresh;
     if (token || old.length <= PAGE) this.#token = page.nextPageToken ?? "";
     this.#groups = [{ state: "", many: page.totalSize ?? tasks.length, tasks }];
-    say(this.note, tasks.length ? "" : status ? "No task is in this state." : "No tasks yet. Send a message above.");
+    say(this.note, tasks.length ? "" : status ? "No task is in this state." : "No tasks yet. Send a message.");
   }
 
   #fromHere() {
     const tasks = [...(this.#sent.get(this.entry.cardUrl)?.values() ?? [])].reverse();
     const shown = this.#view === "live" ? tasks.filter(({ status }) => !isEnded(status?.state)) : tasks;
     this.#groups = [{ state: "", many: shown.length, tasks: shown }];
-    say(this.note, "This agent does not list its tasks: these are the ones sent or opened from here.");
+    say(this.note, "This agent does not list its tasks. These are the tasks that you sent or opened on this page.");
   }
 
   /** Remembers a task that this page has received. If the agent does not support ListTasks, the list shows
@@ -211,13 +211,13 @@ export class TasksPane {
 
   #opener() {
     const input = el("input", { id: "task-id", type: "text", spellcheck: "false", autocomplete: "off" });
-    const form = el("form", { class: "fields" }, el("label", { for: "task-id" }, "Its id"), el("div", { class: "row" }, input, el("button", { type: "submit" }, "Open")));
+    const form = el("form", { class: "fields" }, el("label", { for: "task-id" }, "Task id"), el("div", { class: "row" }, input, el("button", { type: "submit" }, "Open")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (input.value.trim()) location.hash = this.app.address(this.entry.cardUrl, input.value.trim());
       input.value = "";
     });
-    return el("details", { class: "more" }, el("summary", {}, "Another task"), form);
+    return el("details", { class: "more" }, el("summary", {}, "Open a task by its id"), form);
   }
 }
 

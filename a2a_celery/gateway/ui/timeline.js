@@ -7,11 +7,11 @@ import { OUTCOMES, badge, clock, seconds, showState, wordFor } from "./words.js"
 
 const INTERVAL = 3000;
 const STEP_KINDS = {
-  INITIALIZING: ["Begins", "main"],
+  INITIALIZING: ["Running", "main"],
   MODEL_CALL: ["Model call", "model"],
-  TOOL_EXECUTION: ["Tool", "tool"],
-  COMPLETED: ["Done", "good"],
-  INTERRUPTED: ["Waits", "slow"],
+  TOOL_EXECUTION: ["Tool call", "tool"],
+  COMPLETED: ["Completed", "good"],
+  INTERRUPTED: ["Interrupted", "slow"],
   CANCELLED: ["Canceled", "soft"],
   ERROR: ["Failed", "bad"],
 };
@@ -73,7 +73,7 @@ export class TimelineView {
     if (this.facts.dataset.key === key) return;
     this.facts.dataset.key = key;
     this.facts.replaceChildren(...pairs.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
-    const own = task.owner === this.views.app.owner && !task.tenant && el("a", { href: this.views.app.addressOf(task.agent, task.id) }, "Open with its contents");
+    const own = task.owner === this.views.app.owner && !task.tenant && el("a", { href: this.views.app.addressOf(task.agent, task.id) }, "Show messages and artifacts");
     this.links.replaceChildren(...[own, task.traceUrl && link(task.traceUrl, "Open the trace")].filter(Boolean));
   }
 
@@ -83,9 +83,12 @@ export class TimelineView {
     this.runs.hidden = steps.length === 0;
     if (!steps.length) return;
     const from = Math.min(...[events[0], steps[0]].filter(Boolean).map(({ at }) => Date.parse(at)));
-    const last = steps.at(-1);
-    const until = Math.max(last.open ? now : Date.parse(last.at), from + 1);
-    const runs = [...Map.groupBy(steps, ({ run, attempt, worker }) => JSON.stringify([run, attempt, worker])).entries()];
+    const ends = [steps.at(-1), events.at(-1)].filter(Boolean).map(({ at }) => Date.parse(at));
+    const until = Math.max(...ends, steps.at(-1).open ? now : 0, from + 1);
+    const starts = steps.map(({ at }) => Date.parse(at));
+    // a step without a recorded end, such as the last one before a worker was lost, lasts until the next step at most
+    const bars = steps.map((step, i) => ({ ...step, until: step.seconds === null ? (starts[i + 1] ?? until) : starts[i] + step.seconds * 1000 }));
+    const runs = [...Map.groupBy(bars, ({ run, attempt, worker }) => JSON.stringify([run, attempt, worker])).entries()];
     keyed(
       this.bars,
       runs,
@@ -97,7 +100,7 @@ export class TimelineView {
       (item, [, its]) => drawBar(item.children[1], its, from, until),
     );
     say(this.scale.firstChild, clock(from).slice(0, 8));
-    say(this.scale.lastChild, `${seconds((until - from) / 1000)} in all`);
+    say(this.scale.lastChild, `${seconds((until - from) / 1000)} in total`);
   }
 
   #drawFamily({ parent, children }) {
@@ -116,29 +119,33 @@ export class TimelineView {
 function drawBar(bar, steps, from, until) {
   const share = (ms) => `${Math.min(100, Math.max(0, (ms / (until - from)) * 100))}%`;
   const shown = steps.filter(({ state }) => !ENDS.includes(state));
-  const text = steps.map(({ state, seconds: time }) => `${STEP_KINDS[state]?.[0] ?? state}${time === null ? "" : ` ${seconds(time)}`}`).join(", ");
+  const text = steps.map((step) => [STEP_KINDS[step.state]?.[0] ?? step.state, lengthOf(step)].filter(Boolean).join(" ")).join(", ");
   if (bar.title === text && !steps.at(-1).open) return;
   bar.title = text;
   bar.setAttribute("role", "img");
   bar.setAttribute("aria-label", text);
   bar.replaceChildren(
     ...shown.map((step) => {
-      const segment = el("span", { class: `segment ${STEP_KINDS[step.state]?.[1] ?? "soft"}` });
-      const length = step.seconds === null ? 0 : step.seconds * 1000;
+      const segment = el("span", { class: `segment ${STEP_KINDS[step.state]?.[1] ?? "soft"}${step.seconds === null ? " unknown" : ""}` });
       segment.style.insetInlineStart = share(Date.parse(step.at) - from);
-      segment.style.inlineSize = share(length);
+      segment.style.inlineSize = share(step.until - Date.parse(step.at));
       return segment;
     }),
   );
+}
+
+/** Returns the duration of a step as text, or "" for the end of a run. */
+function lengthOf({ state, seconds: time, open }) {
+  if (ENDS.includes(state)) return "";
+  return time === null ? "no end recorded" : `${seconds(time)}${open ? " so far" : ""}`;
 }
 
 /** Returns the rows of the list in the order of their times, each as `{ key, at, kind, mark, text }`. */
 function itemsOf({ steps, events, webhooks }) {
   const ofSteps = steps.map((step) => {
     const [name, mark] = STEP_KINDS[step.state] ?? [step.state, "soft"];
-    const time = step.seconds === null ? "" : `${seconds(step.seconds)}${step.open ? " so far" : ""}`;
     const detail = Object.entries(step.detail).map(([key, value]) => `${key} ${value}`);
-    return { key: `s ${step.run} ${step.worker} ${step.at} ${step.state}`, at: step.at, kind: `Run ${step.run}`, mark, text: [name, time, ...detail].filter(Boolean).join(" · ") };
+    return { key: `s ${step.run} ${step.worker} ${step.at} ${step.state}`, at: step.at, kind: `Run ${step.run}`, mark, text: [name, lengthOf(step), ...detail].filter(Boolean).join(" · ") };
   });
   const ofEvents = events.map(({ kind, first, last, at, state }) => {
     const number = first === last ? `#${first}` : `#${first} to #${last}`;

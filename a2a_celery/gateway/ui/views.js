@@ -19,7 +19,7 @@ import { WorkersView } from "./workers.js";
 const INTERVAL = 5000;
 
 const OPERATORS_ONLY =
-  "This view needs the operator’s role, and this gateway has not given it to you. Its setting a2a_operators names the operators.";
+  "This view needs the operator’s role. The gateway’s setting a2a_operators names the operators.";
 
 /** Views as `[name in the URL, title, class, true if the view requires the operator's role]`. */
 const VIEWS = [
@@ -56,6 +56,7 @@ export class Views {
   allow(operator) {
     this.operator = operator;
     for (const [name, , , restricted] of VIEWS) this.links.get(name).hidden = restricted && !operator;
+    this.#revealLink();
     if (operator) this.feed.start();
     else this.feed.stop();
   }
@@ -66,8 +67,8 @@ export class Views {
     for (const [key, item] of this.links) {
       const isCurrent = key === (name === "task" ? "tasks" : name);
       mark(item.firstChild, isCurrent);
-      if (isCurrent) item.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
+    this.#revealLink();
     const key = `${name} ${query.get("id") ?? ""} ${this.operator}`;
     const found = name === "task" ? ["task", "Timeline", TimelineView, true] : VIEWS.find(([one]) => one === name);
     if (this.#shown?.key === key) return Boolean(found);
@@ -118,8 +119,17 @@ export class Views {
   /** Shows `number` at the link of a view, or no number for 0. `what` describes the number to screen readers. */
   count(name, number, what) {
     const badge = this.links.get(name).firstChild.lastChild;
+    const text = `${number} ${what}`;
+    if (badge.textContent === text && badge.hidden === !number) return;
     badge.hidden = !number;
     badge.replaceChildren(String(number), el("span", { class: "sr" }, ` ${what}`));
+    this.#revealLink();
+  }
+
+  /** Scrolls the links, which a narrow window cannot show all, until the link of the current view is visible. */
+  #revealLink() {
+    const current = [...this.links.values()].find((item) => item.firstChild.hasAttribute("aria-current"));
+    current?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
   async #read() {

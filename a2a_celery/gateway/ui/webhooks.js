@@ -43,7 +43,7 @@ export class Webhooks {
   async #load() {
     this.leave();
     const round = this.#round;
-    this.#draw(this.#shown.length ? "" : "Asks …");
+    this.#draw(this.#shown.length ? "" : "Loading …");
     try {
       const configs = await this.#agent.webhooks(this.#task);
       if (round !== this.#round) return;
@@ -56,14 +56,14 @@ export class Webhooks {
 
   /** Requests the deliveries of each webhook now, and then every few seconds. */
   async #look(round) {
-    let note = this.#shown.length ? "" : "None: nobody asked to be told of this task’s events.";
+    let note = this.#shown.length ? "" : "None. No client has registered a webhook for this task.";
     await Promise.all(
       this.#shown.map(async (webhook) => {
         try {
           webhook.found = await this.#agent.deliveries(this.#task, webhook.id);
         } catch (raised) {
           const error = asError(raised);
-          note = error.unsupported ? "This server does not say what became of its posts." : explain(error);
+          note = error.unsupported ? "This server does not report deliveries." : explain(error);
         }
       }),
     );

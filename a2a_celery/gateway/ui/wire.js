@@ -18,10 +18,10 @@ export async function discover(cardUrl, headers) {
   try {
     card = await response.json();
   } catch {
-    throw new A2AError("What is served there is no agent card.", { status: response.status });
+    throw new A2AError("There is no agent card at this address.", { status: response.status });
   }
   if (card === null || typeof card !== "object" || typeof card.name !== "string") {
-    throw new A2AError("What is served there is no agent card.", { status: response.status });
+    throw new A2AError("There is no agent card at this address.", { status: response.status });
   }
   return new Agent(card, cardUrl, headers);
 }
@@ -145,7 +145,7 @@ export class Agent {
     const response = await ask(url, { ...init, signal });
     if (!(response.headers.get("Content-Type") ?? "").startsWith("text/event-stream")) {
       const result = this.#result(await json(response), response.status);
-      throw new A2AError(`The server answered ${method} with no stream: ${JSON.stringify(result).slice(0, 200)}`);
+      throw new A2AError(`The response to ${method} is not a stream: ${JSON.stringify(result).slice(0, 200)}`);
     }
     for await (const { id, event, data } of events(response.body)) {
       const parsed = parse(data);
@@ -178,8 +178,8 @@ function isUrl(url) {
 function whyNone(card) {
   const offered = (card.supportedInterfaces ?? []).map((one) => `${one.protocolBinding} ${one.protocolVersion ?? ""}`.trim());
   if (!offered.length && card.url) offered.push(`${card.preferredTransport ?? "JSONRPC"} ${card.protocolVersion ?? "0.3"}`);
-  const offers = offered.length ? `This agent offers ${offered.join(", ")}` : "Its card names no interface";
-  return `${offers}; this page speaks A2A 1.0 over JSON-RPC or HTTP+JSON.`;
+  const offers = offered.length ? `This agent offers ${offered.join(", ")}` : "The agent’s card names no interface";
+  return `${offers}; this page supports A2A 1.0 over JSON-RPC or HTTP+JSON.`;
 }
 
 /** Returns the JSON of a response. Throws an A2AError for an error response, or after a minute without a response. */
@@ -192,7 +192,7 @@ async function ask(url, init) {
   try {
     response = await fetch(url, { credentials: "same-origin", redirect: "error", ...init });
   } catch (error) {
-    if (error?.name === "TimeoutError") throw new A2AError("The server did not answer in a minute.", { status: 504 });
+    if (error?.name === "TimeoutError") throw new A2AError("The server did not respond within a minute.", { status: 504 });
     if (error?.name === "AbortError") throw error;
     throw asError(error);
   }
@@ -204,7 +204,7 @@ async function json(response) {
   try {
     return await response.json();
   } catch {
-    throw new A2AError("The server’s answer is not JSON.", { status: response.status });
+    throw new A2AError("The server’s response is not JSON.", { status: response.status });
   }
 }
 

@@ -11,14 +11,14 @@ export const LIVE = [
 export const PAUSED = LIVE.slice(0, 2);
 
 const STATES = {
-  TASK_STATE_SUBMITTED: ["Submitted", "waits for a worker"],
-  TASK_STATE_WORKING: ["Working", "the agent is at it"],
-  TASK_STATE_INPUT_REQUIRED: ["Needs an answer", "the agent has asked something"],
-  TASK_STATE_AUTH_REQUIRED: ["Needs authorization", "the agent may not go on without"],
-  TASK_STATE_COMPLETED: ["Completed", "the agent is done"],
-  TASK_STATE_FAILED: ["Failed", "it ended with an error"],
-  TASK_STATE_CANCELED: ["Canceled", "somebody asked for its end"],
-  TASK_STATE_REJECTED: ["Rejected", "the agent will not do it"],
+  TASK_STATE_SUBMITTED: ["Submitted", "The task waits for a worker."],
+  TASK_STATE_WORKING: ["Working", "The agent is working."],
+  TASK_STATE_INPUT_REQUIRED: ["Needs an answer", "The agent has asked a question."],
+  TASK_STATE_AUTH_REQUIRED: ["Needs authorization", "The agent needs an authorization to continue."],
+  TASK_STATE_COMPLETED: ["Completed", "The agent has completed the task."],
+  TASK_STATE_FAILED: ["Failed", "The task ended with an error."],
+  TASK_STATE_CANCELED: ["Canceled", "A client, an operator or the agent canceled the task."],
+  TASK_STATE_REJECTED: ["Rejected", "The task was not accepted."],
 };
 
 /** All task states. */
@@ -47,7 +47,7 @@ export function showState(element, state) {
 export const DELIVERY_STATES = { delivered: "Up to date", waiting: "Waiting", failing: "Failing", dead: "Given up" };
 
 /** Words for the outcomes of a post to a webhook. */
-export const OUTCOMES = { delivered: "Delivered", failed: "Failed", gone: "Wants no more", refused: "Not sent" };
+export const OUTCOMES = { delivered: "Delivered", failed: "Failed", gone: "Gone", refused: "Not sent" };
 
 const STEPS = [
   [60, 1, "s"],
@@ -90,9 +90,9 @@ export function showTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) showTime(element, element.getAttribute("datetime"));
 }
 
-/** Returns the local time of an event with milliseconds, for a log. */
+/** Returns the local time of an event with milliseconds, for a log, or "" for an unknown time. */
 export function clock(timestamp) {
-  const when = new Date(timestamp);
+  const when = new Date(timestamp ?? NaN);
   if (Number.isNaN(when.getTime())) return "";
   const two = (number, digits = 2) => String(number).padStart(digits, "0");
   return `${two(when.getHours())}:${two(when.getMinutes())}:${two(when.getSeconds())}.${two(when.getMilliseconds(), 3)}`;
@@ -113,43 +113,43 @@ export function bytes(size) {
 }
 
 const REASONS = {
-  TASK_NOT_FOUND: "There is no such task here, or it is somebody else’s.",
-  TASK_NOT_CANCELABLE: "The task has ended already, so there is nothing to cancel.",
-  UNSUPPORTED_OPERATION: "This agent does not offer that.",
-  PUSH_NOTIFICATION_NOT_SUPPORTED: "This agent has no push notifications.",
-  CONTENT_TYPE_NOT_SUPPORTED: "This agent does not take that kind of content.",
-  INVALID_AGENT_RESPONSE: "The agent answered with something that is no A2A.",
-  EXTENSION_SUPPORT_REQUIRED: "This agent requires an extension that this page does not know.",
-  VERSION_NOT_SUPPORTED: "This agent speaks another version of A2A.",
-  METHOD_NOT_FOUND: "This agent does not offer that operation.",
-  SERVICE_UNAVAILABLE: "The service can’t answer right now. Try again in a moment.",
+  TASK_NOT_FOUND: "This task does not exist, or it belongs to another caller.",
+  TASK_NOT_CANCELABLE: "The task has already ended, so it cannot be canceled.",
+  UNSUPPORTED_OPERATION: "This agent does not support this operation.",
+  PUSH_NOTIFICATION_NOT_SUPPORTED: "This agent does not support push notifications.",
+  CONTENT_TYPE_NOT_SUPPORTED: "This agent does not accept this type of content.",
+  INVALID_AGENT_RESPONSE: "The agent’s response is not valid A2A.",
+  EXTENSION_SUPPORT_REQUIRED: "This agent requires an extension that this page does not support.",
+  VERSION_NOT_SUPPORTED: "This agent uses another version of A2A.",
+  METHOD_NOT_FOUND: "This agent does not support this operation.",
+  SERVICE_UNAVAILABLE: "The service is unavailable. Try again in a moment.",
   REQUEST_TOO_LARGE: "The message is too large for this agent.",
-  INTERNAL_ERROR: "Something went wrong on the server.",
+  INTERNAL_ERROR: "An error occurred on the server.",
 };
 
 const STATUSES = {
-  0: "The server can’t be reached.",
-  401: "The server asks who you are: sign in with a token.",
-  403: "These credentials may not do that.",
-  404: "Nothing is served there.",
+  0: "The server cannot be reached.",
+  401: "The server requires a token or an API key. Sign in first.",
+  403: "Your credentials do not permit this.",
+  404: "The server has nothing at this address.",
   413: "The message is too large.",
-  429: "Too many requests: the server asks to wait.",
-  502: "The proxy in front of the server got no answer.",
-  503: "The service can’t answer right now. Try again in a moment.",
-  504: "The server took too long to answer.",
+  429: "The server has received too many requests. Try again later.",
+  502: "The proxy received no response from the server.",
+  503: "The service is unavailable. Try again in a moment.",
+  504: "The server did not respond in time.",
 };
 
 /** Returns one sentence for an error. `details` returns the other information that the server sent. */
 export function explain(error) {
   const said = REASONS[error.reason] ?? STATUSES[error.status];
   if (said) return said;
-  return error.violations?.length ? "The server did not accept that." : error.message || "It did not work.";
+  return error.violations?.length ? "The server refused the request." : error.message || "The request failed.";
 }
 
 /** Returns the information in an error as pairs of a name and a text. */
 export function details(error) {
   const found = [];
-  if (error.message && error.message !== explain(error)) found.push(["It says", error.message]);
+  if (error.message && error.message !== explain(error)) found.push(["Message", error.message]);
   for (const { field, description } of error.violations ?? []) found.push([field || "Request", description ?? ""]);
   if (error.reason) found.push(["Reason", error.reason]);
   for (const [name, value] of Object.entries(error.metadata ?? {})) found.push([name, String(value)]);

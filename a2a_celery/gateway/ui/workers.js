@@ -32,7 +32,7 @@ export class WorkersView {
       ({ agent }) => agent,
       ([agent, queue, badge, oldest], found) => {
         say(agent, found.agent);
-        say(queue, found.queue ?? "chosen by an exchange");
+        say(queue, found.queue ?? "selected by an exchange");
         badge.dataset.worker = found.workers || found.queue === null ? "good" : "bad";
         say(badge, found.queue === null ? "unknown" : found.workers === 1 ? "1 worker" : found.workers ? `${found.workers} workers` : "No worker");
         const waits = views.overview?.agents[found.agent]?.oldestWaitingSeconds;
@@ -52,7 +52,7 @@ export class WorkersView {
   }
 
   enter() {
-    if (this.element.hidden) this.views.say("Asks the workers …");
+    if (this.element.hidden) this.views.say("Loading …");
     this.poll.start();
   }
 
@@ -68,7 +68,7 @@ export class WorkersView {
     this.queues.draw(
       Object.entries(queues).map(([agent, queue]) => ({ agent, queue, workers: workers.filter((worker) => serves(worker, agent, queue)).length })),
     );
-    say(this.watchers, watchers.join(", ") || "None: tasks of lost workers stay open, and webhooks receive nothing. Start one with celery -A … a2a watcher.");
+    say(this.watchers, watchers.join(", ") || "No watcher runs: tasks of lost workers stay open, and webhooks receive nothing. Start one with celery -A … a2a watcher.");
   }
 }
 

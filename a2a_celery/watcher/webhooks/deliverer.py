@@ -61,7 +61,7 @@ from ...store.webhooks.deliveries import (
 from ...telemetry.logs import about
 from ...telemetry.names import Action
 from ..metrics import WatcherMetrics
-from .instrumented_post import PostReport, make_instrumented_post
+from .instrumented_post import GONE, PostReport, make_instrumented_post
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ class Deliverer:
             case Deferred():
                 await self._defer(cursor, result)
             case Gone(response):
-                await self._give_up(cursor, _failure_fields("its receiver wants no more (410)", response), attempt)
+                await self._give_up(cursor, _failure_fields(GONE, response), attempt)
             case Retry():
                 await self._retry(cursor, result, attempt)
             case PostRefused(reason, address):

@@ -24,8 +24,9 @@ OUTCOMES: dict[type[PostResult], str] = {
 }
 """Outcomes in spans and metrics, by type of result."""
 
-
 HOST_REFUSED = "its host was not found or is forbidden for webhooks"
+GONE = "answered 410: the receiver accepts no more events"
+"""Reasons of deliveries, as operators and the owner of a webhook see them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class PostReport:
             case Retry(reason):
                 pass
             case Gone():
-                reason = "answered 410: its receiver wants no more"
+                reason = GONE
             case _:
                 reason = ""
         outcome, milliseconds = OUTCOMES[type(self.result)], round(self.seconds * 1000)
