@@ -19,6 +19,13 @@ MAX_FILES = 45
 MAX_FILE_BYTES = 200_000
 MAX_DATA_BYTES = 120_000
 
+VIEWS = {
+    "overview": ("#view=overview", "#view .tiles", "10,000"),
+    "open tasks": ("#view=tasks&phase=queued", "#view tbody", "ask"),
+    "an agent": ("#card=/agents/ask/.well-known/agent-card.json", "#tasks .groups", "Submitted"),
+}
+"""Address of each view, and an element with a text that is shown with the data of the tasks."""
+
 LOADED = """
 return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
   .map(one => [new URL(one.name).pathname, one.encodedBodySize]);
@@ -52,15 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Ga
         yield fleet, gateway
 
 
-@pytest.mark.parametrize(
-    ("address", "css", "text"),
-    [
-        ("#view=overview", "#view .tiles", "10,000"),
-        ("#view=tasks&phase=queued", "#view tbody", "ask"),
-        ("#card=/agents/ask/.well-known/agent-card.json", "#tasks .groups", "Submitted"),
-    ],
-    ids=["overview", "open tasks", "an agent"],
-)
+@pytest.mark.parametrize(("address", "css", "text"), VIEWS.values(), ids=VIEWS)
 def test_the_first_view_is_small(
     browser: webdriver.Chrome, served: tuple[Fleet, Gateway], address: str, css: str, text: str
 ) -> None:
