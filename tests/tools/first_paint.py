@@ -1,7 +1,7 @@
 """Measure the first view of the operator's page with 10,000 tasks: python -m tests.tools.first_paint.
 
-For each view, the tool prints the medians in milliseconds from the navigation to the first contentful paint, and to the
-frame that shows data of the tasks. The browser has an empty cache ("cold") or the files of the page ("warm").
+For each view, the tool prints the median and the range of two times since the navigation: the first contentful paint,
+and the frame that shows data of the tasks. The browser has an empty cache ("cold") or the files of the page ("warm").
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -54,6 +55,11 @@ def times(page: Page, address: str, css: str, text: str, *, cold: bool) -> tuple
     return float(paint), float(shown)
 
 
+def summary(values: Sequence[float]) -> str:
+    """Return the median and the range of times in milliseconds."""
+    return f"{median(values):4.0f} ms ({min(values):.0f} to {max(values):.0f})"
+
+
 def report(browser: webdriver.Chrome, url: str, rounds: int) -> None:
     """Print a line for each view, with the medians of `rounds` measurements."""
     page = Page(browser, url)
@@ -62,10 +68,9 @@ def report(browser: webdriver.Chrome, url: str, rounds: int) -> None:
     for name, (address, css, text) in VIEWS.items():
         for cold in (True, False):
             found = [times(page, address, css, text, cold=cold) for _ in range(rounds)]
-            paint, shown = (median(column) for column in zip(*found, strict=True))
-            slowest = max(shown for _, shown in found)
+            paints, data = zip(*found, strict=True)
             cache = "cold" if cold else "warm"
-            print(f"{name:12} {cache}  first paint {paint:4.0f} ms  data {shown:4.0f} ms  (slowest {slowest:.0f} ms)")
+            print(f"{name:12} {cache}  first paint {summary(paints)}  data {summary(data)}", flush=True)
     print(f"load {os.getloadavg()[0]:.1f} after")
 
 
