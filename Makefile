@@ -29,11 +29,12 @@ merge: peers
 	$(PYTHON) -m pytest -m merge
 	$(MAKE) crewai
 	$(PYTHON) -m pytest tests/browser
-	DOCKER_BUILDKIT=0 $(PYTHON) -m pytest tests/docker
+	DOCKER_BUILDKIT=0 $(PYTHON) -m pytest -m merge tests/docker
 
 # The rest of the matrix, then the long runs.
 nightly:
 	$(PYTHON) -m pytest -m nightly
+	DOCKER_BUILDKIT=0 $(PYTHON) -m pytest -m nightly tests/docker
 	$(MAKE) chaos hostile
 
 lint:

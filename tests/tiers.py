@@ -3,8 +3,9 @@
 Each test belongs to exactly one tier, named by a marker:
 
 - change: every test without a fleet of processes, and one end-to-end test for each pool and broker.
-- merge: the acceptance tests on one cell of the matrix (pool × broker), on a few more cells if pool or broker matter.
-- nightly: the rest of the matrix, and tests that run for minutes: chaos, soak, flood, hostile input, rolling restarts.
+- merge: the acceptance tests on one cell of the matrix (pool × broker), on more cells if pool or broker matter.
+- nightly: the rest of the matrix, tests that run for minutes (chaos, soak, flood, hostile input, rolling restarts), and
+  rare failures.
 
 A marker on a test, class or module decides. Without a marker, a test in a folder of `MERGE_FOLDERS` is in the merge
 tier, or in the nightly tier if the merge tier leaves out its cell. Every other test is in the change tier.
@@ -12,7 +13,10 @@ tier, or in the nightly tier if the merge tier leaves out its cell. Every other 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +26,11 @@ TIERS = {
     "nightly": "`pytest -m nightly`",
 }
 EVERY_CELL = "every_cell"
+EACH_KIND = "each_kind"
 MARKERS = [
     *(f"{tier}: tier; {meaning}" for tier, meaning in TIERS.items()),
-    f"{EVERY_CELL}: the outcome depends on the pool or the broker, so the merge tier runs the test on more cells",
+    f"{EVERY_CELL}: the outcome depends on the pool: the merge tier runs the test on each pool",
+    f"{EACH_KIND}: the outcome depends on the kind of the pool: the merge tier runs the test on one pool of each kind",
 ]
 
 MERGE_FOLDERS = ("acceptance", "docker", "browser", "peers")
@@ -32,15 +38,11 @@ POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 BROKERS = ("redis", "rabbitmq")
 FIRST_CELL = ("prefork", "redis")
 """Cell on which the merge tier runs every acceptance test."""
-MORE_CELLS = (
-    ("prefork", "rabbitmq"),
-    ("threads", "rabbitmq"),
-    ("solo", "redis"),
-    ("gevent", "rabbitmq"),
-    ("asyncio", "redis"),
-)
-"""Cells on which the merge tier runs the tests marked `every_cell`: each pool, and each broker more than once."""
-CELLS = (FIRST_CELL, *MORE_CELLS)
+KINDS = (("threads", "rabbitmq"), ("asyncio", "redis"))
+"""Cells on which the merge tier also runs the tests marked `each_kind`. With `FIRST_CELL`, runs are executed in child
+processes, in threads and as coroutines, and on each broker."""
+MORE_CELLS = {EACH_KIND: KINDS, EVERY_CELL: (*KINDS, ("solo", "redis"), ("gevent", "rabbitmq"))}
+"""Cells on which the merge tier also runs the tests with a marker. With `FIRST_CELL`, `every_cell` has each pool."""
 
 
 def assign_tiers(items: Iterable[pytest.Item]) -> None:
@@ -52,8 +54,7 @@ def assign_tiers(items: Iterable[pytest.Item]) -> None:
 
 def select_change_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the other tiers, unless the command line names a path or a marker expression."""
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if named or config.option.markexpr:
+    if config.option.markexpr or selected_tier(config) is None:
         return
     selected: list[pytest.Item] = []
     others: list[pytest.Item] = []
@@ -63,6 +64,20 @@ def select_change_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = selected
 
 
+def may_contain(path: Path, tier: str) -> bool:
+    """Return whether a file may contain tests of a tier. Files without them need not be imported."""
+    by_default = tier in ("merge", "nightly") if path.parent.name in MERGE_FOLDERS else tier == "change"
+    return by_default or re.search(rf"mark\.{tier}\b|\bat_night\b", path.read_text(encoding="utf-8")) is not None
+
+
+def selected_tier(config: pytest.Config) -> str | None:
+    """Return the only tier that the command line selects, or None."""
+    if config.option.markexpr in TIERS:
+        return str(config.option.markexpr)
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    return None if named or config.option.markexpr else "change"
+
+
 def tier_of(item: pytest.Item) -> str:
     """Return the tier of an item that has no marker of a tier."""
     if item.path.parent.name not in MERGE_FOLDERS:
@@ -70,8 +85,16 @@ def tier_of(item: pytest.Item) -> str:
     cell = cell_of(item)
     if _is_part(cell, FIRST_CELL):
         return "merge"
-    chosen = item.get_closest_marker(EVERY_CELL) and any(_is_part(cell, other) for other in MORE_CELLS)
-    return "merge" if chosen else "nightly"
+    cells = [other for marker, cells in MORE_CELLS.items() if item.get_closest_marker(marker) for other in cells]
+    return "merge" if any(_is_part(cell, other) for other in cells) else "nightly"
+
+
+def at_night(rows: Iterable[Any], *, merge: Sequence[Any]) -> list[Any]:
+    """Return the rows of a parametrization. Rows that are not in `merge` belong to the nightly tier."""
+    return [
+        row if row in merge else pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.nightly)
+        for row in rows
+    ]
 
 
 def cell_of(item: pytest.Item) -> tuple[str | None, str | None]:

@@ -18,6 +18,7 @@ from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.talk import HEADERS, TIMEOUT, read, send, state
 from tests.support.version_agents import STEPS
 from tests.support.waiting import eventually
+from tests.tiers import FIRST_CELL, at_night
 
 CELLS = [
     *(("prefork", "redis"), ("threads", "redis"), ("asyncio", "redis")),
@@ -106,8 +107,8 @@ def text_of(task: dict[str, Any]) -> str:
     return str(artifact["parts"][0]["text"])
 
 
-@pytest.mark.merge
-@pytest.mark.parametrize(("pool", "broker"), CELLS)
+@pytest.mark.each_kind
+@pytest.mark.parametrize(("pool", "broker"), at_night(CELLS, merge=[FIRST_CELL, ("threads", "rabbitmq")]))
 def test_a_turn_ends_on_its_version_although_workers_are_killed(tmp_path: Path, pool: str, broker: str) -> None:
     require_broker(broker)
     with two_versions(tmp_path, pool, broker) as versions:

@@ -16,6 +16,7 @@ from tests.support.records import endings_in, log_of
 from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.talk import cancel, read, send, state
 from tests.support.waiting import eventually
+from tests.tiers import at_night
 
 pytestmark = pytest.mark.every_cell
 
@@ -54,7 +55,7 @@ def complete_once(fleet: Fleet, gateway: Gateway, tasks: list[dict[str, Any]]) -
         assert endings_in(log_of(fleet.redis.store_url, task)) == ["COMPLETED"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", at_night(["prefork", "threads"], merge=["prefork"]))
 def test_a_redis_that_freezes_and_wakes_up(tmp_path: Path, redis_broker: MortalRedis, pool: str) -> None:
     with running_fleet(tmp_path, CELERY_BROKER_URL=redis_broker.broker_url, **SECONDS) as fleet:
         gateway, worker = fleet.gateway(), fleet.worker(pool=pool)
@@ -75,6 +76,7 @@ def test_a_redis_that_freezes_and_wakes_up(tmp_path: Path, redis_broker: MortalR
         assert worker.running
 
 
+@pytest.mark.nightly
 def test_a_worker_s_line_to_redis_that_dies_in_silence(tmp_path: Path, redis_broker: MortalRedis) -> None:
     with (
         proxy(str(redis_broker.home / "redis.sock")) as line,
@@ -105,6 +107,7 @@ def line(broker: str, redis_broker: MortalRedis) -> Iterator[tuple[Proxy, str, s
         yield through, f"{at.scheme}://{credentials}@127.0.0.1:{through.port}{at.path}", RABBITMQ_URL
 
 
+@pytest.mark.nightly
 def test_publishers_whose_lines_die_in_silence(tmp_path: Path, broker: str, line: tuple[Proxy, str, str]) -> None:
     through, address, past = line
     with running_fleet(tmp_path, broker, **SECONDS) as fleet:

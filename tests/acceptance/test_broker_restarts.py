@@ -17,6 +17,7 @@ from tests.support.records import endings_in, log_of, states_in
 from tests.support.restarts import MortalRedis, allow_writes, mortal_redis, refuse_writes, stopped
 from tests.support.talk import read, send, state
 from tests.support.waiting import LIMIT, eventually
+from tests.tiers import at_night
 
 pytestmark = pytest.mark.every_cell
 
@@ -63,8 +64,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(fleet, broker, fleet.gateway())
 
 
-@pytest.mark.parametrize("acks", ["in Redis", "in memory"])
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize(
+    ("pool", "acks"),
+    at_night(
+        [(pool, acks) for pool in ("prefork", "threads", "solo") for acks in ("in Redis", "in memory")],
+        merge=[("prefork", "in memory"), ("threads", "in Redis")],
+    ),
+)
 def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, pool: str, acks: str) -> None:
     site.fleet.watcher()
     worker = site.fleet.worker(pool=pool, concurrency=2, A2A_ACK_EMULATION=str(acks == "in Redis"))
@@ -85,7 +91,7 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, poo
     assert worker.running, worker.output()[-3000:]
 
 
-@pytest.mark.parametrize("acks", ["in Redis", "in memory"])
+@pytest.mark.parametrize("acks", at_night(["in Redis", "in memory"], merge=["in memory"]))
 def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(site: Site, acks: str) -> None:
     site.fleet.watcher()
     worker = site.fleet.worker(concurrency=2, A2A_ACK_EMULATION=str(acks == "in Redis"))

@@ -16,7 +16,7 @@ from tests.support.clients import message_json, rest, sdk_client, send, serving,
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 SECRET = "the colour of my front door"
 

@@ -16,8 +16,6 @@ from tests.support.waiting import LIMIT, eventually
 
 AT_ONCE = 200
 
-pytestmark = pytest.mark.every_cell
-
 
 def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Path) -> None:
     with calling(tmp_path, "redis") as site:
@@ -77,6 +75,7 @@ def test_two_hundred_calls_hold_no_worker(broker: str, tmp_path: Path) -> None:
         assert texts == [str(n) for n in range(AT_ONCE)]
 
 
+@pytest.mark.each_kind
 def test_a_killed_worker_s_calls_go_on_in_another(broker: str, tmp_path: Path) -> None:
     with calling(tmp_path, broker, TEST_VISIBILITY="5") as site:
         first = site.worker()
@@ -108,6 +107,7 @@ def test_a_child_killed_while_it_sends_sends_the_same_again(tmp_path: Path) -> N
         assert worker.running
 
 
+@pytest.mark.each_kind
 def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/a2a"
     with calling(tmp_path, broker, **DELIVERING) as site:
@@ -126,6 +126,7 @@ def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
             assert worker.output().count(f"a2a.call[{step.id}] retry") == 1, "it looked when it was told, and only then"
 
 
+@pytest.mark.each_kind
 def test_webhooks_and_revokes_reach_a_step_whose_retry_was_prefetched(broker: str, tmp_path: Path) -> None:
     """With free slots and prefetch, a worker receives the retry before the execution that published it has ended."""
     url = f"http://127.0.0.1:{free_port()}/a2a"

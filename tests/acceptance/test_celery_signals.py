@@ -181,7 +181,7 @@ def test_each_end_sends_the_signals_of_the_table(signal_log: SignalLog, row: str
     assert len(system.events.ends_of(f"{task_id}.1")) == 1, "no other end follows"
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_copy_of_a_message_sends_no_signal_of_an_end(signal_log: SignalLog) -> None:
     system = signal_log.system
     task_id = system.send("echo", "hi")
@@ -245,7 +245,7 @@ def receivers_only(
         yield system
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize(
     ("how", "message", "log", "text"), ENDS_FROM_SIGNALS, ids=[row[0] for row in ENDS_FROM_SIGNALS]
 )
@@ -301,7 +301,7 @@ def unreleased(
         yield system
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_receiver_writes_the_retry_that_the_run_did_not_write(unreleased: SystemUnderTest) -> None:
     system = unreleased
     task_id = system.send("hours_later", data={})
@@ -317,7 +317,7 @@ def test_a_receiver_writes_the_retry_that_the_run_did_not_write(unreleased: Syst
         assert (phase, retried) == (b"queued", b"1 1"), "it waits for its next attempt"
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_the_next_attempt_writes_no_retry_a_second_time(unreleased: SystemUnderTest) -> None:
     system = unreleased
     task_id = system.send("flaky", data={"succeed_at": 3})

@@ -13,7 +13,7 @@ from tests.support.plain_server import Steps, plain_server
 from tests.support.system_under_test import SystemUnderTest, running_system
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 DELEGATING = ("streams", "submits-in-a-thread", "submits-in-a-task", "publishes-a-chain")
 """Agents of the support module. It is not imported, because the import would register the agents in a shared app."""

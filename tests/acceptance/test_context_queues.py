@@ -11,7 +11,7 @@ from tests.support.fleet import running_fleet
 from tests.support.talk import cancel
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 APP = "tests.support.session_agents"
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}

@@ -34,6 +34,7 @@ from tests.support.fleet import free_port
 from tests.support.receiver import receiver
 from tests.support.terminal import Terminal, terminal
 from tests.support.waiting import eventually
+from tests.tiers import at_night
 
 START = 60.0
 """Seconds within which all processes must run, even on a loaded machine."""
@@ -159,6 +160,7 @@ class TestDemo:
         assert task["status"]["state"] == "TASK_STATE_COMPLETED"
         assert task["artifacts"][0]["parts"] == [{"text": "Hello"}]
 
+    @pytest.mark.nightly
     def test_all_steps_work_as_typed(self, demo: Dev, tmp_path: Path) -> None:
         workers, gateways = (demo.output().count(f"the {name} is ready") for name in ("worker", "gateway"))
 
@@ -297,7 +299,13 @@ def test_a_signal_stops_everything_also_a_busy_worker(
     assert dev.output().rstrip().endswith("dev     | all stopped")
 
 
-@pytest.mark.parametrize("text", ["embedded Redis", "starting worker", "starting gateway", "Uvicorn running"])
+@pytest.mark.parametrize(
+    "text",
+    at_night(
+        ["embedded Redis", "starting worker", "starting gateway", "Uvicorn running"],
+        merge=["embedded Redis", "starting gateway"],
+    ),
+)
 def test_a_signal_while_it_starts_stops_everything(text: str, devs: list[Dev], tmp_path: Path) -> None:
     devs.append(dev := Dev([*DEMO, "--port", "0", "--verbose"], tmp_path, tmp_path / "log"))
     eventually(lambda: text in dev.output(), what=text)

@@ -30,7 +30,7 @@ def doctor(fleet: Fleet, *arguments: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_healthy_fleet_has_no_problems(tmp_path: Path, broker: str) -> None:
     with running_fleet(tmp_path, broker, TEST_ALONE="1") as fleet:
         fleet.worker()

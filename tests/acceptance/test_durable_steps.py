@@ -17,6 +17,7 @@ from tests.support.durable_agents import LARGE, STEPS, lines, places
 from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
+from tests.tiers import at_night
 
 AGENTS = ("steps", "blocking-steps")
 RESULT = ", ".join(f"result {n}" for n in range(STEPS))
@@ -51,7 +52,7 @@ def require_ended(gateway: Gateway, agent: str, task: dict[str, Any], text: str)
     assert text_of(ended) == text
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
 def test_steps_on_workers_that_are_killed_between_every_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
@@ -72,8 +73,8 @@ def test_steps_on_workers_that_are_killed_between_every_two(
             assert lines(agent, "effects") == ["0", "1", "2"], "each effect once"
 
 
-@pytest.mark.merge
-@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
+@pytest.mark.each_kind
+@pytest.mark.parametrize("pool", at_night(["prefork", "threads", "asyncio"], merge=["prefork", "asyncio"]))
 def test_steps_of_a_worker_that_shuts_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str) -> None:
     with fleet_on(tmp_path, "redis", monkeypatch) as fleet:
         gateway, _ = fleet.gateway(), fleet.watcher()
@@ -132,8 +133,7 @@ def test_large_results_on_workers_that_are_killed_and_shut_down(
         eventually(lambda: not large_files(blobs), what="the large results are removed")
 
 
-@pytest.mark.merge
-@pytest.mark.parametrize("from_start", [False, True], ids=["with its steps", "from the start"])
+@pytest.mark.parametrize("from_start", at_night([False, True], merge=[False]), ids=["with its steps", "from the start"])
 def test_large_results_of_a_task_that_is_requeued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_start: bool
 ) -> None:

@@ -22,8 +22,7 @@ from tests.support.restarts import valkey_server
 from tests.support.sentinels import MASTER_NAME, SentinelGroup, running_sentinels
 from tests.support.talk import HEADERS, send, state
 from tests.support.waiting import LIMIT, eventually, eventually_async
-
-pytestmark = pytest.mark.merge
+from tests.tiers import at_night
 
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 LEASE = {"A2A_LEASE_TTL": "4", "A2A_REDISPATCH_AFTER": "5"}
@@ -101,7 +100,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGr
         yield group
 
 
-@pytest.fixture(params=[OWN, SHARED, CONFIRMED, VALKEY])
+@pytest.fixture(params=at_night([OWN, SHARED, CONFIRMED, VALKEY], merge=[SHARED]))
 def fleet(request: pytest.FixtureRequest, group: SentinelGroup, tmp_path: Path) -> Iterator[Fleet]:
     """Fleet that finds the primary of its store through Sentinels."""
     env = {"A2A_STORE_URL": group.store_url, **LEASE}

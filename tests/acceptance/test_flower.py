@@ -135,7 +135,7 @@ def test_a_run_is_found_by_its_task_s_id_with_its_end(
     assert flower in row
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_run_is_in_retry_while_its_retry_waits(everywhere: Shown) -> None:
     system = everywhere.system
     task_id = system.send("unlucky", SECRET)
@@ -148,7 +148,7 @@ def test_a_run_is_in_retry_while_its_retry_waits(everywhere: Shown) -> None:
     system.require_working()
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_retry_that_a_worker_holds_is_received(everywhere: Shown) -> None:
     system = everywhere.system
     task_id = system.send("unlucky-soon", SECRET)
@@ -160,7 +160,7 @@ def test_a_retry_that_a_worker_holds_is_received(everywhere: Shown) -> None:
     cancel(system, "unlucky-soon", task_id)
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_run_that_is_rejected_is_refused(everywhere: Shown) -> None:
     task_id = everywhere.system.send("refuse", SECRET)
 
@@ -170,7 +170,7 @@ def test_a_run_that_is_rejected_is_refused(everywhere: Shown) -> None:
     assert SECRET not in str(run)
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_run_that_is_canceled_is_revoked(everywhere: Shown) -> None:
     system = everywhere.system
     task_id = system.send("patient", SECRET)
@@ -189,7 +189,7 @@ def cancel(system: SystemUnderTest, agent: str, task_id: str) -> None:
     assert system.ended(agent, task_id)["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("terminate", ["false", "true"])
 def test_its_buttons_cancel_a_task(everywhere: Shown, tmp_path: Path, terminate: str) -> None:
     system, gate = everywhere.system, tmp_path / "gate"
@@ -233,7 +233,7 @@ def test_each_attempt_is_listed(shown: Shown) -> None:
     assert risen["args"] == f"('{task_id}', 2)"
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_run_that_is_lost_with_its_whole_worker_is_over_for_flower_too(tmp_path: Path, broker: str) -> None:
     quick = {"A2A_LEASE_TTL": "2", "A2A_CANCEL_GRACE": "0.5"}
     with running_system(tmp_path, "prefork", broker, TEST_ALONE="1", **quick) as system, flower(system) as shown:

@@ -37,7 +37,6 @@ def texts(task: dict[str, Any]) -> list[str]:
     return ["".join(part["text"] for part in artifact["parts"]) for artifact in task["artifacts"]]
 
 
-@pytest.mark.merge
 @pytest.mark.parametrize("app", APPS)
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_an_agent_continues_after_its_last_step_on_another_worker(

@@ -36,7 +36,7 @@ def when(gateway: Gateway, status: int, part: str) -> str:
     return eventually(readiness_text, what=f"readiness answers {status} because of {part}") or ""
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_with_everything_there_it_is_ready(tmp_path: Path, broker: str) -> None:
     with serving(tmp_path, broker, grpc=False) as served:
         fine = (200, {"status": "ok", "store": "ok", "broker": "ok", "workers": "ok"})
@@ -66,7 +66,7 @@ def test_a_worker_that_consumes_nothing_does_not_count(fleet: Fleet) -> None:
     assert when(gateway, 503, "workers") == "no worker consumes a queue"
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_a_worker_without_remote_control_counts_while_it_consumes(tmp_path: Path, broker: str, pool: str) -> None:
     with running_fleet(tmp_path, broker, TEST_ALONE="1", TEST_NO_REMOTE_CONTROL="1") as fleet:

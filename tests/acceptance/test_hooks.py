@@ -10,7 +10,7 @@ import pytest
 from a2a_celery.lifecycle.outcomes import AGENT_FAILED
 from tests.support.system_under_test import SystemUnderTest, running_system, text_of
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 AGENTS = ("function", "plain-function", "executor", "celery-task")
 SECRET = "a secret"

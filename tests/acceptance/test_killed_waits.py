@@ -22,8 +22,9 @@ from tests.support.fleet import Fleet, Gateway, running_fleet
 from tests.support.records import endings_in, log_of
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
+from tests.tiers import at_night
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 RECEIVED = {
     "sleeps": "awake",
@@ -96,7 +97,7 @@ class Waits:
         (self.folder / "child.go-on").touch()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "asyncio"])
+@pytest.mark.parametrize("pool", at_night(["prefork", "threads", "asyncio"], merge=["prefork", "asyncio"]))
 def test_waits_of_each_kind_on_processes_that_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: str, broker: str
 ) -> None:

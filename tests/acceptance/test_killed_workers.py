@@ -12,7 +12,7 @@ from tests.support.records import log_of, states_in
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 SETTINGS = {"A2A_LEASE_TTL": "3", "A2A_REDISPATCH_AFTER": "600"}
 """Settings with which no run is published again because it waits long."""

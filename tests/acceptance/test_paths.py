@@ -15,9 +15,11 @@ from tests.support.clients import Served, message_json, rest, rpc, serving, stre
 from tests.support.posts import DELIVERING, require_signed, states, with_config
 from tests.support.receiver import receiver
 from tests.support.waiting import eventually
-from tests.tiers import CELLS
+from tests.tiers import EVERY_CELL, FIRST_CELL, MORE_CELLS
 
 pytestmark = pytest.mark.change
+
+CELLS = [FIRST_CELL, *MORE_CELLS[EVERY_CELL], ("prefork", "rabbitmq")]
 
 
 @pytest.fixture(scope="module", params=CELLS, ids="-".join)

@@ -77,7 +77,7 @@ ENDS: list[tuple[str, dict[str, Any], list[str], list[Any], str | None, list[str
 
 @pytest.mark.parametrize(
     ("agent", "data", "log", "given", "text", "events"),
-    [pytest.param(*row, marks=pytest.mark.every_cell if row[0] in ("raises", "flaky") else ()) for row in ENDS],
+    [pytest.param(*row, marks=pytest.mark.each_kind if row[0] in ("raises", "flaky") else ()) for row in ENDS],
     ids=lambda value: str(value)[:25],
 )
 def test_a_task_ends_once_like_its_celery_task(
@@ -168,7 +168,7 @@ def test_custom_states_are_progress(system: SystemUnderTest) -> None:
     assert system.result(task_id).state == "SUCCESS"
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_reject_with_late_acknowledgement_puts_it_back(system: SystemUnderTest, tmp_path: Path) -> None:
     task_id = system.send("requeues", data={"folder": str(tmp_path)})
 
@@ -189,7 +189,6 @@ def test_celerys_time_limits(system: SystemUnderTest, agent: str) -> None:
     assert system.log(task_id) == [*WORKED, "FAILED"]
 
 
-@pytest.mark.every_cell
 def test_a_soft_limit_that_the_task_catches_is_its_own_affair(system: SystemUnderTest) -> None:
     if system.pool == "prefork":  # only this pool raises SoftTimeLimitExceeded in the task
         task_id = system.send("soft", data={"seconds": 30, "tidy": True})
@@ -209,7 +208,7 @@ def test_a_task_that_ends_its_process(system: SystemUnderTest, what: str) -> Non
     assert artifacts(system.ended("shout", system.send("shout", "still here"))) == ["STILL HERE"]
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_revoked_before_it_began(system: SystemUnderTest) -> None:
     with system.without_consumer():
         task_id = system.send("shout", "hello")
@@ -219,7 +218,7 @@ def test_revoked_before_it_began(system: SystemUnderTest) -> None:
     assert system.log(task_id) == ["SUBMITTED", "CANCELED"]
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_terminated_while_it_runs(system: SystemUnderTest) -> None:
     if system.pool == "solo":  # a busy solo worker reads no broadcast
         return

@@ -13,7 +13,7 @@ from tests.support.fleet import Fleet, running_fleet
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 

@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 LEASE = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3"}
 ID = r"[0-9a-f-]{36}"
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 
 @pytest.fixture

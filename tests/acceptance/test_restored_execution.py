@@ -14,7 +14,7 @@ from tests.support.fleet import Fleet, Process, running_fleet
 from tests.support.talk import state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 POOLS = ("prefork", "threads", "solo", "gevent", "asyncio")
 BEGIN = "IDLE to INITIALIZING"

@@ -86,7 +86,7 @@ ENDS: list[tuple[str, str, list[str], list[str], str | None, list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize(
     ("agent", "message", "log", "given", "text", "events"), ENDS, ids=[f"{row[0]} {row[1]}".strip() for row in ENDS]
 )
@@ -114,7 +114,7 @@ def test_a_run_is_retried_and_ends_once(
     assert "a secret" not in str(task) + str(own) + str(retries(system, task_id))
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_retry_is_a_status_a_signal_and_a_metric(system: SystemUnderTest) -> None:
     before = retried_total(system, "flaky-function")
     task_id = system.send("flaky-function", "2")
@@ -138,7 +138,7 @@ def retried_total(system: SystemUnderTest, agent: str) -> float:
     return float(line.split()[1])
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_retry_has_the_state_of_its_turn_and_frees_its_slot(system: SystemUnderTest) -> None:
     task_id = asked(system, "1")
     system.send("later", "Ann", task_id=task_id)
@@ -149,7 +149,7 @@ def test_a_retry_has_the_state_of_its_turn_and_frees_its_slot(system: SystemUnde
     assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("delay", ["300", "3600"], ids=["published", "held by the store"])
 def test_a_retry_that_waits_is_canceled_at_once(system: SystemUnderTest, delay: str) -> None:
     task_ids = [asked(system, delay) for _ in range(3)]  # more tasks than slots
@@ -165,7 +165,7 @@ def test_a_retry_that_waits_is_canceled_at_once(system: SystemUnderTest, delay: 
     system.require_working()
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("terminate", [False, True], ids=["revoke", "terminate"])
 def test_a_retry_that_waits_is_canceled_when_an_operator_revokes_it(system: SystemUnderTest, terminate: bool) -> None:
     task_id = asked(system, "300")
@@ -187,7 +187,7 @@ def asked(system: SystemUnderTest, delay: str) -> str:
     return task_id
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_retry_outlives_the_worker_that_waits_for_its_time(tmp_path: Path, broker: str, pool: str, how: str) -> None:
@@ -208,7 +208,7 @@ def test_a_retry_outlives_the_worker_that_waits_for_its_time(tmp_path: Path, bro
         assert task["metadata"] == own_metadata({ATTEMPT: 2, MAX_ATTEMPTS: 2})
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("pool", POOLS)
 def test_retries_and_attempts_after_lost_workers_are_counted_apart(tmp_path: Path, broker: str, pool: str) -> None:
     with running_system(tmp_path, pool, broker, TEST_SIGNALS=str(tmp_path / "signals"), **ENV) as system:

@@ -128,6 +128,7 @@ async def test_a_route_knows_the_caller(served: Served) -> None:
     assert task["id"] in worker.output()
 
 
+@pytest.mark.nightly
 async def test_a_route_gives_a_priority(served: Served, broker: str) -> None:
     """The brokers differ: RabbitMQ starts with the highest number, Redis with the lowest, in steps of three."""
     async with sdk_client(served.gateway, "routed", streaming=False) as client:

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 APP = "tests.support.scheduled_agents"
 
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.acceptance.test_endings import WORKED, SystemUnderTest, running_syste
 from tests.support.clients import rest
 from tests.support.fleet import Process
 from tests.support.waiting import eventually
+from tests.tiers import at_night
 
 pytestmark = pytest.mark.every_cell
 
@@ -25,6 +26,7 @@ POOLS = ("prefork", "threads", "solo")
 only warm shutdowns are tested in that pool."""
 
 SHUTDOWNS = ("warm", "soft", "cold")
+PREFORK = [("prefork", kind) for kind in SHUTDOWNS]
 STOPS = 30.0
 """Seconds within which a worker must end. The agents of the tests would work for a minute."""
 
@@ -99,7 +101,11 @@ def new_worker(system: SystemUnderTest, pool: str, kind: str = "", **env: str) -
 
 
 @pytest.mark.parametrize(
-    ("pool", "kind"), [*((pool, kind) for pool in (*POOLS, "asyncio") for kind in SHUTDOWNS), ("gevent", "warm")]
+    ("pool", "kind"),
+    at_night(
+        [*((pool, kind) for pool in (*POOLS, "asyncio") for kind in SHUTDOWNS), ("gevent", "warm")],
+        merge=[*PREFORK, ("threads", "cold"), ("solo", "soft"), ("asyncio", "cold"), ("gevent", "warm")],
+    ),
 )
 def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder: Path, pool: str, kind: str) -> None:
     worker = new_worker(system, pool, kind)
@@ -127,8 +133,13 @@ def test_a_run_that_may_be_run_again_is_returned(system: SystemUnderTest, folder
     after.stop()
 
 
-@pytest.mark.parametrize("kind", SHUTDOWNS)
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(
+    ("pool", "kind"),
+    at_night(
+        [(pool, kind) for pool in POOLS for kind in SHUTDOWNS],
+        merge=[("prefork", "soft"), ("prefork", "cold"), ("threads", "cold"), ("solo", "cold")],
+    ),
+)
 def test_a_run_that_must_not_begin_twice_fails_at_once(
     system: SystemUnderTest, folder: Path, pool: str, kind: str
 ) -> None:
@@ -151,7 +162,7 @@ def test_a_run_that_must_not_begin_twice_fails_at_once(
     system.require_celery_events(task_id, "cancelled")
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", at_night(POOLS, merge=["prefork"]))
 def test_what_ends_within_the_soft_time_has_ended(system: SystemUnderTest, folder: Path, pool: str) -> None:
     worker = system.fleet.worker(pool=pool, concurrency=2, TEST_SOFT_SHUTDOWN="6")
     task_id = begun(system, folder, "once-only", "until")
@@ -194,7 +205,7 @@ def test_what_waits_in_a_worker_runs_elsewhere_at_once(
     other.stop()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", at_night(POOLS, merge=["prefork"]))
 def test_a_framework_that_calls_it_a_cancel_is_not_believed(system: SystemUnderTest, pool: str) -> None:
     worker = new_worker(system, pool)
     task_id = system.send("reports-once", "")
@@ -208,7 +219,13 @@ def test_a_framework_that_calls_it_a_cancel_is_not_believed(system: SystemUnderT
 
 @pytest.mark.parametrize(
     ("pool", "agent"),
-    [*((pool, agent) for agent in ("blocks-loop", "blocks-thread") for pool in POOLS), ("asyncio", "blocks-loop")],
+    at_night(
+        [*((pool, agent) for agent in ("blocks-loop", "blocks-thread") for pool in POOLS), ("asyncio", "blocks-loop")],
+        merge=[
+            *(("prefork", agent) for agent in ("blocks-loop", "blocks-thread")),
+            *((pool, "blocks-loop") for pool in ("threads", "asyncio")),
+        ],
+    ),
 )
 def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
     system: SystemUnderTest, folder: Path, pool: str, agent: str
@@ -228,7 +245,7 @@ def test_an_agent_that_can_not_be_stopped_does_not_hold_up_its_worker(
     after.stop()
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", at_night(POOLS, merge=["prefork", "threads"]))
 def test_a_client_that_asked_to_cancel_gets_that(system: SystemUnderTest, folder: Path, pool: str) -> None:
     worker = new_worker(system, pool)
     task_id = system.send("blocks-loop", "")
@@ -249,8 +266,13 @@ def test_a_client_that_asked_to_cancel_gets_that(system: SystemUnderTest, folder
     wait_for_exit(worker)
 
 
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("agent", ["plain-again", "plain-once"])
+@pytest.mark.parametrize(
+    ("pool", "agent"),
+    at_night(
+        [(pool, agent) for pool in POOLS for agent in ("plain-again", "plain-once")],
+        merge=[("prefork", "plain-again"), ("prefork", "plain-once"), ("threads", "plain-again")],
+    ),
+)
 def test_a_plain_celery_task_is_returned_or_fails_alike(
     system: SystemUnderTest, folder: Path, pool: str, agent: str
 ) -> None:

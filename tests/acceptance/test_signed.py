@@ -18,7 +18,7 @@ from tests.support.clients import message_json, rest
 from tests.support.fleet import Fleet, Gateway, Process, free_port, running_fleet
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 ON_ONE = pytest.mark.parametrize("broker", ["redis"], indirect=True)
 """Marker for tests whose result does not depend on the broker."""
 

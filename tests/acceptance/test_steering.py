@@ -27,7 +27,7 @@ from tests.support.fleet import Fleet, Gateway, Process, running_fleet
 from tests.support.records import states_in
 from tests.support.waiting import eventually, eventually_async
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 APP = "tests.support.steering_agents"
 SECONDS = {"A2A_LEASE_TTL": "3", "A2A_REDISPATCH_AFTER": "3", "A2A_CANCEL_GRACE": "5"}

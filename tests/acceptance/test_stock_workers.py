@@ -55,7 +55,7 @@ def listening_watchers(fleet: Fleet, count: int) -> None:
         fleet.watcher().wait_for_output("subscribed to the result backend")
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_the_states_of_a_stock_worker_reach_a_webhook_when_they_are_stored(
     tmp_path: Path, broker: str, hooks: Receiver
 ) -> None:
@@ -77,7 +77,7 @@ def test_the_states_of_a_stock_worker_reach_a_webhook_when_they_are_stored(
         eventually(lambda: posted(hooks) == expected, what="the end is posted")
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_retry_of_a_stock_worker_reaches_a_webhook(tmp_path: Path, broker: str, hooks: Receiver) -> None:
     settings = {"A2A_REDISPATCH_AFTER": NEVER, "TEST_FOLDER": str(tmp_path), **DELIVERING}
     with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", **settings) as fleet:

@@ -57,6 +57,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+@pytest.mark.nightly
 async def test_streams_of_fifty_running_tasks_are_whole_and_in_order(pair: Pair, http: httpx.AsyncClient) -> None:
     async with sdk_client(pair.b, "pace", "HTTP+JSON", streaming=False) as client:
         # even on a loaded machine, no task may end before the last one is followed

@@ -16,7 +16,7 @@ from tests.support.clients import message_json, rest
 from tests.support.fleet import Fleet, running_fleet
 from tests.support.waiting import LIMIT, eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def send_signal(system: SystemUnderTest, task_id: str, name: str, payload: Any, 
     return bool(reply.json()["resumed"])
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 @pytest.mark.parametrize("agent", ["sleeper", "blocking-sleeper"])
 def test_sleeping_tasks_hold_no_slot_and_do_not_continue_early(system: SystemUnderTest, agent: str) -> None:
     task_ids = [system.send(agent, "6") for _ in range(6)]
@@ -75,7 +75,7 @@ def test_sleeping_tasks_hold_no_slot_and_do_not_continue_early(system: SystemUnd
     assert system.log(task_ids[0]) == ["SUBMITTED", "WORKING", "WORKING", "WORKING", "artifact", "COMPLETED"]
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_signals_from_each_sender_continue_a_task(system: SystemUnderTest) -> None:
     task_id = system.send("approval", "600")
     assert suspended(system, "approval", task_id, WAITS_FOR)["metadata"][NAMESPACE + WAITS_FOR] == "approval"
@@ -87,7 +87,7 @@ def test_signals_from_each_sender_continue_a_task(system: SystemUnderTest) -> No
     assert text(system.ended("approval", task_id)) == "approved by Ann and Bob"
 
 
-@pytest.mark.every_cell
+@pytest.mark.each_kind
 def test_a_suspended_task_is_canceled_at_once(system: SystemUnderTest) -> None:
     task_ids = [system.send("approval", "600"), system.send("sleeper", "3600")]
     agents = ["approval", "sleeper"]

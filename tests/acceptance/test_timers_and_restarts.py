@@ -26,7 +26,7 @@ from tests.support.restarts import MortalRedis, mortal_redis
 from tests.support.talk import read, send, state
 from tests.support.waiting import LIMIT, eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 KEYS = Keys("a2a")
 TIMERS = 6

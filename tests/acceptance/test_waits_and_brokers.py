@@ -20,7 +20,7 @@ from tests.support.restarts import mortal_redis
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.every_cell
+pytestmark = pytest.mark.each_kind
 
 SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
 Interruption = tuple[str, Callable[[], None], Callable[[], None]]

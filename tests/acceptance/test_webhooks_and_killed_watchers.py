@@ -96,6 +96,7 @@ def watchers_that_are_killed(fleet: Fleet, hosts: list[Receiver]) -> Iterator[li
             killer.result(60)
 
 
+@pytest.mark.nightly
 def test_every_event_of_300_tasks_comes_in_order_while_watchers_are_killed(
     delivering: Fleet, store: SyncStore, hosts: list[Receiver]
 ) -> None:

@@ -21,6 +21,7 @@ from a2a_celery.lifecycle import EventId
 from tests.support import ROOT
 from tests.support.clients import V1, message_json
 from tests.support.waiting import eventually
+from tests.tiers import at_night
 from workers.story import WORDS
 
 from .engine import IMAGE
@@ -38,6 +39,12 @@ from .hosts import (
 )
 
 STORY = "".join(f"{word} " for word in WORDS)
+
+EACH_BROKER = pytest.mark.parametrize(
+    "celery_broker",
+    at_night(["celery_rabbitmq_broker", "celery_redis_broker"], merge=["celery_rabbitmq_broker"]),
+    indirect=True,
+)
 
 image = build(path=str(ROOT), dockerfile="compose/Dockerfile", tag=IMAGE, network_mode="host", rm=True)
 
@@ -121,6 +128,7 @@ def text_of(task: dict[str, Any]) -> str:
     return "".join(part["text"] for part in artifact["parts"])
 
 
+@EACH_BROKER
 def test_a_worker_dies_and_comes_back(hosts: Hosts) -> None:
     tasks = [hosts.begin("story", "tell") for _ in range(24)]  # three for each process of both workers
     victim, survivor = hosts.workers
@@ -137,6 +145,7 @@ def test_a_worker_dies_and_comes_back(hosts: Hosts) -> None:
     assert hosts.runner_of(after) is victim
 
 
+@EACH_BROKER
 def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None:
     once, again = hosts.begin("slow", "300"), hosts.begin("story", "tell")  # the one is not over before all of this
     hosts.wait_for("slow", once, "WORKING")
@@ -174,6 +183,7 @@ def test_one_watcher_is_enough_and_without_any_tasks_wait(hosts: Hosts) -> None:
     hosts.wait_for("slow", other, "FAILED")
 
 
+@EACH_BROKER
 def test_a_broker_dies_and_a_gateway_under_a_stream(hosts: Hosts) -> None:
     broker = hosts.setup.broker
     broker.kill()

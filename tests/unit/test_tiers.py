@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.tiers import BROKERS, CELLS, EVERY_CELL, POOLS, assign_tiers
+from tests.tiers import (
+    BROKERS,
+    EACH_KIND,
+    EVERY_CELL,
+    FIRST_CELL,
+    MORE_CELLS,
+    POOLS,
+    TIERS,
+    assign_tiers,
+    at_night,
+    may_contain,
+)
 
 
 class Item:
@@ -45,18 +56,35 @@ def test_an_acceptance_test_runs_before_a_merge_on_the_first_cell_only() -> None
     ]
 
 
-def test_a_test_of_every_cell_runs_before_a_merge_on_each_pool_and_broker() -> None:
-    items = [Item("acceptance", EVERY_CELL, site=pool, broker=broker) for pool in POOLS for broker in BROKERS]
-    merge = {
+def merge_cells(marker: str) -> set[tuple[object, object]]:
+    """Return the cells on which the merge tier runs a test with a marker."""
+    items = [Item("acceptance", marker, site=pool, broker=broker) for pool in POOLS for broker in BROKERS]
+    return {
         (pool, broker)
         for item in items
         if tiers_of(item) == ["merge"]
         for pool, broker in [item.callspec.params.values()]
     }
 
-    assert merge == set(CELLS)
-    assert {pool for pool, _ in merge} == set(POOLS)
+
+@pytest.mark.parametrize("marker", [EVERY_CELL, EACH_KIND])
+def test_a_test_of_more_cells_runs_before_a_merge_on_each_broker(marker: str) -> None:
+    merge = merge_cells(marker)
+
+    assert merge == {FIRST_CELL, *MORE_CELLS[marker]}
     assert {broker for _, broker in merge} == set(BROKERS)
+
+
+def test_a_test_of_every_cell_runs_before_a_merge_on_each_pool() -> None:
+    assert {pool for pool, _ in merge_cells(EVERY_CELL)} == set(POOLS)
+
+
+def test_rows_of_a_parametrization_run_at_night_unless_they_are_named() -> None:
+    one, other, single = at_night([("threads", "cold"), ("solo", "cold"), "solo"], merge=[("threads", "cold")])
+
+    assert one == ("threads", "cold")
+    assert (other.values, single.values) == (("solo", "cold"), ("solo",))
+    assert [mark.name for row in (other, single) for mark in row.marks] == ["nightly", "nightly"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +95,9 @@ def test_a_test_of_every_cell_runs_before_a_merge_on_each_pool_and_broker() -> N
         ((EVERY_CELL,), {"broker": "rabbitmq"}, "merge"),
         ((), {"pool": "threads"}, "nightly"),
         ((EVERY_CELL,), {"pool": "threads"}, "merge"),
+        ((EVERY_CELL,), {"pool": "gevent"}, "merge"),
+        ((EACH_KIND,), {"pool": "threads"}, "merge"),
+        ((EACH_KIND,), {"pool": "gevent"}, "nightly"),
         ((), {"agent": "echo", "count": 3}, "merge"),
         (("change",), {"pool": "threads"}, "change"),
         (("nightly",), {}, "nightly"),
@@ -74,3 +105,23 @@ def test_a_test_of_every_cell_runs_before_a_merge_on_each_pool_and_broker() -> N
 )
 def test_a_marker_or_a_parameter_decides(markers: tuple[str, ...], params: dict[str, object], tier: str) -> None:
     assert tiers_of(Item("acceptance", *markers, **params)) == [tier]
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "tiers"),
+    [
+        ("store", "", {"change"}),
+        ("store", "@pytest.mark.merge", {"change", "merge"}),
+        ("store", "at_night([1, 2], merge=[1])", {"change", "merge", "nightly"}),
+        ("acceptance", "", {"merge", "nightly"}),
+        ("acceptance", "pytestmark = pytest.mark.change", {"change", "merge", "nightly"}),
+    ],
+)
+def test_a_file_is_imported_for_the_tiers_of_its_folder_and_its_markers(
+    tmp_path: Path, folder: str, text: str, tiers: set[str]
+) -> None:
+    path = tmp_path / folder / "test_it.py"
+    path.parent.mkdir()
+    path.write_text(text)
+
+    assert {tier for tier in TIERS if may_contain(path, tier)} == tiers
