@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -25,7 +26,7 @@ from .support.blob_setup import BlobSetup
 from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 from .support.moved_clock import MovedClock
-from .tiers import BROKERS, MARKERS, assign_tiers, select_change_tier
+from .tiers import BROKERS, MARKERS, assign_tiers, may_contain, select_change_tier, selected_tier
 
 # On a loaded machine, Hypothesis draws examples slowly. The code under test is not the cause.
 settings.register_profile("a2a_celery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -163,6 +164,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers of the tiers."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no test file that has no test of the selected tier."""
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    tier = selected_tier(config)
+    return None if tier is None or may_contain(collection_path, tier) else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the collector away from the millions of objects that imports and collected tests create and keep."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

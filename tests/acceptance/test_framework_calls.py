@@ -10,7 +10,7 @@ from tests.acceptance.test_durable_steps import reached
 from tests.support import durable_agents
 from tests.support.durable_agents import lines
 from tests.support.fleet import running_fleet
-from tests.support.framework_agents import AGENTS, ANSWER, ROUNDS, STOPS
+from tests.support.framework_script import AGENTS, ANSWER, ROUNDS, STOPS
 from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 

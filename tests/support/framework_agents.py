@@ -44,15 +44,7 @@ from workers import with_agent_framework, with_llamaindex, with_openai_agents, w
 
 from .agents import card
 from .durable_agents import is_passed, write_line
-
-ROUNDS: list[list[str]] = [["a"], ["b"], ["c"], ["d", "e"], []]
-"""Cities that the model looks up in each of its responses. The last response is the answer."""
-
-STOPS = (3, 4)
-"""Model calls before which the model hangs: after the third tool call, and after two parallel tool calls."""
-
-ANSWER = "It is warm in a, b, c, d and e."
-AGENTS = ("agent-framework", "adk", "strands", "pydantic-ai", "openai-agents", "llamaindex")
+from .framework_script import ANSWER, ROUNDS, STOPS
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
