@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -43,10 +43,20 @@ class Module:
     def lines(self) -> int:
         return len(self.text.splitlines())
 
+    def mentions(self, words: Iterable[str]) -> bool:
+        """Return whether the text contains one of `words`. A file without them need not be parsed."""
+        return any(word in self.text for word in words)
+
     def functions(self) -> Iterator[FunctionNode]:
         """Return every function and method, including nested ones."""
         for node in ast.walk(self.tree):
             if isinstance(node, FunctionNode):
+                yield node
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """Return the calls of functions and methods with one of `names`."""
+        for node in ast.walk(self.tree) if self.mentions(names) else ():
+            if isinstance(node, ast.Call) and last_name(node.func) in names:
                 yield node
 
     @cached_property
@@ -55,7 +65,7 @@ class Module:
         for_types = {
             id(inner)
             for node in ast.walk(self.tree)
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            if isinstance(node, ast.If) and last_name(node.test) == "TYPE_CHECKING"
             for inner in ast.walk(node)
         }
         return [(name, id(node) in for_types) for node in ast.walk(self.tree) for name in self._named_by(node)]
@@ -70,6 +80,14 @@ class Module:
                 base = [*here[: len(here) - node.level + 1], *base]
             return [".".join([*base, alias.name]) for alias in node.names]
         return []
+
+
+def last_name(node: ast.expr) -> str:
+    """Return the name of a variable or an attribute, or "" for another expression."""
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name
+    return ""
 
 
 @cache

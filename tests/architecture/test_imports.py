@@ -306,12 +306,14 @@ def test_no_test_imports_a_module_that_adds_agents_to_the_shared_app() -> None:
     adding = {
         ".".join(module.dotted)
         for module in modules("tests/support")
-        if "tests.support.agents.a2a" in {name for name, _ in module.imports} and ADDS_AGENTS.search(module.text)
+        if ADDS_AGENTS.search(module.text) and "tests.support.agents.a2a" in {name for name, _ in module.imports}
     }
+    names_of_files = {name.rpartition(".")[2] for name in adding}
     importing = {
         module.name: names
         for module in modules("tests")
         if module.path.name.startswith("test_")
+        and module.mentions(names_of_files)
         and (names := {name.rpartition(".")[0] for name, _ in module.imports} & adding)
     }
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from a2a_celery.errors import ConfigError
 from a2a_celery.integrations import Library
 
-from .source import PACKAGE, ROOT, FunctionNode, Module, modules
+from .source import PACKAGE, ROOT, FunctionNode, Module, last_name, modules
 
 INTEGRATIONS = f"{PACKAGE}/integrations/"
 
@@ -72,9 +72,9 @@ def definition_of(kind: type) -> ast.ClassDef | None:
 def uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield the private names that are read, set or imported in `tree`, each with the expression that it belongs to."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
             yield node.attr, ast.unparse(node.value)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME and len(node.args) > 1:
+        elif isinstance(node, ast.Call) and last_name(node.func) in BY_NAME and len(node.args) > 1:
             owner, name = node.args[:2]
             if isinstance(name, ast.Constant):
                 yield str(name.value), ast.unparse(owner)

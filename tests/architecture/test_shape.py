@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from a2a_celery import Settings
 from a2a_celery.store.operation import libraries, required
 
-from .source import PACKAGE, ROOT, FunctionNode, Module, modules
+from .source import PACKAGE, ROOT, FunctionNode, Module, last_name, modules
 
 LINES_PER_FILE = 600
 LINES_PER_TEST_FILE = 600
@@ -74,8 +74,7 @@ def test_no_property_test_depends_on_the_speed_of_the_machine() -> None:
     own = [
         f"{module.name}:{call.lineno}"
         for module in TESTS
-        for call in ast.walk(module.tree)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "settings"
+        for call in module.calls("settings")
         for option in call.keywords
         if (option.arg == "deadline" and ast.unparse(option.value) != "None")
         or (option.arg == "suppress_health_check" and not re.search("too_slow|list", ast.unparse(option.value)))
@@ -202,16 +201,19 @@ INTERFACE = re.compile(r"^local [\w, ]+ = .*(KEYS\[|ARGV\[|unpack\(ARGV)|^local 
 """Line of the block that names keys and arguments."""
 
 
-def calls_in(module: Module) -> set[str]:
-    """Return the calls of a module, as written."""
-    return {ast.unparse(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)}
+def calls_in(module: Module, *names: str) -> set[str]:
+    """Return the calls of functions and methods with one of `names`, as written."""
+    return {ast.unparse(call.func) for call in module.calls(*names)}
+
+
+SKIP_MARKERS = ("skip", "skipif", "xfail")
 
 
 def decorators_in(module: Module) -> set[str]:
-    """Return the decorators of a module, as written."""
+    """Return the decorators of a module that may skip, as written."""
     return {
         ast.unparse(decorator)
-        for node in ast.walk(module.tree)
+        for node in (ast.walk(module.tree) if module.mentions(SKIP_MARKERS) else ())
         if isinstance(node, FunctionNode | ast.ClassDef)
         for decorator in node.decorator_list
     }
@@ -221,7 +223,7 @@ TEST_FILES = [module for module in TESTS if module.path.name.startswith(("test_"
 
 
 def test_no_test_sleeps() -> None:
-    assert {m.name for m in TEST_FILES if {"time.sleep", "sleep"} & calls_in(m)} == set()
+    assert {m.name for m in TEST_FILES if {"time.sleep", "sleep"} & calls_in(m, "sleep")} == set()
 
 
 TIME_FUNCTIONS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"}
@@ -242,9 +244,9 @@ def time_readings(module: Module) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "time":
             names |= {alias.name for alias in node.names} & TIME_FUNCTIONS
         elif isinstance(node, ast.Attribute):
-            owner = ast.unparse(node.value)
+            owner = last_name(node.value)
             if (owner == "time" and node.attr in TIME_FUNCTIONS) or (
-                owner.rpartition(".")[2] in {"datetime", "date"} and node.attr in DATE_FUNCTIONS
+                owner in {"datetime", "date"} and node.attr in DATE_FUNCTIONS
             ):
                 names.add(f"{owner}.{node.attr}")
     return names
@@ -259,8 +261,7 @@ def test_the_package_reads_time_from_the_clock_only() -> None:
 
 def patched_names(module: Module) -> set[str]:
     """Return the names that a test replaces, except names of commands, because commands take no clock."""
-    calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
-    replacing = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in {"setattr", "patch", "object"}]
+    replacing = module.calls("setattr", "patch", "object")
     strings = (str(arg.value) for call in replacing for arg in call.args[:2] if isinstance(arg, ast.Constant))
     return {name.rpartition(".")[2] for name in strings if not name.startswith(f"{PACKAGE}.cli.")}
 
@@ -274,8 +275,9 @@ def test_no_test_replaces_time_by_name() -> None:
 
 def test_nothing_is_skipped_but_a_broker_or_an_engine_that_is_missing() -> None:
     skips = {"pytest.skip", "pytest.xfail", "pytest.importorskip"}
-    skipping = {m.name for m in TEST_FILES if skips & calls_in(m)}
-    marked = {m.name for m in TEST_FILES if any(re.search(r"\b(skip|skipif|xfail)\b", d) for d in decorators_in(m))}
+    marker = re.compile(rf"\b({'|'.join(SKIP_MARKERS)})\b")
+    skipping = {m.name for m in TEST_FILES if skips & calls_in(m, "skip", "xfail", "importorskip")}
+    marked = {m.name for m in TEST_FILES if any(marker.search(decorator) for decorator in decorators_in(m))}
 
     assert skipping == {"tests/conftest.py", "tests/docker/conftest.py"}
     assert marked == set()
