@@ -50,6 +50,16 @@ PRELOADED = (
     "uvicorn",
 )
 
+FRAMEWORKS = {
+    "tests.support.framework_agents": (
+        *("agent_framework", "agents", "google.adk.a2a.executor.a2a_agent_executor", "google.adk.runners"),
+        *("llama_index.core.agent.workflow", "pydantic_ai", "strands"),
+    ),
+    "tests.support.langgraph_agents": ("langchain_core.messages", "langgraph.graph"),
+    "tests.support.llamaindex_agents": ("llama_index.core.agent.workflow", "workflows"),
+}
+"""Modules that the server imports too, by the app of the process. Each of these apps has a separate server."""
+
 READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
 """Environment variables that Celery reads when it is imported. Each combination of values has a separate server."""
 
@@ -78,7 +88,8 @@ def start(
         errors = errors or output
         return subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=errors, start_new_session=True)
     imported = tuple((name, env[name]) for name in READ_AT_IMPORT if name in env)
-    return _server(imported).fork(command, env, output, errors or output)
+    frameworks = next((FRAMEWORKS[word] for word in command if word in FRAMEWORKS), ())
+    return _server(imported, frameworks).fork(command, env, output, errors or output)
 
 
 def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool:
@@ -148,14 +159,14 @@ class ForkedProcess:
 class _Server:
     """Client side of one server process."""
 
-    def __init__(self, imported: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, imported: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
         self._socket, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("A2A_", "CELERY_"))}
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fork_server", str(served.fileno())],
+            [sys.executable, "-m", "tests.support.fork_server", str(served.fileno()), *frameworks],
             cwd=ROOT,
-            env={**env, **dict(imported), UNBUFFERED: "1"},
+            env={**env, **dict(imported), UNBUFFERED: "1", "OPENBLAS_NUM_THREADS": "1"},
             pass_fds=[served.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -176,13 +187,13 @@ class _Server:
 
 
 @functools.cache
-def _server(imported: tuple[tuple[str, str], ...]) -> _Server:
-    return _Server(imported)
+def _server(imported: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> _Server:
+    return _Server(imported, frameworks)
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket, frameworks: list[str]) -> None:
     """Fork a process for each request until the client closes its socket. Return only in forked processes."""
-    for module in PRELOADED:
+    for module in (*PRELOADED, *frameworks):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
@@ -248,4 +259,4 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
