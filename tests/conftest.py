@@ -23,6 +23,7 @@ from a2a_celery.store.log.pubsub import PubSubListener
 from .peers.environments import is_installed
 from .support import moved_clock
 from .support.blob_setup import BlobSetup
+from .support.certificates import Authority
 from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 from .support.moved_clock import MovedClock
@@ -34,6 +35,16 @@ settings.load_profile("a2a_celery")
 
 # By default, the OpenAI Agents SDK sends traces to OpenAI. The processes of fleets inherit the variable.
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "true"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust a single certificate authority, because each new HTTP client loads all trusted authorities, which takes ten
+    times the CPU time of a request. No test connects to a public server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(Authority.in_folder(tmp_path_factory.mktemp("authority")).file))
+        patch.delenv("SSL_CERT_DIR", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
