@@ -13,8 +13,7 @@ from tests.support.calling import calling, text_of
 from tests.support.fleet import free_port
 from tests.support.posts import DELIVERING
 from tests.support.waiting import LIMIT, eventually
-
-AT_ONCE = 200
+from tests.tiers import at_night
 
 
 def test_a_chain_goes_on_when_the_gateway_in_its_middle_was_killed(tmp_path: Path) -> None:
@@ -60,10 +59,11 @@ def test_a_step_waits_for_an_agent_that_is_not_up_yet(tmp_path: Path) -> None:
         assert "is unreachable" in str(failing.result)
 
 
-def test_two_hundred_calls_hold_no_worker(broker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", at_night([50, 200], merge=[50]))
+def test_many_calls_hold_no_worker(broker: str, tmp_path: Path, count: int) -> None:
     with calling(tmp_path, broker, agents=False) as site:
         site.worker(pool="solo" if broker == "redis" else "prefork")  # solo on RabbitMQ is slow with any task
-        steps = group(site.call.s("echo", str(n)) for n in range(AT_ONCE)).apply_async()
+        steps = group(site.call.s("echo", str(n)) for n in range(count)).apply_async()
         eventually(lambda: all(step.state == "RETRY" for step in steps.results), what="all are under way")
 
         answers = [site.step("add", n, n).delay().get(timeout=30) for n in range(10)]
@@ -72,7 +72,7 @@ def test_two_hundred_calls_hold_no_worker(broker: str, tmp_path: Path) -> None:
 
         site.fleet.worker(pool="threads", concurrency=16)
         texts = [answer["text"] for answer in steps.get(timeout=90)]
-        assert texts == [str(n) for n in range(AT_ONCE)]
+        assert texts == [str(n) for n in range(count)]
 
 
 @pytest.mark.each_kind
