@@ -26,7 +26,7 @@ from ..store.client.redis_clients import database_of
 from ..store.runs.commands import RunRef
 from ..store.tasks.commands import BrokerMessage, IdempotencyKey, ReplyChannel, TaskLimits, create_task
 from ..store.tasks.family import MAX_DEPTH, Parent
-from ..store.tasks.results import Conflict, Created, IdTaken, NotCreated, TooDeep
+from ..store.tasks.results import Conflict, Created, NotCreated, TaskIdConflict, TooDeep
 from ..store.tasks.schedules import Tick
 from ..store.webhooks.push_configs import NewPushConfig
 from ..telemetry.tracing import trace_to_keep
@@ -221,13 +221,13 @@ class NewTasks:
         except BadCall as e:
             raise invalid("message.parts", str(e)) from None
 
-    def refusal(self, answer: Conflict | TooDeep | IdTaken) -> A2AError:
+    def refusal(self, answer: Conflict | TooDeep | TaskIdConflict) -> A2AError:
         """Return the error for a message that creates no task."""
         if isinstance(answer, TooDeep):
             return UnsupportedOperationError(
                 f"The parent task has {MAX_DEPTH} ancestors, the maximum: agents may call each other in a cycle"
             )
-        if isinstance(answer, IdTaken):
+        if isinstance(answer, TaskIdConflict):
             return invalid("task_id", "A task of another agent, tenant or owner has this id: pass another id.")
         return invalid(
             "message.message_id",

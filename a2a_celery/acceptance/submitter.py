@@ -28,10 +28,10 @@ from ..store.tasks.results import (
     CanceledNow,
     Conflict,
     Created,
-    IdTaken,
     Known,
     Limited,
     NotCreated,
+    TaskIdConflict,
     TickRepeated,
     TickSkipped,
     TooDeep,
@@ -161,7 +161,7 @@ class TaskSubmitter:
         match answer:
             case Limited():
                 return limit_error(answer)
-            case Conflict() | TooDeep() | IdTaken():
+            case Conflict() | TooDeep() | TaskIdConflict():
                 return self._new_tasks_of(self.agent(agent_name)).refusal(answer)
             case _:
                 raise AssertionError(answer)

@@ -17,7 +17,7 @@ from a2a_celery.lifecycle.states import (
 from a2a_celery.store import AsyncStore, Keys, Scope
 from a2a_celery.store.log.pages import read_log
 from a2a_celery.store.tasks.commands import MAX_WAITING_TURNS, continue_task, create_task, read_task
-from a2a_celery.store.tasks.results import Begun, Created, Ended, Full, IdTaken, Missing, Waiting, WrongContext
+from a2a_celery.store.tasks.results import Begun, Created, Ended, Full, Missing, TaskIdConflict, Waiting, WrongContext
 from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, request, status
 
 
@@ -72,7 +72,7 @@ async def test_the_id_of_a_task_of_another_scope_is_refused(
 
     reply = await store.run(create_task(keys, scope, "t", "c", request(), caller=b"{}", retention=RETENTION))
 
-    assert reply == IdTaken()
+    assert reply == TaskIdConflict()
     assert await seeds.everything() == before
 
 

@@ -56,7 +56,7 @@ class TooDeep:
 
 
 @dataclass(frozen=True, slots=True)
-class IdTaken:
+class TaskIdConflict:
     """Refusal of a task whose id belongs to a task of another agent, tenant or owner. Nothing was written."""
 
 
@@ -146,7 +146,7 @@ class Limited:
         return cls(limit.decode(), int(maximum), int(us) / 1e6)
 
 
-NotCreated = Known | Conflict | Limited | TooDeep | IdTaken | TickSkipped | TickRepeated
+NotCreated = Known | Conflict | Limited | TooDeep | TaskIdConflict | TickSkipped | TickRepeated
 """Result of `create_task` if the call created no task."""
 
 
@@ -328,8 +328,8 @@ def not_created(reply: Sequence[bytes]) -> NotCreated:
             return Limited.parse(reply)
         case b"deep":
             return TooDeep()
-        case b"taken":
-            return IdTaken()
+        case b"id_conflict":
+            return TaskIdConflict()
         case b"skipped":
             return TickSkipped()
         case b"repeated":

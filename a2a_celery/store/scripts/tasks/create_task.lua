@@ -17,7 +17,7 @@
 --       | {'skipped'}: a task of the schedule is SUBMITTED or WORKING
 --       | {'repeated', tag of the task}: the tick was handled before; the tag is '' if the tick was skipped
 --       | {'limited', 'children', maximum, µs}: the parent has too many live children | {'deep'}: too many ancestors
---       | {'taken'}: a task of another scope has the id
+--       | {'id_conflict'}: a task of another scope has the id
 -- requires: blobs, broker, configs, context_queue, dispatch, family, indexes, keys, limits, log_lookup, messages, options, schedules, states, status, stored_bytes, tasks, time
 local record, log, history = KEYS[1], KEYS[2], KEYS[3]
 local task_id, context_id, scope, scope_index, context_index, agent, owner, retention, leases, dispatch = unpack(ARGV, 1, 10)
@@ -35,7 +35,7 @@ if r and r.scope == scope then
 end
 local refused = refused_tick(first_tick, retention)
 if refused then return refused end
-if r then return {'taken'} end
+if r then return {'id_conflict'} end
 local accepted = find_accepted(message_key)
 if accepted then
   if accepted[1] ~= digest then return {'conflict'} end
