@@ -307,7 +307,7 @@ class InterruptedObjectStore(ObjectStore):
         def interrupted() -> None:
             raise FileNotFoundError
 
-        if action == "remove" and self.interruptions:
+        if action == "remove the folder" and self.interruptions:
             self.interruptions -= 1
             call = interrupted
         return await super()._threaded(action, call)

@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 def test_its_numbers_are_the_codes() -> None:
     assert f"A2A_BLOB_THRESHOLD={default_of('blob_threshold')}" in TEXT
-    assert f"event waits {BLOB_TIMEOUT:g} s" in TEXT
+    assert f"event waits for up to {BLOB_TIMEOUT:g} s" in TEXT
     assert ORPHAN_AFTER_US == 600_000_000
     assert "ten minutes" in TEXT
     assert f"holds at most {MAX_BYTES // MIB} MiB of blobs" in TEXT

@@ -38,7 +38,7 @@ def test_the_defaults_are_those_of_a_celery_task() -> None:
     ("option", "sentence"),
     [
         ({"autoretry_for": ConnectionError}, r"a tuple of exception classes, such as \(ConnectionError,\)"),
-        ({"autoretry_for": (KeyboardInterrupt,)}, "no subclass of Exception"),
+        ({"autoretry_for": (KeyboardInterrupt,)}, "is not a subclass of Exception"),
         ({"dont_autoretry_for": ("ValueError",)}, "'ValueError' is not a subclass of Exception"),
         ({"autoretry_for": (InputRequired,)}, "InputRequired ends a run on purpose and is never retried"),
         ({"max_retries": -1}, "max_retries = -1: a whole number, 0 or more, or None for no limit"),
