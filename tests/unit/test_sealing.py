@@ -107,7 +107,7 @@ def test_several_secrets_and_networks_come_from_the_environment() -> None:
 
 @pytest.mark.parametrize("secret", ["short", "", [], [NEW, "short"], 7, [7], "o" * 31])
 def test_an_invalid_secret_is_refused_and_not_shown(secret: object) -> None:
-    with pytest.raises(ConfigError, match="a2a_secret_key = …: must (be|have)"):
+    with pytest.raises(ConfigError, match=r"a2a_secret_key = …: must (be|have)"):
         Settings(store_url=REDIS, secret_key=secret)  # type: ignore[arg-type]
 
 
