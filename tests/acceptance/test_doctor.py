@@ -57,10 +57,10 @@ def test_an_unhealthy_fleet_is_reported(tmp_path: Path) -> None:
         code, output = doctor(fleet, "--url", f"http://{NOWHERE}")
 
     assert code == 1
-    assert "cooperative on the pool threads" in output
+    assert "cannot enforce cancellation on the pool threads" in output
     assert f"still run: {task['id']}.1" in output
     assert "A2A_LEASE_TTL is 3.0 there, and 15.0 here" in output
-    assert "wrong  watchers: none" in output
+    assert "wrong  watchers: no watcher runs" in output
     assert f"wrong  gateway: no gateway at http://{NOWHERE}" in output
 
 

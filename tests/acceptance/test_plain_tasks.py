@@ -108,7 +108,7 @@ REFUSED = [
     ([{"data": {"url": "u", "width": "wide"}}], "width: Input should be a valid integer"),
     ([{"data": {"url": "u", "width": 1.5}}], "width: Input should be a valid integer"),
     ([{"data": {"url": "u", "width": 1, "depth": 2}}], "There is no argument 'depth'"),
-    ([{"data": ["u", 1]}], "A data part has to be an object"),
+    ([{"data": ["u", 1]}], "A data part must be an object"),
 ]
 
 

@@ -50,8 +50,9 @@ def test_a_queued_run_is_canceled_while_the_slot_is_occupied(
     system: SystemUnderTest, tmp_path: Path, terminate: bool
 ) -> None:
     gate = tmp_path / "gate"
-    running, queued = system.send("until", str(gate)), system.send("echo", "hello")
+    running = system.send("until", str(gate))
     eventually(lambda: system.is_in(running, "WORKING"))
+    queued = system.send("echo", "hello")  # not before, because a broker may deliver it first
 
     system.celery.control.revoke(f"{queued}.1", terminate=terminate)
 
@@ -69,8 +70,9 @@ def test_a_queued_run_is_canceled_while_the_slot_is_occupied(
 
 def test_a_running_run_goes_on_when_it_is_revoked_without_terminate(system: SystemUnderTest, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    running, queued = system.send("until", str(gate)), system.send("echo", "hello")
+    running = system.send("until", str(gate))
     eventually(lambda: system.is_in(running, "WORKING"))
+    queued = system.send("echo", "hello")  # not before, because a broker may deliver it first
 
     system.celery.control.revoke([f"{running}.1", f"{queued}.1", "of-another-kind"])
     system.ended("echo", queued)
