@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -128,17 +128,14 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until they end, the client disconnects or the server stops."""
         with self._shutdown.streaming() as cut:
-            disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="a2a-client-gone")
-            pinging = asyncio.create_task(self._ping(send), name="a2a-stream-ping")
-            disconnected.add_done_callback(cut)
-            pinging.add_done_callback(cut)
+            connected = asyncio.create_task(self._ping_until_disconnect(receive, send), name="a2a-stream-client")
+            connected.add_done_callback(cut)
             try:
                 async with aclosing(self._frames):
                     await self._write(send)
             finally:
-                for task in (disconnected, pinging):
-                    task.remove_done_callback(cut)
-                    task.cancel()
+                connected.remove_done_callback(cut)
+                connected.cancel()
 
     async def _write(self, send: Send) -> None:
         async with self._writing:
@@ -153,21 +150,20 @@ class EventStream(Response):
         async with self._writing:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _ping(self, send: Send) -> None:
-        """Send a comment each time that `PING_AFTER` seconds have passed without a write."""
+    async def _ping_until_disconnect(self, receive: Receive, send: Send) -> None:
+        """Send a comment each time that `PING_AFTER` seconds have passed without a write, until the client
+        disconnects."""
         while True:
             left = self._written_at + PING_AFTER - self._clock.monotonic()
-            if left > 0:
-                await self._clock.sleep(left)
-            else:
+            if left <= 0:
                 await self._send(send, PING)
+                continue
+            with suppress(TimeoutError):
+                async with self._clock.timeout(left):
+                    if (await receive())["type"] == "http.disconnect":
+                        return
 
     async def _send(self, send: Send, text: str) -> None:
         async with self._writing:
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
             self._written_at = self._clock.monotonic()
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
