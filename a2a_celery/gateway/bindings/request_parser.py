@@ -58,10 +58,7 @@ def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     ParseDict searches each text with a regular expression, which holds Python's lock for 20 ms per megabyte.
     """
     fields = dict(value)
-    message = fields.get("message")
-    parts = message.get("parts") if isinstance(message, Mapping) else None
-    if not isinstance(message, Mapping) or not isinstance(parts, list):
-        return fields, {}
+    parts = _parts_of(value)
     texts = {
         index: part["text"]
         for index, part in enumerate(parts)
@@ -69,8 +66,15 @@ def _without_long_texts(value: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     }
     if texts:
         shortened = [{**part, "text": ""} if index in texts else part for index, part in enumerate(parts)]
-        fields["message"] = {**message, "parts": shortened}
+        fields["message"] = {**fields["message"], "parts": shortened}
     return fields, texts
+
+
+def _parts_of(value: Mapping[str, Any]) -> list[Any]:
+    """Return the parts of the message in `value`, or an empty list if there is no list of parts."""
+    message = value.get("message")
+    parts = message.get("parts") if isinstance(message, Mapping) else None
+    return parts if isinstance(parts, list) else []
 
 
 def unreadable(error: Exception) -> InvalidParamsError:
@@ -161,9 +165,7 @@ def _require_known_names(value: Mapping[str, Any], kind: type[Proto]) -> None:
 def _require_base64(value: Mapping[str, Any]) -> None:
     """Raise InvalidParamsError if a message part's `raw` is not base64: standard or URL-safe, with or without
     padding."""
-    message = value.get("message")
-    parts = message.get("parts") if isinstance(message, Mapping) else None
-    for number, part in enumerate(parts if isinstance(parts, list) else ()):
+    for number, part in enumerate(_parts_of(value)):
         raw = part.get("raw") if isinstance(part, Mapping) else None
         if isinstance(raw, str) and not is_base64(raw):
             raise invalid(f"message.parts[{number}].raw", "Base64, standard or URL-safe.")
