@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from a2a.types import SendMessageRequest, Task, TaskState, TaskStatusUpdateEvent
@@ -367,22 +368,6 @@ def settle_run(
         session: Session to save if the run completes or interrupts the task, even if another turn follows, or None.
     """
 
-    def parse(reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
-        match reply[0]:
-            case b"settled":
-                run, task_id = int(reply[3] or 0), reply[5].decode()
-                is_own = task_id in ("", ref.task_id)
-                other = None if is_own else RunRef(task_id, run)
-                return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other)
-            case b"conflict":
-                return SavedSince(int(reply[1]))
-            case b"illegal":
-                return Illegal(int(reply[1]), state_of(reply[2]))
-            case b"open":
-                return LeftOpen(state_of(reply[1]))
-            case _:
-                return RunLost.of(reply)
-
     return Operation(
         script("settle_run"),
         keys.task(ref.task_id),
@@ -395,8 +380,25 @@ def settle_run(
             *session_arguments(keys, session),
             *event_arguments(events),
         ],
-        parse,
+        partial(_settled, ref),
     )
+
+
+def _settled(ref: RunRef, reply: Sequence[bytes]) -> Settled | RunLost | Illegal | LeftOpen | SavedSince:
+    match reply[0]:
+        case b"settled":
+            run, task_id = int(reply[3] or 0), reply[5].decode()
+            is_own = task_id in ("", ref.task_id)
+            other = None if is_own else RunRef(task_id, run)
+            return Settled(int(reply[1]), state_of(reply[2]), (run or None) if is_own else None, reply[4], other)
+        case b"conflict":
+            return SavedSince(int(reply[1]))
+        case b"illegal":
+            return Illegal(int(reply[1]), state_of(reply[2]))
+        case b"open":
+            return LeftOpen(state_of(reply[1]))
+        case _:
+            return RunLost.of(reply)
 
 
 def end_run(

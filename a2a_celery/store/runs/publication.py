@@ -78,7 +78,7 @@ def report_prefetched(keys: Keys, refs: Sequence[RunRef], *, silent_us: int, del
         keys: Keys of the deployment.
         refs: Prefetched runs.
         silent_us: µs without a report after which the runs are published again.
-        again_us: µs after the first report after which the runs are published again in any case.
+        delay_us: µs after the first report after which the runs are published again in any case.
     """
     arguments: list[Argument] = [silent_us, delay_us]
     for ref in refs:

@@ -237,8 +237,6 @@ def create_task(
 ) -> Operation[Created | NotCreated]:
     """Create a task in SUBMITTED with the message of `request` in its history, and queue its first run.
 
-    If the message is a repeated message, the limits do not apply and the config `push` is not saved.
-
     Args:
         keys: Keys of the deployment.
         scope: Agent, tenant and owner of the task.
@@ -248,7 +246,7 @@ def create_task(
         caller: Stored form of the caller.
         retention: Seconds for which the ended task is stored.
         options: Stored options of the first run, or b"" for none.
-        idempotency_key: Key that detects a repeated message, or None to accept every message as new.
+        idempotency_key: Key that detects a repeated message, to which `limits` and `push` do not apply, or None.
         push: Push-notification config that receives the events of the task, or None.
         serialize_context: True to execute the runs of the context one after the other.
         limits: Limits for the message, or None for no limits.
@@ -262,17 +260,11 @@ def create_task(
         script("create_task"),
         keys.task(task_id),
         [
-            *(task_id, context_id),
-            *(str(scope), keys.scope_index(scope), keys.context_index(scope, context_id), scope.agent, scope.owner),
-            retention,
-            *(keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
-            *(encode_request(request), caller),
-            encode(task),
-            encode(status_event(task_id, context_id, SUBMITTED)),
-            "0",
-            encode(request.message),
-            encode(status_event(task_id, context_id, WORKING)),
-            options,
+            *(task_id, context_id, str(scope), keys.scope_index(scope), keys.context_index(scope, context_id)),
+            *(scope.agent, scope.owner, retention, keys.leases, keys.dispatch, FIRST_PUBLISH_GRACE_US),
+            *(encode_request(request), caller, encode(task)),
+            *(encode(status_event(task_id, context_id, SUBMITTED)), "0", encode(request.message)),
+            *(encode(status_event(task_id, context_id, WORKING)), options),
             *_idempotency_arguments(keys, scope, idempotency_key),
             _queue_of_runs(keys, scope, context_id, serialize_context, tick),
             limit_argument(keys, scope, limits),
@@ -351,10 +343,7 @@ def continue_task(
         script("continue_task"),
         keys.task(task_id),
         [
-            str(scope),
-            context_id,
-            nonce,
-            FIRST_PUBLISH_GRACE_US,
+            *(str(scope), context_id, nonce, FIRST_PUBLISH_GRACE_US),
             encode(message),
             encode(status_event(task_id, message.context_id, SUBMITTED)),
             encode_request(request),
@@ -507,16 +496,6 @@ def list_tasks(
         archived: True if ended tasks are removed from the indexes when they are archived, instead of when they expire.
     """
 
-    def parse(reply: Sequence[Any]) -> Page:
-        total, more, border, *snapshots = reply
-        require_contents(snapshots)
-        tasks: list[Task] = []
-        for snapshot in snapshots:
-            tasks.append(task_from_snapshot(snapshot)[0])
-            if blob_bytes is not None and referenced_bytes() > blob_bytes:
-                break
-        return Page(tasks, int(total), more == b"1" or len(tasks) < len(snapshots), int(border) if border else None)
-
     return Operation(
         script("list_tasks"),
         [keys.context_index(scope, context_id) if context_id else keys.scope_index(scope)],
@@ -533,9 +512,20 @@ def list_tasks(
             keys.installation if archived else "",
             "" if max_bytes is None else max_bytes,
         ],
-        parse,
+        partial(_page, blob_bytes),
         size=lambda reply: sum(map(snapshot_size, reply[3:])),
     )
+
+
+def _page(blob_bytes: int | None, reply: Sequence[Any]) -> Page:
+    total, more, border, *snapshots = reply
+    require_contents(snapshots)
+    tasks: list[Task] = []
+    for snapshot in snapshots:
+        tasks.append(task_from_snapshot(snapshot)[0])
+        if blob_bytes is not None and referenced_bytes() > blob_bytes:
+            break
+    return Page(tasks, int(total), more == b"1" or len(tasks) < len(snapshots), int(border) if border else None)
 
 
 def _idempotency_arguments(keys: Keys, scope: Scope, key: IdempotencyKey | None) -> list[Argument]:
