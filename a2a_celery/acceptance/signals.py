@@ -99,7 +99,7 @@ class SignalSender:
                 except BrokerUnavailable as e:
                     logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
                 else:
-                    store.run(mark_published(self._keys, resumed.ref, delay_us=self._again_us(resumed)))
+                    store.run(mark_published(self._keys, resumed.ref, delay_us=self._delay_us(resumed)))
             return resumed is not None
         finally:
             store.close()
@@ -117,7 +117,7 @@ class SignalSender:
                 except BrokerUnavailable as e:
                     logger.warning("run %s: a watcher publishes it: %s", resumed.ref.name, e)
                 else:
-                    await store.run(mark_published(self._keys, resumed.ref, delay_us=self._again_us(resumed)))
+                    await store.run(mark_published(self._keys, resumed.ref, delay_us=self._delay_us(resumed)))
             return resumed is not None
         finally:
             await store.aclose()
@@ -125,7 +125,7 @@ class SignalSender:
     def _operation(self, signal: Signal) -> Operation[SentSignal]:
         return signal.operation(self._keys, self._settings.task_max_bytes, self._without_signals)
 
-    def _again_us(self, resumed: SignalResumed) -> int:
+    def _delay_us(self, resumed: SignalResumed) -> int:
         """Return the delay in µs after which a watcher publishes the run again if no worker has claimed it."""
         return RunOptions.from_json(resumed.options).republish_in(SYSTEM_CLOCK.now(), self._settings)
 

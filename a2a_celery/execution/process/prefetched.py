@@ -54,7 +54,7 @@ class PrefetchReporter:
         self._store = SyncStore(settings.store_url)
         self._keys = Keys(settings.key_prefix)
         self._lease_ttl = settings.lease_ttl
-        self._silent_us, self._again_us = (int(s * 1_000_000) for s in (settings.lease_ttl, settings.redispatch_after))
+        self._silent_us, self._delay_us = (int(s * 1_000_000) for s in (settings.lease_ttl, settings.redispatch_after))
         self._clock = clock
         self._reported: frozenset[str] = frozenset()
         self._reported_at = float("-inf")
@@ -72,7 +72,7 @@ class PrefetchReporter:
         asked_at = self._clock.monotonic()
         for first in range(0, len(refs), REPORT_BATCH):
             batch = refs[first : first + REPORT_BATCH]
-            self._store.run(report_prefetched(self._keys, batch, silent_us=self._silent_us, delay_us=self._again_us))
+            self._store.run(report_prefetched(self._keys, batch, silent_us=self._silent_us, delay_us=self._delay_us))
         self._reported, self._reported_at = fetched, asked_at
 
     def report_forever(self) -> None:
