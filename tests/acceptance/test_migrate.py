@@ -38,7 +38,8 @@ def test_an_older_store_is_refused_by_all_until_it_is_migrated(fleet: Fleet, sto
         eventually(lambda process=process: not process.running, what=f"the {name} refuses")
         assert process.popen.returncode == 1, name
         assert "no schema yet" in process.output(), name
-        assert "`celery -A … a2a migrate` once. The migration copies the start time" in process.output(), name
+        change = "The migration copies the start time and the trace of each open"
+        assert f"`celery -A … a2a migrate` once. {change}" in process.output(), name
         assert "Traceback" not in process.output(), name
 
     dry = fleet.command("a2a", "migrate", "--dry-run")

@@ -108,7 +108,7 @@ def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
         ("agents", "wrong", "agent fail"): f"consume its queue {site.fleet.queue}, and reject its runs: {bad}",
         ("agents", "wrong", "agent unread"): "no worker that reports consumes its queue nobody-reads-this",
         ("cancelling", "note", bad): "cannot enforce cancellation on the pool threads",
-        ("events", "note", "events"): f"{bad}. Start them with -E",
+        ("events", "note", "events"): f"workers send no events to Flower: {good}, {bad}. Start them with -E",
         ("watchers", "wrong", "watchers"): "Start celery -A … a2a watcher",
         ("dead_letters", "note", "dead letters"): "1 FAILED because the worker was lost",
         ("same_settings", "wrong", bad): "A2A_LEASE_TTL is 20.0 there, and 15.0 here",
