@@ -24,12 +24,12 @@ from time import perf_counter
 from tests.support.fork_server import FRESH_PROCESSES
 
 from .collapse import collapsed
+from .environment import Environment, Options, has_postgres
 from .measures import MEASURES, SHORT
 from .measures.stored_tasks import FEW
 from .pages import Record, as_json, keep, recorded
 from .picture import picture
 from .results import Result
-from .stage import Options, Stage, has_postgres
 from .table import processor_table, table
 
 MILLION = 1_000_000
@@ -90,12 +90,12 @@ def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list
     results: list[Result] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stage = Stage(Path(folder), stack, options)
+        environment = Environment(Path(folder), stack, options)
         for number, name in enumerate(names, start=1):
             print(f"[{number} of {len(names)}] {name} …", file=sys.stderr, flush=True)
             began = perf_counter()
             try:
-                found = MEASURES[name](stage)
+                found = MEASURES[name](environment)
             except Exception as e:
                 traceback.print_exc()
                 failed.append(f"{name} could not be measured: {type(e).__name__}")

@@ -27,5 +27,7 @@ def collapsed(results: Iterable[Result], recorded: Iterable[Result]) -> list[str
             now = max(ratio.high, ratio.median) if result.more_is_better else min(ratio.low, ratio.median)
             worse = before / now if result.more_is_better else now / before
             if worse > TWICE:
-                lines.append(f"{result.name}: ours / {peer} is {now:.2f} at best, and was {before:.2f} when recorded")
+                lines.append(
+                    f"{result.name}: a2a-celery / {peer} is {now:.2f} at best, and was {before:.2f} when recorded"
+                )
     return lines

@@ -13,7 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 110, 50, 50
 LINE = 14
 """Height of a line of text."""
 
-COLOURS = {"ours": "#0b6e4f", "floor": "#b3541e", "sdk": "#4a5899", "cluster": "#7a1f5c"}
+COLOURS = {"a2a-celery": "#0b6e4f", "floor": "#b3541e", "sdk": "#4a5899", "cluster": "#7a1f5c"}
 OTHERS = "#555555"
 
 
@@ -50,10 +50,10 @@ def _panel(result: Result, top: int) -> str:
         *(_text(across(x), bottom + 17, f"{x:,.0f}", "middle") for x in sorted({x for x, _ in points})),
         *(_text(LEFT - 6, up(y) + 4, f"{y:.3g}", "end") for y in (0.0, highest / 2, highest)),
     ]
-    drawn = {side: [(across(x), up(y)) for x, y in sorted(curve)] for side, curve in result.curves.items()}
-    names = _apart({side: line[-1][1] for side, line in drawn.items()})
-    for side, line in drawn.items():
-        parts += _line(side, line, names[side], COLOURS.get(side, OTHERS))
+    drawn = {server: [(across(x), up(y)) for x, y in sorted(curve)] for server, curve in result.curves.items()}
+    names = _apart({server: line[-1][1] for server, line in drawn.items()})
+    for server, line in drawn.items():
+        parts += _line(server, line, names[server], COLOURS.get(server, OTHERS))
     return "\n".join(parts)
 
 
@@ -61,15 +61,15 @@ def _apart(heights: Mapping[str, float]) -> dict[str, float]:
     """Return the heights of the names, some moved down so that the names do not overlap."""
     placed: dict[str, float] = {}
     above = math.inf
-    for side, height in sorted(heights.items(), key=lambda item: -item[1]):
-        above = placed[side] = min(height, above - LINE)
+    for server, height in sorted(heights.items(), key=lambda item: -item[1]):
+        above = placed[server] = min(height, above - LINE)
     return placed
 
 
-def _line(side: str, points: Sequence[tuple[float, float]], height: float, colour: str) -> list[str]:
+def _line(server: str, points: Sequence[tuple[float, float]], height: float, colour: str) -> list[str]:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
-    name = f'<text x="{points[-1][0] + 8:.1f}" y="{height + 4:.1f}" fill="{colour}">{escape(side)}</text>'
+    name = f'<text x="{points[-1][0] + 8:.1f}" y="{height + 4:.1f}" fill="{colour}">{escape(server)}</text>'
     return [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>', *dots, name]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-OURS = "ours"
+PROJECT = "a2a-celery"
 
 Curve = Sequence[tuple[float, float]]
 
@@ -56,9 +56,9 @@ class Result:
     along: str = ""
     curve_unit: str = ""
 
-    def median(self, side: str = OURS) -> float:
+    def median(self, server: str = PROJECT) -> float:
         """Return the median of a server's rounds."""
-        return statistics.median(self.figures[side])
+        return statistics.median(self.figures[server])
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Result:
@@ -74,11 +74,11 @@ class Result:
     @property
     def peers(self) -> list[str]:
         """Return the names of the servers with which this project is compared."""
-        return [side for side in self.figures if side != OURS]
+        return [server for server in self.figures if server != PROJECT]
 
     def ratio(self, peer: str) -> Ratio:
         """Return the ratio of this project to `peer`. `low` and `high` use only rounds in which both were measured."""
-        pairs = zip(self.figures[OURS], self.figures[peer], strict=False)
+        pairs = zip(self.figures[PROJECT], self.figures[peer], strict=False)
         single = [a / b for a, b in pairs]
         return Ratio(self.median() / self.median(peer), min(single), max(single))
 
@@ -98,8 +98,8 @@ class Result:
             "what": self.what,
             "unit": self.unit,
             "more_is_better": self.more_is_better,
-            "figures": {side: list(values) for side, values in self.figures.items()},
-            "medians": {side: self.median(side) for side in self.figures},
+            "figures": {server: list(values) for server, values in self.figures.items()},
+            "medians": {server: self.median(server) for server in self.figures},
             "ratios": {
                 peer: {"median": ratio.median, "low": ratio.low, "high": ratio.high}
                 for peer, ratio in ((peer, self.ratio(peer)) for peer in self.peers)
@@ -113,8 +113,8 @@ class Result:
                 for target in self.targets
                 if target.beside is None or target.beside in self.figures
             ],
-            "processor_ms": {side: dict(spent) for side, spent in self.processor.items()},
-            "curves": {side: [list(point) for point in curve] for side, curve in self.curves.items()},
+            "processor_ms": {server: dict(spent) for server, spent in self.processor.items()},
+            "curves": {server: [list(point) for point in curve] for server, curve in self.curves.items()},
             "along": self.along,
             "curve_unit": self.curve_unit,
         }

@@ -59,5 +59,6 @@ def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = Tr
 def medians(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Curve]:
     """Return the curve of each server: the median of its rounds at each size."""
     return {
-        side: [(size, statistics.median(found)) for size, found in by_size.items()] for side, by_size in curves.items()
+        server: [(size, statistics.median(found)) for size, found in by_size.items()]
+        for server, by_size in curves.items()
     }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .results import OURS, Result, Target
+from .results import PROJECT, Result, Target
 
-HEAD = ("measure", "ours / theirs", "rounds from … to", "target", "", "ours", "theirs")
-SUMMARY_HEAD = ("measure", "ours", "others")
-PROCESSOR_HEAD = ("measure", "side", "milliseconds of CPU time per request")
+HEAD = ("measure", "ratio", "rounds from … to", "target", "", "a2a-celery", "other")
+SUMMARY_HEAD = ("measure", "a2a-celery", "others")
+PROCESSOR_HEAD = ("measure", "server", "milliseconds of CPU time per request")
 
 
 def table(results: Iterable[Result]) -> str:
@@ -32,9 +32,9 @@ def summary_table(results: Iterable[Result]) -> str:
 def processor_table(results: Iterable[Result]) -> str:
     """Return a table of the CPU time per request of each process, or "" if it was not measured."""
     rows = [
-        (result.name, side, ", ".join(f"{process} {spent:.2f}" for process, spent in by_process.items()))
+        (result.name, server, ", ".join(f"{process} {spent:.2f}" for process, spent in by_process.items()))
         for result in results
-        for side, by_process in result.processor.items()
+        for server, by_process in result.processor.items()
         if by_process
     ]
     return _padded([PROCESSOR_HEAD, *rows]) if rows else ""
@@ -44,7 +44,7 @@ def _rows(result: Result) -> list[tuple[str, ...]]:
     rows = []
     own = result.target(None)
     if own or not result.peers:
-        low, high = min(result.figures[OURS]), max(result.figures[OURS])
+        low, high = min(result.figures[PROJECT]), max(result.figures[PROJECT])
         rows.append(("", f"{_number(low)} to {_number(high)}", *_verdict(own, result.median()), ""))
     for peer in result.peers:
         ratio, target = result.ratio(peer), result.target(peer)

@@ -1,14 +1,14 @@
-"""The benchmarks. Each is a function that takes a `Stage` and returns one or more results."""
+"""The benchmarks. Each is a function that takes an `Environment` and returns one or more results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..environment import Environment
 from ..results import Result
-from ..stage import Stage
 from . import bare, cancel, echo, growth, idle, latency, stored_tasks, streams, waiting, webhooks
 
-Measure = Callable[[Stage], Sequence[Result]]
+Measure = Callable[[Environment], Sequence[Result]]
 
 MEASURES: dict[str, Measure] = {
     "echo": echo.at_once,

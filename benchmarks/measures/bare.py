@@ -10,28 +10,28 @@ from time import perf_counter
 from celery import Celery
 
 from .. import load
+from ..environment import Environment
 from ..results import Result, Target
 from ..rounds import Contender, interleaved
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 AT_ONCE = 16
 ECHOES = 400
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure the rates of this project and of bare Celery with 16 calls at once."""
-    side = stage.side("ours")
-    assert side.fleet is not None
-    processes = {name: pid for name, pid in side.processes.items() if name != "gateway"}
+    server = environment.server("a2a-celery")
+    assert server.fleet is not None
+    processes = {name: pid for name, pid in server.processes.items() if name != "gateway"}
 
-    def ours() -> float:
-        return ECHOES / asyncio.run(load.together(lambda session: load.echo(session, side.url), ECHOES, AT_ONCE))
+    def project() -> float:
+        return ECHOES / asyncio.run(load.together(lambda session: load.echo(session, server.url), ECHOES, AT_ONCE))
 
-    with Celery(broker=side.fleet.broker_url, backend=side.fleet.redis.broker_url, set_as_current=False) as client:
-        bare = Contender("celery", bare_echoes(client, side), processes, ECHOES)
-        contenders = [Contender("ours", ours, side.processes, ECHOES), bare]
-        taken = interleaved(stage.options.rounds, contenders)
+    with Celery(broker=server.fleet.broker_url, backend=server.fleet.redis.broker_url, set_as_current=False) as client:
+        bare = Contender("celery", bare_echoes(client, server), processes, ECHOES)
+        contenders = [Contender("a2a-celery", project, server.processes, ECHOES), bare]
+        taken = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="bare-celery",
@@ -45,10 +45,10 @@ def measure(stage: Stage) -> Sequence[Result]:
     ]
 
 
-def bare_echoes(client: Celery, side: Side) -> Callable[[], float]:
+def bare_echoes(client: Celery, server: Server) -> Callable[[], float]:
     """Return a function that calls the Celery task from threads and returns the rate per second."""
-    assert side.fleet is not None
-    queue = side.fleet.queue
+    assert server.fleet is not None
+    queue = server.fleet.queue
 
     def call(_: int) -> None:
         for _ in range(ECHOES // AT_ONCE):

@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 
 from .. import load
+from ..environment import Environment
 from ..results import Result, Target
 from ..rounds import Contender, interleaved
-from ..stage import Stage
 
 TIMES = 20
 """Number of cancelled tasks in a round."""
@@ -21,18 +21,18 @@ TIMES = 20
 TIMEOUT = 60.0
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure CancelTask, and GetTask for comparison. Client, gateway and worker are separate processes."""
-    side = stage.side("ours")
+    server = environment.server("a2a-celery")
     reads: list[float] = []
 
-    def ours() -> float:
-        taken = asyncio.run(cancels(side.url))
+    def project() -> float:
+        taken = asyncio.run(cancels(server.url))
         reads.append(statistics.median(read for read, _ in taken))
         return statistics.median(cancelled for _, cancelled in taken)
 
-    contenders = [Contender("ours", ours, side.processes, TIMES), Contender("a GetTask", lambda: reads[-1])]
-    taken = interleaved(stage.options.rounds, contenders)
+    contenders = [Contender("a2a-celery", project, server.processes, TIMES), Contender("a GetTask", lambda: reads[-1])]
+    taken = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="cancel",

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from .. import load
+from ..environment import Environment
 from ..results import Result, Target
 from ..rounds import Contender, interleaved, medians
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 SIZES = (1_000, 4_000, 16_000)
 """Numbers of chunks of a task."""
@@ -19,22 +19,22 @@ MOST = {"sdk": 1}
 """Maximum number of rounds by server. A long task of the SDK's server takes half a minute."""
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure the ratio of the time per chunk in the longest task to that in the shortest."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 
-    def contender(side: Side) -> Contender:
+    def contender(server: Server) -> Contender:
         def once() -> float:
-            asyncio.run(per_chunk(side, SIZES[0]))  # warm up
-            taken = {size: asyncio.run(per_chunk(side, size)) for size in SIZES}
+            asyncio.run(per_chunk(server, SIZES[0]))  # warm up
+            taken = {size: asyncio.run(per_chunk(server, size)) for size in SIZES}
             for size, ms in taken.items():
-                curves[side.name][size].append(ms)
+                curves[server.name][size].append(ms)
             return taken[SIZES[-1]] / taken[SIZES[0]]
 
-        return Contender(side.name, once, most=MOST.get(side.name))
+        return Contender(server.name, once, most=MOST.get(server.name))
 
-    contenders = [contender(side) for side in stage.sides("ours", "floor", "sdk")]
-    taken = interleaved(min(3, stage.options.rounds), contenders, warm=False)
+    contenders = [contender(server) for server in environment.servers("a2a-celery", "floor", "sdk")]
+    taken = interleaved(min(3, environment.options.rounds), contenders, warm=False)
     return [
         Result(
             name="growth",
@@ -50,8 +50,8 @@ def measure(stage: Stage) -> Sequence[Result]:
     ]
 
 
-async def per_chunk(side: Side, chunks: int) -> float:
+async def per_chunk(server: Server, chunks: int) -> float:
     """Return the milliseconds per chunk, from the arrival of the first chunk to that of the last."""
     async with load.client() as session:
-        came = await load.arrivals(session, side.url, chunks)
+        came = await load.arrivals(session, server.url, chunks)
     return (came[-1] - came[0]) / (chunks - 1) * 1000

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import aiohttp
 
-from .. import load, sides
+from .. import load, servers
+from ..environment import Environment
 from ..processor import resident_kib
 from ..results import Result, Target
 from ..rounds import Contender, interleaved, medians
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 SIZES = (250, 500, 1_000)
 """Numbers of open streams."""
@@ -24,25 +24,25 @@ WARM = 50
 SETTLES = 2.0
 """Seconds after which a new stream is idle. The time is longer than `first_event_hold`."""
 
-Started = Callable[[Path], AbstractContextManager[Side]]
+Started = Callable[[Path], AbstractContextManager[Server]]
 
 SERVERS: dict[str, tuple[Started, str]] = {
-    "ours": (lambda folder: sides.ours(folder, concurrency=0), "gateway"),
-    "floor": (lambda folder: sides.floor(folder, concurrency=0), "gateway"),
-    "sdk": (sides.sdk, "server"),
+    "a2a-celery": (lambda folder: servers.this_project(folder, concurrency=0), "gateway"),
+    "floor": (lambda folder: servers.floor(folder, concurrency=0), "gateway"),
+    "sdk": (servers.sdk, "server"),
 }
 """Function that starts the server, and name of the measured process. There is no worker, so tasks stay idle."""
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure the memory per idle stream. Each round starts new servers, because a process does not return memory to
     the system."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def contender(name: str, start: Started, process: str) -> Contender:
         def once() -> float:
-            with start(stage.folder()) as side:
-                taken = asyncio.run(opened(side.url, side.processes[process]))
+            with start(environment.folder()) as server:
+                taken = asyncio.run(opened(server.url, server.processes[process]))
             for size, kib in taken.items():
                 curves[name][size].append(kib)
             return taken[SIZES[-1]]
@@ -50,7 +50,7 @@ def measure(stage: Stage) -> Sequence[Result]:
         return Contender(name, once)
 
     contenders = [contender(name, *server) for name, server in SERVERS.items()]
-    taken = interleaved(min(2, stage.options.rounds), contenders, warm=False)
+    taken = interleaved(min(2, environment.options.rounds), contenders, warm=False)
     return [
         Result(
             name="idle-streams",

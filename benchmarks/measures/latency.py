@@ -12,11 +12,11 @@ import redis.asyncio
 
 from tests.support import ROOT
 
-from .. import load, sides
+from .. import load, servers
+from ..environment import Environment
 from ..results import Result, Target
 from ..rounds import Contender, interleaved
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 STREAMS = 32
 CHUNKS = 40
@@ -24,18 +24,18 @@ PAUSE = 0.05
 """Seconds between two chunks of a stream."""
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure the latency of this project, of a bare Redis pub/sub message between two processes, and of the SDK's
     server in one process."""
-    with sides.ours(stage.folder(), pool="threads", concurrency=STREAMS) as ours:
-        assert ours.fleet is not None
-        url = ours.fleet.redis.store_url
+    with servers.this_project(environment.folder(), pool="threads", concurrency=STREAMS) as project:
+        assert project.fleet is not None
+        url = project.fleet.redis.store_url
         contenders = [
-            _streaming(ours),
+            _streaming(project),
             Contender("pub/sub hop", lambda: asyncio.run(hop(url))),
-            _streaming(stage.side("sdk")),
+            _streaming(environment.server("sdk")),
         ]
-        taken = interleaved(stage.options.rounds, contenders)
+        taken = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="latency",
@@ -49,8 +49,8 @@ def measure(stage: Stage) -> Sequence[Result]:
     ]
 
 
-def _streaming(side: Side) -> Contender:
-    return Contender(side.name, lambda: asyncio.run(streamed(side.url)), side.processes, STREAMS * CHUNKS)
+def _streaming(server: Server) -> Contender:
+    return Contender(server.name, lambda: asyncio.run(streamed(server.url)), server.processes, STREAMS * CHUNKS)
 
 
 async def streamed(url: str) -> float:

@@ -13,13 +13,13 @@ import aiohttp
 
 from a2a_celery.store import AsyncStore, Keys
 
-from .. import load, sides
+from .. import load, servers
+from ..environment import Environment
 from ..peers.seeded import seeded_id
 from ..results import Curve, Result, Target
 from ..rounds import Contender, interleaved
 from ..seeding import TaskTemplate, seed
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 FEW = 10_000
 """Number of tasks in the comparison with the SDK's server."""
@@ -30,28 +30,34 @@ CALLS = {"get-task": GETS, "list-tasks": LISTS}
 WHAT = {"get-task": "GetTask", "list-tasks": "ListTasks, first page of 50"}
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure both calls of this project and of the SDK's server with `FEW` tasks, and then those of this project with
     more tasks."""
-    most = stage.options.tasks
+    most = environment.options.tasks
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     results: list[Result] = []
     with (
-        sides.ours(stage.folder(), concurrency=0) as ours,
-        sides.sdk(stage.folder(), BENCHMARK_SEEDED=str(FEW)) as sdk,
+        servers.this_project(environment.folder(), concurrency=0) as project,
+        servers.sdk(environment.folder(), BENCHMARK_SEEDED=str(FEW)) as sdk,
     ):
-        template = asyncio.run(template_of_an_echo(ours))
-        fill(ours, template, range(FEW))
+        template = asyncio.run(template_of_an_echo(project))
+        fill(project, template, range(FEW))
         beside = {
-            name: interleaved(stage.options.rounds, [call(name, ours, FEW), call(name, sdk, FEW)]) for name in CALLS
+            name: interleaved(environment.options.rounds, [call(name, project, FEW), call(name, sdk, FEW)])
+            for name in CALLS
         }
-        fill(ours, template, range(FEW, most))
+        fill(project, template, range(FEW, most))
         for name, few in beside.items():
-            many = interleaved(stage.options.rounds, [call(name, ours, most)])
-            small, large = few.figures["ours"], many.figures["ours"]
+            many = interleaved(environment.options.rounds, [call(name, project, most)])
+            small, large = few.figures["a2a-celery"], many.figures["a2a-celery"]
             points[name] = [(FEW, statistics.median(small)), (most, statistics.median(large))]
-            curves: dict[str, Curve] = {"ours": points[name], "sdk": [(FEW, statistics.median(few.figures["sdk"]))]}
-            results += _results(name, few.figures, {"ours": large, f"at {FEW:,}": small}, few.processor, curves, most)
+            curves: dict[str, Curve] = {
+                "a2a-celery": points[name],
+                "sdk": [(FEW, statistics.median(few.figures["sdk"]))],
+            }
+            results += _results(
+                name, few.figures, {"a2a-celery": large, f"at {FEW:,}": small}, few.processor, curves, most
+            )
     return results
 
 
@@ -87,49 +93,49 @@ def _results(
     ]
 
 
-def call(name: str, side: Side, tasks: int) -> Contender:
+def call(name: str, server: Server, tasks: int) -> Contender:
     """Return a contender that makes one call after the other. GetTask calls are for random tasks."""
 
     async def get(session: aiohttp.ClientSession) -> None:
         task_id = seeded_id(random.randrange(tasks))
-        async with session.get(f"{side.url}/agents/echo/tasks/{task_id}") as response:
+        async with session.get(f"{server.url}/agents/echo/tasks/{task_id}") as response:
             answer = await response.read()
         assert task_id.encode() in answer, answer
 
     async def first_page(session: aiohttp.ClientSession) -> None:
-        async with session.get(f"{side.url}/agents/echo/tasks?pageSize=50") as response:
+        async with session.get(f"{server.url}/agents/echo/tasks?pageSize=50") as response:
             answer = await response.read()
         assert answer.count(b'"contextId"') >= 50, answer[:500]
 
     one = {"get-task": get, "list-tasks": first_page}[name]
-    processes = {process: pid for process, pid in side.processes.items() if process != "worker"}
+    processes = {process: pid for process, pid in server.processes.items() if process != "worker"}
     return Contender(
-        side.name,
+        server.name,
         lambda: statistics.median(asyncio.run(load.alone(one, CALLS[name]))) * 1000,
         processes,
         CALLS[name],
     )
 
 
-async def template_of_an_echo(side: Side) -> TaskTemplate:
+async def template_of_an_echo(server: Server) -> TaskTemplate:
     """Run an echo on a temporary worker, and return a template of its task."""
-    assert side.fleet is not None
-    worker = side.fleet.worker(concurrency=1)
+    assert server.fleet is not None
+    worker = server.fleet.worker(concurrency=1)
     async with (
         load.client() as session,
-        session.post(f"{side.url}/agents/echo/message:send", data=load.ECHO) as response,
+        session.post(f"{server.url}/agents/echo/message:send", data=load.ECHO) as response,
     ):
         task = (await response.json(content_type=None))["task"]
     worker.stop()
-    store = AsyncStore(side.fleet.redis.store_url)
+    store = AsyncStore(server.fleet.redis.store_url)
     template = await TaskTemplate.of(store.redis, Keys(), task["id"], task["contextId"])
     await store.aclose()
     return template
 
 
-def fill(side: Side, template: TaskTemplate, numbers: range) -> None:
-    """Seed the store of `side` with the tasks of `numbers`."""
-    assert side.fleet is not None
+def fill(server: Server, template: TaskTemplate, numbers: range) -> None:
+    """Seed the store of `server` with the tasks of `numbers`."""
+    assert server.fleet is not None
     began = time.perf_counter()
-    asyncio.run(seed(side.fleet.redis.store_url, template, numbers))
+    asyncio.run(seed(server.fleet.redis.store_url, template, numbers))
     print(f"{len(numbers):,} tasks were seeded in {time.perf_counter() - began:.1f} s")

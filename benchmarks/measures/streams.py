@@ -6,27 +6,29 @@ import asyncio
 from collections.abc import Sequence
 
 from .. import load
+from ..environment import Environment
 from ..results import Result, Target
 from ..rounds import Contender, interleaved
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 STREAMS = 96
 AT_ONCE = 32
 CHUNKS = 50
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure the events per second of each server."""
 
-    def contender(side: Side) -> Contender:
+    def contender(server: Server) -> Contender:
         def once() -> float:
-            streams = load.together(lambda session: load.stream(session, side.url, CHUNKS), STREAMS, AT_ONCE)
+            streams = load.together(lambda session: load.stream(session, server.url, CHUNKS), STREAMS, AT_ONCE)
             return STREAMS * CHUNKS / asyncio.run(streams)
 
-        return Contender(side.name, once, side.processes, STREAMS * CHUNKS)
+        return Contender(server.name, once, server.processes, STREAMS * CHUNKS)
 
-    taken = interleaved(stage.options.rounds, [contender(side) for side in stage.sides("ours", "floor", "sdk")])
+    taken = interleaved(
+        environment.options.rounds, [contender(server) for server in environment.servers("a2a-celery", "floor", "sdk")]
+    )
     return [
         Result(
             name="streams",

@@ -10,12 +10,12 @@ import aiohttp
 
 from tests.support.waiting import eventually_async
 
-from .. import load, sides
+from .. import load, servers
+from ..environment import Environment
 from ..processor import resident_kib
 from ..results import Result, Target
 from ..rounds import Contender, interleaved
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 ECHOES = 100
 AT_ONCE = 16
@@ -26,22 +26,22 @@ SPARE = 8
 """Number of slots of the pool that stay free for the echoes."""
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure a worker process with waiting agents. The options contain their number and the pool."""
-    waiting, pool = stage.options.waiting, stage.options.pool
-    with sides.ours(stage.folder(), pool=pool, concurrency=waiting + SPARE) as side:
-        alone = interleaved(stage.options.rounds, [echoes("ours", side)])
-        before = resident_kib(side.processes["worker"])
-        asyncio.run(fill(side, waiting))
-        kib = (resident_kib(side.processes["worker"]) - before) / waiting
-        beside = interleaved(stage.options.rounds, [echoes("ours", side)])
+    waiting, pool = environment.options.waiting, environment.options.pool
+    with servers.this_project(environment.folder(), pool=pool, concurrency=waiting + SPARE) as server:
+        alone = interleaved(environment.options.rounds, [echoes("a2a-celery", server)])
+        before = resident_kib(server.processes["worker"])
+        asyncio.run(fill(server, waiting))
+        kib = (resident_kib(server.processes["worker"]) - before) / waiting
+        beside = interleaved(environment.options.rounds, [echoes("a2a-celery", server)])
     where = f"{waiting:,} agents that wait in one worker process ({pool})"
     return [
         Result(
             name="waiting-memory",
             what=f"memory of each of {where}",
             unit="KiB",
-            figures={"ours": [kib]},
+            figures={"a2a-celery": [kib]},
             more_is_better=False,
             targets=(Target(20, at_least=False),),
         ),
@@ -49,7 +49,7 @@ def measure(stage: Stage) -> Sequence[Result]:
             name="waiting-echo",
             what=f"blocking echo beside {where}, p50",
             unit="ms",
-            figures={"ours": beside.figures["ours"], "without them": alone.figures["ours"]},
+            figures={"a2a-celery": beside.figures["a2a-celery"], "without them": alone.figures["a2a-celery"]},
             more_is_better=False,
             targets=(Target(2, "without them", at_least=False),),
             processor=beside.processor,
@@ -57,26 +57,28 @@ def measure(stage: Stage) -> Sequence[Result]:
     ]
 
 
-def echoes(name: str, side: Side) -> Contender:
+def echoes(name: str, server: Server) -> Contender:
     """Return a contender that sends one echo after the other."""
 
     def once() -> float:
-        return statistics.median(asyncio.run(load.alone(lambda s: load.echo(s, side.url), ECHOES))) * 1000
+        return statistics.median(asyncio.run(load.alone(lambda s: load.echo(s, server.url), ECHOES))) * 1000
 
-    return Contender(name, once, side.processes, ECHOES)
+    return Contender(name, once, server.processes, ECHOES)
 
 
-async def fill(side: Side, agents: int) -> None:
+async def fill(server: Server, agents: int) -> None:
     """Start `agents` agents and wait until all of them wait."""
 
     async def one(session: aiohttp.ClientSession) -> None:
-        await load.begun(session, side.url, "silent", "3600")
+        await load.begun(session, server.url, "silent", "3600")
 
     await load.together(one, agents, AT_ONCE)
     async with load.client() as session:
 
         async def all_work() -> bool:
-            async with session.get(f"{side.url}/agents/silent/tasks?status=TASK_STATE_WORKING&pageSize=1") as response:
+            async with session.get(
+                f"{server.url}/agents/silent/tasks?status=TASK_STATE_WORKING&pageSize=1"
+            ) as response:
                 return int((await response.json(content_type=None))["totalSize"]) == agents
 
         await eventually_async(all_work, within=WITHIN, what="all agents wait")

@@ -18,11 +18,11 @@ from tests.support.fleet import Process, free_port
 from tests.support.posts import DELIVERING, SECRET
 from tests.support.waiting import eventually
 
-from .. import load, sides
+from .. import load, servers
+from ..environment import Environment
 from ..results import Result, Target
 from ..rounds import Contender, interleaved
-from ..sides import Side
-from ..stage import Stage
+from ..servers import Server
 
 TASKS = 24
 CHUNKS = 30
@@ -37,19 +37,19 @@ BODY = b'{"artifactUpdate":{"taskId":"%s","contextId":"%s","artifact":{"artifact
 )
 
 
-def measure(stage: Stage) -> Sequence[Result]:
+def measure(environment: Environment) -> Sequence[Result]:
     """Measure deliveries of stored events.
 
     The watcher is paused while the agents run, so that they do not share the CPU.
     """
-    with receiver(stage) as url, sides.ours(stage.folder(), settings=DELIVERING) as ours:
-        assert ours.fleet is not None
-        watcher = ours.fleet.watcher()
+    with receiver(environment) as url, servers.this_project(environment.folder(), settings=DELIVERING) as project:
+        assert project.fleet is not None
+        watcher = project.fleet.watcher()
         contenders = [
-            Contender("ours", lambda: delivered(ours, watcher, url), {"watcher": watcher.pid}, POSTS),
+            Contender("a2a-celery", lambda: delivered(project, watcher, url), {"watcher": watcher.pid}, POSTS),
             Contender("httpx", lambda: asyncio.run(bare(url))),
         ]
-        taken = interleaved(stage.options.rounds, contenders)
+        taken = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="webhooks",
@@ -63,12 +63,12 @@ def measure(stage: Stage) -> Sequence[Result]:
     ]
 
 
-def delivered(side: Side, watcher: Process, url: str) -> float:
+def delivered(server: Server, watcher: Process, url: str) -> float:
     """Let the watcher deliver the events of new tasks. Return the posts per second, from the first post to the last."""
     httpx.get(f"{url}/reset")
     watcher.signal(signal.SIGSTOP)
     try:
-        asyncio.run(create_deliveries(side, url))
+        asyncio.run(create_deliveries(server, url))
     finally:
         watcher.signal(signal.SIGCONT)
     count = eventually(
@@ -80,14 +80,14 @@ def delivered(side: Side, watcher: Process, url: str) -> float:
     return float(count["posts"] / count["seconds"])
 
 
-async def create_deliveries(side: Side, url: str) -> None:
+async def create_deliveries(server: Server, url: str) -> None:
     """Complete tasks with a push-notification config, so that a delivery of each event is due."""
 
     async def one(session: aiohttp.ClientSession) -> None:
         config = {"url": f"{url}/hook", "token": SECRET}
         sent: dict[str, Any] = {"taskPushNotificationConfig": config}
         data = load.body(str(CHUNKS), **sent)
-        async with session.post(f"{side.url}/agents/count/message:send", data=data) as response:
+        async with session.post(f"{server.url}/agents/count/message:send", data=data) as response:
             answer = await response.read()
         assert b"COMPLETED" in answer, answer
 
@@ -110,11 +110,11 @@ async def bare(url: str) -> float:
 
 
 @contextmanager
-def receiver(stage: Stage) -> Iterator[str]:
+def receiver(environment: Environment) -> Iterator[str]:
     """Run a receiver in a separate process, and yield its URL."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.peers.receiver", str(port)]
-    process = Process("receiver", command, dict(os.environ), stage.folder() / "receiver.log")
+    process = Process("receiver", command, dict(os.environ), environment.folder() / "receiver.log")
     url = f"http://127.0.0.1:{port}"
     try:
         eventually(lambda: _answers(process, url), what="the receiver answers")

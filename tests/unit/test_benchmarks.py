@@ -13,24 +13,24 @@ import pytest
 
 from benchmarks.__main__ import measured
 from benchmarks.collapse import collapsed
+from benchmarks.environment import Environment, Options
 from benchmarks.measures import MEASURES
 from benchmarks.pages import BEGIN, END, PICTURE, RECORDED, Record, as_json, marked, pages, recorded
 from benchmarks.picture import picture
 from benchmarks.results import Ratio, Result, Target
 from benchmarks.rounds import Contender, interleaved
-from benchmarks.stage import Options, Stage
 from benchmarks.table import processor_table, summary_table, table
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def result(ours: list[float], *, more_is_better: bool = True, **peers: list[float]) -> Result:
+def result(project: list[float], *, more_is_better: bool = True, **peers: list[float]) -> Result:
     """Return a result with these values and a target for each peer."""
     return Result(
         name="echo",
         what="blocking echoes",
         unit="a second",
-        figures={"ours": ours, **peers},
+        figures={"a2a-celery": project, **peers},
         more_is_better=more_is_better,
         targets=[Target(0.8, peer, at_least=more_is_better) for peer in peers],
     )
@@ -56,7 +56,7 @@ def test_a_target_is_met_at_its_limit(at_least: bool, value: float, met: bool) -
 
 
 def test_a_target_without_a_peer_compares_our_own_value() -> None:
-    measured = Result("cancel", "a cancel", "ms", {"ours": [19, 20, 30]}, False, [Target(20, at_least=False)])
+    measured = Result("cancel", "a cancel", "ms", {"a2a-celery": [19, 20, 30]}, False, [Target(20, at_least=False)])
 
     assert measured.as_json()["targets"] == [{"beside": None, "at_most": 20, "met": True}]
 
@@ -64,13 +64,13 @@ def test_a_target_without_a_peer_compares_our_own_value() -> None:
 def test_the_json_has_ratios_targets_and_every_value() -> None:
     output = json.loads(json.dumps(result([80], floor=[100], sdk=[400]).as_json()))
 
-    assert output["figures"] == {"ours": [80], "floor": [100], "sdk": [400]}
+    assert output["figures"] == {"a2a-celery": [80], "floor": [100], "sdk": [400]}
     assert output["ratios"]["sdk"] == {"median": 0.2, "low": 0.2, "high": 0.2}
     assert [(target["beside"], target["met"]) for target in output["targets"]] == [("floor", True), ("sdk", False)]
 
 
 def test_a_target_beside_a_peer_that_was_not_measured_is_left_out() -> None:
-    found = Result("echo", "", "", {"ours": [1]}, True, [Target(10, "cluster")])
+    found = Result("echo", "", "", {"a2a-celery": [1]}, True, [Target(10, "cluster")])
 
     assert found.as_json()["targets"] == []
     assert "≥ 10" not in table([found])
@@ -119,7 +119,7 @@ def test_the_table_is_markdown_with_a_row_for_each_peer() -> None:
 
 
 def test_the_summary_has_one_row_for_each_result() -> None:
-    alone = Result("cancel", "cancel of a silent agent", "ms", {"ours": [3.31, 3.39]}, False)
+    alone = Result("cancel", "cancel of a silent agent", "ms", {"a2a-celery": [3.31, 3.39]}, False)
     lines = summary_table([result([80], floor=[100], sdk=[400]), alone]).splitlines()
 
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
@@ -129,33 +129,41 @@ def test_the_summary_has_one_row_for_each_result() -> None:
 
 
 def test_processor_time_has_a_separate_table_or_none() -> None:
-    spent = {"ours": {"gateway": 3.14159, "redis": 1.0}}
+    spent = {"a2a-celery": {"gateway": 3.14159, "redis": 1.0}}
 
     assert processor_table([result([1])]) == ""
-    assert "gateway 3.14, redis 1.00" in processor_table([Result("echo", "", "", {"ours": [1]}, True, processor=spent)])
+    assert "gateway 3.14, redis 1.00" in processor_table(
+        [Result("echo", "", "", {"a2a-celery": [1]}, True, processor=spent)]
+    )
 
 
 def test_the_picture_has_a_panel_for_each_result_with_curves() -> None:
-    curves = {"ours": [(1_000, 0.1), (16_000, 0.1)], "a < b": [(1_000, 0.5), (16_000, 1.5)], "one": [(1_000, 0.0)]}
+    curves = {
+        "a2a-celery": [(1_000, 0.1), (16_000, 0.1)],
+        "a < b": [(1_000, 0.5), (16_000, 1.5)],
+        "one": [(1_000, 0.0)],
+    }
     grows = Result(
-        "growth", "time & chunk", "times", {"ours": [1]}, False, curves=curves, along="chunks", curve_unit="ms"
+        "growth", "time & chunk", "times", {"a2a-celery": [1]}, False, curves=curves, along="chunks", curve_unit="ms"
     )
 
     svg = ElementTree.fromstring(picture([result([1]), grows, grows]))
     shown = "{http://www.w3.org/2000/svg}"
     lines = svg.findall(f"{shown}polyline")
-    ours, theirs = ([[*map(float, point.split(","))] for point in line.attrib["points"].split()] for line in lines[:2])
+    project, other = (
+        [[*map(float, point.split(","))] for point in line.attrib["points"].split()] for line in lines[:2]
+    )
 
     assert len(lines) == 2 * len(curves)
-    assert ours[0][1] == ours[1][1], "flat"
-    assert theirs[1][1] < theirs[0][1] < ours[0][1], "up is more"
-    assert ours[0][0] < ours[1][0]
+    assert project[0][1] == project[1][1], "flat"
+    assert other[1][1] < other[0][1] < project[0][1], "up is more"
+    assert project[0][0] < project[1][0]
     assert {"time & chunk", "a < b", "chunks", "16,000"} <= {text.text for text in svg.findall(f"{shown}text")}
 
 
 def test_labels_of_curves_with_equal_ends_do_not_overlap() -> None:
-    curves = {"ours": [(1, 0.1), (10, 1.0)], "floor": [(1, 0.1), (10, 1.0)]}
-    svg = ElementTree.fromstring(picture([Result("growth", "", "", {"ours": [1]}, False, curves=curves)]))
+    curves = {"a2a-celery": [(1, 0.1), (10, 1.0)], "floor": [(1, 0.1), (10, 1.0)]}
+    svg = ElementTree.fromstring(picture([Result("growth", "", "", {"a2a-celery": [1]}, False, curves=curves)]))
 
     heights = [float(text.attrib["y"]) for text in svg.iter("{http://www.w3.org/2000/svg}text") if text.text in curves]
 
@@ -163,7 +171,7 @@ def test_labels_of_curves_with_equal_ends_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "more_is_better", "falls"),
+    ("project", "more_is_better", "falls"),
     [
         (51, True, False),
         (49, True, True),
@@ -173,9 +181,9 @@ def test_labels_of_curves_with_equal_ends_do_not_overlap() -> None:
         (1, False, False),
     ],
 )
-def test_a_ratio_twice_as_bad_as_recorded_is_a_collapse(ours: float, more_is_better: bool, falls: bool) -> None:
-    found = result([ours], more_is_better=more_is_better, floor=[100])
-    others = Result("another", "", "", {"ours": [1], "floor": [1]}, True)
+def test_a_ratio_twice_as_bad_as_recorded_is_a_collapse(project: float, more_is_better: bool, falls: bool) -> None:
+    found = result([project], more_is_better=more_is_better, floor=[100])
+    others = Result("another", "", "", {"a2a-celery": [1], "floor": [1]}, True)
     then = [others, result([100], more_is_better=more_is_better, floor=[100], unmeasured=[100])]
 
     assert bool(collapsed([found], then)) is falls
@@ -185,14 +193,14 @@ def test_one_good_round_is_no_collapse() -> None:
     slow, once = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
     then = [result([100], floor=[100])]
 
-    assert collapsed([slow], then) == ["echo: ours / floor is 0.10 at best, and was 1.00 when recorded"]
+    assert collapsed([slow], then) == ["echo: a2a-celery / floor is 0.10 at best, and was 1.00 when recorded"]
     assert collapsed([once], then) == []
 
 
 def test_recorded_results_are_read_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
-    curves = {"ours": [[1.0, 2.0], [2.0, 3.0]]}
-    idle = Result("idle", "memory", "KiB", {"ours": [2.0]}, False, [Target(16, at_least=False)], curves=curves)
+    curves = {"a2a-celery": [[1.0, 2.0], [2.0, 3.0]]}
+    idle = Result("idle", "memory", "KiB", {"a2a-celery": [2.0]}, False, [Target(16, at_least=False)], curves=curves)
     whole = Record("4 cores", [result([80], floor=[100]), idle])
 
     file.write_text(as_json(whole), encoding="utf-8")
@@ -237,7 +245,7 @@ def test_a_run_names_each_benchmark_when_it_begins(
 ) -> None:
     begun: list[str] = []
 
-    def measure(_: Stage) -> list[Result]:
+    def measure(_: Environment) -> list[Result]:
         begun.append(capsys.readouterr().err)
         return [result([1], floor=[2])]
 

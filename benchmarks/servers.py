@@ -23,7 +23,7 @@ FLOOR = "benchmarks.peers.floor"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Server:
     """Running server with agents at ``<url>/agents/<name>``. `processes` contains the process ids by role."""
 
     name: str
@@ -33,45 +33,45 @@ class Side:
 
 
 @contextmanager
-def ours(
+def this_project(
     folder: Path,
     pool: str = "prefork",
     concurrency: int = CONCURRENCY,
     settings: Mapping[str, str] | None = None,
     *,
-    name: str = "ours",
-) -> Iterator[Side]:
+    name: str = "a2a-celery",
+) -> Iterator[Server]:
     """Run a gateway and a worker of this project, without a watcher. If `concurrency` is 0, run no worker."""
     with running_fleet(folder, app=AGENTS, **(settings or {})) as fleet:
         workers = {"worker": fleet.worker(pool=pool, concurrency=concurrency).pid} if concurrency else {}
         gateway: Gateway = fleet.gateway(log_level="warning")
-        yield Side(name, gateway.url, {"gateway": gateway.pid, **workers, "redis": redis_of(fleet)}, fleet)
+        yield Server(name, gateway.url, {"gateway": gateway.pid, **workers, "redis": redis_of(fleet)}, fleet)
 
 
 @contextmanager
-def floor(folder: Path, pool: str = "prefork", concurrency: int = CONCURRENCY) -> Iterator[Side]:
+def floor(folder: Path, pool: str = "prefork", concurrency: int = CONCURRENCY) -> Iterator[Server]:
     """Run the floor, with a Redis server and a worker like those of this project. If `concurrency` is 0, run no
     worker."""
     with running_fleet(folder, app=FLOOR) as fleet:
         workers = {"worker": fleet.worker(pool=pool, concurrency=concurrency).pid} if concurrency else {}
         with uvicorn(f"{FLOOR}:asgi", folder, fleet.environment) as (url, pid):
-            yield Side("floor", url, {"gateway": pid, **workers, "redis": redis_of(fleet)}, fleet)
+            yield Server("floor", url, {"gateway": pid, **workers, "redis": redis_of(fleet)}, fleet)
 
 
 @contextmanager
-def sdk(folder: Path, **environ: str) -> Iterator[Side]:
+def sdk(folder: Path, **environ: str) -> Iterator[Server]:
     """Run the SDK's server in one process."""
     with uvicorn("benchmarks.peers.sdk:app", folder, environ) as (url, pid):
-        yield Side("sdk", url, {"server": pid})
+        yield Server("sdk", url, {"server": pid})
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Side]:
+def cluster(folder: Path) -> Iterator[Server]:
     """Run one server of the SDK's cluster mode, with a temporary PostgreSQL server."""
     with running(Postgres) as database:
         environ = {"BENCHMARK_DATABASE_URL": database.url}
         with uvicorn("benchmarks.peers.cluster:app", folder, environ) as (url, pid):
-            yield Side("cluster", url, {"server": pid})
+            yield Server("cluster", url, {"server": pid})
 
 
 @contextmanager

@@ -11,15 +11,15 @@ from tempfile import mkdtemp
 
 from tests.support.databases import Postgres
 
-from . import sides
-from .sides import Side
+from . import servers
+from .servers import Server
 
-SHARED: dict[str, Callable[[Path], AbstractContextManager[Side]]] = {
-    "ours": sides.ours,
-    "asyncio": partial(sides.ours, name="asyncio", pool="asyncio", concurrency=100),
-    "floor": sides.floor,
-    "sdk": sides.sdk,
-    "cluster": sides.cluster,
+SHARED: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
+    "a2a-celery": servers.this_project,
+    "asyncio": partial(servers.this_project, name="asyncio", pool="asyncio", concurrency=100),
+    "floor": servers.floor,
+    "sdk": servers.sdk,
+    "cluster": servers.cluster,
 }
 
 
@@ -38,28 +38,28 @@ class Options:
     """Compare with the SDK's cluster mode too. It needs PostgreSQL."""
 
 
-class Stage:
+class Environment:
     """Environment of the benchmarks: options, folders and shared servers. The servers run until the stack is closed."""
 
     def __init__(self, folder: Path, stack: ExitStack, options: Options) -> None:
         self.options = options
         self._folder = folder
         self._stack = stack
-        self._running: dict[str, Side] = {}
+        self._running: dict[str, Server] = {}
 
     def folder(self) -> Path:
         """Return a new folder."""
         return Path(mkdtemp(dir=self._folder))
 
-    def side(self, name: str) -> Side:
+    def server(self, name: str) -> Server:
         """Return a shared server, and start it if necessary. The server is idle except while it is measured."""
         if name not in self._running:
             self._running[name] = self._stack.enter_context(SHARED[name](self.folder()))
         return self._running[name]
 
-    def sides(self, *names: str) -> list[Side]:
+    def servers(self, *names: str) -> list[Server]:
         """Return the named shared servers, without the SDK's cluster mode unless the options include it."""
-        return [self.side(name) for name in names if name != "cluster" or self.options.cluster]
+        return [self.server(name) for name in names if name != "cluster" or self.options.cluster]
 
 
 def has_postgres() -> bool:
