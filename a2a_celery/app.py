@@ -281,7 +281,7 @@ class A2A:
         return lifespan
 
     def before_run(self, *of: Any) -> Any:
-        """Call a function, async or sync, with the `RunInfo` of each run before the agent is called.
+        """Register a function, async or sync, that is called with the `RunInfo` of each run before the agent.
 
         ``@a2a.before_run`` applies to all agents, and ``@a2a.before_run("name", …)`` to the named agents. The function
         may end the run by raising `Rejected`, `Failed`, `InputRequired` or `AuthRequired`, and may add to
@@ -294,23 +294,23 @@ class A2A:
         return self._hooks.decorate("before_run", of)
 
     def after_run(self, *of: Any) -> Any:
-        """Call a function with the `RunInfo` of each run after the agent has ended, before the final status is written.
+        """Register a function that is called with the `RunInfo` of each run after the agent, before the final status.
 
         The function may add to `RunInfo.metadata`. Exceptions are logged and ignored. See `before_run`.
         """
         return self._hooks.decorate("after_run", of)
 
     def on_event(self, *of: Any) -> Any:
-        """Call a function with the `RunInfo` and each event that an agent sends, including the final status of the run.
+        """Register a function that is called with the `RunInfo` and each event of an agent.
 
-        The function may change the event in place and return None, or return another event to send instead. The
-        function cannot change the state of the final status. If the function raises an exception, the event is not sent
-        and the run fails. A sync function must not block. See `before_run`.
+        The events include the final status of the run. The function may change the event in place and return None, or
+        return another event to send instead. The function cannot change the state of the final status. If the function
+        raises an exception, the event is not sent and the run fails. A sync function must not block. See `before_run`.
         """
         return self._hooks.decorate("on_event", of)
 
     def on_transition(self, *of: Any) -> Any:
-        """Call a function with the `RunInfo` and each `Transition` of a run's execution.
+        """Register a function that is called with the `RunInfo` and each `Transition` of a run's execution.
 
         A sync function is called immediately and must not block. An async function is called shortly afterwards, in the
         order of the transitions.

@@ -15,7 +15,7 @@ TWICE = 2.0
 
 
 def collapsed(results: Iterable[Result], recorded: Iterable[Result]) -> list[str]:
-    """Return a line for each ratio that is twice as bad as the recorded one in every round."""
+    """Return a line for each ratio that, in every round, is at least twice as bad as the recorded ratio."""
     lines = []
     of_then = {result.name: result for result in recorded}
     for result in results:

@@ -89,7 +89,7 @@ class AgentWorker:
             self.add(agent)
 
     def add(self, agent: Agent) -> None:
-        """Make Celery run `agent`, as a separate task or as the plain task that the agent exposes."""
+        """Register `agent` with Celery, as a separate task or through the plain task that the agent exposes."""
         if agent.kind == "task":
             prepare_task(agent, self.process, self._stop_here, self._ender, self._handing_back)
         else:

@@ -1,9 +1,9 @@
-"""Limits of a run: total time, time without activity of the agent, and retries.
+"""Limits of a run: total time, inactivity of the agent, and retries.
 
 The event loop enforces the limits, so they work on every pool. Celery enforces its soft limit only on prefork. Celery
 enforces its hard limit on prefork by killing the process, and on gevent by raising ``gevent.Timeout`` in the greenlet.
-A run's limit is therefore earlier than Celery's hard limit, so that the agent is cancelled and can clean up. On
-prefork, Celery's limits remain in force for agents that block the event loop.
+A run's limit is therefore shorter than Celery's hard limit: the agent is cancelled first and can clean up. On prefork,
+Celery's limits remain in force for agents that block the event loop.
 """
 
 from __future__ import annotations

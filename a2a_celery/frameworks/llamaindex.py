@@ -305,7 +305,7 @@ class _Response:
 
 
 class _ResponseArtifacts:
-    """Artifacts of model responses, one for each execution of a step.
+    """Artifacts of model responses, one for each step and input.
 
     The artifact id is derived from the step and its input. A repeated execution of a step replaces the artifact.
     """

@@ -157,7 +157,7 @@ def skip_ack_emulation(transport: type, skips: Callable[[Any], bool]) -> None:
 
     Args:
         transport: Class of the Redis transport.
-        skips: Function that returns True for a message to record in memory only. A second call adds its function.
+        skips: Function that returns True for a message to record in memory only. Later calls add their functions.
     """
     channel: Any = transport.Channel  # type: ignore[attr-defined]
     KOMBU.require(channel, "_do_restore_message")

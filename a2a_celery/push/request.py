@@ -166,8 +166,9 @@ MIN_SECRET_SEGMENT_LENGTH = 12
 def delivery_id(task_id: str, config_id: str, event_id: EventId | str) -> str:
     """Return the id of a delivery. Repeated posts of an event or ping to a config have the same id, for deduplication.
 
-    The id ends with the id of the event in the task's log. Of two events, the later event has the higher version. If
-    the store has lost its newest events, versions may repeat, but later events have later times.
+    The id ends with the event's id in the task's log, which consists of a version and a time. A later event of the task
+    has a higher version. If the store has lost its newest events, a version may be used again, but a later event always
+    has a later time.
     """
     digest = hashlib.sha256(json.dumps([task_id, config_id]).encode()).hexdigest()
     return f"msg_{digest[:32]}_{event_id}"

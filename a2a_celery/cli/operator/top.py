@@ -380,8 +380,10 @@ def show_views(views: Views, wait: Callable[[float], str | None]) -> None:
 
 @contextmanager
 def keyboard() -> Iterator[Callable[[float], str | None]]:
-    """Make the terminal deliver single keys, and yield a function that waits for a key; see `show_views`. Ctrl-C still
-    raises KeyboardInterrupt."""
+    """Put the terminal into cbreak mode, and yield a function that waits for a key; see `show_views`.
+
+    Ctrl-C still raises KeyboardInterrupt.
+    """
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 

@@ -294,11 +294,11 @@ async def _shielded(call: Coroutine[Any, Any, T]) -> T:
 
 
 def _paused_task(claim: Claim) -> Task | None:
-    """Return the task in the interrupted state that the run's message ended, or None in the first turn.
+    """Return the task in the interrupted state from before the run's message, or None in the first turn.
 
-    The SDK guarantees that `current_task` shows an executor whether the message begins a task or answers a question.
-    The returned task fulfills this guarantee in every attempt of the turn. The task's history contains the message and
-    the preceding question.
+    In the SDK, an executor recognizes by `current_task` whether a message starts a task or answers a question. The
+    returned task preserves this behavior in every attempt of the turn. The history of the task contains the question
+    and the message.
     """
     if claim.interrupted_state is None:
         return None

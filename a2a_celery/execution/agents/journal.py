@@ -263,7 +263,7 @@ class RunJournal:
 
     @contextmanager
     def executing(self, call: JournalCall) -> Iterator[None]:
-        """Make `call` the outer call of all calls inside the ``with`` block."""
+        """Make `call` the parent of all calls inside the ``with`` block."""
         token = CURRENT_CALL.set(call)
         try:
             yield

@@ -47,7 +47,7 @@ class ContextSession:
     """
 
     def __init__(self, claim: Claim, events: RunEventQueue, settings: Settings) -> None:
-        """Open the session that came with the claim.
+        """Open the session that the claim returned.
 
         Raises:
             SessionError: The current `secret_key` cannot decrypt the session.

@@ -116,8 +116,9 @@ class LeaseKeeper:
     async def tick(self) -> None:
         """Renew all leases once.
 
-        While the store is unavailable, a run that another worker may get is stopped when its lease expires. A run with
-        a single attempt continues, and the store decides later whether this worker still has the run.
+        While the store is unavailable, a run that may have another attempt is stopped when its lease expires, because
+        another worker may acquire it. A run with a single attempt continues. When the store is available again, the
+        store decides whether this worker still holds the lease.
         """
         runs = list(self._leased.values())
         if not runs:
