@@ -129,27 +129,27 @@ ENTRY_NAMES = ("schedule", "agent", "owner", "tenant", "overlap")
 
 def schedule_entries(app: Celery) -> Iterator[ScheduleEntry]:
     """Yield the entries of the app's ``beat_schedule`` that submit messages, one entry for each schedule."""
-    seen: set[str] = set()
+    names_seen: set[str] = set()
     for entry in app.conf.beat_schedule.values():
         arguments = entry.get("kwargs") if isinstance(entry, Mapping) and entry.get("task") == NAME else None
         if not isinstance(arguments, Mapping):
             continue
         names = {name: value for name, value in arguments.items() if name in ENTRY_NAMES and isinstance(value, str)}
-        if {"schedule", "agent"} <= names.keys() and names["schedule"] not in seen:
-            seen.add(names["schedule"])
+        if {"schedule", "agent"} <= names.keys() and names["schedule"] not in names_seen:
+            names_seen.add(names["schedule"])
             yield ScheduleEntry(**names, when=text_of(entry.get("schedule")))
 
 
-def text_of(when: Any) -> str:
+def text_of(schedule: Any) -> str:
     """Return a Celery schedule as text: the five fields of a crontab, "every 30 s" for an interval, or the ``str`` of
     any other schedule."""
-    if isinstance(when, crontab):
-        return str(when).removeprefix("<crontab: ").partition(" (")[0]
-    if isinstance(when, interval):
-        when = when.run_every
-    if isinstance(when, timedelta):
-        when = when.total_seconds()
-    return f"every {when:g} s" if isinstance(when, int | float) else str(when)
+    if isinstance(schedule, crontab):
+        return str(schedule).removeprefix("<crontab: ").partition(" (")[0]
+    if isinstance(schedule, interval):
+        schedule = schedule.run_every
+    if isinstance(schedule, timedelta):
+        schedule = schedule.total_seconds()
+    return f"every {schedule:g} s" if isinstance(schedule, int | float) else str(schedule)
 
 
 def tick_time(app: Celery, schedule: str, now: datetime) -> int:
@@ -160,42 +160,42 @@ def tick_time(app: Celery, schedule: str, now: datetime) -> int:
     is `now`.
     """
     entry = app.conf.beat_schedule.get(schedule)
-    when = entry.get("schedule") if isinstance(entry, Mapping) else None
-    at = last_time(when, now) if isinstance(when, crontab) else now
+    entry_schedule = entry.get("schedule") if isinstance(entry, Mapping) else None
+    at = last_time(entry_schedule, now) if isinstance(entry_schedule, crontab) else now
     return round(at.timestamp() * 1_000_000)
 
 
-def last_time(when: crontab, now: datetime) -> datetime:
+def last_time(schedule: crontab, now: datetime) -> datetime:
     """Return the latest time of a crontab up to `now`, or `now` if the crontab has no time in the last four years."""
     for period in PERIODS:
-        time = _next_time(when, now - period)
+        time = _next_time(schedule, now - period)
         if time <= now:
-            while (following := _next_time(when, time)) <= now:
+            while (following := _next_time(schedule, time)) <= now:
                 time = following
             return time
     return now
 
 
-def _next_time(when: crontab, time: datetime) -> datetime:
-    last, delta, _ = when.remaining_delta(time)
+def _next_time(schedule: crontab, time: datetime) -> datetime:
+    last, delta, _ = schedule.remaining_delta(time)
     return cast(datetime, last + delta).astimezone(UTC)
 
 
-def window_of(when: Any) -> float:
-    """Return the seconds within which two messages of the schedule `when` count as the same tick.
+def window_of(schedule: Any) -> float:
+    """Return the seconds within which two messages of `schedule` count as the same tick.
 
     Raises:
-        ConfigError: `when` is not a schedule of Celery, or its interval is not positive.
+        ConfigError: `schedule` is not a schedule of Celery, or its interval is not positive.
     """
-    if isinstance(when, crontab):
+    if isinstance(schedule, crontab):
         return 0.0  # the tick times of a crontab are exact
-    if isinstance(when, interval):
-        when = when.run_every
-    seconds = when.total_seconds() if isinstance(when, timedelta) else when
+    if isinstance(schedule, interval):
+        schedule = schedule.run_every
+    seconds = schedule.total_seconds() if isinstance(schedule, timedelta) else schedule
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         if hasattr(seconds, "remaining_estimate"):  # such as celery.schedules.solar
             return DEFAULT_WINDOW
-        raise ConfigError(f"schedule={when!r}: pass a crontab, a timedelta or a number of seconds")
+        raise ConfigError(f"schedule={schedule!r}: pass a crontab, a timedelta or a number of seconds")
     if not seconds > 0:
-        raise ConfigError(f"schedule={when!r}: the interval must be longer than 0 s")
+        raise ConfigError(f"schedule={schedule!r}: the interval must be longer than 0 s")
     return INTERVAL_WINDOW * seconds

@@ -136,22 +136,22 @@ async def submit_tick(process: SubmissionProcess, scheduled: ScheduledMessage, a
 
 
 def _outcome(result: Created | TickSkipped | TickRepeated, tick: Tick, agent: str) -> dict[str, str]:
-    when = time_of_tick(tick.at_us).isoformat()
+    tick_time = time_of_tick(tick.at_us).isoformat()
     match result:
         case Created(task):
-            logger.info("schedule %s: the tick at %s started the task %s", tick.schedule, when, task.id)
+            logger.info("schedule %s: the tick at %s started the task %s", tick.schedule, tick_time, task.id)
             return {"outcome": "started", "task_id": task.id}
         case TickSkipped():
             logger.warning(
                 "schedule %s: the tick at %s was skipped, because a task of the schedule runs",
-                *(tick.schedule, when),
+                *(tick.schedule, tick_time),
                 extra=about(Action.TICK_SKIPPED, agent=agent),
             )
             return {"outcome": "skipped", "task_id": ""}
         case TickRepeated(task_id):
             logger.info(
                 "schedule %s: the tick at %s was handled before, task %s",
-                *(tick.schedule, when, task_id or "none"),
+                *(tick.schedule, tick_time, task_id or "none"),
                 extra=about(Action.TICK_REPEATED, agent=agent),
             )
             return {"outcome": "repeated", "task_id": task_id}

@@ -56,9 +56,9 @@ def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call:
     times = _times(agent, request, now)
     route: Any = {}
     if agent.route is not None:
-        shown = SendMessageRequest()
-        shown.CopyFrom(request)  # a route may change its argument, so it gets a copy
-        route = agent.route(shown, caller)
+        request_copy = SendMessageRequest()
+        request_copy.CopyFrom(request)  # a route may change its argument, so it gets a copy
+        route = agent.route(request_copy, caller)
     options = RunOptions.of(route, times.get("not_before"), times.get("not_after"), now, call)
     return replace(options, trace=trace_to_keep(caller.headers))
 

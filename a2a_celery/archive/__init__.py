@@ -77,12 +77,12 @@ class Archive(Protocol):
         """Return the task, or None if `scope` has no such task."""
 
     async def page(
-        self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
+        self, criteria: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
     ) -> ArchivedPage:
         """Return a page of the tasks that match a filter.
 
         Args:
-            wanted: Filter for the tasks.
+            criteria: Filter for the tasks.
             size: Maximum number of tasks, or 0 to only count the tasks. A page of large tasks may have fewer tasks.
             cursor: Status time in µs and quoted id of the last task on the previous page, or None for the first page.
             artifacts: True to read the artifacts.

@@ -72,9 +72,9 @@ class DatabaseArchive:
             return None if archived is None else Archived(scope, self._rows.task_of(archived), archived.version)
 
     async def page(
-        self, wanted: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
+        self, criteria: Filter, *, size: int, cursor: tuple[int, str] | None = None, artifacts: bool = False
     ) -> ArchivedPage:
-        clauses = _clauses(wanted)
+        clauses = _clauses(criteria)
         async with self._session() as session:
             count = select(func.count()).select_from(ArchivedTask).where(*clauses)
             total = (await session.execute(count)).scalar_one()
@@ -85,8 +85,8 @@ class DatabaseArchive:
                 if cursor is not None:
                     query = query.where(_is_after(at_us(cursor[0]), column_of(cursor[1])))
                 ids = (await session.scalars(query)).all()
-            tasks, seen = await self._tasks(session, ids[:size], artifacts)
-            return ArchivedPage(tasks, total, len(ids) > seen)
+            tasks, read_count = await self._tasks(session, ids[:size], artifacts)
+            return ArchivedPage(tasks, total, len(ids) > read_count)
 
     async def forget(self, before_us: int, limit: int) -> int:
         old = select(ArchivedTask.id).where(ArchivedTask.last_updated < at_us(before_us))
@@ -150,14 +150,17 @@ class DatabaseArchive:
 _ARTIFACTS: Any = ArchivedTask.artifacts
 
 
-def _clauses(wanted: Filter) -> list[ColumnElement[bool]]:
-    clauses = [ArchivedTask.owner == owner_of(wanted.scope), ArchivedTask.last_updated <= at_us(wanted.not_after_us)]
-    if wanted.context_id:
-        clauses.append(ArchivedTask.context_id == column_of(quoted(wanted.context_id)))
-    if wanted.state is not None:
-        clauses.append(ArchivedTask.state == int(wanted.state))
-    if wanted.not_before_us is not None:
-        clauses.append(ArchivedTask.last_updated >= at_us(wanted.not_before_us))
+def _clauses(criteria: Filter) -> list[ColumnElement[bool]]:
+    clauses = [
+        ArchivedTask.owner == owner_of(criteria.scope),
+        ArchivedTask.last_updated <= at_us(criteria.not_after_us),
+    ]
+    if criteria.context_id:
+        clauses.append(ArchivedTask.context_id == column_of(quoted(criteria.context_id)))
+    if criteria.state is not None:
+        clauses.append(ArchivedTask.state == int(criteria.state))
+    if criteria.not_before_us is not None:
+        clauses.append(ArchivedTask.last_updated >= at_us(criteria.not_before_us))
     return clauses
 
 

@@ -85,9 +85,9 @@ def owner_of(scope: Scope) -> str:
     return column_of(str(scope))
 
 
-def at_us(us: int) -> datetime:
+def at_us(microseconds: int) -> datetime:
     """Convert µs since 1970 to the time format of the table."""
-    return _EPOCH + timedelta(microseconds=us)
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 class ArchiveTaskStore(RowConversion, DatabaseTaskStore):

@@ -114,10 +114,10 @@ class EventPrinter:
 
     def _continue(self, chunk: str) -> None:
         text = self._separator + chunk
-        shown = text.rstrip()
+        stripped = text.rstrip()
         if chunk.strip():
-            click.echo("\n  ".join(map(_printable, shown.splitlines())), nl=False)
-            text = text[len(shown) :]
+            click.echo("\n  ".join(map(_printable, stripped.splitlines())), nl=False)
+            text = text[len(stripped) :]
         self._separator = text
 
 
@@ -232,15 +232,15 @@ def _status(status: TaskStatus) -> str:
 
 def _suspension(task: Task) -> Iterator[str]:
     """Yield lines with the signal and the time for which a suspended task waits."""
-    shown = {
+    fields = {
         name: task.metadata.fields[NAMESPACE + name].string_value
         for name in (WAITS_FOR, CONTINUES_AT)
         if NAMESPACE + name in task.metadata.fields
     }
-    if WAITS_FOR in shown:
-        yield f"waits for the signal {_printable(shown[WAITS_FOR])}"
-    if CONTINUES_AT in shown:
-        yield f"continues at {_printable(shown[CONTINUES_AT])}"
+    if WAITS_FOR in fields:
+        yield f"waits for the signal {_printable(fields[WAITS_FOR])}"
+    if CONTINUES_AT in fields:
+        yield f"continues at {_printable(fields[CONTINUES_AT])}"
 
 
 def _artifact(artifact: Artifact) -> str:
@@ -258,8 +258,8 @@ def _labelled(label: str, parts: Iterable[Part], between_texts: str = " ") -> st
         content = (between_texts if is_text else " ").join(map(_part, group))
         text = f"{text} {content}" if text else content
     # continuation lines are indented, so that they visibly belong to the text
-    shown = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
-    return f"{_printable(label)}: {shown}" if shown else _printable(label)
+    indented = "\n  ".join(_printable(line) for line in text.splitlines()).rstrip()
+    return f"{_printable(label)}: {indented}" if indented else _printable(label)
 
 
 def _part(part: Part) -> str:

@@ -213,13 +213,13 @@ def _field(name: str, declared: Any, inner: Mapping[str, Any], *, required: bool
     declared = declared if isinstance(declared, Mapping) else {}
     choices = inner.get("enum")
     kind: Any = inner.get("type")
-    if isinstance(choices, list) and choices and not any(isinstance(one, dict | list) for one in choices):
+    if isinstance(choices, list) and choices and not any(isinstance(choice, dict | list) for choice in choices):
         kind = "choice"
     elif kind not in ("string", "integer", "number", "boolean"):
         kind = "json"
 
     def text(key: str) -> str:
-        return next((one[key] for one in (declared, inner) if isinstance(one.get(key), str)), "")
+        return next((source[key] for source in (declared, inner) if isinstance(source.get(key), str)), "")
 
     return AnswerField(
         name,
@@ -243,12 +243,12 @@ def _simplified(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
             continue
         types = schema.get("type")
         if isinstance(types, list):
-            single = [one for one in types if one != "null"]
+            single = [item for item in types if item != "null"]
             return {**schema, "type": single[0] if len(single) == 1 else None}
         options = next((schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)), None)
         if options is None:
             return schema
-        alternatives = [one for one in options if not (isinstance(one, Mapping) and one.get("type") == "null")]
+        alternatives = [item for item in options if not (isinstance(item, Mapping) and item.get("type") == "null")]
         schema = alternatives[0] if len(alternatives) == 1 else None
     return {}
 

@@ -322,8 +322,8 @@ class Verifier:
     def _require_now(self, timestamp: int) -> None:
         age = self._clock.time() - timestamp
         if abs(age) > self._tolerance:
-            when = f"{age:.0f} s ago" if age > 0 else f"{-age:.0f} s in the future"
-            raise TimestampOutOfRange(f"Signed {when}; {self._tolerance:.0f} s are allowed: check both clocks.")
+            time = f"{age:.0f} s ago" if age > 0 else f"{-age:.0f} s in the future"
+            raise TimestampOutOfRange(f"Signed {time}; {self._tolerance:.0f} s are allowed: check both clocks.")
 
 
 def _signatures(header: str, scheme: str) -> list[str]:

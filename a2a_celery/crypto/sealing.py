@@ -95,11 +95,11 @@ def require_secrets(sealer: Sealer | None, in_use: Collection[str]) -> None:
     missing = set(in_use) - (sealer.fingerprints if sealer is not None else frozenset())
     if not missing:
         return
-    why = "is not set" if sealer is None else f"lacks the secret {', '.join(sorted(missing))}"
+    state = "is not set" if sealer is None else f"lacks the secret {', '.join(sorted(missing))}"
     raise ConfigError(
-        f"a2a_secret_key {why}, but webhooks or sessions in the store are encrypted with it: set the A2A_SECRET_KEY of "
-        "the process that stored them; to rotate it, put the new secret first, and remove the old one when its tasks "
-        "are deleted"
+        f"a2a_secret_key {state}, but webhooks or sessions in the store are encrypted with it: set the "
+        "A2A_SECRET_KEY of the process that stored them; to rotate it, put the new secret first, and remove the old "
+        "one when its tasks are deleted"
     )
 
 

@@ -108,11 +108,11 @@ class CallSignature:
                 values[self._text_argument(values)] = get_message_text(message)
         unknown = sorted(set(values) - set(self.arguments))
         if unknown and not self.takes_more:
-            raise BadCall(f"There is no argument {unknown[0]!r}: {self._wanted()}")
+            raise BadCall(f"There is no argument {unknown[0]!r}: {self._expected_content()}")
         required = [argument.name for argument in self.arguments.values() if argument.required]
         missing = [name for name in required if name not in values]
         if missing:
-            raise BadCall(f"{missing[0]} is missing: {self._wanted()}")
+            raise BadCall(f"{missing[0]} is missing: {self._expected_content()}")
         _require_no_kombu_value(values)  # several parts or messages may form such an object
         return {name: self.arguments[name].value(v) if name in self.arguments else v for name, v in values.items()}
 
@@ -129,10 +129,10 @@ class CallSignature:
             if part.HasField("data"):
                 value = _whole(MessageToDict(part.data))
                 if not isinstance(value, dict):
-                    raise BadCall(f"A data part must be an object: {self._wanted()}")
+                    raise BadCall(f"A data part must be an object: {self._expected_content()}")
                 data |= value
             elif not part.HasField("text"):
-                raise BadCall(f"A file cannot be an argument of the task: {self._wanted()}")
+                raise BadCall(f"A file cannot be an argument of the task: {self._expected_content()}")
         return data
 
     def _text_argument(self, values: Mapping[str, Any]) -> str:
@@ -151,9 +151,9 @@ class CallSignature:
                 return candidates[0].name
             if candidates:
                 break
-        raise BadCall(f"The text does not match exactly one argument of the task: {self._wanted()}")
+        raise BadCall(f"The text does not match exactly one argument of the task: {self._expected_content()}")
 
-    def _wanted(self) -> str:
+    def _expected_content(self) -> str:
         if not self.arguments:
             return "send a data part, an object."
         required = [argument.name for argument in self.arguments.values() if argument.required]

@@ -209,14 +209,14 @@ def require_readable(app: Celery, agents: Iterable[Agent]) -> None:
             _require(app, written, f"the serializer of task {agent.code.name}, which is a2a.expose'd,")
 
 
-def _require(app: Celery, serializer: str, whose: str) -> None:
+def _require(app: Celery, serializer: str, owner: str) -> None:
     types: dict[str, str] = registry.name_to_type
     if serializer not in types:
         remedy = "call app.setup_security()" if serializer == "auth" else "install it"
-        raise ConfigError(f"{whose} is {serializer!r}, which kombu does not know: {remedy}")
+        raise ConfigError(f"{owner} is {serializer!r}, which kombu does not know: {remedy}")
     accepted = list(app.conf.accept_content)
     if {serializer, types[serializer]}.isdisjoint(accepted):
         raise ConfigError(
-            f"{whose} is {serializer!r}, and workers accept {', '.join(accepted)} only (accept_content): "
+            f"{owner} is {serializer!r}, and workers accept {', '.join(accepted)} only (accept_content): "
             "they would drop each run. Configure the app before its tasks are exposed, with both settings alike"
         )

@@ -159,9 +159,11 @@ class Publisher:
             options["serializer"] = self._app.conf.task_serializer
             arguments = (run.task_id, run.number)
             # Celery's repr is made for large arguments, and costs more than encoding the message
-            shown = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
+            representations = {"argsrepr": repr(arguments), "kwargsrepr": "{}"}
             options = _expiring_in_a_worker(options)
-            self._app.send_task(entry_name(run.agent), args=arguments, retries=chosen.retries, **shown, **options)
+            self._app.send_task(
+                entry_name(run.agent), args=arguments, retries=chosen.retries, **representations, **options
+            )
         else:
             self._call(chosen.call, chosen.retries, options)
 
@@ -188,7 +190,7 @@ class Publisher:
         """Publish a run in a thread; see `publish`. With a `version_queue`, the run is published to that queue."""
         await self._publishing.publish(_Run(agent, task_id, run, options, version_queue))
 
-    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
+    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, callback: Callable[[], None]) -> None:
         """Publish a run in the background, and call `then()` when the broker has the message.
 
         If the broker is unavailable or too slow, a warning is logged. The run stays due in the store, and a watcher
@@ -197,7 +199,7 @@ class Publisher:
         if self._is_too_slow("a watcher will publish run %s.%d", task_id, run):
             return
         run_of = _Run(agent, task_id, run, options)
-        self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, then))
+        self._keep(self._publishing.publish(run_of)).add_done_callback(partial(_published, run_of, callback))
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
         """Revoke Celery tasks in the background. With `terminate`, running tasks are also terminated.
@@ -303,7 +305,7 @@ class Publisher:
         return under_way
 
 
-def _published(run: _Run, then: Callable[[], None], done: asyncio.Future[None]) -> None:
+def _published(run: _Run, callback: Callable[[], None], done: asyncio.Future[None]) -> None:
     if done.cancelled():
         return
     try:
@@ -312,7 +314,7 @@ def _published(run: _Run, then: Callable[[], None], done: asyncio.Future[None]) 
         refused = about(Action.RUN_NOT_PUBLISHED, run.name, agent=run.agent)
         logger.warning("run %s will be published by the watcher: %s", run.name, e, extra=refused)
     else:
-        then()
+        callback()
 
 
 def _expiring_in_a_worker(options: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,6 @@ def worker_reports(app: Celery, timeout: float, nodes: Sequence[str] = ()) -> di
     """Return the reports of the workers that reply within `timeout` seconds, by node name. With `nodes`, query only
     these workers, and return as soon as all these workers have replied.
     """
-    whom = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
-    answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout, **whom) or []
+    target = {"destination": list(nodes), "limit": len(nodes)} if nodes else {}
+    answers = app.control.broadcast("a2a_report", reply=True, timeout=timeout, **target) or []
     return {node: report for answer in answers for node, report in answer.items()}

@@ -79,7 +79,7 @@ from .agents.session import open_session
 from .events.observers import CeleryEventEmitter, begin_execution
 from .events.queue import RunEventQueue
 from .events.release import RunRelease
-from .events.run_telemetry import begun, ended, reported
+from .events.run_telemetry import ended, report_begin, reported
 from .events.settlement import publishing
 from .events.steps import CURRENT_EXECUTION, Execution
 from .limits import Limits, Retries, error_without_retry, out_of_time, time_left
@@ -252,7 +252,7 @@ class Run:
         claim = None if self._stopped else await self._claim(adapter)
         if claim is None:
             return ended(Lost() if self._stopped else None, self.ref, self._agent.name, self._clock.monotonic() - began)
-        begun(claim, self._agent.name)
+        report_begin(claim, self._agent.name)
         self._hooks = run_hooks(self._host.hooks, self._agent, claim)
         self._events = events = self._open_log(claim, adapter)
         runner = self._host.runner_id

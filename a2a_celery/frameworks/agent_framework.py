@@ -249,8 +249,8 @@ def _loaded_result(result: dict[str, Any]) -> str | list[Content]:
     return [Content.from_dict(content) for content in result["contents"]]
 
 
-def _asking(requests: list[dict[str, Any]], why: str = "") -> InputRequired:
-    lines = [why] if why else []
+def _asking(requests: list[dict[str, Any]], problem: str = "") -> InputRequired:
+    lines = [problem] if problem else []
     for request in requests:
         call = request.get("function_call") or {}
         lines.append(f"Approve {call.get('name')}({json.dumps(call.get('arguments'))})?" if call else request["type"])

@@ -39,8 +39,8 @@ def pending_call(kind: str, call_id: str, tool: str, arguments: Any, details: An
         arguments: Arguments of the call, as JSON data or as JSON text.
         details: Further data for the client, or None.
     """
-    shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-    text = TITLES[kind].format(f"{tool}({shown})")
+    arguments_text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    text = TITLES[kind].format(f"{tool}({arguments_text})")
     if details:
         text += f" {json.dumps(details, ensure_ascii=False, default=str)}"
     return {"id": call_id, "kind": kind, "tool": tool, "text": text}

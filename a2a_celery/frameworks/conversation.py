@@ -113,11 +113,17 @@ class EarlyStops:
         ConfigError: `fail_on` is a string, or contains a reason that is not in `known` or is not a string.
     """
 
-    def __init__(self, fail_on: Collection[str], known: Collection[str] | None) -> None:
+    def __init__(self, fail_on: Collection[str], known_reasons: Collection[str] | None) -> None:
         reasons = [fail_on] if isinstance(fail_on, str) else fail_on
-        wrong = next((item for item in reasons if not isinstance(item, str) or item not in (known or (item,))), None)
+        wrong = next(
+            (item for item in reasons if not isinstance(item, str) or item not in (known_reasons or (item,))), None
+        )
         if isinstance(fail_on, str) or wrong is not None:
-            choices = f"some of {', '.join(sorted(known))}" if known else "reasons as the framework writes them"
+            choices = (
+                f"some of {', '.join(sorted(known_reasons))}"
+                if known_reasons
+                else "reasons as the framework writes them"
+            )
             raise ConfigError(f"fail_on = {fail_on!r}: a list or a set with {choices}")
         self._fail_on = frozenset(fail_on)
 

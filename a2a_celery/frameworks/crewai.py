@@ -223,13 +223,13 @@ class _TaskArtifacts:
         """Send the next text chunk of a model call. The text of a later call replaces the text of earlier calls of the
         task."""
         call.text = call.text or chunk
-        known_call, sent = self._sent.get(call.task_id, (None, ""))
+        known_call, sent_text = self._sent.get(call.task_id, (None, ""))
         if known_call is not call:
-            sent = ""
+            sent_text = ""
         text = _answer_in(call.text)
-        if call.task_id not in self._tasks or call.task_id in self._structured or len(text) <= len(sent):
+        if call.task_id not in self._tasks or call.task_id in self._structured or len(text) <= len(sent_text):
             return
-        self._send(self._event(call.task_id, text[len(sent) :], append=bool(sent)))
+        self._send(self._event(call.task_id, text[len(sent_text) :], append=bool(sent_text)))
         self._sent[call.task_id] = call, text
 
     def complete(self, task_id: str, output: TaskOutput) -> None:

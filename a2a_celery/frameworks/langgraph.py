@@ -166,23 +166,25 @@ class _GraphRun:
         Raises:
             InputRequired: The client has not answered yet.
         """
-        turn, asked = self._turn, self.saver.progress.asked
-        key = ",".join(sorted(one.id for one in interrupts))
+        turn, question_counts = self._turn, self.saver.progress.asked
+        key = ",".join(sorted(interrupt.id for interrupt in interrupts))
         if reason:
-            del asked[key]
-        turn.replay_questions(asked.setdefault(key, turn.question_count))
+            del question_counts[key]
+        turn.replay_questions(question_counts.setdefault(key, turn.question_count))
         await self.saver.save()
         if len(interrupts) > 1:
-            questions = {one.id: Question(_text_of(one.value), one.response_schema) for one in interrupts}
+            questions = {
+                interrupt.id: Question(_text_of(interrupt.value), interrupt.response_schema) for interrupt in interrupts
+            }
             return await turn.ask_all(questions, reason)
-        [one] = interrupts
-        text, schema = _text_of(one.value), one.response_schema
-        parts = [] if isinstance(one.value, str | None) else [_interrupt_part(one)]
+        [interrupt] = interrupts
+        text, schema = _text_of(interrupt.value), interrupt.response_schema
+        parts = [] if isinstance(interrupt.value, str | None) else [_interrupt_part(interrupt)]
         text = "\n".join(line for line in (reason, text) if line)
         if schema is not None:
-            return {one.id: await turn.ask(text, parts=parts, schema=schema)}
+            return {interrupt.id: await turn.ask(text, parts=parts, schema=schema)}
         answer = await turn.ask(text, parts=parts)
-        return {one.id: _value_of(answer.message.parts, str(answer))}
+        return {interrupt.id: _value_of(answer.message.parts, str(answer))}
 
     async def _send_last_message(self) -> AsyncGenerator[Event, None]:
         """Set `last_message`, and send the message unless a run of the turn has already sent it."""

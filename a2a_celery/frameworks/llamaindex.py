@@ -279,9 +279,11 @@ class _WorkflowRun:
         response_type = self.recorder.response_type(key)
         if response_type is not None:
             return [response_type]
-        types = [one for one in self._workflow.events if issubclass(one, HumanResponseEvent)] or [HumanResponseEvent]
-        plain = [one for one in types if not one.model_fields]
-        return plain[:1] or sorted(types, key=lambda one: one.__name__)
+        types = [event_type for event_type in self._workflow.events if issubclass(event_type, HumanResponseEvent)] or [
+            HumanResponseEvent
+        ]
+        plain = [event_type for event_type in types if not event_type.model_fields]
+        return plain[:1] or sorted(types, key=lambda event_type: event_type.__name__)
 
     def _response(self, key: str, response_type: type[Event], answer: Any) -> Event:
         response = answer if isinstance(answer, Event) else response_type(response=answer)
@@ -313,7 +315,7 @@ class _ResponseArtifacts:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._open: dict[str, _Response] = {}
-        self._texts = ["".join(part.text for part in one.parts) for one in turn.task.artifacts]
+        self._texts = ["".join(part.text for part in artifact.parts) for artifact in turn.task.artifacts]
 
     def add(self, event: AgentStream, step: str) -> TaskArtifactUpdateEvent | None:
         """Return the event for the next chunk of a response, or None if the chunk is not part of the answer."""
@@ -389,7 +391,7 @@ def _details_of(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_schema(types: list[Any]) -> bool:
-    return all(one.model_fields for one in types)
+    return all(event_type.model_fields for event_type in types)
 
 
 def _value_of(parts: Any, text: str) -> Any:
@@ -413,7 +415,7 @@ def _start_values(turn: Turn, event_type: type[StartEvent]) -> dict[str, Any]:
     for data in data_of(turn.message):
         values |= whole_numbers(data)
     fields = event_type.model_fields
-    required = [name for name, one in fields.items() if one.is_required() and name not in values]
+    required = [name for name, field in fields.items() if field.is_required() and name not in values]
     is_text = len(required) == 1 and fields[required[0]].annotation is str
     if turn.text:
         values.setdefault(required[0] if is_text else "user_msg", turn.text)

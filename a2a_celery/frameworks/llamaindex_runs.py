@@ -509,7 +509,9 @@ def _is_waiting(snapshot: Mapping[str, Any]) -> bool:
     """
     workers = snapshot["workers"].values()
     is_busy = any(worker["queue"] or worker["in_progress"] for worker in workers) or snapshot["deliveries"]
-    return not is_busy and not any(one["has_requirements"] for worker in workers for one in worker["collected_waiters"])
+    return not is_busy and not any(
+        waiter["has_requirements"] for worker in workers for waiter in worker["collected_waiters"]
+    )
 
 
 def _is_state(key: str) -> bool:

@@ -129,8 +129,8 @@ class _RecordedAgents:
             copied = agent.clone(model=model, model_settings=agent.model_settings, tools=tools)
             self._copies[id(agent)] = self._copies[id(copied)] = copied  # before the handoffs, which may be circular
             copied.handoffs = [
-                with_copied_target(one, self.agent) if isinstance(one, Handoff) else self.agent(one)
-                for one in agent.handoffs
+                with_copied_target(handoff, self.agent) if isinstance(handoff, Handoff) else self.agent(handoff)
+                for handoff in agent.handoffs
             ]
         return self._copies[id(agent)]
 

@@ -264,8 +264,8 @@ def _question(interrupt: Any) -> dict[str, Any]:
     return {"interruptId": interrupt.id, "name": interrupt.name, "reason": reason}
 
 
-def _asking(questions: list[dict[str, Any]], why: str = "") -> InputRequired:
-    lines = [why] if why else []
+def _asking(questions: list[dict[str, Any]], problem: str = "") -> InputRequired:
+    lines = [problem] if problem else []
     for question in questions:
         reason = question["reason"]
         text = reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)

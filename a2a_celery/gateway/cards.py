@@ -84,12 +84,12 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
     Source: RFC 9110, section 13.1.3 (If-None-Match takes precedence).
     """
     response.headers["Last-Modified"] = format_datetime(since, usegmt=True)
-    seen = request.headers.get("if-modified-since")
-    if seen is None or "if-none-match" in request.headers or response.status_code != 200:
+    copy_date = request.headers.get("if-modified-since")
+    if copy_date is None or "if-none-match" in request.headers or response.status_code != 200:
         return response
     try:
-        then = parsedate_to_datetime(seen)
-        unchanged = (then if then.tzinfo else then.replace(tzinfo=UTC)) >= since
+        copy_time = parsedate_to_datetime(copy_date)
+        unchanged = (copy_time if copy_time.tzinfo else copy_time.replace(tzinfo=UTC)) >= since
     except (ValueError, OverflowError):
         return response
     if not unchanged:

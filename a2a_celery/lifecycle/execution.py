@@ -312,30 +312,30 @@ class ExecutionStateMachine:
             self._notifying = False
 
 
-def _transition(entry: Any, where: str, previous: Transition | None) -> Transition:
-    wanted = {"number": int, "from": str, "to": str, "at_us": int, "detail": dict}
-    fields = fields_of(entry, where, wanted)
-    before, after = _state(fields["from"], f"{where}.from"), _state(fields["to"], f"{where}.to")
+def _transition(entry: Any, path: str, previous: Transition | None) -> Transition:
+    types = {"number": int, "from": str, "to": str, "at_us": int, "detail": dict}
+    fields = fields_of(entry, path, types)
+    before, after = _state(fields["from"], f"{path}.from"), _state(fields["to"], f"{path}.to")
     if after not in EXECUTION_TRANSITIONS[before]:
-        raise InvalidSaved(f"{where}.to", str(IllegalTransition(before, after)))
+        raise InvalidSaved(f"{path}.to", str(IllegalTransition(before, after)))
     if previous is not None and before is not previous.after:
-        raise InvalidSaved(f"{where}.from", f"{before} does not follow {previous.after}")
+        raise InvalidSaved(f"{path}.from", f"{before} does not follow {previous.after}")
     number = fields["number"]
     if number < 1 or (previous is not None and number != previous.number + 1):
-        raise InvalidSaved(f"{where}.number", f"{number} does not follow {previous.number if previous else 0}")
+        raise InvalidSaved(f"{path}.number", f"{number} does not follow {previous.number if previous else 0}")
     if not 0 <= fields["at_us"] <= _LAST_US:
-        raise InvalidSaved(f"{where}.at_us", f"{fields['at_us']} is not a time")
+        raise InvalidSaved(f"{path}.at_us", f"{fields['at_us']} is not a time")
     for name, value in fields["detail"].items():
         if not isinstance(name, str) or not is_scalar(value):
-            raise InvalidSaved(f"{where}.detail", f"{name!r}: {value!r} is not a string, a number, True, False or None")
+            raise InvalidSaved(f"{path}.detail", f"{name!r}: {value!r} is not a string, a number, True, False or None")
     return Transition(number, before, after, fields["at_us"], MappingProxyType(dict(fields["detail"])))
 
 
-def _state(value: str, where: str) -> ExecutionState:
+def _state(value: str, path: str) -> ExecutionState:
     try:
         return ExecutionState(value)
     except ValueError:
-        raise InvalidSaved(where, f"{value!r} is not one of {', '.join(ExecutionState)}") from None
+        raise InvalidSaved(path, f"{value!r} is not one of {', '.join(ExecutionState)}") from None
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -22,26 +22,26 @@ def is_scalar(value: object) -> TypeGuard[Scalar]:
     return isinstance(value, str | int | None) or (isinstance(value, float) and isfinite(value))
 
 
-def fields_of(value: Any, where: str, wanted: Mapping[str, type]) -> dict[str, Any]:
-    """Check that `value` is an object with exactly the fields `wanted`, and return `value`.
+def fields_of(value: Any, path: str, types: Mapping[str, type]) -> dict[str, Any]:
+    """Check that `value` is an object with exactly the fields in `types`, and return `value`.
 
     Args:
         value: Value to check.
-        where: Path of the value for error messages, or "" for the root.
-        wanted: Type of each field by name.
+        path: Path of the value for error messages, or "" for the root.
+        types: Type of each field by name.
 
     Raises:
         InvalidSaved: `value` is not an object, or a field is missing, unknown or of another type.
     """
     if not isinstance(value, dict):
-        raise InvalidSaved(where or "root", f"must be an object, not {type(value).__name__}")
-    prefix = f"{where}." if where else ""
-    for name, kind in wanted.items():
+        raise InvalidSaved(path or "root", f"must be an object, not {type(value).__name__}")
+    prefix = f"{path}." if path else ""
+    for name, kind in types.items():
         if name not in value:
             raise InvalidSaved(f"{prefix}{name}", "is missing")
         if not isinstance(value[name], kind) or isinstance(value[name], bool):
             raise InvalidSaved(f"{prefix}{name}", f"{value[name]!r} is not of type {kind.__name__}")
-    unknown = next((name for name in value if name not in wanted), None)
+    unknown = next((name for name in value if name not in types), None)
     if unknown is not None:
         raise InvalidSaved(f"{prefix}{unknown}", "is unknown")
     return value
@@ -61,9 +61,9 @@ def require_text_keys(value: Any, owner: str) -> None:
     while todo:
         item = todo.pop()
         if isinstance(item, dict):
-            odd = next((key for key in item if not isinstance(key, str)), None)
-            if odd is not None or None in item:
-                raise ValueError(f"keys of {owner} must be strings, not {odd!r}")
+            invalid_key = next((key for key in item if not isinstance(key, str)), None)
+            if invalid_key is not None or None in item:
+                raise ValueError(f"keys of {owner} must be strings, not {invalid_key!r}")
             todo.extend(item.values())
         elif isinstance(item, list | tuple):
             todo.extend(item)

@@ -416,8 +416,8 @@ class Settings:
         if not is_met:
             secret = any(f.name == name and not f.repr for f in fields(self))  # a URL may have a password
             secret = secret or name == "webhook_public_keys"  # a private key may be there by mistake
-            shown = "…" if secret else repr(getattr(self, name))
-            raise ConfigError(f"{CONF_PREFIX}{name} = {shown}: {rule}")
+            value_text = "…" if secret else repr(getattr(self, name))
+            raise ConfigError(f"{CONF_PREFIX}{name} = {value_text}: {rule}")
 
 
 def visible_settings(settings: Settings) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def _remove_input(record: logging.LogRecord) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    error_ids: set[int] = set()
+    while error is not None and id(error) not in error_ids:
         yield error
-        seen.add(id(error))
+        error_ids.add(id(error))
         error = error.__cause__ or error.__context__

@@ -71,8 +71,8 @@ class FleetProcess:
         deadline = SYSTEM_CLOCK.monotonic() + timeout
         while True:
             has_ended = self._popen.poll() is not None
-            if found := line.search(self.output()):
-                return found
+            if match := line.search(self.output()):
+                return match
             if has_ended or SYSTEM_CLOCK.monotonic() > deadline:
                 reason = "ended" if has_ended else f"did not start within {timeout:g} s"
                 raise FleetError(f"the {self.name} {reason}:\n{self.output()[-3000:]}")

@@ -49,10 +49,10 @@ class InProcessPublisher(Publisher):
         """See `Publisher.publish_async`."""
         self.publish(agent, task_id, run, options)
 
-    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
+    def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, callback: Callable[[], None]) -> None:
         """See `Publisher.publish_soon`."""
         self.publish(agent, task_id, run, options)
-        then()
+        callback()
 
     def revoke_soon(self, celery_ids: list[str], *, terminate: bool = False) -> None:
         """Do nothing, because the store refuses the claim of a cancelled run."""

@@ -430,11 +430,11 @@ class AgentTester:
             raise DeadlineExceeded(f"the agent worked for longer than {self._timeout:g} s", result) from None
         return builder.result()
 
-    def _is_waiting(self, shown: Task | TaskStatusUpdateEvent) -> bool:
+    def _is_waiting(self, update: Task | TaskStatusUpdateEvent) -> bool:
         """Return True if a task or event shows that the agent waits for a signal, or for more than `SHORT_WAIT`."""
-        if shown.status.state != WORKING:
+        if update.status.state != WORKING:
             return False
-        metadata = dict(shown.metadata)
+        metadata = dict(update.metadata)
         signal, time = (metadata.get(NAMESPACE + key) for key in (WAITS_FOR, CONTINUES_AT))
         if signal is not None and not str(signal).startswith(CHILD_SIGNAL):
             return True

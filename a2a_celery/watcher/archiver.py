@@ -130,14 +130,14 @@ class Archiver:
     async def _archive_batch(self) -> bool:
         """Archive a batch. Return True if more tasks may be due."""
         due = await self._store.run(
-            acquire_archivable(self._keys, who=self._id, limit=ARCHIVE_BATCH, lease_ms=LEASE_MS)
+            acquire_archivable(self._keys, archiver=self._id, limit=ARCHIVE_BATCH, lease_ms=LEASE_MS)
         )
         if due.tasks is None:
             return False
         async for portion in self._portions(due.tasks):
             tasks = [task for task in await asyncio.gather(*map(self._resolve_blobs, portion)) if task is not None]
             if tasks:
-                await self._put(tasks)
+                await self._store_tasks(tasks)
             self._metrics.record_progress(self.name)
         await self._delete_expired(due.now_us)
         return len(due.tasks) == ARCHIVE_BATCH
@@ -175,7 +175,7 @@ class Archiver:
         log_fields = about(Action.ARCHIVE_REFUSED, task=task_id)
         logger.error("task %s was not archived and stays in the store: %s", task_id, reason, extra=log_fields)
 
-    async def _put(self, tasks: list[Archived]) -> None:
+    async def _store_tasks(self, tasks: list[Archived]) -> None:
         try:
             await self._archive.put(tasks)
         except ArchiveUnavailable:

@@ -28,7 +28,7 @@ async def _ended_of_an_archive(keys: Keys, seeds: Seeds) -> str:
 
 async def _acquire_archivable(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await _ended_of_an_archive(keys, seeds)
-    taking = acquire_archivable(keys, who="me", limit=1, lease_ms=60_000)
+    taking = acquire_archivable(keys, archiver="me", limit=1, lease_ms=60_000)
     return replace(taking, parse=lambda answer: taking.parse(answer).tasks)
 
 

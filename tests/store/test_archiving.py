@@ -28,9 +28,9 @@ async def on(store: AsyncStore, keys: Keys) -> None:
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
 
 
-async def due(store: AsyncStore, keys: Keys, who: str = "me", limit: int = 10) -> list[str] | None:
+async def due(store: AsyncStore, keys: Keys, archiver: str = "me", limit: int = 10) -> list[str] | None:
     """Return the ids of the tasks that are due for archiving."""
-    tasks = (await store.run(acquire_archivable(keys, who=who, limit=limit, lease_ms=60_000))).tasks
+    tasks = (await store.run(acquire_archivable(keys, archiver=archiver, limit=limit, lease_ms=60_000))).tasks
     return None if tasks is None else [task_id for task_id, _ in tasks]
 
 
@@ -160,7 +160,7 @@ async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_arc
 
     state = await store.run(read_archive_state(keys))
     assert (state.on, state.complete, state.waiting) == (True, True, 2)
-    assert {await store.redis.ttl(keys.task(one).record) for one in (before, task_id, live)} == {-1}
+    assert {await store.redis.ttl(keys.task(archivable_id).record) for archivable_id in (before, task_id, live)} == {-1}
     assert await store.run(update_archive_backlog(keys, "0")) == ("0", 0)
 
     await store.run(read_archive_state(keys, give_up=True))

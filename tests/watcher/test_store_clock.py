@@ -276,9 +276,9 @@ async def test_after_a_jump_backward_another_watcher_may_archive(
     store: AsyncStore, keys: Keys, moved: MovedClock
 ) -> None:
     lease_ms = int(LEASE_TTL * 1000)
-    await store.run(acquire_archivable(keys, who="gone", limit=1, lease_ms=lease_ms))
+    await store.run(acquire_archivable(keys, archiver="gone", limit=1, lease_ms=lease_ms))
 
     moved.set_offset(-HOUR)
 
-    due = await store.run(acquire_archivable(keys, who="here", limit=1, lease_ms=lease_ms))
+    due = await store.run(acquire_archivable(keys, archiver="here", limit=1, lease_ms=lease_ms))
     assert due.tasks == []

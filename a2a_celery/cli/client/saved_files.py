@@ -52,8 +52,8 @@ def safe_name(part: Part, default: str) -> str:
 
     A part without a file name gets the name `default`, with a suffix for its media type.
     """
-    given = part.filename or f"{default}{guess_extension(part.media_type) or ''}"
-    last = NOT_IN_NAMES.sub("_", re.split(r"[/\\]", given)[-1]).strip().lstrip(".")
+    file_name = part.filename or f"{default}{guess_extension(part.media_type) or ''}"
+    last = NOT_IN_NAMES.sub("_", re.split(r"[/\\]", file_name)[-1]).strip().lstrip(".")
     name = Path("".join(character for character in last if character.isprintable()) or "file")
     if len(name.suffix) > MAX_SUFFIX:
         return name.name[:MAX_STEM]

@@ -51,18 +51,18 @@ class Screen:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # an agent may print characters that this terminal cannot show
 
-    def say(self, who: str, line: str) -> None:
+    def say(self, name: str, line: str) -> None:
         """Write one line, in colour if the output is a terminal."""
-        self.show(click.style(f"{who:{NAME_WIDTH}} | ", fg=COLOURS.get(who)) + line)
+        self.show(click.style(f"{name:{NAME_WIDTH}} | ", fg=COLOURS.get(name)) + line)
 
-    def forward(self, who: str, line: str) -> None:
+    def forward(self, name: str, line: str) -> None:
         """Write one line of a child. While the output is folded, only lines of urgent log records are written."""
         if URGENT.search(line):
-            self._urgent[who] = True
+            self._urgent[name] = True
         elif RECORD.match(line):
-            self._urgent[who] = False
-        if not self.is_folded or self._urgent.get(who):
-            self.say(who, line)
+            self._urgent[name] = False
+        if not self.is_folded or self._urgent.get(name):
+            self.say(name, line)
 
     def show(self, text: str) -> None:
         """Write `text` without the name of a process."""

@@ -36,8 +36,8 @@ class CodeWatcher:
         self._changed |= changed
         if changed:
             return []
-        found, self._changed = self._changed, set()
-        return sorted(path.relative_to(self._folder) for path in found)
+        paths, self._changed = self._changed, set()
+        return sorted(path.relative_to(self._folder) for path in paths)
 
     def _read(self) -> dict[Path, Stamp]:
         stamps = {}

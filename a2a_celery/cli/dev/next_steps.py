@@ -17,10 +17,10 @@ from ...agents import Agent
 
 def local_url(host: str, port: int) -> str:
     """Return the URL at which a client on this machine reaches a server that listens on `host`."""
-    shown = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}.get(host)
-    if shown is None:
-        shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
+    url_host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}.get(host)
+    if url_host is None:
+        url_host = f"[{host}]" if ":" in host else host
+    return f"http://{url_host}:{port}"
 
 
 SDK_SNIPPET = """\

@@ -113,7 +113,7 @@ class _Ended:
 class _Health:
     """Event that reports the gateway's readiness, as "ok" or a reason for each component."""
 
-    found: dict[str, str]
+    reasons: dict[str, str]
     ready: bool
 
 
@@ -124,13 +124,13 @@ class _Changed:
     files: list[Path]
 
 
-def unready(found: Mapping[str, str]) -> str:
+def unready(reasons: Mapping[str, str]) -> str:
     """Return the components that are not ready, with the reasons that the gateway reports.
 
     The reason for missing workers advises the user to start one, which the supervisor has done.
     """
     return "; ".join(
-        part if part == "workers" else f"{part}: {reason}" for part, reason in found.items() if reason != "ok"
+        part if part == "workers" else f"{part}: {reason}" for part, reason in reasons.items() if reason != "ok"
     )
 
 
@@ -280,7 +280,7 @@ class Supervisor:
                         self._report_ready()
                     elif self._elapsed() > next_report:
                         next_report = self._elapsed() + PROGRESS_INTERVAL
-                        self._say(f"waiting for {unready(health.found)}")
+                        self._say(f"waiting for {unready(health.reasons)}")
                 case number:
                     self._say(f"stopping ({number.name})")
                     return 0

@@ -31,7 +31,7 @@ def timeouts(survey: Survey) -> Iterator[Finding]:
         return
     rabbit = server.kind == "RabbitMQ"
     name = "consumer_timeout" if rabbit else "visibility timeout"
-    shown = f"{name} ({server.ack_timeout:g} s{', unless it was changed' if rabbit else ''})"
+    limit = f"{name} ({server.ack_timeout:g} s{', unless it was changed' if rabbit else ''})"
     late = [
         agent for agent, work in survey.work.items() if work.late and _outlasts(work.limit or inf, server.ack_timeout)
     ]
@@ -44,26 +44,26 @@ def timeouts(survey: Survey) -> Iterator[Finding]:
         yield wrong(
             "timeouts",
             f"workers acknowledge runs of {', '.join(late)} when they end, which may take longer than the broker's "
-            f"{shown}: the broker then closes the worker's channel. Give the agents a time_limit below this timeout, "
+            f"{limit}: the broker then closes the worker's channel. Give the agents a time_limit below this timeout, "
             "or raise the timeout.",
         )
     elif late:
         yield note(
             "timeouts",
             f"workers acknowledge runs of {', '.join(late)} when they end, which may take longer than the broker's "
-            f"{shown}: the broker then redelivers the runs, and workers drop the copies. Give the agents a time_limit "
+            f"{limit}: the broker then redelivers the runs, and workers drop the copies. Give the agents a time_limit "
             "below this timeout, or raise the timeout in broker_transport_options.",
         )
     if long:
         effect = "closes the worker's channel" if rabbit else "redelivers the message"
         yield note(
             "timeouts",
-            f"runs of {', '.join(long)} may take longer than the broker's {shown}: a prefetched message waits until "
+            f"runs of {', '.join(long)} may take longer than the broker's {limit}: a prefetched message waits until "
             f"the worker's earlier runs end, and the broker {effect}. Give the agents a separate queue with "
             "worker_prefetch_multiplier = 1, or raise the timeout.",
         )
     if not (late or long):
-        yield ok("timeouts", f"no agent has a time limit beyond the broker's {shown}")
+        yield ok("timeouts", f"no agent has a time limit beyond the broker's {limit}")
 
 
 def _outlasts(limit: float, ack_timeout: float) -> bool:

@@ -88,12 +88,12 @@ def clocks(survey: Survey) -> Iterator[Finding]:
     }
     if not isinstance(survey.store, str):
         offsets["this machine"] = survey.store.clock_offset
-    for who, seconds in offsets.items():
+    for process, seconds in offsets.items():
         if abs(seconds) > MAX_SKEW:
             way = "ahead of" if seconds > 0 else "behind"
             yield wrong(
                 "clock",
-                f"{who} is {abs(seconds):.1f} s {way} the store's: use NTP. "
+                f"{process} is {abs(seconds):.1f} s {way} the store's: use NTP. "
                 "Messages expire, or begin, at the wrong time.",
             )
     if offsets and all(abs(seconds) <= MAX_SKEW for seconds in offsets.values()):

@@ -113,14 +113,18 @@ def versions(survey: Survey) -> Iterator[Finding]:
     if not isinstance(survey.watchers, str):
         reported |= {f"watcher {other['watcher']}": other.get("versions") for other in survey.watchers}
     local, agree = installed(), True
-    for who, other in sorted(reported.items()):
+    for process, other in sorted(reported.items()):
         if other == local:
             continue
         agree = False
         differing = [name for name in local if (other or {}).get(name) != local[name]]
-        there = ", ".join(f"{name} {other.get(name) or '?'}" for name in differing) if other else "an older release"
+        their_versions = (
+            ", ".join(f"{name} {other.get(name) or '?'}" for name in differing) if other else "an older release"
+        )
         text = ", ".join(f"{name} {local[name]}" for name in differing)
-        yield wrong(who, f"has {there}, this command has {text}: finish the roll-out, or install equal versions.")
+        yield wrong(
+            process, f"has {their_versions}, this command has {text}: finish the roll-out, or install equal versions."
+        )
     if reported and agree:
         yield ok("versions", ", ".join(f"{name} {version}" for name, version in local.items()) + ", everywhere")
 

@@ -58,7 +58,10 @@ def list_deliveries(context: click.Context, dead: bool, agent: str | None, as_li
     elif not selected:
         click.echo("no webhook was given up" if dead else "no webhook waits for an event, none was given up")
     else:
-        cells = [(r.task_id, r.config_id, r.state, _events(r), str(r.failures), _when(r), _why(r)) for r in selected]
+        cells = [
+            (r.task_id, r.config_id, r.state, _events(r), str(r.failures), _due_time(r), _failure_reason(r))
+            for r in selected
+        ]
         for line in table(("TASK", "WEBHOOK", "STATE", "EVENTS", "TRIES", "NEXT", "WHY"), cells):
             click.echo(line)
 
@@ -76,7 +79,7 @@ def show(context: click.Context, task: str, webhook: str, as_lines: bool) -> Non
     with operator_store(context, None) as (_, store, keys):
         delivery = store.run(read_delivery(keys, task, webhook))
     if delivery is None:
-        raise _nothing(task, webhook)
+        raise _missing_webhook(task, webhook)
     fields = _fields(delivery) | {
         "requested": list(delivery.requested),
         "attempts": [_attempt(attempt) for attempt in delivery.attempts],
@@ -115,7 +118,7 @@ def replay(context: click.Context, task: str | None, webhook: str | None, everyt
                             f"webhook {config_id} of task {task_id} was not given up, or is already due again"
                         )
                     case "missing" if not everything:
-                        raise _nothing(task_id, config_id)
+                        raise _missing_webhook(task_id, config_id)
         if not pairs and not as_lines:
             click.echo("no webhook was given up")
 
@@ -126,7 +129,7 @@ def _all(store: SyncStore, keys: Keys, dead: bool) -> list[Delivery]:
     return sorted(all_deliveries, key=lambda each: (each.died_us or each.due_us, each.task_id, each.config_id))
 
 
-def _nothing(task: str, webhook: str) -> click.ClickException:
+def _missing_webhook(task: str, webhook: str) -> click.ClickException:
     return click.ClickException(f"task {task} has no webhook {webhook}, or a2a_retention has passed")
 
 
@@ -134,7 +137,7 @@ def _events(delivery: Delivery) -> str:
     return f"{delivery.delivered} of {delivery.version}"
 
 
-def _when(delivery: Delivery) -> str:
+def _due_time(delivery: Delivery) -> str:
     if delivery.died_us:
         return "replay it"
     if delivery.is_leased:
@@ -142,7 +145,7 @@ def _when(delivery: Delivery) -> str:
     return f"in {duration((delivery.due_us - delivery.now_us) / 1_000_000)}"
 
 
-def _why(delivery: Delivery) -> str:
+def _failure_reason(delivery: Delivery) -> str:
     return " ".join(reason_of(delivery.failure).split())[:70]
 
 

@@ -91,22 +91,24 @@ class Drained:
 @click.option("--undo", is_flag=True, help="Let the workers consume again.")
 @click.option("--json", "as_lines", is_flag=True, help="Print one line of JSON per worker.")
 @click.pass_context
-def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool, as_lines: bool, **which: Any) -> None:
+def drain(
+    context: click.Context, /, timeout: float, shutdown: bool, undo: bool, as_lines: bool, **filters: Any
+) -> None:
     """Take workers out of service.
 
     The workers stop consuming, and return prefetched runs to the queue at once. This command waits until their active
     runs have ended. Runs that are left at the timeout are listed and continue, and the exit code is 1. A restarted
     worker consumes again.
     """
-    if not any(which.values()):
+    if not any(filters.values()):
         raise click.UsageError("choose workers with --worker, --host, --queue, --agent or --all")
-    if which["everything"] and any(which[name] for name in ("nodes", "hosts", "queues", "agents")):
+    if filters["everything"] and any(filters[name] for name in ("nodes", "hosts", "queues", "agents")):
         raise click.UsageError("--all selects all workers: leave out the other filters")
-    if shutdown and (undo or which["queues"] or which["agents"]):
+    if shutdown and (undo or filters["queues"] or filters["agents"]):
         raise click.UsageError("--shutdown ends workers: leave out --undo, --queue and --agent")
     a2a = load_configured_a2a(context)
     serves = {name: queue_of(a2a.celery, agent) for name, agent in a2a.agents.items()}
-    for agent in which["agents"]:
+    for agent in filters["agents"]:
         if serves.get(agent) is None:
             names = ", ".join(name for name, queue in serves.items() if queue)
             raise click.ClickException(f"no agent {agent!r} that has a queue; this app has {names or 'none'}")
@@ -114,10 +116,10 @@ def drain(context: click.Context, /, timeout: float, shutdown: bool, undo: bool,
     if isinstance(broker, str):
         raise click.ClickException(f"{broker}: is the broker up? See CELERY_BROKER_URL")
     # query all workers if other workers may match the options, or consume the same queues
-    only_these = not (which["hosts"] or which["queues"] or which["agents"]) and (undo or as_lines)
-    reply = worker_reports(a2a.celery, REPLY_TIMEOUT, which["nodes"] if only_these else ())
+    only_these = not (filters["hosts"] or filters["queues"] or filters["agents"]) and (undo or as_lines)
+    reply = worker_reports(a2a.celery, REPLY_TIMEOUT, filters["nodes"] if only_these else ())
     with operator_store(context, None) as (_, store, _keys):
-        chosen = Choice.of(reply, which, serves, server_of(store).identity, a2a.settings.key_prefix)
+        chosen = Choice.of(reply, filters, serves, server_of(store).identity, a2a.settings.key_prefix)
     for node in chosen.strangers:
         click.echo(
             f"{node}: does not report its store; if it belongs to this deployment, name it with --worker", err=True
@@ -146,7 +148,7 @@ class Choice:
 
     nodes: tuple[str, ...]
     queues: frozenset[str] | None
-    named: frozenset[str]
+    agent_names: frozenset[str]
     """Agents that were named on the command line."""
 
     reports: Mapping[str, Mapping[str, Any]]
@@ -162,12 +164,12 @@ class Choice:
     def of(
         cls,
         reply: Mapping[str, Mapping[str, Any]],
-        which: Mapping[str, Any],
+        filters: Mapping[str, Any],
         serves: Mapping[str, str | None],
         store: str,
         prefix: str,
     ) -> Choice:
-        """Select workers by the options `which` from the reports of all workers.
+        """Select workers by the options `filters` from the reports of all workers.
 
         Workers with a different `store` or key `prefix` belong to another deployment on the same broker. A worker that
         reports no store or no key prefix is selected only by name.
@@ -180,21 +182,21 @@ class Choice:
             identity = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
             if "pool" not in report:
                 continue
-            if node in which["nodes"] or identity == (store, prefix):
+            if node in filters["nodes"] or identity == (store, prefix):
                 reports_in[node] = report
             elif None in identity:
                 strangers.append(node)
-        queues = {*which["queues"], *(str(serves[agent]) for agent in which["agents"])}
-        for node in which["nodes"]:
+        queues = {*filters["queues"], *(str(serves[agent]) for agent in filters["agents"])}
+        for node in filters["nodes"]:
             if node not in reports_in:
                 raise click.ClickException(
                     f"{node} does not reply; the workers are {', '.join(sorted(reports_in)) or 'none'}"
                 )
-        named = bool(which["nodes"] or which["hosts"])
+        has_named_workers = bool(filters["nodes"] or filters["hosts"])
 
         def is_meant(node: str) -> bool:
             consumed = {*reply[node]["queues"], *reply[node].get("drained", ())}
-            is_named = not named or node in which["nodes"] or node.partition("@")[2] in which["hosts"]
+            is_named = not has_named_workers or node in filters["nodes"] or node.partition("@")[2] in filters["hosts"]
             return is_named and (not queues or bool(queues & consumed))
 
         nodes = tuple(filter(is_meant, reports_in))
@@ -206,7 +208,7 @@ class Choice:
         return cls(
             nodes,
             frozenset(queues) or None,
-            frozenset(which["agents"]),
+            frozenset(filters["agents"]),
             reports_in,
             serves,
             tuple(filter(is_meant, strangers)),
@@ -220,13 +222,15 @@ class Choice:
         """Yield warnings about other work that has to wait because of the drain."""
         left = {name for node in self.nodes for name in self.queues_to_leave(node)}
         for queue in sorted(left):
-            sharing = sorted(name for name, source in self.serves.items() if source == queue and name not in self.named)
+            sharing = sorted(
+                name for name, source in self.serves.items() if source == queue and name not in self.agent_names
+            )
             others = [
                 node for node, report in self.reports.items() if queue in report["queues"] and node not in self.nodes
             ]
             if self.queues is not None:
-                also = f" also serves {', '.join(sharing)}, and" if sharing else " also serves"
-                yield f"the queue {queue}{also} other Celery tasks: they wait too"
+                sharing_text = f" also serves {', '.join(sharing)}, and" if sharing else " also serves"
+                yield f"the queue {queue}{sharing_text} other Celery tasks: they wait too"
             if not others:
                 yield f"no other worker that reports consumes {queue}: runs sent to it wait until --undo"
 

@@ -62,8 +62,8 @@ def task_fields(task: TaskSummary) -> dict[str, Any]:
     }
 
 
-def _time(us: int) -> str:
-    return (EPOCH + timedelta(microseconds=us)).isoformat()
+def _time(microseconds: int) -> str:
+    return (EPOCH + timedelta(microseconds=microseconds)).isoformat()
 
 
 def summary_lines(tasks: Sequence[TaskSummary]) -> Iterable[str]:

@@ -106,7 +106,7 @@ class Selection:
         values = (task.agent, task.scope.tenant, task.scope.owner, task.context_id)
         filters = (*self.scope, self.context_id)
         return (
-            all(mine in (None, other) for mine, other in zip(filters, values, strict=True))
+            all(expected in (None, actual) for expected, actual in zip(filters, values, strict=True))
             and task.state in self.states
             and (self.since_us is None or task.since_us >= self.since_us)
             and (self.until_us is None or task.since_us <= self.until_us)

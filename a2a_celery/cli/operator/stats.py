@@ -46,8 +46,8 @@ class Stats:
     agents: tuple[str, ...]
 
     @classmethod
-    def of(cls, store: SyncStore, keys: Keys, named: Mapping[str, Any], agent: str | None) -> Stats:
-        """Read the metrics of `agent` or, if `agent` is None, of the agents in `named` and all other agents that have
+    def of(cls, store: SyncStore, keys: Keys, agents: Mapping[str, Any], agent: str | None) -> Stats:
+        """Read the metrics of `agent` or, if `agent` is None, of the agents in `agents` and all other agents that have
         metrics.
 
         Raises:
@@ -55,9 +55,9 @@ class Stats:
         """
         counted, posts = store.run(read_metrics(keys)), store.run(delivery_metrics(keys))
         standing = Counter((task.agent, task.state) for task in open_tasks(store, keys))
-        names = dict.fromkeys([*named, *(name for _, name, _ in counted.counts), *(name for name, _ in standing)])
-        shown = tuple(name for name in names if agent in (None, name))
-        return cls(counted, posts, usage(store, keys), standing, shown)
+        names = dict.fromkeys([*agents, *(name for _, name, _ in counted.counts), *(name for name, _ in standing)])
+        selected = tuple(name for name in names if agent in (None, name))
+        return cls(counted, posts, usage(store, keys), standing, selected)
 
     def as_json(self) -> str:
         """Return the metrics as one line of JSON."""

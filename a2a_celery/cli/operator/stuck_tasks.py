@@ -159,18 +159,18 @@ def _show(context: click.Context, selection: Selection, older_than: float, limit
     with operator_store(context, selection.agent) as (_, store, keys):
         stuck = [task for task in stuck_tasks(store, keys, older_than) if task.task in selection]
     stuck.sort(key=lambda task: task.seconds, reverse=True)
-    shown = stuck[:limit]
+    listed = stuck[:limit]
     if as_lines:
-        for task in shown:
+        for task in listed:
             click.echo(task.as_json())
         return
     if not stuck:
         click.echo(f"nothing is stuck: no task has waited for longer than {duration(older_than)}")
         return
-    for line in table(HEADING, [task.cells() for task in shown]):
+    for line in table(HEADING, [task.cells() for task in listed]):
         click.echo(line)
     if len(stuck) > limit:
         click.echo(f"… {len(stuck) - limit} more tasks: raise --limit")
-    for why in Why:
-        if any(task.why is why for task in shown):
-            click.echo(f"{why.text}: {why.remedy}")
+    for cause in Why:
+        if any(task.why is cause for task in listed):
+            click.echo(f"{cause.text}: {cause.remedy}")

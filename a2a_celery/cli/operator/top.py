@@ -93,14 +93,14 @@ class WorkerLoad:
     prefetched: int
     others: int
     queues: tuple[str, ...]
-    seen: float
+    reply_time: float
 
     @classmethod
-    def of(cls, name: str, reply: Mapping[str, Any], seen: float) -> WorkerLoad:
+    def of(cls, name: str, reply: Mapping[str, Any], reply_time: float) -> WorkerLoad:
         """Return the load that a worker reports in its reply to ``a2a_load``."""
         state = "drained" if reply["drained"] else "ready"
         numbers = (reply["slots"], reply["active"], reply["prefetched"], reply["others"])
-        return cls(name, state, *numbers, tuple(reply["queues"]), seen)
+        return cls(name, state, *numbers, tuple(reply["queues"]), reply_time)
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells under `WORKER_HEADING`."""
@@ -155,7 +155,7 @@ class WorkerLoads:
         silent = {
             name: replace(load, state="silent")
             for name, load in self.latest.items()
-            if name not in loads and now - load.seen < SILENT_FOR
+            if name not in loads and now - load.reply_time < SILENT_FOR
         }
         self.latest = dict(sorted((silent | loads).items()))
 
@@ -164,8 +164,8 @@ class WorkerLoads:
         as a worker of this deployment."""
         if nodes:
             for node, report in worker_reports(self._app, REPORT_TIMEOUT, nodes).items():
-                theirs = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
-                self._is_ours[node] = theirs == self._ours or None in theirs
+                identity = report.get("store", {}).get("identity"), report.get("settings", {}).get("key_prefix")
+                self._is_ours[node] = identity == self._ours or None in identity
             for node in nodes:
                 self._is_ours.setdefault(node, True)
 
@@ -252,8 +252,12 @@ class View:
 
         def total(reading: Reading) -> int:
             ended = reading.counted.counted("ended").items()
-            wanted = {str(int(state)) for state in states}
-            return sum(n for (name, state), n in ended if agent in (None, name) and (not wanted or state in wanted))
+            state_numbers = {str(int(state)) for state in states}
+            return sum(
+                n
+                for (name, state), n in ended
+                if agent in (None, name) and (not state_numbers or state in state_numbers)
+            )
 
         return self._per_second(total(self.now) - total(self.before))
 
@@ -305,8 +309,8 @@ class Views:
         """
         now = self._read()
         self._readings.append(now)
-        known = dict.fromkeys([*self._agents, *(name for _, name, _ in now.counted.counts)])
-        return View(now, self._readings[0], list(known), list(self._loads.latest.values()), self._loads.error)
+        agents = dict.fromkeys([*self._agents, *(name for _, name, _ in now.counted.counts)])
+        return View(now, self._readings[0], list(agents), list(self._loads.latest.values()), self._loads.error)
 
 
 @click.command()
@@ -406,8 +410,8 @@ def _size() -> tuple[int, int]:
     return 10_000, 10_000
 
 
-def _cut(lines: list[str], most: int, what: str) -> list[str]:
+def _cut(lines: list[str], most: int, noun: str) -> list[str]:
     """Truncate a table to `most` lines. The last line of a truncated table counts the omitted lines."""
     if len(lines) <= most:
         return lines
-    return [*lines[: most - 1], f"… {len(lines) - most + 1} more {what}"]
+    return [*lines[: most - 1], f"… {len(lines) - most + 1} more {noun}"]

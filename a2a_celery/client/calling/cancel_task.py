@@ -28,7 +28,7 @@ def register_cancel_task(
     """Register `a2a.cancel` with `app`, with the queue and priority in `options`."""
 
     def cancel(
-        self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **where: Any
+        self: Task, url: str, task_id: str = "", content: Sequence[Any] = (), message_id: str = "", **fields: Any
     ) -> str:
         """Cancel a remote task. Without a task id, resend the message with its original id and cancel the task that the
         agent returns.
@@ -42,7 +42,7 @@ def register_cancel_task(
 
         async def cancel_remote() -> str:
             async with loop.agent(remote) as agent:
-                remote_id = task_id or (await agent.submit(message_of(content, message_id, **where))).task_id
+                remote_id = task_id or (await agent.submit(message_of(content, message_id, **fields))).task_id
                 return (await agent.cancel(remote_id)).state_name if remote_id else ""
 
         try:

@@ -106,8 +106,8 @@ class CallRequest(Request):  # type: ignore[misc]
                 "content": list(self.args),
                 "message_id": self.task.message_id_of(self.id),
             }
-            where = {name: kwargs[name] for name in ("context_id",) if kwargs.get(name)}
-            publish_cancel(self.task.canceler, self.delivery_info, **call, **where)
+            context = {name: kwargs[name] for name in ("context_id",) if kwargs.get(name)}
+            publish_cancel(self.task.canceler, self.delivery_info, **call, **context)
 
 
 def execute_now(consumer: Any, requests: Iterable[CallRequest]) -> None:

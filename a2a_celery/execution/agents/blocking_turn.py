@@ -61,8 +61,8 @@ class BlockingTurn:
 
     def call(self, agent: Any, message: Any, *, context_id: str = "") -> Any:
         """See `Turn.call`."""
-        begun = self._turn._begin_call(agent, message, context_id)
-        return self._wait_for(self._turn._perform_call(*begun))
+        pending_call = self._turn._begin_call(agent, message, context_id)
+        return self._wait_for(self._turn._perform_call(*pending_call))
 
     @property
     def step_key(self) -> str:

@@ -265,7 +265,7 @@ async def _attempted(journal: RunJournal, durable: DurableStep, call: JournalCal
     while True:
         try:
             async with asyncio.timeout(durable.timeout):
-                return await _called(durable, function)
+                return await _call_function(durable, function)
         except Exception as error:
             delay = _retry_delay(journal, durable, call, error, retries)
             if delay is None:
@@ -302,7 +302,7 @@ def _retry_delay(
     return delay
 
 
-async def _called(durable: DurableStep, function: Callable[[], Any]) -> Any:
+async def _call_function(durable: DurableStep, function: Callable[[], Any]) -> Any:
     """Call the function of a step. A plain function is called in a thread, where it may block."""
     if durable.is_async:
         return await function()

@@ -101,7 +101,7 @@ class RunHooks:
         self.info.message = claim.request.message
         for hook in self._before:
             try:
-                await _called(hook, self.info)
+                await _call_hook(hook, self.info)
             except _HookRaised as e:
                 raise e.error from None
 
@@ -112,7 +112,7 @@ class RunHooks:
             async with asyncio.timeout(HOOKS_TIMEOUT):
                 for hook in self._after:
                     try:
-                        await _called(hook, self.info)
+                        await _call_hook(hook, self.info)
                     except _HookRaised as e:
                         self._report("an after_run hook failed", e.error)
         except TimeoutError:
@@ -212,7 +212,7 @@ def run_hooks(hooks: Hooks, agent: Agent, claim: Claim) -> RunHooks | None:
     return RunHooks(hooks, agent, claim) if hooks.has_any(agent.name) else None
 
 
-async def _called(hook: Callable[..., Any], info: RunInfo) -> None:
+async def _call_hook(hook: Callable[..., Any], info: RunInfo) -> None:
     """Call a hook. A sync function is called in a thread, where it may block.
 
     Raises:

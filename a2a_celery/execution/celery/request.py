@@ -127,7 +127,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
     """Pool of this worker during a cold shutdown, or None. Calls that the pool begins during the shutdown are
     stopped at once."""
 
-    begun: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
+    active: ClassVar[WeakValueDictionary[str, RunRequest]] = WeakValueDictionary()
     """Requests that have begun, by Celery id. A prefork child inherits some of these requests and does not use them."""
 
     _is_returned = False
@@ -139,7 +139,7 @@ class RunRequest(RequestInternals, Request):  # type: ignore[misc]
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Record that process `pid` begins the request. During a cold shutdown, cancel the request of a run at once."""
-        self.begun[self.id] = self
+        self.active[self.id] = self
         super().on_accepted(pid, time_accepted)
         if self.pool_to_leave is not None and self.is_run:
             self.cancel(self.pool_to_leave)

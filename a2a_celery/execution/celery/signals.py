@@ -118,7 +118,7 @@ def _is_unfinished_run(task: Any, celery_id: str, context: Any) -> bool:
     """
     if not hasattr(task, "ender") or RunRef.of(celery_id) is None or getattr(context, RUN_IS_OVER, False):
         return False
-    request = None if in_pool_child() else RunRequest.begun.get(celery_id)
+    request = None if in_pool_child() else RunRequest.active.get(celery_id)
     if request is not None:
         return request.is_run
     return task.Request is RunRequest or is_request_of_run(celery_id, _context(context))
@@ -130,7 +130,7 @@ def _context(request: Any) -> Context:
 
 def _end(ender: RunEnder, celery_id: str, outcome: Outcome | None) -> None:
     """End a run of this process or, in the main process of a prefork pool, a run of one of its children."""
-    request = None if in_pool_child() else RunRequest.begun.get(celery_id)
+    request = None if in_pool_child() else RunRequest.active.get(celery_id)
     process = getpid() if request is None else request.process
     if outcome is not None:
         ender.end(celery_id, outcome, worker_pid=process, lost=outcome == Failure(WORKER_LOST))

@@ -142,5 +142,5 @@ def known_detail(transition: Transition) -> dict[str, Scalar]:
 def _status(transition: Transition) -> TaskStatusUpdateEvent:
     """Return a status that shows a step. The metadata of the status contains `state` and, if known, `model` or
     `tool`."""
-    shown: dict[str, Any] = {"state": transition.after.value, **known_detail(transition)}
-    return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=own_metadata({EXECUTION: shown}))
+    execution: dict[str, Any] = {"state": transition.after.value, **known_detail(transition)}
+    return TaskStatusUpdateEvent(status=TaskStatus(state=WORKING), metadata=own_metadata({EXECUTION: execution}))

@@ -81,20 +81,20 @@ async def _traced(perform: Perform, ref: RunRef, agent: str, spans: Spans, paren
         with spans.within(context):
             outcome = await perform()
     finally:
-        spans.end(span, _named(outcome), fine=not isinstance(outcome, Failure | Lost))
+        spans.end(span, _outcome_name(outcome), fine=not isinstance(outcome, Failure | Lost))
     return outcome
 
 
 def ended(outcome: Outcome | None, ref: RunRef, agent: str, seconds: float) -> Outcome | None:
     """Log that a run of `agent` ended with `outcome` after `seconds`, and return the outcome. None is not logged."""
     if outcome is not None and logger.isEnabledFor(logging.INFO):
-        name = _named(outcome)
+        name = _outcome_name(outcome)
         extra = about(Action.RUN_ENDED, ref.name, agent=agent, outcome=name, seconds=round(seconds, 3))
         logger.info("run %s of %s: %s after %.3f s", ref.name, agent, name, seconds, extra=extra)
     return outcome
 
 
-def begun(claim: Claim, agent: str) -> None:
+def report_begin(claim: Claim, agent: str) -> None:
     """Log that the agent of a claimed run begins, and label the current span."""
     spans = tracing()
     if spans is not None:
@@ -111,7 +111,7 @@ def reported(ref: RunRef, agent: str, problem: str, error: BaseException | None 
     return reference
 
 
-def _named(outcome: Outcome | None) -> str:
+def _outcome_name(outcome: Outcome | None) -> str:
     return DROPPED if outcome is None else OUTCOMES[type(outcome)]
 
 

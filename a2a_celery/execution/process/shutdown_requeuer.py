@@ -97,10 +97,10 @@ class ShutdownRequeuer:
     def fleet(self) -> str:
         return self._settings().key_prefix
 
-    def return_message(self, message: Any, then: Callable[[], None]) -> None:
-        """Return a message of another fleet to its queue, and then call `then`. The call returns immediately and never
-        raises."""
-        self._in_background(self._return(message, then))
+    def return_message(self, message: Any, callback: Callable[[], None]) -> None:
+        """Return a message of another fleet to its queue, and then call `callback`. The call returns immediately and
+        never raises."""
+        self._in_background(self._return(message, callback))
 
     def wait(self, timeout: float = LAST_WAIT) -> None:
         """Wait up to `timeout` seconds until all runs are requeued."""
@@ -112,7 +112,7 @@ class ShutdownRequeuer:
         except Exception:
             logger.exception("run %s was not requeued; a watcher recovers it", ref.name)
 
-    async def _return(self, message: Any, then: Callable[[], None]) -> None:
+    async def _return(self, message: Any, callback: Callable[[], None]) -> None:
         fleet, queue = fleet_of(message.headers), message.delivery_info.get("routing_key")
         if fleet not in self._foreign:
             self._foreign.add(fleet)
@@ -123,7 +123,7 @@ class ShutdownRequeuer:
         except Exception as e:
             text = "could not return a message of the fleet %r to its queue; the fleet's watcher publishes its run: %s"
             logger.warning(text, fleet, e)
-        then()
+        callback()
 
     async def _give_up(self, ref: RunRef, worker_pid: int | None) -> None:
         settings = self._settings()

@@ -225,25 +225,25 @@ class WorkerProcess:
             The outcome, or None if this worker did not claim the run.
         """
         limits = limits_of(agent, celery, agent.grace(self.settings))
-        this = Run(self, agent, task_id, run, limits, call, emitter=emitter, retries=retries)
+        new_run = Run(self, agent, task_id, run, limits, call, emitter=emitter, retries=retries)
         under_way: Future[Outcome | None] = asyncio.run_coroutine_threadsafe(
-            observed(self._cleanup.around(this.perform), this.ref, agent.name), self._loop
+            observed(self._cleanup.around(new_run.perform), new_run.ref, agent.name), self._loop
         )
-        self._under_way[this] = under_way
+        self._under_way[new_run] = under_way
         try:
-            return self._awaited(under_way, this) if call is None else call.lend_thread(under_way)
+            return self._awaited(under_way, new_run) if call is None else call.lend_thread(under_way)
         except CancelledError:
             return Lost()  # see `stop`
         except BaseException as e:
             # If the Celery task is ended from outside (by a time limit or an exit), the agent is also stopped.
             if not under_way.done():
                 stop = Stop.OUT_OF_TIME if isinstance(e, SoftTimeLimitExceeded) else Stop.ABORT
-                self._loop.call_soon_threadsafe(this.stop, stop)
+                self._loop.call_soon_threadsafe(new_run.stop, stop)
                 with suppress(Exception):
-                    under_way.result(timeout=this.grace + 1)
+                    under_way.result(timeout=new_run.grace + 1)
             raise
         finally:
-            self._under_way.pop(this, None)
+            self._under_way.pop(new_run, None)
 
     def begin(
         self,
@@ -260,8 +260,8 @@ class WorkerProcess:
         Unlike `run`, this method does not occupy a thread. The caller must stop the run if necessary.
         """
         limits = limits_of(agent, celery, agent.grace(self.settings))
-        this = Run(self, agent, task_id, run, limits, emitter=emitter, retries=retries)
-        return this, observed(self._cleanup.around(this.perform), this.ref, agent.name)
+        new_run = Run(self, agent, task_id, run, limits, emitter=emitter, retries=retries)
+        return new_run, observed(self._cleanup.around(new_run.perform), new_run.ref, agent.name)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -276,11 +276,11 @@ class WorkerProcess:
         async def stop(run: Run) -> None:
             run.stop(Stop.SHUTDOWN)
 
-        for this, under_way in tuple(self._under_way.items()):  # two runs, if the message was delivered twice
-            if this.ref.name != celery_id:
+        for active_run, under_way in tuple(self._under_way.items()):  # two runs, if the message was delivered twice
+            if active_run.ref.name != celery_id:
                 continue
-            asyncio.run_coroutine_threadsafe(stop(this), self._loop)
-            last_resort = threading.Timer(this.grace + 1, under_way.cancel)
+            asyncio.run_coroutine_threadsafe(stop(active_run), self._loop)
+            last_resort = threading.Timer(active_run.grace + 1, under_way.cancel)
             last_resort.daemon = True
             last_resort.start()
 

@@ -214,8 +214,11 @@ def _agree(declared: SecurityScheme, configured: SecurityScheme) -> bool:
         http = declared.http_auth_security_scheme
         return kind in TOKENS and (kind != TOKENS[0] or http.scheme.lower() == BearerTokens.challenge.lower())
     if configured.HasField("api_key_security_scheme"):
-        theirs, here = declared.api_key_security_scheme, configured.api_key_security_scheme
-        return bool(theirs.location.lower() == here.location and theirs.name.lower() == here.name.lower())
+        declared_key, configured_key = declared.api_key_security_scheme, configured.api_key_security_scheme
+        return bool(
+            declared_key.location.lower() == configured_key.location
+            and declared_key.name.lower() == configured_key.name.lower()
+        )
     return bool(kind == configured.WhichOneof("scheme"))
 
 

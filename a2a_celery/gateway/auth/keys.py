@@ -242,15 +242,15 @@ class FetchedKeys:
         """
         if self._is_late():
             await self._fetch()
-        key = self._named(kid, algorithm)
+        key = self._cached_key(kid, algorithm)
         if key is None and self._may_ask():
             await self._fetch()
-            key = self._named(kid, algorithm)
+            key = self._cached_key(kid, algorithm)
         if self._keys is None:
             raise KeysUnavailable
         return key
 
-    def _named(self, kid: str | None, algorithm: str) -> Key | None:
+    def _cached_key(self, kid: str | None, algorithm: str) -> Key | None:
         return None if self._keys is None else self._keys.named(kid, algorithm)
 
     def _is_late(self) -> bool:

@@ -127,5 +127,5 @@ def _tenants(claim: object) -> frozenset[str]:
     return frozenset(value for value in values if isinstance(value, str))
 
 
-def _bad(why: RefusalReason) -> CredentialsRefused:
-    return CredentialsRefused(why, bad_token=True)
+def _bad(reason: RefusalReason) -> CredentialsRefused:
+    return CredentialsRefused(reason, bad_token=True)

@@ -358,9 +358,9 @@ def _require_base64(message: Message) -> None:
 class _ErrorMapper:
     """Proxy of an SDK handler for protocol 0.3 that raises only protocol errors."""
 
-    def __init__(self, inner: Any, put: Callable[[A2AError], A2AError] = lambda error: error) -> None:
+    def __init__(self, inner: Any, translate: Callable[[A2AError], A2AError] = lambda error: error) -> None:
         self._inner = inner
-        self._put = put
+        self._translate = translate
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._inner, name)
@@ -374,7 +374,7 @@ class _ErrorMapper:
             try:
                 return await method(request, context)
             except Exception as e:
-                raise self._put(map_legacy_error(e, context)) from None
+                raise self._translate(map_legacy_error(e, context)) from None
 
         return translated
 
@@ -387,7 +387,7 @@ class _ErrorMapper:
                 async for event in method(request, context):
                     yield event
             except Exception as e:
-                raise self._put(map_legacy_error(e, context)) from None
+                raise self._translate(map_legacy_error(e, context)) from None
 
         return translated
 

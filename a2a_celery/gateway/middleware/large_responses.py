@@ -30,7 +30,7 @@ class LargeResponseMiddleware:
         with reserve_memory() as reservation:
             is_stream = True
 
-            async def sent(message: Message) -> None:
+            async def send_in_pieces(message: Message) -> None:
                 nonlocal is_stream
                 if message["type"] != "http.response.body":
                     is_stream = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
@@ -41,7 +41,7 @@ class LargeResponseMiddleware:
                 if is_stream or not message.get("more_body", False):
                     reservation.release()
 
-            await self._app(scope, receive, sent)
+            await self._app(scope, receive, send_in_pieces)
 
 
 def _pieces(message: Message) -> Iterator[Message]:

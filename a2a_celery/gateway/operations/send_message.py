@@ -234,10 +234,10 @@ class MessageAcceptor:
             case answers.TickSkipped() | answers.TickRepeated():
                 raise AssertionError("a client's message is not a tick of a schedule")
 
-    async def _accepted_before(self, known: answers.Known, scope: Scope) -> AcceptedMessage:
-        stored = await self._task_reader.read(scope, known.task_id)
+    async def _accepted_before(self, repeat: answers.Known, scope: Scope) -> AcceptedMessage:
+        stored = await self._task_reader.read(scope, repeat.task_id)
         return AcceptedMessage(
-            stored.task, stored.newest, since=EventId(known.version), preceding_turns=known.preceding_turns
+            stored.task, stored.newest, since=EventId(repeat.version), preceding_turns=repeat.preceding_turns
         )
 
     async def _continue(self, params: SendMessageRequest, context: ServerCallContext, scope: Scope) -> AcceptedMessage:

@@ -294,7 +294,14 @@ class TurnFollower:
         """Return the pages of a log after the event `after`; see `follow`."""
         follower, observer = self._follower, self._metrics.lag_observer()
         return follow(
-            follower.store, follower.keys, signal, task_id, after, new=new, resolve_blobs=resolve_blobs, seen=observer
+            follower.store,
+            follower.keys,
+            signal,
+            task_id,
+            after,
+            new=new,
+            resolve_blobs=resolve_blobs,
+            on_page=observer,
         )
 
 

@@ -73,8 +73,8 @@ def _prefixes(keys: Keys, agents: Collection[str], query: Mapping[str, str]) -> 
             if query.get(name):
                 raise invalid(name, "Leave it out, or leave out the schedule, whose tasks have one owner and agent.")
         return [keys.schedule_index(schedule)]
-    named = [query["agent"]] if query.get("agent") else agents
-    scopes = [Scope(agent, query.get("tenant", ""), query.get("owner", "")) for agent in named]
+    agent_names = [query["agent"]] if query.get("agent") else agents
+    scopes = [Scope(agent, query.get("tenant", ""), query.get("owner", "")) for agent in agent_names]
     return [keys.scope_index(scope) for scope in scopes]
 
 

@@ -57,12 +57,12 @@ class ArchiveState:
     refused: int
 
 
-def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Operation[DueArchival]:
+def acquire_archivable(keys: Keys, *, archiver: str, limit: int, lease_ms: int) -> Operation[DueArchival]:
     """Acquire up to `limit` due tasks for an archiver.
 
     Args:
         keys: Keys of the deployment.
-        who: Id of the archiver.
+        archiver: Id of the archiver.
         limit: Maximum number of tasks.
         lease_ms: Milliseconds for which no other archiver can acquire tasks.
     """
@@ -74,7 +74,7 @@ def acquire_archivable(keys: Keys, *, who: str, limit: int, lease_ms: int) -> Op
         return DueArchival(int(now_us), [(task_id.decode(), Scope.parse(scope.decode())) for task_id, scope in tasks])
 
     return Operation(
-        script("acquire_archivable"), [keys.archive, keys.archiver], [keys.prefix, limit, who, lease_ms], parse
+        script("acquire_archivable"), [keys.archive, keys.archiver], [keys.prefix, limit, archiver, lease_ms], parse
     )
 
 

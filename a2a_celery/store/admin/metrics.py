@@ -107,7 +107,7 @@ def read_metrics(keys: Keys) -> Operation[FleetMetrics]:
             },
             paused,
             dead,
-            {agent.decode(): int(us) / 1e6 for agent, us in zip(ages[::2], ages[1::2], strict=True)},
+            {agent.decode(): int(age_us) / 1e6 for agent, age_us in zip(ages[::2], ages[1::2], strict=True)},
             due,
             int(late_us) / 1e6,
             refused,

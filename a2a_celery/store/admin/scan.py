@@ -123,13 +123,13 @@ def listed(store: SyncStore, keys: Keys, name: str) -> Iterator[TaskSummary]:
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    seen: set[str] = set()
+    task_ids: set[str] = set()
     cursor: int | None = 0
     while cursor is not None:
         page = store.run(scan_list(keys, name, cursor=cursor))
         for task in page.tasks:
-            if task.ref.task_id not in seen:
-                seen.add(task.ref.task_id)
+            if task.ref.task_id not in task_ids:
+                task_ids.add(task.ref.task_id)
                 yield task
         cursor = page.cursor
 
@@ -142,11 +142,11 @@ def open_tasks(store: SyncStore, keys: Keys) -> Iterator[TaskSummary]:
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    seen: set[str] = set()
+    task_ids: set[str] = set()
     for name in (keys.blocked, keys.dispatch, keys.pauses, keys.suspended, keys.canvases, keys.leases):
         for task in listed(store, keys, name):
-            if task.ref.task_id not in seen:
-                seen.add(task.ref.task_id)
+            if task.ref.task_id not in task_ids:
+                task_ids.add(task.ref.task_id)
                 yield task
 
 
@@ -195,7 +195,7 @@ def tasks_in(
     live = _of_states(names, states - TERMINAL)
     first_us = not_before_us or 0
     last_us = math.inf if not_after_us is None else not_after_us
-    seen: set[str] = set()
+    task_ids: set[str] = set()
     cursor: Position | None = None
     while True:
         tasks: list[TaskSummary] = []
@@ -208,8 +208,8 @@ def tasks_in(
             return
         tasks = sorted(tasks, key=lambda task: task.position, reverse=True)[:PAGE]
         for task in tasks:
-            if first_us <= task.since_us <= last_us and task.ref.task_id not in seen:
-                seen.add(task.ref.task_id)
+            if first_us <= task.since_us <= last_us and task.ref.task_id not in task_ids:
+                task_ids.add(task.ref.task_id)
                 yield task
         cursor = tasks[-1].position
 

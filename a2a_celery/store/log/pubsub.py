@@ -397,7 +397,7 @@ async def follow(
     *,
     new: bool = False,
     resolve_blobs: bool = True,
-    seen: Callable[[LogPage], None] | None = None,
+    on_page: Callable[[LogPage], None] | None = None,
 ) -> AsyncGenerator[LogPage, None]:
     """Yield the pages of a log after the event `after`, without gaps or repeats, until the task no longer exists.
 
@@ -417,7 +417,7 @@ async def follow(
         new: True if `after` was written while `signal` listened, so that no read of the log is necessary before the
             first wait.
         resolve_blobs: False to leave blob references unresolved.
-        seen: Function that is called with each page before the page is yielded, or None.
+        on_page: Function that is called with each page before the page is yielded, or None.
     """
     if new:
         await signal.wait(after=after.version)
@@ -431,8 +431,8 @@ async def follow(
             return
         if page.entries:
             after = page.entries[-1].id
-        if seen is not None:
-            seen(page)
+        if on_page is not None:
+            on_page(page)
         all_read = page.version <= after.version
         yield page
         del page

@@ -113,7 +113,7 @@ def lapsed_runs(
             for task_id, run, agent, attempt, most, returned, worker, call in runs
         ]
 
-    limits = ("" if us is None else us for us in (latest_us, longest_lease_us))
+    limits = ("" if limit_us is None else limit_us for limit_us in (latest_us, longest_lease_us))
     return Operation(script("lapsed_runs"), [keys.leases], [keys.prefix, limit, *limits], parse)
 
 

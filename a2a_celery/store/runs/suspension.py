@@ -95,7 +95,7 @@ def suspend_run(
     written = event_arguments(events)
     arguments: list[Argument] = [
         *(ref.run, token, before, keys.suspended, wait.signal),
-        *("" if us is None else us for us in (wait.wait_us, wait.until_us)),
+        *("" if time_us is None else time_us for time_us in (wait.wait_us, wait.until_us)),
         *(wait.received.key, encode_entry(wait.received), encode_entry(wait.timeout)),
         *(options, FIRST_PUBLISH_GRACE_US, session, len(written), *written),
         *([] if replacement is None else task_arguments(replacement)),

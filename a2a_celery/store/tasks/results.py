@@ -142,8 +142,8 @@ class Limited:
     @classmethod
     def parse(cls, reply: Sequence[bytes]) -> Limited:
         """Parse the reply of ``check_limits`` in ``scripts/lib``."""
-        _, limit, maximum, us = reply
-        return cls(limit.decode(), int(maximum), int(us) / 1e6)
+        _, limit, maximum, wait_us = reply
+        return cls(limit.decode(), int(maximum), int(wait_us) / 1e6)
 
 
 NotCreated = Known | Conflict | Limited | TooDeep | TaskIdConflict | TickSkipped | TickRepeated
@@ -304,7 +304,7 @@ def continued(reply: Sequence[Any]) -> Continued:
         case b"configs":
             return TooManyConfigs()
         case b"known":
-            return _known(reply)
+            return _parse_known(reply)
         case b"conflict":
             return Conflict()
         case b"limited":
@@ -323,7 +323,7 @@ def not_created(reply: Sequence[bytes]) -> NotCreated:
     """Parse a reply of ``create_task`` that did not create a task."""
     match reply[0]:
         case b"known":
-            return _known(reply)
+            return _parse_known(reply)
         case b"limited":
             return Limited.parse(reply)
         case b"deep":
@@ -346,6 +346,6 @@ def final_task(reply: list[Any] | None) -> FinalTask | None:
     return FinalTask(task, newest.version, direct_answer(reply))
 
 
-def _known(reply: Sequence[bytes]) -> Known:
+def _parse_known(reply: Sequence[bytes]) -> Known:
     _, task_id, version, preceding_turns = reply
     return Known(task_id.decode(), int(version), int(preceding_turns))

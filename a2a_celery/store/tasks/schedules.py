@@ -60,9 +60,9 @@ NO_TICK: tuple[Argument, ...] = ("", "", "", "", "", "")
 """Arguments of ``create_task`` for a task without a schedule."""
 
 
-def time_of_tick(us: int) -> datetime:
+def time_of_tick(at_us: int) -> datetime:
     """Convert the time of a tick from µs since 1970 to a datetime in UTC."""
-    return _EPOCH + timedelta(microseconds=us)
+    return _EPOCH + timedelta(microseconds=at_us)
 
 
 def tick_arguments(keys: Keys, tick: Tick) -> list[Argument]:

@@ -434,14 +434,14 @@ def deliveries(store: SyncStore, keys: Keys, *, dead: bool = False) -> Iterator[
     Raises:
         StoreUnavailable: Redis cannot be reached, or refuses the command.
     """
-    seen: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
     cursor: int | None = 0
     while cursor is not None:
         page = store.run(scan_deliveries(keys, dead=dead, cursor=cursor))
         for delivery in page.deliveries:
             name = delivery.task_id, delivery.config_id
-            if name not in seen:
-                seen.add(name)
+            if name not in pairs:
+                pairs.add(name)
                 yield delivery
         cursor = page.cursor
 

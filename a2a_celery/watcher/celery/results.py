@@ -95,8 +95,8 @@ class Results:
         ended = await self._look(own)
         if ended is None:
             await self._write_state(ref)
-            begun, is_known = await self._thread.call(partial(self._ask, ref.name))
-            if not begun or is_known:
+            has_begun, is_known = await self._thread.call(partial(self._ask, ref.name))
+            if not has_begun or is_known:
                 return bool(is_known)
             ended = await self._look(own) or CanvasResult(
                 Failure(WORKER_LOST), error=WorkerLostError()
@@ -137,7 +137,7 @@ class Results:
             state: str = meta["status"]
             if state in states.READY_STATES:
                 return state
-            metadata = _shown(meta)
+            metadata = _metadata_of(meta)
             if metadata is None:
                 return None
             record = _record_of_state(ref, meta, metadata, unclaimed.recorded)
@@ -233,7 +233,7 @@ def _result_of(ref: RunRef) -> Canvas:
     return Canvas(((ref.name, None), None), datetime.max.replace(tzinfo=UTC))
 
 
-def _shown(meta: Mapping[str, Any]) -> dict[str, Any] | None:
+def _metadata_of(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the metadata for a state in the result backend.
 
     Return None if the state is PENDING, RECEIVED or a ready state, or if a worker with this package stored it.
