@@ -116,8 +116,8 @@ async def _request_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def requested(keys: Keys, seeds: Seeds) -> tuple[DeliveryCursor, list[str]]:
     """Return the acquired cursor of the config of task "t", with a requested ping."""
     await seeds.store.run(await _request_post(keys, seeds))
-    [taken] = await seeds.store.run(acquire_requested_posts(keys, limit=1, lease_us=LEASE_US))
-    return taken
+    [post] = await seeds.store.run(acquire_requested_posts(keys, limit=1, lease_us=LEASE_US))
+    return post
 
 
 async def _acquire_requested_posts(keys: Keys, seeds: Seeds) -> Operation[Any]:

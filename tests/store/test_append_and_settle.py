@@ -58,9 +58,9 @@ async def test_a_writer_without_the_claim_writes_nothing(store: AsyncStore, keys
 
     for stranger in foreign(claim):
         events = [status(COMPLETED)]
-        wrote = await store.run(append(keys, stranger.ref, token=stranger.token, before=0, events=events))
+        append_result = await store.run(append(keys, stranger.ref, token=stranger.token, before=0, events=events))
         settled = await store.run(settle_run(keys, stranger.ref, token=stranger.token, before=0, events=events))
-        assert wrote == settled == RunLost()
+        assert append_result == settled == RunLost()
 
     assert await seeds.everything() == before
 
@@ -217,8 +217,8 @@ async def test_a_repeated_settlement_is_answered_as_before(
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
     if waiting:
-        sent = request("next", task_id, CONTEXT)
-        await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+        message_request = request("next", task_id, CONTEXT)
+        await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     first = await seeds.settled(claim, status(INPUT_REQUIRED))
     before = await seeds.everything()
 

@@ -36,10 +36,10 @@ async def test_the_next_attempt_is_at_the_time_when_the_cursor_is_due(
     cursor = await webhooks.one()
     await store.run(postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed()))
 
-    found = await store.run(read_delivery(keys, task_id, "c"))
+    delivery = await store.run(read_delivery(keys, task_id, "c"))
 
-    assert found is not None
-    assert [attempt.next_us for attempt in found.attempts] == [found.due_us]
+    assert delivery is not None
+    assert [attempt.next_us for attempt in delivery.attempts] == [delivery.due_us]
 
 
 async def test_each_attempt_is_stored_with_its_time_and_that_of_the_next_attempt(
@@ -169,9 +169,9 @@ async def test_requested_posts_are_made_once_in_their_order_and_again_when_a_wat
 
     assert posts == again == ["ping-1", str(event_id)]
     assert (killed.sealed, killed.config_id, killed.agent) == (b"sealed", "c", ANN.agent)
-    for taken in (cursor, killed):  # the second call has no effect
+    for delivery_cursor in (cursor, killed):  # the second call has no effect
         ping = Attempt("ping-1", "delivered", 200, 1)
-        await store.run(settle_requested_post(keys, taken, "ping-1", ping, after_us=0))
+        await store.run(settle_requested_post(keys, delivery_cursor, "ping-1", ping, after_us=0))
     stands = await webhooks.delivery(task_id)
     assert [attempt.post for attempt in stands.attempts] == ["ping-1"]
     assert (stands.requested, stands.state, stands.version) == ((str(event_id),), "delivered", 2)

@@ -157,8 +157,8 @@ async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, large: 
     operation = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
     again_by_another = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
 
-    for one in (operation, operation, again_by_another):
-        await blob_setup.store.run(one)
+    for call in (operation, operation, again_by_another):
+        await blob_setup.store.run(call)
 
     assert len((await large.task(claim.ref.task_id)).artifacts[0].parts) == 1
     assert len(blob_setup.blobs_of(claim.ref.task_id)) == 1
@@ -166,10 +166,10 @@ async def test_a_repeated_call_writes_a_blob_once(blob_setup: BlobSetup, large: 
 
 
 async def test_two_tasks_share_no_blob(blob_setup: BlobSetup, large: Seeds) -> None:
-    one, other = [await created(large, [Part(text=LARGE)]) for _ in range(2)]
+    first, second = [await created(large, [Part(text=LARGE)]) for _ in range(2)]
 
-    assert [path.name for path in blob_setup.blobs_of(one)] == [path.name for path in blob_setup.blobs_of(other)]
-    assert blob_setup.blobs_of(one) != blob_setup.blobs_of(other)
+    assert [path.name for path in blob_setup.blobs_of(first)] == [path.name for path in blob_setup.blobs_of(second)]
+    assert blob_setup.blobs_of(first) != blob_setup.blobs_of(second)
 
 
 async def test_nothing_is_stored_while_the_object_store_is_unavailable(
@@ -222,9 +222,9 @@ async def test_a_process_without_blob_url_refuses_tasks_with_blobs(
 
     with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
         await store.run(read_task(keys, ANN, task_id))
-    found = await store.run(read_task(keys, ANN, task_id, resolve_blobs=False))
-    assert found is not None
-    assert not is_resolved(found[0])
+    stored = await store.run(read_task(keys, ANN, task_id, resolve_blobs=False))
+    assert stored is not None
+    assert not is_resolved(stored[0])
 
 
 async def test_a_client_can_not_write_a_reference(blob_setup: BlobSetup, large: Seeds) -> None:
@@ -255,9 +255,9 @@ async def test_a_page_ends_early_after_large_parts(
     await large.appended(claim, *(chunk(f"{n} {LARGE}") for n in range(6)))
 
     first = await blob_setup.store.run(read_log(keys, ids[0], 0))
-    seen, after = [], 0
+    read_entries, after = [], 0
     while page := (await blob_setup.store.run(read_log(keys, ids[0], after))).entries:
-        seen += page
+        read_entries += page
         after = page[-1].version
     token, listed = "", []
     while True:
@@ -271,7 +271,7 @@ async def test_a_page_ends_early_after_large_parts(
             break
 
     assert (len(first.entries), first.version) == (4, 8)  # SUBMITTED, WORKING without a message, and two chunks
-    assert [entry.version for entry in seen] == list(range(1, 9))
+    assert [entry.version for entry in read_entries] == list(range(1, 9))
     assert sorted(listed) == sorted(ids)
 
 

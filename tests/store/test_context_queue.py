@@ -37,8 +37,10 @@ async def blocked(seeds: Seeds) -> list[str]:
 
 async def answered(seeds: Seeds, task_id: str) -> Begun:
     """Answer a paused task."""
-    sent = request("answer", task_id, CONTEXT)
-    answer = await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("answer", task_id, CONTEXT)
+    answer = await seeds.store.run(
+        continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n")
+    )
     assert isinstance(answer, Begun), answer
     return answer
 
@@ -47,9 +49,9 @@ async def test_the_second_run_of_a_context_waits_and_is_not_published(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     def create(task_id: str, scope: Any = ANN, context_id: str = CONTEXT) -> Any:
-        sent = request(task_id=task_id, context_id=context_id)
+        message_request = request(task_id=task_id, context_id=context_id)
         return create_task(
-            keys, scope, task_id, context_id, sent, caller=b"{}", retention=RETENTION, serialize_context=True
+            keys, scope, task_id, context_id, message_request, caller=b"{}", retention=RETENTION, serialize_context=True
         )
 
     first, second = await store.run(create("one")), await store.run(create("two"))
@@ -234,8 +236,8 @@ async def test_a_message_that_waited_for_the_pause_joins_the_context_queue(
 ) -> None:
     first, *rest = await queued_tasks(seeds, 1 + others)
     claim = await seeds.claimed(first)
-    sent = request("ahead", first, CONTEXT)
-    await store.run(continue_task(keys, ANN, first, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("ahead", first, CONTEXT)
+    await store.run(continue_task(keys, ANN, first, message_request, "", caller=b"{}", nonce="n"))
 
     settled = await seeds.settled(claim, status(INPUT_REQUIRED))
 
@@ -281,16 +283,16 @@ async def test_concurrent_workers_run_each_task_once_and_one_at_a_time(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     tasks = await at_once(*(seeds.created(serialize_context=True) for _ in range(30)))
-    had: list[str] = []
+    task_ids: list[str] = []
     left = set(tasks)
 
     while names := await due(seeds):
         assert len(names) == 1
         task_id = names[0].rpartition(".")[0]
-        had.append(task_id)
+        task_ids.append(task_id)
         claim = await seeds.claimed(task_id)
         left.discard(task_id)
         await at_once(seeds.settled(claim, status(COMPLETED)), _cancel(seeds, left.pop()))
 
-    assert len(had) == len(set(had)) == 15
+    assert len(task_ids) == len(set(task_ids)) == 15
     assert await blocked(seeds) == []

@@ -48,13 +48,13 @@ async def grow(seeds: Seeds, claim: Claim, written: int, until: int) -> int:
 async def test_a_chunk_costs_the_same_at_ten_and_at_two_thousand(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, claim = Meter(store), await seeds.claimed()
 
-    def one(before: int) -> Operation[object]:
+    def append_chunk(before: int) -> Operation[object]:
         return append(keys, claim.ref, token=claim.token, before=before, events=[chunk("x")])  # type: ignore[return-value]
 
     written = await grow(seeds, claim, 0, 10)
-    early = await meter.cost_of(one(written))
+    early = await meter.cost_of(append_chunk(written))
     written = await grow(seeds, claim, written + 1, 2000)
-    late = await meter.cost_of(one(written))
+    late = await meter.cost_of(append_chunk(written))
 
     assert early == late
     assert early["cmdstat_rpush"] == 2  # the log and the artifact; only the record is read as a whole
@@ -77,10 +77,10 @@ async def test_a_status_costs_the_same_early_and_late(store: AsyncStore, keys: K
 
 
 async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    meter, sent = Meter(store), request(task_id="t", context_id=CONTEXT)
+    meter, message_request = Meter(store), request(task_id="t", context_id=CONTEXT)
 
     costs = [
-        await meter.cost_of(create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60)),
+        await meter.cost_of(create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=60)),
         await meter.cost_of(claim_run(keys, RunRef("t", 1), token="k", runner="r", lease_us=1, working=False)),
         await meter.cost_of(settle_run(keys, RunRef("t", 1), token="k", before=0, events=[status(COMPLETED)])),
     ]
@@ -106,14 +106,14 @@ async def test_the_cost_of_a_task_does_not_depend_on_the_number_of_tasks(
     meter = Meter(store)
 
     async def cost_of(task_id: str) -> list[dict[str, int]]:
-        sent, ref = request(task_id=task_id, context_id=CONTEXT), RunRef(task_id, 1)
-        done: list[Operation[object]] = [
-            create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60),  # type: ignore[list-item]
+        message_request, ref = request(task_id=task_id, context_id=CONTEXT), RunRef(task_id, 1)
+        operations: list[Operation[object]] = [
+            create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60),  # type: ignore[list-item]
             claim_run(keys, ref, token="k", runner="r", lease_us=1, working=True),  # type: ignore[list-item]
             settle_run(keys, ref, token="k", before=0, events=[status(COMPLETED)]),  # type: ignore[list-item]
             read_final_task(keys, ANN, task_id),  # type: ignore[list-item]
         ]
-        return [await meter.cost_of(operation) for operation in done]
+        return [await meter.cost_of(operation) for operation in operations]
 
     early = await cost_of("one")
     await asyncio.gather(*(seeds.created() for _ in range(500)), *(seeds.ended(COMPLETED) for _ in range(500)))

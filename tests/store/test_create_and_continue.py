@@ -25,23 +25,23 @@ def further(
     keys: Keys, task_id: str, text: str = "more", *, scope: Scope = ANN, context: str = "", nonce: str = "nonce"
 ):  # type: ignore[no-untyped-def]
     """Return the operation that sends another message to a task."""
-    sent: SendMessageRequest = request(text, task_id, CONTEXT)
-    return continue_task(keys, scope, task_id, sent, context, caller=b"{}", nonce=nonce)
+    message_request: SendMessageRequest = request(text, task_id, CONTEXT)
+    return continue_task(keys, scope, task_id, message_request, context, caller=b"{}", nonce=nonce)
 
 
 async def test_a_new_task_is_submitted_with_its_message_and_waits_for_a_worker(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    sent = request("hello", "t", "c")
+    message_request = request("hello", "t", "c")
 
-    made = await store.run(create_task(keys, ANN, "t", "c", sent, caller=b"{}", retention=RETENTION))
+    created = await store.run(create_task(keys, ANN, "t", "c", message_request, caller=b"{}", retention=RETENTION))
 
     page = await store.run(read_log(keys, "t", 0))
-    assert made.newest.version == page.version == 1
+    assert created.newest.version == page.version == 1
     assert page.running
-    assert made.task == await seeds.task("t") == page.entries[0].event
-    assert (made.task.id, made.task.context_id, made.task.status.state) == ("t", "c", SUBMITTED)
-    assert list(made.task.history) == [sent.message]
+    assert created.task == await seeds.task("t") == page.entries[0].event
+    assert (created.task.id, created.task.context_id, created.task.status.state) == ("t", "c", SUBMITTED)
+    assert list(created.task.history) == [message_request.message]
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [b"t.1"]
 
 
@@ -93,14 +93,14 @@ async def test_a_message_to_a_paused_task_begins_the_next_run(
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
     await seeds.settled(claim, status(pause, "which?"))
-    stood = len(await seeds.log(task_id))
+    length = len(await seeds.log(task_id))
 
     answer = await store.run(further(keys, task_id, "this"))
 
     task, log = await seeds.task(task_id), await seeds.log(task_id)
     assert isinstance(answer, Begun)
-    assert (answer.run, answer.task, answer.newest.version) == (2, task, stood + 2)
-    assert [kind_of(entry.event) for entry in log[stood:]] == [EventKind.CLIENT_MESSAGE, EventKind.STATUS]
+    assert (answer.run, answer.task, answer.newest.version) == (2, task, length + 2)
+    assert [kind_of(entry.event) for entry in log[length:]] == [EventKind.CLIENT_MESSAGE, EventKind.STATUS]
     assert task.status.state == SUBMITTED
     assert [message.parts[0].text for message in task.history] == ["hello", "which?", "this"]
     assert await store.redis.zrange(keys.dispatch, 0, -1) == [f"{task_id}.2".encode()]

@@ -100,8 +100,8 @@ async def test_a_requeued_task_begins_with_the_message_of_its_turn(
 ) -> None:
     task_id = await graveyard.lapsed()
     for text in ("and this", "and that"):
-        sent = request(text, task_id, CONTEXT)
-        steering = continue_task(keys, ANN, task_id, sent, "", caller=CALLER, nonce=text, on_message="steer")
+        message_request = request(text, task_id, CONTEXT)
+        steering = continue_task(keys, ANN, task_id, message_request, "", caller=CALLER, nonce=text, on_message="steer")
         assert isinstance(await store.run(steering), DeliveredToRun)
     await Recoverer(store, keys).tick()
 
@@ -157,11 +157,16 @@ async def test_reading_another_task_as_a_dead_letter_returns_its_state(
     store: AsyncStore, keys: Keys, seeds: Seeds, graveyard: Graveyard
 ) -> None:
     waits, pauses = await seeds.created(), await seeds.ended(INPUT_REQUIRED)
-    was = await graveyard.dead()
-    await graveyard.requeue(await graveyard.dead_letter(was), "new")
+    requeued_id = await graveyard.dead()
+    await graveyard.requeue(await graveyard.dead_letter(requeued_id), "new")
 
-    wanted = {"missing": Missing(), waits: Alive(SUBMITTED), pauses: Alive(INPUT_REQUIRED), was: AlreadyRequeued("new")}
-    assert {task_id: await store.run(read_dead_letter(keys, task_id)) for task_id in wanted} == wanted
+    expected = {
+        "missing": Missing(),
+        waits: Alive(SUBMITTED),
+        pauses: Alive(INPUT_REQUIRED),
+        requeued_id: AlreadyRequeued("new"),
+    }
+    assert {task_id: await store.run(read_dead_letter(keys, task_id)) for task_id in expected} == expected
 
 
 async def test_a_requeued_dead_letter_is_a_new_task_of_the_same_caller_that_refers_to_it(
@@ -286,8 +291,8 @@ async def test_a_short_retention_does_not_shorten_that_of_others(
     store: AsyncStore, keys: Keys, graveyard: Graveyard
 ) -> None:
     long = await graveyard.dead()
-    sent = request(task_id="short", context_id=CONTEXT)
-    await store.run(create_task(keys, ANN, "short", CONTEXT, sent, caller=b"{}", retention=60))
+    message_request = request(task_id="short", context_id=CONTEXT)
+    await store.run(create_task(keys, ANN, "short", CONTEXT, message_request, caller=b"{}", retention=60))
 
     await graveyard.dead("short")
 

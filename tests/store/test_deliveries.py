@@ -56,11 +56,11 @@ async def test_a_cursor_has_one_holder(
         await seeds.claimed((await webhooks.store.redis.hget(task, "task_id")).decode())
     others = [AsyncStore(redis_server.store_url) for _ in range(4)]
 
-    taken = await at_once(*(Webhooks(other, keys).take(limit=3) for other in others * 5))
+    batches = await at_once(*(Webhooks(other, keys).take(limit=3) for other in others * 5))
 
     for other in others:
         await other.aclose()
-    cursors = [cursor.task_id for cursors in taken for cursor in cursors]
+    cursors = [cursor.task_id for cursors in batches for cursor in cursors]
     assert len(cursors) == len(set(cursors)) == 40
 
 

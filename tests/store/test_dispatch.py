@@ -56,9 +56,9 @@ def clock(store: AsyncStore, keys: Keys) -> Clock:
 async def test_a_new_run_is_not_due_until_its_creator_had_time_to_publish_it(seeds: Seeds, clock: Clock) -> None:
     ref = RunRef(await seeds.created(), 1)
 
-    taken = await clock.take()
+    due = await clock.take()
 
-    assert taken == []
+    assert due == []
     assert 0 < await clock.due_in(ref) <= FIRST_PUBLISH_GRACE_US
 
 
@@ -81,10 +81,10 @@ async def test_two_watchers_never_acquire_the_same_run(seeds: Seeds, clock: Cloc
     refs = [RunRef(await seeds.created(), 1) for _ in range(40)]
     await clock.make_due(*refs)
 
-    taken = await at_once(*(clock.take(limit=7) for _ in range(8)))
+    batches = await at_once(*(clock.take(limit=7) for _ in range(8)))
 
-    assert sorted(due.ref.name for batch in taken for due in batch) == sorted(ref.name for ref in refs)
-    assert max(map(len, taken)) <= 7
+    assert sorted(due.ref.name for batch in batches for due in batch) == sorted(ref.name for ref in refs)
+    assert max(map(len, batches)) <= 7
 
 
 async def test_the_delay_doubles_up_to_a_limit(seeds: Seeds, clock: Clock) -> None:
@@ -96,9 +96,9 @@ async def test_the_delay_doubles_up_to_a_limit(seeds: Seeds, clock: Clock) -> No
         await clock.take()
         waits.append(await clock.due_in(ref))
 
-    wanted = [min(AGAIN_US * 2**n, MAX_REDISPATCH_WAIT_US) for n in range(9)]
-    assert all(want - 20_000_000 < wait <= want for wait, want in zip(waits, wanted, strict=True))
-    assert wanted[-1] == MAX_REDISPATCH_WAIT_US
+    expected = [min(AGAIN_US * 2**n, MAX_REDISPATCH_WAIT_US) for n in range(9)]
+    assert all(want - 20_000_000 < wait <= want for wait, want in zip(waits, expected, strict=True))
+    assert expected[-1] == MAX_REDISPATCH_WAIT_US
 
 
 async def test_the_next_run_of_a_task_starts_with_the_shortest_delay(
@@ -151,8 +151,8 @@ async def test_a_run_with_a_start_time_is_due_again_after_it_with_its_options(
 ) -> None:
     seconds, _ = await store.redis.time()
     options = b'{"celery":{"queue":"far"},"not_before_us":%d}' % ((seconds + 3600) * 1_000_000)
-    sent, ref = request("hello", "t", CONTEXT), RunRef("t", 1)
-    call = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=60, options=options)
+    message_request, ref = request("hello", "t", CONTEXT), RunRef("t", 1)
+    call = create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=60, options=options)
     await store.run(call)
     await clock.make_due(ref)
 
@@ -164,18 +164,20 @@ async def test_each_turn_has_its_own_options(store: AsyncStore, keys: Keys, seed
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
     for nonce, options in (("1", b'{"celery":{}}'), ("2", b"")):
-        sent = request("x", task_id, CONTEXT)
-        await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce=nonce, options=options))
+        message_request = request("x", task_id, CONTEXT)
+        await store.run(
+            continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce=nonce, options=options)
+        )
 
-    taken = []
+    turns = []
     for run in (2, 3):
         settled = await seeds.settled(claim, status(INPUT_REQUIRED))
         await clock.make_due(RunRef(task_id, run))
         [due] = await clock.take()
-        taken.append((settled.next_run, settled.next_options, due.options))
+        turns.append((settled.next_run, settled.next_options, due.options))
         claim = await seeds.claimed(task_id, run=run)
 
-    assert taken == [(2, b'{"celery":{}}', b'{"celery":{}}'), (3, b"", b"")]
+    assert turns == [(2, b'{"celery":{}}', b'{"celery":{}}'), (3, b"", b"")]
 
 
 async def test_a_prefetched_run_is_due_when_its_worker_stops_reporting(
@@ -265,16 +267,16 @@ async def test_reporting_a_claimed_or_unknown_run_as_prefetched_does_nothing(
 
 async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     """Python's JSON accepts half of a surrogate pair, the store's does not. One such run must not delay all others."""
-    odd, good = await seeds.created(task_id="a"), await seeds.created(task_id="b")
+    unreadable, readable = await seeds.created(task_id="a"), await seeds.created(task_id="b")
     options = b'{"call":{"task":"t","kwargs":{"text":"\\ud800"}}}'
-    await store.redis.hset(keys.task(odd).record, "options", options)
-    for task_id in (odd, good):
+    await store.redis.hset(keys.task(unreadable).record, "options", options)
+    for task_id in (unreadable, readable):
         await store.run(mark_published(keys, RunRef(task_id, 1), delay_us=0))
 
     due = await store.run(acquire_due_runs(keys, limit=10, delay_us=60_000_000))
-    back = await store.run(return_run(keys, RunRef(odd, 1), runner=None, lost=status(FAILED, "lost")))
+    back = await store.run(return_run(keys, RunRef(unreadable, 1), runner=None, lost=status(FAILED, "lost")))
 
-    assert [(run.ref.task_id, run.options) for run in due] == [(odd, options), (good, b"")]
+    assert [(run.ref.task_id, run.options) for run in due] == [(unreadable, options), (readable, b"")]
     assert back == Requeued(ANN.agent, 2, options)
 
 
@@ -348,8 +350,8 @@ async def test_postponing_restores_the_state_before_the_acquisition(
     fields = ("republish_count", "published_at")
     before = [await store.redis.hmget(record, *fields) for record in records]
 
-    taken = await clock.take()
-    await store.run(postpone_runs(keys, dict.fromkeys(taken, 7_000_000)))
+    due = await clock.take()
+    await store.run(postpone_runs(keys, dict.fromkeys(due, 7_000_000)))
 
     after = [await store.redis.hmget(record, *fields) for record in records]
     assert [(int(times or 0), at) for times, at in after] == [(int(times or 0), at) for times, at in before]

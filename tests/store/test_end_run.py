@@ -125,10 +125,10 @@ async def test_an_ended_run_can_write_nothing(store: AsyncStore, keys: Keys, see
     await end(claim.ref.task_id)
     before = await seeds.everything()
 
-    wrote = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("late")]))
+    append_result = await store.run(append(keys, claim.ref, token=claim.token, before=0, events=[chunk("late")]))
     settled = await store.run(settle_run(keys, claim.ref, token=claim.token, before=0, events=[status(COMPLETED)]))
 
-    assert wrote == RunLost()
+    assert append_result == RunLost()
     assert settled == Settled(3, FAILED, None)
     assert await seeds.everything() == before
 

@@ -62,9 +62,9 @@ ENDS: list[tuple[End, TaskState]] = [
 async def wait(store: AsyncStore, keys: Keys, task_id: str, *words: str) -> None:
     """Send messages to a busy task."""
     for word in words:
-        sent = request(word, task_id, CONTEXT)
-        sent.message.metadata.update({"own": word})
-        await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce=word))
+        message_request = request(word, task_id, CONTEXT)
+        message_request.message.metadata.update({"own": word})
+        await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce=word))
 
 
 @pytest.mark.parametrize(("end", "state"), ENDS, ids=lambda value: getattr(value, "__name__", ""))

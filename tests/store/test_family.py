@@ -27,13 +27,13 @@ OTHER_AGENT = replace(ANN, agent="other")
 async def child_of(
     seeds: Seeds, parent_id: str, task_id: str, scope: Scope = OTHER_AGENT, *, cancels: bool = True
 ) -> Any:
-    sent = request(task_id=task_id, context_id=CONTEXT)
+    message_request = request(task_id=task_id, context_id=CONTEXT)
     create = create_task(
         seeds.keys,
         scope,
         task_id,
         CONTEXT,
-        sent,
+        message_request,
         caller=b"{}",
         retention=RETENTION,
         parent=Parent(parent_id, cancels),
@@ -55,18 +55,18 @@ async def test_a_child_and_its_parent_know_each_other(seeds: Seeds) -> None:
     assert (await seeds.task("child")).metadata == created.task.metadata
     page = await seeds.store.run(read_log(seeds.keys, "child", 0))
     assert fold(page.entries) == await seeds.task("child")
-    found = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
-    assert found is not None
-    assert (found.parent, [(child.task_id, child.agent) for child in found.children]) == (None, [("child", "other")])
-    found = await seeds.store.run(read_family(seeds.keys, OTHER_AGENT, "child"))
-    assert found is not None
-    assert found.parent is not None
-    assert (found.parent.task_id, found.parent.agent, found.children) == (parent_id, "agent", ())
+    family = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
+    assert family is not None
+    assert (family.parent, [(child.task_id, child.agent) for child in family.children]) == (None, [("child", "other")])
+    family = await seeds.store.run(read_family(seeds.keys, OTHER_AGENT, "child"))
+    assert family is not None
+    assert family.parent is not None
+    assert (family.parent.task_id, family.parent.agent, family.children) == (parent_id, "agent", ())
     repeated = await child_of(seeds, parent_id, "child")  # as after a lost reply
     assert repeated.task.metadata == created.task.metadata
-    found = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
-    assert found is not None
-    assert len(found.children) == 1
+    family = await seeds.store.run(read_family(seeds.keys, ANN, parent_id))
+    assert family is not None
+    assert len(family.children) == 1
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ async def test_a_client_cannot_name_a_parent_of_another_owner(seeds: Seeds, scop
 
     assert not created.task.metadata.fields
     assert not (await seeds.task("child")).metadata.fields
-    found = await seeds.store.run(read_family(seeds.keys, None, parent_id))
-    assert found is not None
-    assert found.children == ()
+    family = await seeds.store.run(read_family(seeds.keys, None, parent_id))
+    assert family is not None
+    assert family.children == ()
 
 
 async def test_an_unknown_parent_is_ignored(seeds: Seeds) -> None:
@@ -200,9 +200,9 @@ async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch
     assert isinstance(limited, Limited)
     assert (limited.limit, limited.maximum) == ("children", 2)
     assert isinstance(created, Created)
-    found = await seeds.store.run(read_family(seeds.keys, None, parent_id))
-    assert found is not None
-    assert [child.task_id for child in found.children] == ["b", "c"]
+    stored_family = await seeds.store.run(read_family(seeds.keys, None, parent_id))
+    assert stored_family is not None
+    assert [child.task_id for child in stored_family.children] == ["b", "c"]
 
 
 def wait_for_child(task_id: str) -> Wait:

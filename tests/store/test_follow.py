@@ -103,8 +103,8 @@ async def test_a_page_has_the_state_of_the_task(store: AsyncStore, keys: Keys, s
     assert (page.version, page.state, page.running) == (7, WORKING, True)
     at_end = await store.run(read_log(keys, claim.ref.task_id, 7))
     assert (at_end.entries, at_end.version) == ([], 7)
-    nothing = await store.run(read_log(keys, "none", 0))
-    assert (nothing.entries, nothing.version) == ([], 0)
+    empty = await store.run(read_log(keys, "none", 0))
+    assert (empty.entries, empty.version) == ([], 0)
 
 
 async def test_a_reader_of_a_missing_task_ends(store: AsyncStore, keys: Keys, subscriber: PubSubListener) -> None:
@@ -185,15 +185,15 @@ async def test_a_reader_that_resumes_after_a_lost_event_starts_over(
     await seeds.appended(claim, *(chunk(str(n)) for n in range(5)), before=1)
     snapshot = await store.run(read_task(keys, None, task_id))
     assert snapshot is not None
-    known = (await seeds.log(task_id))[-1].id
+    last_event_id = (await seeds.log(task_id))[-1].id
     await seeds.restore(backup)
     if later:
         await seeds.appended(claim, *(chunk(f"other {n}") for n in range(later)), before=1)
 
-    async with aclosing(follow(store, keys, LogSignal(), task_id, known)) as pages:
+    async with aclosing(follow(store, keys, LogSignal(), task_id, last_event_id)) as pages:
         page = await anext(pages)
 
-    assert snapshot[1] == known == EventId(8, known.recorded_us)
+    assert snapshot[1] == last_event_id == EventId(8, last_event_id.recorded_us)
     assert page.restored
     assert reduce(apply, page.entries, Task()) == await seeds.task(task_id)
     assert [entry.id for entry in page.entries] == [(await seeds.log(task_id))[-1].id] * 2
@@ -205,13 +205,13 @@ async def test_a_reader_that_resumes_after_a_stored_event_continues(
     claim = await seeds.claimed(max_attempts=2)
     task_id = claim.ref.task_id
     await seeds.appended(claim, chunk("kept"))
-    known = (await seeds.log(task_id))[-1].id
+    last_event_id = (await seeds.log(task_id))[-1].id
     backup = await seeds.backup()
     await seeds.appended(claim, chunk("lost"), before=1)
     await seeds.restore(backup)
     await seeds.appended(claim, chunk("other"), before=1)
 
-    for after in (known, EventId(known.version)):  # clients of older releases send the latter
+    for after in (last_event_id, EventId(last_event_id.version)):  # clients of older releases send the latter
         async with aclosing(follow(store, keys, LogSignal(), task_id, after)) as pages:
             page = await anext(pages)
         assert (page.restored, page.entries) == (False, (await seeds.log(task_id))[-1:])

@@ -30,15 +30,17 @@ class Messages:
         self._store, self._keys = store, keys
 
     async def new(self, task_id: str, key: IdempotencyKey | None = HELLO, scope: Scope = ANN) -> Any:
-        sent = request("hello", task_id, CONTEXT)
+        message_request = request("hello", task_id, CONTEXT)
         call = create_task(
-            self._keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, idempotency_key=key
+            self._keys, scope, task_id, CONTEXT, message_request, caller=b"{}", retention=RETENTION, idempotency_key=key
         )
         return await self._store.run(call)
 
     async def further(self, task_id: str, key: IdempotencyKey = HELLO, *, context: str = "", nonce: str = "n") -> Any:
-        sent = request("more", task_id, CONTEXT)
-        call = continue_task(self._keys, ANN, task_id, sent, context, caller=b"{}", nonce=nonce, idempotency_key=key)
+        message_request = request("more", task_id, CONTEXT)
+        call = continue_task(
+            self._keys, ANN, task_id, message_request, context, caller=b"{}", nonce=nonce, idempotency_key=key
+        )
         return await self._store.run(call)
 
 
@@ -47,8 +49,8 @@ async def gateways(redis_server: EmbeddedRedis, store: AsyncStore) -> AsyncItera
     """Connect four clients to the store."""
     stores = [AsyncStore(redis_server.store_url) for _ in range(4)]
     yield stores
-    for one in stores:
-        await one.aclose()
+    for client in stores:
+        await client.aclose()
 
 
 async def test_the_same_message_is_the_same_task_and_writes_nothing(
@@ -88,8 +90,8 @@ async def test_many_at_the_same_time_make_one_task(gateways: list[AsyncStore], k
         *(Messages(store, keys).new(f"t{n}") for n, store in enumerate(gateways * 8)),
     )
 
-    [made] = [answer for answer in answers if isinstance(answer, Created)]
-    assert {answer.task_id for answer in answers if isinstance(answer, Known)} == {made.task.id}
+    [created] = [answer for answer in answers if isinstance(answer, Created)]
+    assert {answer.task_id for answer in answers if isinstance(answer, Known)} == {created.task.id}
     assert await gateways[0].redis.zcard(keys.dispatch) == 1
 
 
@@ -134,13 +136,13 @@ async def test_a_deleted_task_frees_the_id_of_its_message(store: AsyncStore, key
 async def test_a_further_message_begins_one_turn(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
     task_id = await seeds.ended(INPUT_REQUIRED)
-    begun = await messages.further(task_id)
-    assert isinstance(begun, Begun)
+    turn = await messages.further(task_id)
+    assert isinstance(turn, Begun)
     before = await seeds.everything()
 
     again = await messages.further(task_id, nonce="another call")
 
-    assert again == Known(task_id, begun.newest.version, 0)
+    assert again == Known(task_id, turn.newest.version, 0)
     assert await seeds.everything() == before
 
 
@@ -161,10 +163,10 @@ async def test_a_repeated_waiting_message_waits_once(store: AsyncStore, keys: Ke
 async def test_a_repeated_message_of_an_ended_task_is_recognized(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     messages = Messages(store, keys)
     task_id = await seeds.ended(INPUT_REQUIRED)
-    begun = await messages.further(task_id)
+    turn = await messages.further(task_id)
     await seeds.settled(await seeds.claimed(task_id, run=2), status(COMPLETED))
 
-    assert await messages.further(task_id, nonce="another call") == Known(task_id, begun.newest.version, 0)
+    assert await messages.further(task_id, nonce="another call") == Known(task_id, turn.newest.version, 0)
     assert await messages.further(task_id, IdempotencyKey("new", "d", WINDOW_MS), nonce="x") == Ended(COMPLETED)
 
 

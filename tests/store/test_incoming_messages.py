@@ -56,28 +56,42 @@ class Conversation:
     ) -> Continued:
         """Send a further message."""
         task_id = claim if isinstance(claim, str) else claim.ref.task_id
-        sent = request(text, task_id, CONTEXT)
+        message_request = request(text, task_id, CONTEXT)
         nonce = nonce or uuid4().hex
         return await self.store.run(
             continue_task(
-                self.keys, ANN, task_id, sent, "", caller=b"{}", nonce=nonce, on_message=on_message, **options
+                self.keys,
+                ANN,
+                task_id,
+                message_request,
+                "",
+                caller=b"{}",
+                nonce=nonce,
+                on_message=on_message,
+                **options,
             )  # type: ignore[arg-type]
         )
 
     async def unread(self, claim: Claim, received: int = 0) -> list[str]:
         """Return the texts of the messages that the run can read."""
-        found = await self.store.run(read_messages(self.keys, claim.ref, token=claim.token, received=received))
-        assert isinstance(found, list), found
-        return [message.parts[0].text for message in found]
+        messages = await self.store.run(read_messages(self.keys, claim.ref, token=claim.token, received=received))
+        assert isinstance(messages, list), messages
+        return [message.parts[0].text for message in messages]
 
     async def settle(
-        self, claim: Claim, state: TaskState | None, text: str = "", *, read: int = 0, asked: int = 0
+        self, claim: Claim, state: TaskState | None, text: str = "", *, read: int = 0, question_count: int = 0
     ) -> Settled:
         """End the run in `state`, or without a state, after it has read `read` messages."""
         events = [] if state is None else [status(state, text)]
         answer = await self.store.run(
             settle_run(
-                self.keys, claim.ref, token=claim.token, before=0, events=events, ask_count=asked, read_count=read
+                self.keys,
+                claim.ref,
+                token=claim.token,
+                before=0,
+                events=events,
+                ask_count=question_count,
+                read_count=read,
             )
         )
         assert isinstance(answer, Settled), answer
@@ -229,9 +243,9 @@ async def test_a_repeated_end_returns_the_same_next_run_and_writes_nothing(talk:
 async def test_a_message_and_an_end_at_once_lose_nothing(talk: Conversation, seeds: Seeds) -> None:
     for _ in range(20):
         claim = await seeds.claimed()
-        sent, settled = await at_once(talk.send(claim, "left"), talk.settle(claim, COMPLETED))
+        reply, settled = await at_once(talk.send(claim, "left"), talk.settle(claim, COMPLETED))
 
-        if isinstance(sent, DeliveredToRun):
+        if isinstance(reply, DeliveredToRun):
             assert settled.next_run == 2
             assert text_of(await talk.next_claim(claim)) == "left"
         else:
@@ -269,11 +283,11 @@ async def test_a_turn_that_answers_a_question_reads_the_messages_before_it_again
 ) -> None:
     claim = await seeds.claimed()
     await talk.send(claim, "left")
-    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, asked=1)
+    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, question_count=1)
     assert isinstance(await talk.send(claim, "ten"), Begun)
     answered = await talk.next_claim(claim)
     await talk.send(answered, "right")
-    await talk.settle(answered, INPUT_REQUIRED, "how fast?", read=1, asked=2)
+    await talk.settle(answered, INPUT_REQUIRED, "how fast?", read=1, question_count=2)
     await talk.send(claim, "slowly")
 
     last = await talk.next_claim(answered)
@@ -294,7 +308,7 @@ async def test_an_unread_message_answers_the_question(talk: Conversation, seeds:
     await talk.send(claim, "left")
     await talk.send(claim, "ten")
 
-    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, asked=1)
+    await talk.settle(claim, INPUT_REQUIRED, "how far?", read=1, question_count=1)
 
     answered = await talk.next_claim(claim)
     history = [message.parts[0].text for message in answered.task.history]
@@ -320,9 +334,9 @@ async def test_a_message_interrupts_a_claimed_run(talk: Conversation, keys: Keys
     await seeds.appended(claim, chunk("half"))
     renewal = renew_runs(keys, [(claim.ref, claim.token)], lease_us=LEASE_US)
 
-    sent = await talk.send(claim, "rather this", "interrupt")
+    reply = await talk.send(claim, "rather this", "interrupt")
 
-    assert isinstance(sent, DeliveredToRun)
+    assert isinstance(reply, DeliveredToRun)
     assert await talk.store.run(renewal) == Renewal(frozenset(), frozenset(), frozenset({claim.ref.name}))
     settled = await talk.store.run(settle_run(keys, claim.ref, token=claim.token, before=1, events=[]))
     assert isinstance(settled, Settled)
@@ -355,7 +369,7 @@ async def test_an_interrupted_run_ends_no_task(talk: Conversation, seeds: Seeds,
     claim = await seeds.claimed()
     await talk.send(claim, "rather this", "interrupt")
 
-    assert (await talk.settle(claim, state, "the end", asked=1)).state == WORKING
+    assert (await talk.settle(claim, state, "the end", question_count=1)).state == WORKING
 
     following = await talk.next_claim(claim)
     assert (text_of(following), following.ask_count) == ("rather this", 0)
@@ -485,11 +499,11 @@ async def test_limits_and_repeats_are_those_of_any_message(
     assert isinstance(first, DeliveredToRun)
     before = await seeds.everything()
 
-    known = await talk.send(claim, "left", on_message, idempotency_key=key)
+    repeated = await talk.send(claim, "left", on_message, idempotency_key=key)
     conflict = await talk.send(claim, "left", on_message, idempotency_key=IdempotencyKey("m1", "other", 60_000))
     large = await talk.send(claim, "left", on_message, max_bytes=1)
 
-    assert known == Known(claim.ref.task_id, first.newest.version, 0)
+    assert repeated == Known(claim.ref.task_id, first.newest.version, 0)
     assert (conflict, large) == (Conflict(), TooLarge())
     assert await seeds.everything() == before
     for _ in range(MAX_WAITING_TURNS - 1):

@@ -49,9 +49,11 @@ async def followed(
     follower, task_id = LogFollower(store, keys, subscriber), str(uuid4())
     reply_channel = follower.reply_channel(final_only=final_only)
     async with follower.listen(task_id, reply_channel, final_only=final_only) as signal:
-        sent = request(task_id=task_id, context_id=CONTEXT)
+        message_request = request(task_id=task_id, context_id=CONTEXT)
         await store.run(
-            create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60, reply_channel=reply_channel)
+            create_task(
+                keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60, reply_channel=reply_channel
+            )
         )
         yield task_id, signal
 
@@ -61,7 +63,7 @@ async def whole_log(store: AsyncStore, keys: Keys, task_id: str, after: int = 1)
     return await store.run(read_log(keys, task_id, after))
 
 
-async def taken(
+async def read_pages(
     reads: Reads, keys: Keys, signal: LogSignal, task_id: str, until: int, *, after: int = 1, new: bool = True
 ) -> list[LogPage]:
     """Return the pages after version `after` up to version `until`."""
@@ -86,7 +88,7 @@ async def test_a_stream_of_inline_entries_reads_no_log(
 ) -> None:
     reads = Reads(store)
     async with followed(store, keys, subscriber) as (task_id, signal):
-        following = asyncio.create_task(taken(reads, keys, signal, task_id, until=6))
+        following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=6))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
         await seeds.appended(claim, chunk("ä\n\x00 "), chunk("c"), before=1)
@@ -112,7 +114,7 @@ async def test_missed_entries_are_read_from_the_log(
         assert signal.page(EventId(2))  # no further notification follows
         await seeds.appended(claim, chunk("b"), before=1)
 
-        pages = await taken(reads, keys, signal, task_id, until=4)
+        pages = await read_pages(reads, keys, signal, task_id, until=4)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -127,7 +129,7 @@ async def test_partly_known_inline_entries_start_after_the_known_ones(
         await seeds.appended(claim, chunk("a", append=False), chunk("b"), chunk("c"))
         await wait_for_signal(signal, after=4)
 
-        pages = await taken(reads, keys, signal, task_id, until=5, after=3, new=False)
+        pages = await read_pages(reads, keys, signal, task_id, until=5, after=3, new=False)
 
     assert reads.count == 0
     assert entries(pages) == (await whole_log(store, keys, task_id, after=3)).entries
@@ -138,7 +140,7 @@ async def test_large_entries_are_read_from_the_log(
 ) -> None:
     reads = Reads(store)
     async with followed(store, keys, subscriber) as (task_id, signal):
-        following = asyncio.create_task(taken(reads, keys, signal, task_id, until=5))
+        following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=5))
         claim = await seeds.claimed(task_id)
         await seeds.appended(claim, chunk("a", append=False))
         await seeds.appended(claim, chunk("b" * 20_000), before=1)
@@ -160,7 +162,7 @@ async def test_a_large_entry_is_read_from_the_log_after_small_inline_ones(
         await seeds.settled(claim, chunk("b" * 20_000), status(COMPLETED), before=1)
         await wait_for_signal(signal, after=4)
 
-        pages = await taken(reads, keys, signal, task_id, until=5, new=False)
+        pages = await read_pages(reads, keys, signal, task_id, until=5, new=False)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -180,7 +182,7 @@ async def test_entries_in_the_object_store_are_read_from_the_log(
 ) -> None:
     store, reads = blob_setup.store, Reads(blob_setup.store)
     async with followed(store, keys, subscriber) as (task_id, signal):
-        following = asyncio.create_task(taken(reads, keys, signal, task_id, until=3))
+        following = asyncio.create_task(read_pages(reads, keys, signal, task_id, until=3))
         claim = await large.claimed(task_id)
         event = chunk("", append=False)
         event.artifact.parts[0].CopyFrom(Part(raw=b"x" * THRESHOLD))
@@ -225,10 +227,10 @@ async def test_inline_entries_do_not_serve_a_reader_of_another_history(
     async with followed(store, keys, subscriber) as (task_id, signal):
         claim = await seeds.claimed(task_id)
         for before in range(3):
-            known = (await seeds.log(task_id))[-1].id
+            last_event_id = (await seeds.log(task_id))[-1].id
             await seeds.appended(claim, chunk(str(before)), before=before)
-            await wait_for_signal(signal, after=known.version)
-            after = known if before else known._replace(recorded_us=known.recorded_us - 1)
+            await wait_for_signal(signal, after=last_event_id.version)
+            after = last_event_id if before else last_event_id._replace(recorded_us=last_event_id.recorded_us - 1)
 
             page = signal.page(after)
 
@@ -245,7 +247,7 @@ async def test_the_buffer_for_a_slow_reader_is_bounded(
             await seeds.appended(claim, chunk("x" * 5_000), before=before)
         await wait_for_signal(signal, after=notifications + 1)
 
-        pages = await taken(reads, keys, signal, task_id, until=notifications + 2, new=False)
+        pages = await read_pages(reads, keys, signal, task_id, until=notifications + 2, new=False)
 
     assert reads.count == 1
     assert entries(pages) == (await whole_log(store, keys, task_id)).entries
@@ -285,7 +287,7 @@ def test_inline_entries_after_a_gap_replace_the_earlier_ones() -> None:
 def test_inline_entries_of_two_histories_are_not_joined() -> None:
     """The store lost an entry of the first history, and recorded another in its place."""
     first = InlineEntries(3, b"2", True, [b"70 x", b"80 x"], before_us=60)
-    joined, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=us) for us in (80, 85))
+    joined, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=before_us) for before_us in (80, 85))
 
     assert first.joined_with(joined) == InlineEntries(4, b"2", True, [b"70 x", b"80 x", b"90 x"], before_us=60)
     assert first.joined_with(other) == other

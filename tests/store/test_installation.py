@@ -80,14 +80,14 @@ async def test_a_server_is_described(redis_server: EmbeddedRedis) -> None:
         finally:
             store.close()
 
-    one = await asyncio.to_thread(describe, redis_server.store_url)
-    again = await asyncio.to_thread(describe, redis_server.store_url)
+    first = await asyncio.to_thread(describe, redis_server.store_url)
+    second = await asyncio.to_thread(describe, redis_server.store_url)
 
-    assert one.kind in ("Redis", "Valkey")
-    assert one.identity == again.identity
-    assert one.primary
-    assert not one.cluster
-    assert abs(one.clock_offset) < 1
+    assert first.kind in ("Redis", "Valkey")
+    assert first.identity == second.identity
+    assert first.primary
+    assert not first.cluster
+    assert abs(first.clock_offset) < 1
 
 
 async def test_an_unreachable_server_is_reported() -> None:

@@ -37,8 +37,8 @@ async def journal(store: AsyncStore, keys: Keys, task_id: str) -> dict[bytes, by
 
 async def answer(store: AsyncStore, keys: Keys, task_id: str) -> None:
     """Send the next message to a task."""
-    sent = request("yes", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce=uuid4().hex))
+    message_request = request("yes", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex))
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"a\nb", b"\x00\xff\n"])
@@ -90,14 +90,14 @@ async def test_a_run_that_was_returned_or_retried_receives_the_entries(
     assert set(returned.journal or ()) == {"a#1", "b#1"}
 
 
-@pytest.mark.parametrize("how", ["append", "settle"])
-async def test_an_entry_of_an_old_run_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+@pytest.mark.parametrize("operation", ["append", "settle"])
+async def test_an_entry_of_an_old_run_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds, operation: str) -> None:
     old = await seeds.claimed(max_attempts=2)
     await seeds.lost(old.ref)
     new = await seeds.claimed(old.ref.task_id, run=2)
     before = await seeds.everything()
 
-    make: Any = append if how == "append" else settle_run
+    make: Any = append if operation == "append" else settle_run
     for stranger in (old, replace(new, token="of another claim")):
         written = await store.run(make(keys, stranger.ref, token=stranger.token, before=0, events=[entry()]))
         assert written == RunLost()
@@ -142,7 +142,7 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_entries(store: AsyncStore
     _, of_journal = await sizes()
 
     assert of_journal == 0
-    log = sum(len(one) for one in (await store.redis.lrange(keys.task(claim.ref.task_id).log, -2, -1)))
+    log = sum(len(line) for line in (await store.redis.lrange(keys.task(claim.ref.task_id).log, -2, -1)))
     history = len((await store.redis.lrange(keys.task(claim.ref.task_id).history, -1, -1))[0])
     assert (await sizes())[0] == paused - stored + log + history
 
@@ -151,7 +151,7 @@ async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     claim = await seeds.claimed()
-    asked = settle_run(
+    question = settle_run(
         keys,
         claim.ref,
         token=claim.token,
@@ -159,7 +159,7 @@ async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
         events=[entry("a#1"), status(INPUT_REQUIRED, "?")],
         ask_count=1,
     )
-    await store.run(asked)
+    await store.run(question)
     await answer(store, keys, claim.ref.task_id)
     answered = await seeds.claimed(claim.ref.task_id, run=2)
     assert set(answered.journal or ()) == {"a#1"}
@@ -170,11 +170,11 @@ async def test_an_answer_keeps_the_entries_and_another_message_deletes_them(
     assert await leaks(store, keys) == []
 
 
-@pytest.mark.parametrize("how", ["append", "settle", "delete"])
-async def test_the_journal_ends_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+@pytest.mark.parametrize("ending", ["append", "settle", "delete"])
+async def test_the_journal_ends_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, ending: str) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, entry())
-    match how:
+    match ending:
         case "append":
             await seeds.appended(claim, status(COMPLETED), before=1)
         case "settle":
@@ -189,21 +189,21 @@ async def test_the_journal_ends_with_its_task(store: AsyncStore, keys: Keys, see
 async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     first = await seeds.claimed(max_attempts=2)
     entries = [entry(f"a#{n}", b"x" * 100_000, n) for n in range(1, 31)]
-    for n, one in enumerate(entries):
-        await seeds.appended(first, one, before=n)
+    for n, item in enumerate(entries):
+        await seeds.appended(first, item, before=n)
     await seeds.lost(first.ref)
     again = await seeds.claimed(first.ref.task_id, run=2)
     assert again.journal is None
 
-    found: dict[str, JournalEntry] = {}
+    journal: dict[str, JournalEntry] = {}
     cursor, pages = "", 0
     while cursor != "0":
         page = await store.run(read_journal(keys, again.ref, token=again.token, cursor=cursor or "0"))
         assert isinstance(page, JournalPage)
         cursor, pages = page.cursor, pages + 1
-        found |= page.entries
+        journal |= page.entries
 
-    assert found == {one.key: one for one in entries}
+    assert journal == {item.key: item for item in entries}
     assert pages > 1
     assert await store.run(read_journal(keys, again.ref, token="of another claim")) == RunLost()
 
@@ -272,20 +272,20 @@ async def test_a_failed_run_leaves_a_dead_letter_on_request(store: AsyncStore, k
 async def test_an_entry_costs_the_same_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, claim = Meter(store), await seeds.claimed()
 
-    def one(before: int, *entries: JournalEntry) -> Operation[object]:
+    def append_entries(before: int, *entries: JournalEntry) -> Operation[object]:
         return append(  # type: ignore[return-value]
             keys, claim.ref, token=claim.token, before=before, events=[*entries, chunk("x")]
         )
 
     await seeds.appended(claim, chunk("the first"))
-    bare = await meter.cost_of(one(1))
-    early = await meter.cost_of(one(2, entry()))
+    bare = await meter.cost_of(append_entries(1))
+    early = await meter.cost_of(append_entries(2, entry()))
     await seeds.appended(claim, *(entry(f"b#{n}") for n in range(900)), before=4)
-    late = await meter.cost_of(one(904, entry()))
+    late = await meter.cost_of(append_entries(904, entry()))
 
     extra = {"cmdstat_hstrlen": 1, "cmdstat_hset": 1, "cmdstat_hincrby": 1}
-    wanted = {**bare, **{name: bare.get(name, 0) + count for name, count in extra.items()}}
-    assert early == late == wanted
+    expected = {**bare, **{name: bare.get(name, 0) + count for name, count in extra.items()}}
+    assert early == late == expected
 
 
 async def test_an_entry_is_removed(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

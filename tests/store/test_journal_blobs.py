@@ -106,15 +106,15 @@ async def test_pages_of_a_journal_have_their_large_results(blob_setup: BlobSetup
     again = await large.claimed(first.ref.task_id, run=2)
     assert again.journal is None
 
-    found: dict[str, JournalEntry] = {}
+    journal: dict[str, JournalEntry] = {}
     cursor = ""
     while cursor != "0":
         page = await large.store.run(read_journal(large.keys, again.ref, token=again.token, cursor=cursor or "0"))
         assert isinstance(page, JournalPage)
         cursor = page.cursor
-        found |= page.entries
+        journal |= page.entries
 
-    assert found == {one.key: one for one in entries}
+    assert journal == {item.key: item for item in entries}
     assert len(blob_setup.object_store.written) >= 13
 
 
@@ -126,15 +126,15 @@ async def test_a_run_that_was_retried_receives_the_large_results(large: Seeds, k
     assert (await large.claimed(first.ref.task_id, max_attempts=2, retries=1)).journal == {"fetch#1": entry()}
 
 
-@pytest.mark.parametrize("how", ["append", "settle", "delete"])
+@pytest.mark.parametrize("ending", ["append", "settle", "delete"])
 async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
-    blob_setup: BlobSetup, large: Seeds, keys: Keys, how: str
+    blob_setup: BlobSetup, large: Seeds, keys: Keys, ending: str
 ) -> None:
     claim = await large.claimed()
     task_id = claim.ref.task_id
     await large.appended(claim, chunk("y" * 5000), entry())
     assert blobs_in(blob_setup, task_id) == {".", "journal-1"}
-    match how:
+    match ending:
         case "append":
             await large.appended(claim, status(COMPLETED), before=2)
         case "settle":
@@ -144,7 +144,7 @@ async def test_the_blobs_of_a_journal_are_removed_at_the_end_of_the_task(
 
     await remove_journals(blob_setup, keys)
 
-    assert blobs_in(blob_setup, task_id) == (set() if how == "delete" else {"."})
+    assert blobs_in(blob_setup, task_id) == (set() if ending == "delete" else {"."})
     assert await blob_setup.store.redis.zcard(keys.orphaned_blobs) == 0
     assert await leaks(blob_setup.store, keys) == []
 
@@ -156,8 +156,8 @@ async def test_the_blobs_of_a_journal_are_removed_when_the_next_turn_begins(
     task_id = first.ref.task_id
 
     async def answer() -> None:
-        sent = request("yes", task_id, CONTEXT)
-        await large.store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce=uuid4().hex))
+        message_request = request("yes", task_id, CONTEXT)
+        await large.store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex))
 
     asking = [entry(), status(INPUT_REQUIRED, "?")]
     await large.store.run(settle_run(keys, first.ref, token=first.token, before=0, events=asking, ask_count=1))
@@ -268,10 +268,10 @@ async def test_the_blobs_of_a_journal_expire_with_a_dead_letter(
 
 
 async def test_a_stored_result_does_not_depend_on_its_task() -> None:
-    (one, blobs), (other, more_blobs) = (encode_entry(entry()).extract_blobs(tag, 1024) for tag in ("a", "b"))
+    (first, blobs), (second, more_blobs) = (encode_entry(entry()).extract_blobs(tag, 1024) for tag in ("a", "b"))
 
-    assert one == other == encode_entry(entry()).extract_blobs("a", 1024)[0]
-    assert resolve_entry(one, "a").folder == "journal-1"
+    assert first == second == encode_entry(entry()).extract_blobs("a", 1024)[0]
+    assert resolve_entry(first, "a").folder == "journal-1"
     assert {name.partition("/")[2] for name in blobs} == {name.partition("/")[2] for name in more_blobs}
     assert list(blobs.values()) == list(more_blobs.values()) == [LARGE]
 

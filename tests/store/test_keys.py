@@ -22,13 +22,13 @@ ODD_IDS = ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41",
 async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
     """Run a task that gets each kind of key."""
     claim = await seeds.claimed(await seeds.created(task_id=task_id))
-    sent = request("next", task_id, CONTEXT)
-    await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="1"))
+    message_request = request("next", task_id, CONTEXT)
+    await seeds.store.run(continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
     await seeds.appended(claim, chunk("a", task_id), chunk("b", "other:id {x}"), status(WORKING, "busy", step=1))
     await seeds.appended(claim, Step(1, 1, "r", Transition(1, S.IDLE, S.INITIALIZING, 1)), before=3)
     await seeds.settled(claim, status(INPUT_REQUIRED, "?"), before=4)
     claim = await seeds.claimed(task_id, run=2)
-    await seeds.store.run(continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce="2"))
+    await seeds.store.run(continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="2"))
     await seeds.appended(claim, chunk("a", task_id), JournalEntry("fetch#1", "step", "json", b"1"))
 
 
@@ -96,9 +96,9 @@ async def test_the_leak_checker_finds_what_breaks_a_rule(store: AsyncStore, keys
 
     for key, breach in breaches.items():
         await breach(key)
-        found = await leaks(store, keys)
-        assert len(found) == 1, (key, found)
-        assert found[0].startswith(key)
+        findings = await leaks(store, keys)
+        assert len(findings) == 1, (key, findings)
+        assert findings[0].startswith(key)
         await store.redis.flushall()
         live, ended = await seeds.created(task_id=live), await seeds.ended(COMPLETED, task_id=ended)
 

@@ -53,9 +53,17 @@ EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "wai
 async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **options: Any) -> object:
     """Try to create another task and return the result."""
     task_id = str(uuid4())
-    sent = options.pop("sent", None) or request(task_id=task_id, context_id=CONTEXT)
+    message_request = options.pop("message_request", None) or request(task_id=task_id, context_id=CONTEXT)
     create = create_task(
-        seeds.keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, limits=limits, **options
+        seeds.keys,
+        scope,
+        task_id,
+        CONTEXT,
+        message_request,
+        caller=b"{}",
+        retention=RETENTION,
+        limits=limits,
+        **options,
     )
     return await seeds.store.run(create)
 
@@ -69,8 +77,8 @@ async def single_task(seeds: Seeds, **options: Any) -> str:
 
 async def answered(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
     """Send another message to the task and return the result."""
-    sent = request("more", task_id, CONTEXT)
-    more = continue_task(seeds.keys, ANN, task_id, sent, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
+    message_request = request("more", task_id, CONTEXT)
+    more = continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
     return await seeds.store.run(more)
 
 
@@ -213,11 +221,11 @@ async def test_a_requeued_task_counts_as_queued_again(store: AsyncStore, keys: K
 
 
 async def test_a_repeated_message_is_recognized_at_the_limit(seeds: Seeds) -> None:
-    sent, key = request(), IdempotencyKey("m", "digest", 60_000)
-    first = await created(seeds, ONE, sent=sent, idempotency_key=key)
+    message_request, key = request(), IdempotencyKey("m", "digest", 60_000)
+    first = await created(seeds, ONE, message_request=message_request, idempotency_key=key)
     assert isinstance(first, Created)
 
-    again = await created(seeds, ONE, sent=sent, idempotency_key=key)
+    again = await created(seeds, ONE, message_request=message_request, idempotency_key=key)
 
     assert isinstance(again, Known)
     assert again.task_id == first.task.id
@@ -306,17 +314,17 @@ async def test_bytes_of_a_task_that_is_deleted_or_archived_leave_the_sums(
 
 
 async def test_a_message_that_would_exceed_the_bytes_is_refused_and_a_smaller_one_is_not(seeds: Seeds) -> None:
-    first = await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), sent=request("x" * 5_000))
+    first = await created(seeds, TaskLimits(AGENTS, owner_bytes=10**9), message_request=request("x" * 5_000))
     assert isinstance(first, Created)
     size, _ = await counted_bytes(seeds)
     tight = TaskLimits(AGENTS, owner_bytes=size + 3_000)
 
-    refused = await created(seeds, tight, sent=request("x" * 1_000))
+    refused = await created(seeds, tight, message_request=request("x" * 1_000))
     waiting = await answered(seeds, first.task.id, TaskLimits(AGENTS, store_bytes=size + 100))
 
     assert refused == Limited("owner_bytes", size + 3_000, 60.0)
     assert waiting == Limited("store_bytes", size + 100, 60.0)
-    assert isinstance(await created(seeds, tight, BOB, sent=request("x" * 1_000)), Created)
+    assert isinstance(await created(seeds, tight, BOB, message_request=request("x" * 1_000)), Created)
     assert isinstance(await created(seeds, tight), Created)
 
 
@@ -324,8 +332,10 @@ async def test_limits_cost_the_same_with_many_tasks(store: AsyncStore, keys: Key
     meter, many = Meter(store), TaskLimits(AGENTS, concurrent=10_000, waiting=10_000, queued=10_000)
 
     async def cost(limits: TaskLimits | None, scope: Scope) -> int:
-        sent, task_id = request(), str(uuid4())
-        create = create_task(keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, limits=limits)
+        message_request, task_id = request(), str(uuid4())
+        create = create_task(
+            keys, scope, task_id, CONTEXT, message_request, caller=b"{}", retention=RETENTION, limits=limits
+        )
         return sum((await meter.cost_of(create)).values())
 
     without, early = await cost(None, ANN), await cost(many, BOB)
@@ -351,10 +361,10 @@ async def test_a_bucket_allows_its_burst_and_then_one_at_a_time(store: AsyncStor
     async def take() -> float:
         return await store.run(acquire_request(keys, ANN, per_second=0.1, burst=3))
 
-    taken = [await take() for _ in range(3)]
+    burst = [await take() for _ in range(3)]
     waits = [await take() for _ in range(3)]
 
-    assert taken == [0, 0, 0]
+    assert burst == [0, 0, 0]
     assert all(1 < wait <= 10 for wait in waits), "who is refused takes nothing"
     assert await store.run(acquire_request(keys, BOB, per_second=0.1, burst=3)) == 0
     for scope in (replace(ANN, agent="other"), replace(ANN, tenant="other")):

@@ -54,8 +54,8 @@ class World:
 
     async def records(self) -> dict[str, dict[str, str]]:
         """Return the records of all tasks."""
-        found = [key async for key in self.seeds.store.redis.scan_iter(f"{self.seeds.keys.prefix}:{{*}}:task")]
-        names = [key.decode().partition("{")[2].partition("}")[0] for key in found]
+        record_keys = [key async for key in self.seeds.store.redis.scan_iter(f"{self.seeds.keys.prefix}:{{*}}:task")]
+        names = [key.decode().partition("{")[2].partition("}")[0] for key in record_keys]
         return {name: await self.record(name) for name in names}
 
     async def act(self, move: str) -> None:
@@ -91,9 +91,11 @@ class World:
 
     async def answer(self, task_id: str, r: dict[str, str]) -> None:
         scope = Scope.parse(r["scope"])
-        sent = request("more", task_id, CONTEXT)
+        message_request = request("more", task_id, CONTEXT)
         limits = TaskLimits(AGENTS, queued=1000)
-        more = continue_task(self.seeds.keys, scope, task_id, sent, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
+        more = continue_task(
+            self.seeds.keys, scope, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits
+        )
         await self.seeds.store.run(more)
 
     async def cancel(self, task_id: str, r: dict[str, str]) -> None:

@@ -64,12 +64,12 @@ async def test_the_newest_status_comes_first(seeds: Seeds, lister: Lister) -> No
 
 
 async def test_only_the_caller_s_tasks_are_listed(seeds: Seeds, lister: Lister) -> None:
-    ours, theirs = await seeds.created(ANN), await seeds.created(BOB)
+    ann_task, bob_task = await seeds.created(ANN), await seeds.created(BOB)
     await seeds.created(Scope("another agent", "", "ann"))
     await seeds.created(Scope("agent", "tenant", "ann"))
 
-    assert await lister.ids(ANN) == [ours]
-    assert await lister.ids(BOB) == [theirs]
+    assert await lister.ids(ANN) == [ann_task]
+    assert await lister.ids(BOB) == [bob_task]
 
 
 @pytest.mark.parametrize("state", [SUBMITTED, WORKING, INPUT_REQUIRED, COMPLETED, FAILED])
@@ -89,10 +89,10 @@ async def test_a_state_filter_gives_the_tasks_in_that_state(seeds: Seeds, lister
 
 
 async def test_a_context_filter_gives_the_tasks_of_that_context(seeds: Seeds, lister: Lister) -> None:
-    one, two = await seeds.created(context_id="one"), await seeds.ended(COMPLETED, context_id="two")
+    first, second = await seeds.created(context_id="one"), await seeds.ended(COMPLETED, context_id="two")
 
-    assert await lister.ids(context_id="one") == [one]
-    assert await lister.ids(context_id="two", status=COMPLETED) == [two]
+    assert await lister.ids(context_id="one") == [first]
+    assert await lister.ids(context_id="two", status=COMPLETED) == [second]
     assert await lister.ids(context_id="one", status=COMPLETED) == []
 
 
@@ -155,11 +155,11 @@ async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds
     still = [await seeds.created() for _ in range(10)]
     moving = [await seeds.created() for _ in range(10)]
 
-    seen: list[str] = []
+    task_ids: list[str] = []
     token = ""
     for task_id in moving:
         page = await lister.page(page_size=2, page_token=token)
-        seen += [task.id for task in page.tasks]
+        task_ids += [task.id for task in page.tasks]
         token = page.next_page_token
         claim = await seeds.claimed(task_id)  # they move to the front
         await seeds.settled(claim, status(COMPLETED))
@@ -169,11 +169,11 @@ async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds
 
     while token:
         page = await lister.page(page_size=2, page_token=token)
-        seen += [task.id for task in page.tasks]
+        task_ids += [task.id for task in page.tasks]
         token = page.next_page_token
 
-    assert len(seen) == len(set(seen))
-    assert set(still) <= set(seen)
+    assert len(task_ids) == len(set(task_ids))
+    assert set(still) <= set(task_ids)
 
 
 async def test_artifacts_are_included_on_request(seeds: Seeds, lister: Lister) -> None:
@@ -188,15 +188,15 @@ async def test_artifacts_are_included_on_request(seeds: Seeds, lister: Lister) -
 
 
 @pytest.mark.parametrize(
-    ("length", "wanted"), [(0, []), (1, ["two"]), (2, ["one", "two"]), (9, ["hello", "one", "two"])]
+    ("length", "expected"), [(0, []), (1, ["two"]), (2, ["one", "two"]), (9, ["hello", "one", "two"])]
 )
-async def test_the_history_is_as_long_as_asked(seeds: Seeds, lister: Lister, length: int, wanted: list[str]) -> None:
+async def test_the_history_is_as_long_as_asked(seeds: Seeds, lister: Lister, length: int, expected: list[str]) -> None:
     claim = await seeds.claimed()
     await seeds.appended(claim, status(WORKING, "one"), status(WORKING, "two"), status(WORKING, "now"))
 
     task = (await lister.page(history_length=length)).tasks[0]
 
-    assert [message.parts[0].text for message in task.history] == wanted
+    assert [message.parts[0].text for message in task.history] == expected
     assert task.status.message.parts[0].text == "now"
     assert len((await lister.page()).tasks[0].history) == 3
 

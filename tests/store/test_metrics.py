@@ -71,7 +71,7 @@ async def test_a_repeated_call_counts_once(
     metrics = await fleet_metrics()
 
     assert {
-        what: sum(times.buckets) for what in ("queue", "first", "run") for times in metrics.times(what).values()
+        kind: sum(times.buckets) for kind in ("queue", "first", "run") for times in metrics.times(kind).values()
     } == {
         "queue": 1,
         "first": 1,
@@ -204,8 +204,10 @@ async def test_a_run_that_may_not_begin_yet_does_not_age(
     store: AsyncStore, keys: Keys, fleet_metrics: ReadMetrics
 ) -> None:
     options = RunOptions.from_json(b'{"not_before_us":9000000000000000}').to_json()
-    sent = request(task_id="t", context_id=CONTEXT)
-    await store.run(create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options))
+    message_request = request(task_id="t", context_id=CONTEXT)
+    await store.run(
+        create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options)
+    )
 
     assert (await fleet_metrics()).oldest == {ANN.agent: 0}
 
@@ -214,9 +216,14 @@ async def test_no_metric_reads_the_message_of_a_waiting_run(
     store: AsyncStore, keys: Keys, fleet_metrics: ReadMetrics
 ) -> None:
     """A message may be large, and a scrape must not block the store."""
-    sent, options = request(task_id="t", context_id=CONTEXT), RunOptions(call=Call("plain", {"words": ["word"]}))
+    message_request, options = (
+        request(task_id="t", context_id=CONTEXT),
+        RunOptions(call=Call("plain", {"words": ["word"]})),
+    )
     await store.run(
-        create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options.to_json())
+        create_task(
+            keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options.to_json()
+        )
     )
     record = keys.task("t").record
 
@@ -249,8 +256,10 @@ async def test_deliveries_know_the_trace_of_their_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, trace: str, ended: bool
 ) -> None:
     """The trace must outlive the options of the run, which are deleted when the task ends."""
-    sent = request(task_id="t", context_id=CONTEXT)
-    create = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options.to_json())
+    message_request = request(task_id="t", context_id=CONTEXT)
+    create = create_task(
+        keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options.to_json()
+    )
     await store.run(create)
     await Webhooks(store, keys).saved("t")
     claim = await seeds.claimed("t")

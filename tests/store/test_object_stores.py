@@ -90,14 +90,14 @@ def test_sync_methods_write_and_read_the_same_blobs(url: str) -> None:
 
     assert objects.get_now("t/a") == b"now"
 
-    async def got() -> bytes:
+    async def read_blob() -> bytes:
         with_loop = ObjectStore(url)
         try:
             return await with_loop.get("t/a")
         finally:
             await with_loop.aclose()
 
-    assert asyncio.run(got()) == b"now"
+    assert asyncio.run(read_blob()) == b"now"
 
 
 async def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ async def claimed(keys: Keys, seeds: Seeds) -> None:
     await seeds.store.run(claim(keys))
 
 
-async def called(keys: Keys, seeds: Seeds) -> None:
+async def create_calling_task(keys: Keys, seeds: Seeds) -> None:
     """Create task "t", whose run calls a plain task and waits for a worker."""
     options = RunOptions(call=Call("tasks.resize", {})).to_json()
     await seeds.store.run(
@@ -165,8 +165,10 @@ async def _renew(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 async def _messages(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
-    sent = request("more", "t", CONTEXT)
-    await seeds.store.run(continue_task(keys, ANN, "t", sent, "", caller=b"{}", nonce="n", on_message="steer"))
+    message_request = request("more", "t", CONTEXT)
+    await seeds.store.run(
+        continue_task(keys, ANN, "t", message_request, "", caller=b"{}", nonce="n", on_message="steer")
+    )
     return read_messages(keys, REF, token=TOKEN, received=0)
 
 
@@ -205,8 +207,8 @@ async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[Any]:
 async def _post_reminders(keys: Keys, seeds: Seeds) -> Operation[Any]:
     await claimed(keys, seeds)
     reminders = pack_reminders(keys, [Reminder(3_600_000_000, TaskStatusUpdateEvent())], None)
-    asked = [status(INPUT_REQUIRED, "well?")]
-    await seeds.store.run(settle_run(keys, REF, token=TOKEN, before=0, events=asked, reminders=reminders))
+    events = [status(INPUT_REQUIRED, "well?")]
+    await seeds.store.run(settle_run(keys, REF, token=TOKEN, before=0, events=events, reminders=reminders))
     return post_reminders(keys, limit=10)
 
 
@@ -287,7 +289,7 @@ async def _end_by_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def _record_result(keys: Keys, seeds: Seeds) -> Operation[Any]:
-    await called(keys, seeds)
+    await create_calling_task(keys, seeds)
     return record_result(keys, REF, before="", state="1 0 d", event=status(WORKING))
 
 
@@ -358,8 +360,8 @@ async def _skipped_ticks(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 def _of_tick(keys: Keys, task_id: str, at_us: int) -> Operation[Any]:
-    sent, tick = request(task_id=task_id, context_id=CONTEXT), Tick("nightly", at_us)
-    return create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, tick=tick)
+    message_request, tick = request(task_id=task_id, context_id=CONTEXT), Tick("nightly", at_us)
+    return create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=RETENTION, tick=tick)
 
 
 async def _read_family(keys: Keys, seeds: Seeds) -> Operation[Any]:

@@ -49,21 +49,21 @@ def command(redis_server: EmbeddedRedis) -> Command:
     for name in ("agent", "other"):
         a2a.agent(name)(agent)
 
-    def run(*arguments: str, code: int = 0, **how: Any) -> Result:
-        done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=app), **how)
-        assert done.exit_code == code, done.output
-        return done
+    def run(*arguments: str, code: int = 0, **options: Any) -> Result:
+        result = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=app), **options)
+        assert result.exit_code == code, result.output
+        return result
 
     return run
 
 
-def json_lines(done: Result) -> list[dict[str, Any]]:
+def json_lines(result: Result) -> list[dict[str, Any]]:
     """Parse the JSON output of a command."""
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def ids(done: Result) -> set[str]:
-    return {entry["task"] for entry in json_lines(done)}
+def ids(result: Result) -> set[str]:
+    return {entry["task"] for entry in json_lines(result)}
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def five(seeds: Seeds, keys: Keys) -> None:
 @pytest.mark.usefixtures("five")
 class TestList:
     @pytest.mark.parametrize(
-        ("filters", "found"),
+        ("filters", "expected"),
         [
             ((), "others done asks works waits"),
             (("--agent", "agent"), "done asks works waits"),
@@ -98,9 +98,9 @@ class TestList:
         ],
     )
     def test_the_list_is_filtered_and_starts_with_the_newest(
-        self, command: Command, filters: tuple[str, ...], found: str
+        self, command: Command, filters: tuple[str, ...], expected: str
     ) -> None:
-        assert [entry["task"] for entry in json_lines(command("list", "--all", "--json", *filters))] == found.split()
+        assert [entry["task"] for entry in json_lines(command("list", "--all", "--json", *filters))] == expected.split()
 
     def test_the_json_output_has_the_worker_and_the_state(self, command: Command) -> None:
         [entry] = json_lines(command("list", "--all", "--json", "--context", "its-own"))
@@ -162,24 +162,24 @@ async def test_times_are_those_of_the_state_and_of_the_run(command: Command, see
     asks = await seeds.claimed(task_id=await seeds.created(ANN, task_id="waits"))
     progress = (await seeds.task("runaway")).status.timestamp.ToJsonString()
 
-    def found(*filters: str) -> set[str]:
+    def list_ids(*filters: str) -> set[str]:
         return ids(command("list", "--all", "--json", *filters))
 
     [entry] = json_lines(await asyncio.to_thread(command, "list", "--all", "--json", "--until", entered))
     assert (entry["task"], entry["since"]) == ("runaway", str(datetime.fromisoformat(entered)).replace(" ", "T"))
     assert entry["begun"] < entry["since"]
-    assert await asyncio.to_thread(found, "--since", progress) == {"waits"}
-    assert await asyncio.to_thread(found, "--begun", entry["begun"]) == {"runaway"}
-    assert await asyncio.to_thread(found, "--begun", progress) == {"runaway"}
+    assert await asyncio.to_thread(list_ids, "--since", progress) == {"waits"}
+    assert await asyncio.to_thread(list_ids, "--begun", entry["begun"]) == {"runaway"}
+    assert await asyncio.to_thread(list_ids, "--begun", progress) == {"runaway"}
 
-    would = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--until", entered)
-    assert ids(would) == {"runaway"}
-    would = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--begun", entry["begun"])
-    assert ids(would) == {"runaway"}
+    selection = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--until", entered)
+    assert ids(selection) == {"runaway"}
+    selection = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json", "--begun", entry["begun"])
+    assert ids(selection) == {"runaway"}
 
     await seeds.settled(runaway, status(INPUT_REQUIRED), before=3)
     await seeds.settled(asks, status(INPUT_REQUIRED))
-    assert await asyncio.to_thread(found, "--until", progress) == set(), "it has left that state"
+    assert await asyncio.to_thread(list_ids, "--until", progress) == set(), "it has left that state"
 
 
 async def read_all(redis_server: EmbeddedRedis, keys: Keys) -> list[str]:
@@ -190,31 +190,31 @@ async def read_all(redis_server: EmbeddedRedis, keys: Keys) -> list[str]:
         pattern = keys.indexes((None, None, None))
         return [task.ref.task_id for task in all_tasks(operator, keys, pattern, frozenset({SUBMITTED}))]
 
-    found = await asyncio.to_thread(ids_of_tasks)
+    task_ids = await asyncio.to_thread(ids_of_tasks)
     operator.close()
-    return found
+    return task_ids
 
 
 async def test_more_tasks_of_one_time_than_a_page_are_all_read(
     store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
-    made = [await seeds.created(ANN) for _ in range(10)]
+    task_ids = [await seeds.created(ANN) for _ in range(10)]
     index = f"{keys.scope_index(ANN)}{SUBMITTED}"
-    await store.redis.zadd(index, dict.fromkeys(made, await store.redis.zscore(index, made[0]) or 0))
+    await store.redis.zadd(index, dict.fromkeys(task_ids, await store.redis.zscore(index, task_ids[0]) or 0))
 
-    assert await read_all(redis_server, keys) == sorted(made, reverse=True)
+    assert await read_all(redis_server, keys) == sorted(task_ids, reverse=True)
 
 
 async def test_a_long_list_is_read_page_by_page(
     store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
-    made = [await seeds.created(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
+    task_ids = [await seeds.created(Scope("agent", "", f"owner-{n % 4}")) for n in range(11)]
     await store.redis.zadd(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", {"gone": 5})
-    found = await read_all(redis_server, keys)
+    listed_ids = await read_all(redis_server, keys)
 
-    assert found == made[::-1]
+    assert listed_ids == task_ids[::-1]
     await store.redis.zrem(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", "gone")
 
 
@@ -223,21 +223,21 @@ class TestCancelAll:
     async def test_a_dry_run_changes_nothing(self, command: Command, seeds: Seeds) -> None:
         before = await seeds.everything()
 
-        done = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json")
+        result = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--json")
         output = await asyncio.to_thread(command, "cancel", "--all", "--dry-run", "--agent", "other")
 
-        assert {(entry["task"], entry["outcome"]) for entry in json_lines(done)} == {
+        assert {(entry["task"], entry["outcome"]) for entry in json_lines(result)} == {
             (task, "dry-run") for task in ("waits", "works", "asks", "others")
         }
         assert output.stdout.splitlines()[-1] == "1 task (1 of other) would be cancelled"
         assert await seeds.everything() == before
 
     async def test_idle_tasks_end_at_once_and_running_ones_are_reported(self, command: Command, seeds: Seeds) -> None:
-        done = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             command, "cancel", "--all", "--yes", "--timeout", "0.1", "--json", "--agent", "agent", code=1
         )
 
-        assert {entry["task"]: entry["outcome"] for entry in json_lines(done)} == {
+        assert {entry["task"]: entry["outcome"] for entry in json_lines(result)} == {
             "waits": "canceled",
             "asks": "canceled",
             "works": "running",
@@ -285,10 +285,10 @@ async def test_workers_are_notified_in_few_messages(
     )
     await asyncio.gather(*(seeds.created(ANN) for _ in range(250)))
 
-    done = await asyncio.to_thread(command, "cancel", "--all", "--yes")
+    result = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
     assert counts == [100, 100, 50]
-    assert done.stdout == "250 tasks: 250 canceled, 0 had ended, 0 still running\n"
+    assert result.stdout == "250 tasks: 250 canceled, 0 had ended, 0 still running\n"
 
 
 async def test_a_canvas_is_revoked_with_its_task(
@@ -319,9 +319,9 @@ async def test_without_a_broker_tasks_still_end(
     monkeypatch.setattr("a2a_celery.dispatch.Publisher.revoke", raise_unavailable)
     await seeds.created(task_id="waits")
 
-    done = await asyncio.to_thread(command, "cancel", "--all", "--yes")
+    result = await asyncio.to_thread(command, "cancel", "--all", "--yes")
 
-    assert "runs were not revoked, and workers will drop them on receipt: the broker is down" in done.stderr
+    assert "runs were not revoked, and workers will drop them on receipt: the broker is down" in result.stderr
     assert (await seeds.task("waits")).status.state == CANCELED
 
 
@@ -349,10 +349,10 @@ class TestOneTask:
     async def test_any_caller_s_task_is_shown(self, command: Command, seeds: Seeds) -> None:
         await seeds.ended(COMPLETED, scope=BOB, task_id="done")
 
-        shown = await asyncio.to_thread(command, "get", "done", "--store", "--json")
+        result = await asyncio.to_thread(command, "get", "done", "--store", "--json")
         lines = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "agent")
 
-        assert [entry["id"] for entry in json_lines(shown)] == ["done"]
+        assert [entry["id"] for entry in json_lines(result)] == ["done"]
         assert "COMPLETED" in lines.stdout
         missing = await asyncio.to_thread(command, "get", "done", "--store", "--agent", "other", code=1)
         assert "no task done in the store" in missing.stderr
@@ -380,10 +380,10 @@ class TestOneTask:
         await seeds.created(BOB, task_id="waits")
         await seeds.claimed(task_id=await seeds.created(ANN, task_id="works"))
 
-        done = await asyncio.to_thread(command, "cancel", "waits", "--store")
+        result = await asyncio.to_thread(command, "cancel", "waits", "--store")
         ended = await asyncio.to_thread(command, "cancel", "waits", "--store", code=1)
 
-        assert done.stdout.splitlines()[1] == "CANCELED: Stopped by an operator."
+        assert result.stdout.splitlines()[1] == "CANCELED: Stopped by an operator."
         assert await seeds.states("waits") == [SUBMITTED, CANCELED]
         assert (await seeds.task("works")).status.state == WORKING
         assert "task waits is CANCELED: it has ended" in ended.stderr

@@ -65,8 +65,8 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
     claim = await seeds.claimed(await seeds.created(task_id=task_id))
     await seeds.settled(claim, status(INPUT_REQUIRED, f"Which {task_id}?", step=1))
     before = (await store.run(read_log(keys, task_id, 0))).entries
-    sent = request("next", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="1"))
+    message_request = request("next", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
     claim = await seeds.claimed(task_id, run=2)
     await seeds.appended(claim, *steps()[:1], chunk("a", task_id), chunk(f"b {CONTEXT}", task_id), chunk("c", "other"))
     live = (await store.run(read_log(keys, task_id, 0))).entries
@@ -79,9 +79,9 @@ async def test_a_packed_task_is_read_as_before(store: AsyncStore, keys: Keys, se
     assert live[: len(before)] == before
     assert [entry.version for entry in page.entries] == list(range(1, page.version + 1))
     await seeds.require_consistent(task_id)
-    found = await store.run(read_steps(keys, task_id))
-    assert found is not None
-    assert list(found.steps) == steps()
+    stored_steps = await store.run(read_steps(keys, task_id))
+    assert stored_steps is not None
+    assert list(stored_steps.steps) == steps()
     assert await leaks(store, keys) == []
 
 
@@ -95,18 +95,18 @@ async def test_parts_of_a_packed_task(
     await seeds.settled(claim, status(WORKING, "one", a=1), chunk("x"), status(FAILED, "two", b=2))
     assert await is_packed(seeds, task_id)
     page = await store.run(read_log(keys, task_id, 0))
-    wanted = fold(page.entries)
+    expected = fold(page.entries)
     if length is not None:
-        del wanted.history[: max(0, len(wanted.history) - length)]
+        del expected.history[: max(0, len(expected.history) - length)]
     if not artifacts:
-        wanted.ClearField("artifacts")
+        expected.ClearField("artifacts")
 
-    what: dict[str, Any] = {"history_length": length, "artifacts": artifacts}
-    answer = await store.run(read_task(keys, ANN, task_id, **what))
-    listed = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=9, **what))
+    options: dict[str, Any] = {"history_length": length, "artifacts": artifacts}
+    answer = await store.run(read_task(keys, ANN, task_id, **options))
+    listed = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=9, **options))
 
-    assert answer == (wanted, page.entries[-1].id)
-    assert listed.tasks == [wanted]
+    assert answer == (expected, page.entries[-1].id)
+    assert listed.tasks == [expected]
 
 
 async def test_pages_of_a_packed_log(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -127,8 +127,8 @@ async def test_pages_of_a_packed_log(store: AsyncStore, keys: Keys, seeds: Seeds
 
 
 async def test_a_repeated_call_finds_the_packed_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    sent = request(task_id="t", context_id=CONTEXT)
-    create = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION)
+    message_request = request(task_id="t", context_id=CONTEXT)
+    create = create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION)
     first = await store.run(create)
     assert isinstance(first, Created)
     claim = await seeds.claimed("t")
@@ -150,9 +150,9 @@ async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, s
     await seeds.settled(claim, answer)
 
     assert await is_packed(seeds, claim.ref.task_id)
-    found = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
-    assert found is not None
-    assert found.answer == answer
+    final_task = await store.run(read_final_task(keys, ANN, claim.ref.task_id))
+    assert final_task is not None
+    assert final_task.answer == answer
 
 
 def every_byte() -> TaskArtifactUpdateEvent:

@@ -27,35 +27,35 @@ async def large_task(seeds: Seeds, size: int) -> str:
     return claim.ref.task_id
 
 
-async def pages(store: AsyncStore, keys: Keys, **asked: Any) -> list[tuple[list[str], int]]:
+async def pages(store: AsyncStore, keys: Keys, **options: Any) -> list[tuple[list[str], int]]:
     """Return the ids and the bytes of each page of tasks."""
-    found, token = [], ""
+    pages_read, token = [], ""
     while True:
-        params = ListTasksRequest(page_size=100, page_token=token, **asked)
+        params = ListTasksRequest(page_size=100, page_token=token, **options)
         page = await list_page(store, keys, ANN, params, retention=RETENTION)
-        found.append(([task.id for task in page.tasks], page.ByteSize()))
+        pages_read.append(([task.id for task in page.tasks], page.ByteSize()))
         token = page.next_page_token
         if not token:
-            return found
+            return pages_read
 
 
 async def test_a_page_of_tasks_ends_before_it_is_too_large(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ids = [await large_task(seeds, 1 * MIB) for _ in range(25)]
 
-    found = await pages(store, keys, include_artifacts=True)
+    sized_pages = await pages(store, keys, include_artifacts=True)
 
-    assert [task_id for page, _ in found for task_id in page] == ids[::-1], "each once, the newest first"
-    assert max(size for _, size in found) <= TASKS_BYTES
-    assert len(found) > 1
+    assert [task_id for page, _ in sized_pages for task_id in page] == ids[::-1], "each once, the newest first"
+    assert max(size for _, size in sized_pages) <= TASKS_BYTES
+    assert len(sized_pages) > 1
 
 
 async def test_a_task_that_is_larger_than_a_page_gets_its_own_page(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     small, large = await large_task(seeds, 10), await large_task(seeds, TASKS_BYTES)
     newest = await large_task(seeds, 10)
 
-    found = await pages(store, keys, include_artifacts=True)
+    sized_pages = await pages(store, keys, include_artifacts=True)
 
-    assert [page for page, _ in found] == [[newest], [large], [small]]
+    assert [page for page, _ in sized_pages] == [[newest], [large], [small]]
 
 
 async def test_unread_artifacts_do_not_count(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -77,16 +77,16 @@ async def test_a_page_of_a_log_is_limited_in_bytes(
     claim = await seeds.claimed()
     for before, size in enumerate(sizes):
         await seeds.appended(claim, chunk("x" * size), before=before)
-    version, seen = 2 + len(sizes), []
+    version, versions = 2 + len(sizes), []
 
-    while len(seen) < version:
-        page = await store.run(read_log(keys, claim.ref.task_id, len(seen)))
+    while len(versions) < version:
+        page = await store.run(read_log(keys, claim.ref.task_id, len(versions)))
         entries = [len(entry.event.SerializeToString()) for entry in page.entries]
         assert 0 < len(entries) <= PAGE
         assert sum(entries[:-1]) < PAGE_BYTES, "only the last entry may exceed it"
-        seen += [entry.version for entry in page.entries]
+        versions += [entry.version for entry in page.entries]
 
-    assert seen == list(range(1, version + 1))
+    assert versions == list(range(1, version + 1))
 
 
 async def test_large_replies_are_parsed_in_a_thread(
@@ -107,8 +107,8 @@ async def test_large_replies_are_parsed_in_a_thread(
     assert parsers == [True]
 
     page = await list_page(store, keys, ANN, ListTasksRequest(include_artifacts=True), retention=RETENTION)
-    read = [await store.run(commands.read_task(keys, ANN, one)) for one in (task_id, larger)]
+    read = [await store.run(commands.read_task(keys, ANN, stored_id)) for stored_id in (task_id, larger)]
 
     assert parsers == [True, *[False] * 3, True, False]
     assert [len(task.artifacts[0].parts[0].text) for task in page.tasks] == [2 * LARGE_REPLY, *[LARGE_REPLY // 2] * 2]
-    assert [found[0].id for found in read if found] == [task_id, larger]
+    assert [stored[0].id for stored in read if stored] == [task_id, larger]

@@ -56,20 +56,20 @@ async def test_concurrent_watchers_end_a_pause_once(store: AsyncStore, keys: Key
     assert not await store.redis.exists(keys.pauses)
 
 
-@pytest.mark.parametrize("how", ["answered", "canceled"])
-async def test_an_answered_pause_is_not_listed(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+@pytest.mark.parametrize("ending", ["answered", "canceled"])
+async def test_an_answered_pause_is_not_listed(store: AsyncStore, keys: Keys, seeds: Seeds, ending: str) -> None:
     claim = await paused(store, keys, seeds, LATER)
     assert await store.redis.zcard(keys.pauses) == 1
 
     task_id = claim.ref.task_id
-    if how == "answered":
+    if ending == "answered":
         message = request(task_id=task_id, context_id=CONTEXT)
         await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
     else:
         await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
     assert not await store.redis.exists(keys.pauses)
-    if how == "canceled":
+    if ending == "canceled":
         assert (await seeds.task(claim.ref.task_id)).status.state == CANCELED
 
 

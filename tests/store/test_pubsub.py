@@ -159,17 +159,17 @@ async def test_a_thousand_listeners_share_one_connection(store: AsyncStore, subs
         signals = [await stack.enter_async_context(subscriber.listen(f"task-{n}")) for n in range(1000)]
         await drain(signals[7])
 
-        found = await listening(store)
+        after = await listening(store)
 
-        assert [channels for _, channels in found.items() - before.items()] == [1000]
+        assert [channels for _, channels in after.items() - before.items()] == [1000]
         await store.redis.publish("task-7", "1")
         await wait_for_signal(signals[7])
 
 
 async def listening(store: AsyncStore) -> dict[str, int]:
     """Return the number of channels of each connection with subscriptions."""
-    found = {client["id"]: int(client["sub"]) for client in await store.redis.client_list()}
-    return {client: channels for client, channels in found.items() if channels}
+    connections = {client["id"]: int(client["sub"]) for client in await store.redis.client_list()}
+    return {client: channels for client, channels in connections.items() if channels}
 
 
 async def test_messages_reach_their_handler(store: AsyncStore, subscriber: PubSubListener) -> None:

@@ -58,15 +58,15 @@ async def test_a_config_beyond_the_limit_is_refused_and_a_replacement_is_not(
     for number in reversed(range(MAX_PUSH_CONFIGS)):
         await webhooks.saved(task_id, f"c{number}")
     before = await seeds.everything()
-    sent = request("more", task_id, CONTEXT)
-    more = continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n", push=new("more"))
+    message_request = request("more", task_id, CONTEXT)
+    more = continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new("more"))
 
     assert await store.run(save_push_config(keys, ANN, task_id, new("more"))) == TooManyConfigs()
     assert await store.run(more) == TooManyConfigs()
     assert await seeds.everything() == before
     await webhooks.saved(task_id, "c3", b"another")
-    found = await store.run(list_push_configs(keys, ANN, task_id))
-    assert [config_id for config_id, _ in found or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
+    configs = await store.run(list_push_configs(keys, ANN, task_id))
+    assert [config_id for config_id, _ in configs or []] == [f"c{number}" for number in range(MAX_PUSH_CONFIGS)]
 
 
 async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_deleted_or_expire(
@@ -75,8 +75,10 @@ async def test_the_configs_of_an_owner_are_limited_across_tasks_until_they_are_d
     first, second = await seeds.created(retention=1), await seeds.ended(INPUT_REQUIRED)
     for task_id in (first, second):
         assert await store.run(save_push_config(keys, ANN, task_id, new(account_limit=2))) is None
-    sent = request("more", second, CONTEXT)
-    further = continue_task(keys, ANN, second, sent, "", caller=b"{}", nonce="n", push=new("more", account_limit=2))
+    message_request = request("more", second, CONTEXT)
+    further = continue_task(
+        keys, ANN, second, message_request, "", caller=b"{}", nonce="n", push=new("more", account_limit=2)
+    )
     fresh = request("hello", "fresh", CONTEXT)
     created = create_task(
         keys, ANN, "fresh", CONTEXT, fresh, caller=b"{}", retention=RETENTION, push=new("more", account_limit=2)
@@ -136,14 +138,14 @@ async def test_configs_of_an_ended_task_have_no_due_deliveries(
 
 
 async def test_the_secrets_in_use_are_those_of_existing_configs(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    one = await seeds.claimed()
-    ends, stays = one.ref.task_id, await seeds.created(retention=1)
+    claim = await seeds.claimed()
+    ends, stays = claim.ref.task_id, await seeds.created(retention=1)
     await store.run(save_push_config(keys, ANN, ends, new("c", b"1", "old")))
     await store.run(save_push_config(keys, ANN, stays, new("c", b"2", "old")))
     assert await store.run(secrets_in_use(keys)) == {"old"}
 
     await store.run(save_push_config(keys, ANN, stays, new("c", b"3", "new")))
-    await seeds.settled(one, status(COMPLETED))
+    await seeds.settled(claim, status(COMPLETED))
     assert await store.run(secrets_in_use(keys)) == {"old", "new"}
 
     await store.redis.zadd(keys.sealed_with("old"), {f"{ends} c": 1})  # its retention is over

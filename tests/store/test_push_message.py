@@ -54,15 +54,15 @@ async def message(store: AsyncStore, run: str = "t.1", **changed: Any) -> Broker
 
 
 def create(keys: Keys, message: BrokerMessage | None, task_id: str = "t", **options: Any) -> Any:
-    sent = request(task_id=task_id, context_id=CONTEXT)
+    message_request = request(task_id=task_id, context_id=CONTEXT)
     options = {"caller": b"{}", "retention": RETENTION, **options}
-    return create_task(keys, ANN, task_id, CONTEXT, sent, message=message, **options)
+    return create_task(keys, ANN, task_id, CONTEXT, message_request, message=message, **options)
 
 
 def more(keys: Keys, message: BrokerMessage | None, **options: Any) -> Any:
-    sent = request("more", "t", CONTEXT)
+    message_request = request("more", "t", CONTEXT)
     options = {"caller": b"{}", "nonce": "n", **options}
-    return continue_task(keys, ANN, "t", sent, "", broker_message=message, **options)
+    return continue_task(keys, ANN, "t", message_request, "", broker_message=message, **options)
 
 
 async def queued(broker: redis.asyncio.Redis) -> list[bytes]:
@@ -107,9 +107,9 @@ async def test_a_continued_task_is_in_the_queue_of_the_broker(
 async def test_the_connection_stays_in_the_database_of_the_store(any_server: EmbeddedRedis, keys: Keys) -> None:
     other_database = any_server.store_url.replace("db=0", "") + ("&" if "?" in any_server.store_url else "?") + "db=5"
     store = AsyncStore(other_database)
-    sent = await message(store, store_database=5)
+    broker_message = await message(store, store_database=5)
 
-    answers = [await store.run(create(keys, sent)) for _ in range(2)]
+    answers = [await store.run(create(keys, broker_message)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
     assert await store.redis.exists(keys.task("t").record)
@@ -162,11 +162,11 @@ async def test_a_refused_message_is_not_pushed(store: AsyncStore, keys: Keys, br
 
 async def test_a_full_store_pushes_nothing(any_server: EmbeddedRedis, keys: Keys) -> None:
     store = AsyncStore(any_server.store_url)
-    sent = await message(store)
+    broker_message = await message(store)
     await store.redis.config_set("maxmemory", 1)
 
     with pytest.raises(StoreUnavailable):
-        await store.run(create(keys, sent))
+        await store.run(create(keys, broker_message))
 
     async with redis.asyncio.Redis.from_url(at_database(store, BROKER_DATABASE)) as broker:
         assert await broker.keys("*") == []
@@ -175,9 +175,9 @@ async def test_a_full_store_pushes_nothing(any_server: EmbeddedRedis, keys: Keys
 
 
 async def test_a_repeated_call_is_pushed_once(store: AsyncStore, keys: Keys, broker: redis.asyncio.Redis) -> None:
-    sent = await message(store)
+    broker_message = await message(store)
 
-    answers = [await store.run(create(keys, sent)) for _ in range(2)]
+    answers = [await store.run(create(keys, broker_message)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
     assert await queued(broker) == [b"the message"]
@@ -187,9 +187,9 @@ async def test_a_repeated_call_to_continue_is_pushed_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, broker: redis.asyncio.Redis
 ) -> None:
     await seeds.ended(INPUT_REQUIRED, task_id="t")
-    sent = await message(store, "t.2")
+    broker_message = await message(store, "t.2")
 
-    answers = [await store.run(more(keys, sent)) for _ in range(2)]
+    answers = [await store.run(more(keys, broker_message)) for _ in range(2)]
 
     assert [answer.is_published for answer in answers] == [True, True]
     assert await queued(broker) == [b"the message"]

@@ -76,8 +76,10 @@ class Player:
                 answer = await store.run(settle_run(keys, ref, token=token, before=self.written, events=events))
                 self._count(answer, len(events))
             case "continue":
-                sent = request("more", self.task_id, CONTEXT)
-                await store.run(continue_task(keys, ANN, self.task_id, sent, "", caller=b"{}", nonce=uuid4().hex))
+                message_request = request("more", self.task_id, CONTEXT)
+                await store.run(
+                    continue_task(keys, ANN, self.task_id, message_request, "", caller=b"{}", nonce=uuid4().hex)
+                )
             case "cancel":
                 await store.run(request_cancel(keys, ANN, self.task_id, CONTEXT))
             case "look":
@@ -142,11 +144,13 @@ def test_any_interleaving_leaves_a_log_that_is_the_task(
                 Player(Seeds(client, keys), task_id, random.Random(seed + n)) for n, client in enumerate(clients)
             ]
 
-            async def all_of(player: Player, its: list[str]) -> None:
-                for move in its:
+            async def all_of(player: Player, player_moves: list[str]) -> None:
+                for move in player_moves:
                     await player.act(move)
 
-            await asyncio.gather(*(all_of(player, its) for player, its in zip(players, moves, strict=True)))
+            await asyncio.gather(
+                *(all_of(player, player_moves) for player, player_moves in zip(players, moves, strict=True))
+            )
 
             seeds = Seeds(clients[0], keys)
             await seeds.require_consistent(task_id)
@@ -198,18 +202,18 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
     redis_server: EmbeddedRedis, keys: Keys, seeds: Seeds, round_: int
 ) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
-    sent = request("more", task_id, CONTEXT)
+    message_request = request("more", task_id, CONTEXT)
 
     async with stores_beside(redis_server) as clients:
-        canceled, begun, claimed = await at_once(
+        canceled, continued, claimed = await at_once(
             clients[0].run(request_cancel(keys, ANN, task_id, CONTEXT)),
-            clients[1].run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n")),
+            clients[1].run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n")),
             clients[2].run(claim_run(keys, RunRef(task_id, 2), token="t", runner="r", lease_us=LEASE_US, working=True)),
         )
 
     states = await seeds.states(task_id)
     assert (states[-1] == CANCELED) == isinstance(canceled, CanceledNow)
-    assert (len(states) > 4 or states[-1] != CANCELED) == isinstance(begun, Begun)
+    assert (len(states) > 4 or states[-1] != CANCELED) == isinstance(continued, Begun)
     assert not (isinstance(claimed, Claim) and isinstance(canceled, CanceledNow) and canceled.run == 2)
     await seeds.require_consistent(task_id)
 
@@ -217,9 +221,9 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
 @asynccontextmanager
 async def stores_beside(server: EmbeddedRedis) -> AsyncIterator[list[AsyncStore]]:
     """Connect more clients to the Redis server of a test."""
-    made = [AsyncStore(server.store_url) for _ in range(4)]
+    clients = [AsyncStore(server.store_url) for _ in range(4)]
     try:
-        yield made
+        yield clients
     finally:
-        for store in made:
+        for store in clients:
             await store.aclose()

@@ -279,11 +279,11 @@ async def test_celery_events_are_sent_once_if_the_worker_sends_events(
         await store.run(claim)
     await store.run(request_cancel(keys, ANN, refs[1].task_id, CONTEXT))
     await store.run(return_run(keys, refs[3], runner="r.1.", lost=status(FAILED)))
-    sent = SentEvents()
+    publisher = SentEvents()
 
-    await at_once(*(Recoverer(store, keys, publisher=cast(Publisher, sent)).tick() for _ in range(4)))
+    await at_once(*(Recoverer(store, keys, publisher=cast(Publisher, publisher)).tick() for _ in range(4)))
 
-    assert sorted(sent.of) == sorted([(refs[0].name, "celery@a", False), (refs[1].name, "celery@a", True)])
+    assert sorted(publisher.of) == sorted([(refs[0].name, "celery@a", False), (refs[1].name, "celery@a", True)])
     assert [(await seeds.task(ref.task_id)).status.state for ref in refs] == [WORKING, CANCELED, WORKING, WORKING]
 
 
@@ -292,9 +292,11 @@ async def test_celery_events_name_the_lost_task(store: AsyncStore, keys: Keys, s
     call = Call("tasks.größer", {"text": '"call":{"task":"another"} \ud800'})
     stored = {"plain": RunOptions({"queue": "far"}, call=call).to_json(), "routed": b'{"celery":{"queue":"far"}}'}
     for task_id, options in {**stored, "neither": b""}.items():
-        sent = request(task_id=task_id, context_id=CONTEXT)
+        message_request = request(task_id=task_id, context_id=CONTEXT)
         await store.run(
-            create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=RETENTION, options=options)
+            create_task(
+                keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options
+            )
         )
         await store.run(
             claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=-1, working=True, worker="celery@a")
@@ -396,8 +398,8 @@ async def test_another_attempt_still_knows_which_pause_its_message_answers(
     first = await seeds.claimed()
     task_id = first.ref.task_id
     await seeds.settled(first, status(AUTH_REQUIRED, "who?"))
-    sent = request("me", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("me", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     options = {"runner": "r", "working": True, "max_attempts": 2}
 
     answering = await store.run(claim_run(keys, RunRef(task_id, 2), token="t", lease_us=-1, **options))

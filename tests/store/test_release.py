@@ -178,18 +178,18 @@ async def test_retries_and_attempts_after_lost_workers_are_counted_apart(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     task_id = await seeds.created()
-    begun = await seeds.claimed(task_id, max_attempts=2)
-    await retried(store, keys, RunRef(task_id, 1), begun.token)
+    first = await seeds.claimed(task_id, max_attempts=2)
+    await retried(store, keys, RunRef(task_id, 1), first.token)
     lease = {"runner": "lost", "lease_us": -1, "working": True, "max_attempts": 2}
-    again = await store.run(claim_run(keys, RunRef(task_id, 1), token="retry", retries=1, **lease))  # type: ignore[arg-type]
-    assert isinstance(again, Claim)
+    retry = await store.run(claim_run(keys, RunRef(task_id, 1), token="retry", retries=1, **lease))  # type: ignore[arg-type]
+    assert isinstance(retry, Claim)
     [lapsed] = await store.run(lapsed_runs(keys, limit=10))
 
     await begin_next_attempt(store, keys, lapsed, delay_us=0)
     after = await claimed(store, keys, RunRef(task_id, 2), "next", retries=1)
 
     assert isinstance(after, Claim)
-    counts = [(claim.attempt, RunOptions.from_json(claim.options).retries) for claim in (begun, again, after)]
+    counts = [(claim.attempt, RunOptions.from_json(claim.options).retries) for claim in (first, retry, after)]
     assert counts == [(1, 0), (1, 1), (2, 1)]
     await seeds.require_consistent(task_id)
 

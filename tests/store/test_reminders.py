@@ -35,12 +35,12 @@ class Questions:
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
         self._store, self._keys, self._seeds = store, keys, seeds
 
-    async def asked(
+    async def ask(
         self, after_us: Sequence[int] = (HOUR_US,), escalation: NewPushConfig | None = None, task_id: str = ""
     ) -> str:
         """Create a task that waits for an answer. Return the task's id."""
         claim = await self._seeds.claimed(await self._seeds.created(task_id=task_id))
-        reminders = [reminder(us, number) for number, us in enumerate(after_us, start=1)]
+        reminders = [reminder(after, number) for number, after in enumerate(after_us, start=1)]
         settled = settle_run(
             self._keys,
             claim.ref,
@@ -75,7 +75,7 @@ def questions(store: AsyncStore, keys: Keys, seeds: Seeds) -> Questions:
 
 
 async def test_a_reminder_repeats_the_question_with_its_number(seeds: Seeds, questions: Questions) -> None:
-    task_id = await questions.asked()
+    task_id = await questions.ask()
     assert await questions.post() == 0
     await questions.come(task_id)
 
@@ -94,7 +94,7 @@ async def test_a_reminder_repeats_the_question_with_its_number(seeds: Seeds, que
 async def test_concurrent_watchers_post_each_reminder_once_at_its_time(
     store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
 ) -> None:
-    task_id = await questions.asked((HOUR_US, 3 * HOUR_US))
+    task_id = await questions.ask((HOUR_US, 3 * HOUR_US))
     await questions.come(task_id)
     first_us = await store.redis.zscore(keys.reminders, task_id)
 
@@ -112,7 +112,7 @@ async def test_concurrent_watchers_post_each_reminder_once_at_its_time(
 async def test_reminders_that_no_watcher_posted_in_time_are_each_posted_once(
     seeds: Seeds, questions: Questions
 ) -> None:
-    task_id = await questions.asked((1, 2, 3))
+    task_id = await questions.ask((1, 2, 3))
 
     while await questions.post():
         pass
@@ -124,7 +124,7 @@ async def test_reminders_that_no_watcher_posted_in_time_are_each_posted_once(
 async def test_the_size_of_a_task_has_the_bytes_of_its_reminders(
     store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
 ) -> None:
-    names = keys.task(task_id := await questions.asked((HOUR_US, 3 * HOUR_US)))
+    names = keys.task(task_id := await questions.ask((HOUR_US, 3 * HOUR_US)))
 
     async def require_counted(posted: int) -> int:
         assert await questions.posted(task_id) == list(range(1, posted + 1))
@@ -142,12 +142,12 @@ async def test_the_size_of_a_task_has_the_bytes_of_its_reminders(
     assert await require_counted(2) == 0
 
 
-@pytest.mark.parametrize("how", ["answered", "canceled", "timed out"])
+@pytest.mark.parametrize("ending", ["answered", "canceled", "timed out"])
 async def test_a_question_that_is_over_has_no_reminder(
-    store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions, how: str
+    store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions, ending: str
 ) -> None:
-    task_id = await questions.asked()
-    match how:
+    task_id = await questions.ask()
+    match ending:
         case "answered":
             message = request(task_id=task_id, context_id=CONTEXT)
             await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce="ab"))
@@ -166,7 +166,7 @@ async def test_a_question_that_is_over_has_no_reminder(
 async def test_the_last_reminder_adds_the_webhook_that_receives_it(
     store: AsyncStore, keys: Keys, questions: Questions
 ) -> None:
-    task_id = await questions.asked((1, 2), CONFIG)
+    task_id = await questions.ask((1, 2), CONFIG)
     for number in range(MAX_PUSH_CONFIGS):
         await store.run(save_push_config(keys, ANN, task_id, NewPushConfig(f"client-{number}", b"s", "fingerprint")))
     assert await questions.post() == 1
@@ -182,7 +182,7 @@ async def test_the_last_reminder_adds_the_webhook_that_receives_it(
 async def test_the_same_webhook_follows_the_task_through_further_questions(
     store: AsyncStore, keys: Keys, seeds: Seeds, questions: Questions
 ) -> None:
-    task_id = await questions.asked((1,), CONFIG)
+    task_id = await questions.ask((1,), CONFIG)
     await questions.post()
     before = await store.run(read_delivery(keys, task_id, ESCALATION))
     message = request(task_id=task_id, context_id=CONTEXT)

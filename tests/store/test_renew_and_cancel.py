@@ -41,17 +41,22 @@ async def test_all_runs_of_a_process_are_renewed_in_one_call(store: AsyncStore, 
 
 
 async def test_a_renewal_returns_lost_runs_and_renews_the_others(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    mine, stolen, over = [await seeds.claimed() for _ in range(3)]
+    current, stolen, over = [await seeds.claimed() for _ in range(3)]
     await seeds.settled(over, status(COMPLETED))
-    leases = [(mine.ref, mine.token), (stolen.ref, "not the token"), (over.ref, over.token), (RunRef("none", 1), "x")]
-    leases.append((replace(mine.ref, run=2), mine.token))
+    leases = [
+        (current.ref, current.token),
+        (stolen.ref, "not the token"),
+        (over.ref, over.token),
+        (RunRef("none", 1), "x"),
+    ]
+    leases.append((replace(current.ref, run=2), current.token))
 
     answer = await store.run(renew_runs(keys, leases, lease_us=LEASE_US))
 
-    lost = {stolen.ref.name, over.ref.name, "none.1", f"{mine.ref.task_id}.2"}
+    lost = {stolen.ref.name, over.ref.name, "none.1", f"{current.ref.task_id}.2"}
     assert answer == Renewal(frozenset(lost), frozenset())
     leased = {name.decode() for name in await store.redis.zrange(keys.leases, 0, -1)}
-    assert leased == {mine.ref.name, stolen.ref.name}
+    assert leased == {current.ref.name, stolen.ref.name}
 
 
 async def test_a_renewal_returns_runs_with_a_cancel_request(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
@@ -137,8 +142,8 @@ async def test_a_repeated_cancel_is_answered_as_before(store: AsyncStore, keys: 
 async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     claim = await seeds.claimed()
     task_id = claim.ref.task_id
-    sent = request("next", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("next", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
     answer = await seeds.settled(claim, status(INPUT_REQUIRED, "which?"))  # it paused before the notification

@@ -28,9 +28,11 @@ SOON = 10.0
 
 async def create(store: AsyncStore, keys: Keys, task_id: str, reply_channel: ReplyChannel) -> None:
     """Create a task with a reply channel."""
-    sent = request(task_id=task_id, context_id=CONTEXT)
+    message_request = request(task_id=task_id, context_id=CONTEXT)
     await store.run(
-        create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60, reply_channel=reply_channel)
+        create_task(
+            keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60, reply_channel=reply_channel
+        )
     )
 
 
@@ -146,9 +148,9 @@ async def test_a_task_is_read_once_after_its_end(
     else:
         await seeds.appended(claim, status(state))
 
-    found = await store.run(read_final_task(keys, ANN, task_id))
+    final_task = await store.run(read_final_task(keys, ANN, task_id))
 
-    assert found == (FinalTask(await seeds.task(task_id), 3, None) if stopped else None)
+    assert final_task == (FinalTask(await seeds.task(task_id), 3, None) if stopped else None)
     assert await store.run(read_final_task(keys, ANN, "none")) is None
 
 

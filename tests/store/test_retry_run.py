@@ -52,9 +52,9 @@ async def test_the_run_waits_for_its_next_attempt(store: AsyncStore, keys: Keys,
     assert await store.run(read) is None
     assert await store.redis.zscore(keys.dispatch, REF.name) is not None
     assert await store.redis.zscore(keys.leases, REF.name) is None
-    taken = await store.run(claim(keys, retries=1))
-    assert isinstance(taken, Claim)
-    assert taken.options == OPTIONS
+    new_claim = await store.run(claim(keys, retries=1))
+    assert isinstance(new_claim, Claim)
+    assert new_claim.options == OPTIONS
     assert await states(seeds) == [WORKING, WORKING]
 
 

@@ -27,7 +27,9 @@ from tests.support.seeds import ANN, CONTEXT, LEASE_US, Seeds, at_once, chunk, s
 RUNNER = "here.1."
 
 
-async def begun(store: AsyncStore, keys: Keys, ref: RunRef, *, max_attempts: int, runner: str = f"{RUNNER}x") -> Claim:
+async def begin_run(
+    store: AsyncStore, keys: Keys, ref: RunRef, *, max_attempts: int, runner: str = f"{RUNNER}x"
+) -> Claim:
     """Claim a run by a process of the fleet."""
     claim = await store.run(
         claim_run(keys, ref, token=ref.name, runner=runner, lease_us=LEASE_US, working=True, max_attempts=max_attempts)
@@ -50,14 +52,14 @@ async def test_an_unclaimed_run_gets_a_new_number(store: AsyncStore, keys: Keys,
     assert await seeds.states(task_id) == [SUBMITTED]
     late = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     assert isinstance(late, Dropped)
-    claim = await begun(store, keys, RunRef(task_id, 2), max_attempts=1)
+    claim = await begin_run(store, keys, RunRef(task_id, 2), max_attempts=1)
     assert (claim.attempt, claim.turn) == (1, 1)
     await seeds.require_consistent(task_id)
 
 
 async def test_an_agent_with_one_attempt_ends_at_once(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     ref = RunRef(await seeds.created(), 1)
-    claim = await begun(store, keys, ref, max_attempts=1)
+    claim = await begin_run(store, keys, ref, max_attempts=1)
 
     first, again = await give_up(store, keys, ref), await give_up(store, keys, ref)
 
@@ -74,7 +76,7 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
     task_id = await seeds.created()
     for n in (1, 2, 3):
         ref = RunRef(task_id, n)
-        claim = await begun(store, keys, ref, max_attempts=2)
+        claim = await begin_run(store, keys, ref, max_attempts=2)
         assert claim.attempt == n
         await seeds.appended(claim, chunk("half", "h", append=False))
 
@@ -92,7 +94,7 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
     await seeds.require_consistent(task_id)
 
     for n in (4, 5):  # the second loss exceeds the attempts
-        await begun(store, keys, RunRef(task_id, n), max_attempts=2)
+        await begin_run(store, keys, RunRef(task_id, n), max_attempts=2)
         await store.redis.zadd(keys.leases, {f"{task_id}.{n}": 0})
         await Recoverer(store, keys).tick()
 
@@ -104,7 +106,7 @@ async def test_a_watcher_publishes_the_next_attempt_if_the_worker_does_not(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await begun(store, keys, ref, max_attempts=2)
+    await begin_run(store, keys, ref, max_attempts=2)
     await give_up(store, keys, ref)
 
     [lapsed] = await store.run(lapsed_runs(keys, limit=10))
@@ -121,7 +123,7 @@ async def test_a_returned_run_with_a_cancel_request_is_canceled(
     store: AsyncStore, keys: Keys, seeds: Seeds, max_attempts: int
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await begun(store, keys, ref, max_attempts=max_attempts)
+    await begin_run(store, keys, ref, max_attempts=max_attempts)
     await store.run(request_cancel(keys, ANN, ref.task_id, CONTEXT))
 
     assert await give_up(store, keys, ref) == RunEnded(CANCELED)
@@ -135,7 +137,7 @@ async def test_a_run_of_another_worker_is_not_returned(
     store: AsyncStore, keys: Keys, seeds: Seeds, runner: str | None
 ) -> None:
     ref = RunRef(await seeds.created(), 1)
-    await begun(store, keys, ref, max_attempts=5)
+    await begin_run(store, keys, ref, max_attempts=5)
 
     assert await give_up(store, keys, ref, runner=runner) == Unchanged()
     assert await give_up(store, keys, RunRef(ref.task_id, 7), runner=runner) == Unchanged()

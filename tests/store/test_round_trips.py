@@ -18,6 +18,6 @@ from a2a_celery.store.client.round_trips import Command, packed
     ],
 )
 def test_commands_are_packed_as_redis_py_packs_them(commands: list[Command]) -> None:
-    theirs = b"".join(Connection().pack_commands(commands))
+    expected = b"".join(Connection().pack_commands(commands))
 
-    assert packed(commands) == theirs
+    assert packed(commands) == expected

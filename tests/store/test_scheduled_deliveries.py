@@ -62,8 +62,8 @@ async def _end_pauses(keys: Keys, seeds: Seeds) -> Operation[object]:
 
 async def _continue(keys: Keys, seeds: Seeds) -> Operation[object]:
     await seeds.store.run(await _pause(keys, seeds))
-    sent = request("more", "t", CONTEXT)
-    return continue_task(keys, ANN, "t", sent, "", caller=b"{}", nonce="n")  # type: ignore[return-value]
+    message_request = request("more", "t", CONTEXT)
+    return continue_task(keys, ANN, "t", message_request, "", caller=b"{}", nonce="n")  # type: ignore[return-value]
 
 
 async def _cancel(keys: Keys, seeds: Seeds) -> Operation[object]:
@@ -143,16 +143,16 @@ async def test_every_writing_script_schedules_deliveries(
 
     await store.run(operation)
 
-    wrote = [entry.version for entry in (await seeds.log("t"))[before:]]
-    assert wrote
-    assert await webhooks.drain() == {("t", "c"): wrote}
+    versions = [entry.version for entry in (await seeds.log("t"))[before:]]
+    assert versions
+    assert await webhooks.drain() == {("t", "c"): versions}
 
 
 async def test_a_config_sent_with_the_first_message_receives_the_first_event(
     store: AsyncStore, keys: Keys, webhooks: Webhooks
 ) -> None:
-    sent = request("hello", "t", CONTEXT)
-    create = create_task(keys, ANN, "t", CONTEXT, sent, caller=b"{}", retention=RETENTION, push=new())
+    message_request = request("hello", "t", CONTEXT)
+    create = create_task(keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, push=new())
     first, again = await store.run(create), await store.run(create)
 
     assert type(first) is type(again)
@@ -163,10 +163,10 @@ async def test_a_config_sent_with_a_further_message_receives_its_turn(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks
 ) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
-    sent = request("more", task_id, CONTEXT)
+    message_request = request("more", task_id, CONTEXT)
     before = len(await seeds.log(task_id))
 
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n", push=new()))
+    await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n", push=new()))
 
     assert await webhooks.drain() == {(task_id, "c"): [before + 1, before + 2]}
 

@@ -41,9 +41,9 @@ class Schedule:
 
     def create(self, tick: Tick, scope: Scope = ANN, **options: Any) -> Any:
         task_id = tick.task_id(self.keys)
-        sent = request(task_id=task_id, context_id=task_id)
+        message_request = request(task_id=task_id, context_id=task_id)
         return create_task(
-            self.keys, scope, task_id, task_id, sent, caller=b"{}", retention=RETENTION, tick=tick, **options
+            self.keys, scope, task_id, task_id, message_request, caller=b"{}", retention=RETENTION, tick=tick, **options
         )
 
     async def tick(self, tick: Tick, **options: Any) -> Any:
@@ -56,12 +56,12 @@ class Schedule:
 
     async def listed(self) -> dict[int, list[str]]:
         """Return the tasks of the schedule by state."""
-        found = {}
+        tasks_by_state = {}
         for name in schedule_indexes(self.keys, NIGHTLY.schedule):
             tags = [tag.decode() for tag in await self.store.redis.zrange(name, 0, -1)]
             if tags:
-                found[int(name.rpartition(":")[2])] = tags
-        return found
+                tasks_by_state[int(name.rpartition(":")[2])] = tags
+        return tasks_by_state
 
 
 @pytest.fixture
@@ -167,12 +167,12 @@ async def test_only_tasks_of_earlier_ticks_are_cancelled(schedule: Schedule, see
     await store.run(request_cancel(seeds.keys, ANN, ended, ended))
     await seeds.claimed(running)
 
-    found = await store.run(earlier_tasks(seeds.keys, ticks[3]))
+    refs = await store.run(earlier_tasks(seeds.keys, ticks[3]))
 
-    assert sorted(task.task_id for task in found) == sorted([running, queued])
-    assert EarlierTask(queued, queued, ANN) in found
+    assert sorted(task.task_id for task in refs) == sorted([running, queued])
+    assert EarlierTask(queued, queued, ANN) in refs
     assert await store.run(earlier_tasks(seeds.keys, ticks[0])) == []
-    assert later not in [task.task_id for task in found]
+    assert later not in [task.task_id for task in refs]
 
 
 async def test_the_lists_of_a_schedule_end_with_its_tasks(

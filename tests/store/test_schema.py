@@ -44,8 +44,8 @@ async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: See
     """Write two waiting runs and an ended task as a release without schemas did."""
     await seeds.ended(COMPLETED)
     for task_id in ("one", "other"):
-        sent = request(task_id=task_id, context_id=CONTEXT)
-        stored = create_task(keys, ANN, task_id, CONTEXT, sent, caller=b"{}", retention=60, options=OPTIONS)
+        message_request = request(task_id=task_id, context_id=CONTEXT)
+        stored = create_task(keys, ANN, task_id, CONTEXT, message_request, caller=b"{}", retention=60, options=OPTIONS)
         await store.run(stored)
         await store.redis.hdel(keys.task(task_id).record, "begins_at", "trace")
     return ["one", "other"]
@@ -128,8 +128,8 @@ async def test_a_migration_converts_records_to_the_current_format(
     assert await asyncio.to_thread(carried_out, sync_store, keys) == 2
 
     for task_id in waiting:
-        found = await store.redis.hmget(keys.task(task_id).record, "begins_at", "trace")
-        assert found == [b"7", b"00-ab-cd-01"]
+        record_values = await store.redis.hmget(keys.task(task_id).record, "begins_at", "trace")
+        assert record_values == [b"7", b"00-ab-cd-01"]
     await require_schema(store, keys)
     after = await seeds.everything()
     assert await asyncio.to_thread(carried_out, sync_store, keys) == 0
@@ -157,9 +157,9 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
     assert not await store.redis.hget(keys.installation, "schema")
 
     stores = [SyncStore(redis_server.store_url) for _ in range(3)]
-    await at_once(*(asyncio.to_thread(carried_out, one, keys) for one in stores))
-    for one in stores:
-        one.close()
+    await at_once(*(asyncio.to_thread(carried_out, client, keys) for client in stores))
+    for client in stores:
+        client.close()
 
     assert await store.redis.hget(keys.installation, "schema") == str(SCHEMA).encode()
     assert await store.redis.hmget(keys.task("one").record, "begins_at", "trace") == [b"7", b"00-ab-cd-01"]
@@ -172,11 +172,21 @@ async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str,
     sums: Counter[str] = Counter()
     tick = Tick("nightly", 1_900_000_000_000_000)
     for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
-        sent = request(task_id=task_id, context_id=CONTEXT)
+        message_request = request(task_id=task_id, context_id=CONTEXT)
         scope = replace(ANN, tenant=tenant)
         from_schedule: dict[str, Any] = {"tick": tick} if task_id == live else {}
         await store.run(
-            create_task(keys, scope, task_id, CONTEXT, sent, caller=b"{}", retention=60, limits=limits, **from_schedule)
+            create_task(
+                keys,
+                scope,
+                task_id,
+                CONTEXT,
+                message_request,
+                caller=b"{}",
+                retention=60,
+                limits=limits,
+                **from_schedule,
+            )
         )
     await seeds.settled(await seeds.claimed(ended), status(COMPLETED))
     for task_id, tenant in ((live, "one"), (ended, "two"), ("other", "")):
@@ -212,8 +222,8 @@ async def test_schema_2_counts_an_owners_tasks_in_all_tenants_together(
     assert await store.redis.zrange(keys.owner_index("ann") + str(int(SUBMITTED)), 0, -1) == [live.encode()]
     assert await leaks(store, keys) == []
     two = TaskLimits((ANN.agent,), waiting=2)
-    sent = request()
-    one_more = create_task(keys, ANN, "more", CONTEXT, sent, caller=b"{}", retention=60, limits=two)
+    message_request = request()
+    one_more = create_task(keys, ANN, "more", CONTEXT, message_request, caller=b"{}", retention=60, limits=two)
     assert isinstance(await store.run(one_more), Limited)
     for task_id, tenant in ((live, "one"), ("other", "")):
         await store.run(request_cancel(keys, replace(ANN, tenant=tenant), task_id, CONTEXT))
@@ -248,9 +258,9 @@ async def test_an_unavailable_store_does_not_prevent_a_start(keys: Keys) -> None
 async def started_during_outage(server: EmbeddedRedis, keys: Keys, *, archive: bool | None) -> AsyncStore:
     """Return the store client of a process that started while the store was unavailable."""
     store = AsyncStore(server.store_url)
-    there, store._ask = store._ask, raise_unavailable  # type: ignore[method-assign]
+    original, store._ask = store._ask, raise_unavailable  # type: ignore[method-assign]
     await require_schema(store, keys, archive=archive)
-    store._ask = there  # type: ignore[method-assign]
+    store._ask = original  # type: ignore[method-assign]
     return store
 
 

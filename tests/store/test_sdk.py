@@ -89,16 +89,16 @@ async def handler(tasks: RedisTaskStore, stream: RedisTaskEventStream) -> AsyncI
 
 
 async def test_the_sdk_s_own_handler_runs_on_the_store(handler: DefaultRequestHandlerV2, seeds: Seeds) -> None:
-    done = await handler.on_message_send(request("hi"), ANN)
+    task = await handler.on_message_send(request("hi"), ANN)
 
-    assert isinstance(done, Task)
-    assert done.status.state == COMPLETED
-    assert "".join(part.text for part in done.artifacts[0].parts) == "one two"
-    stored = await seeds.task(done.id)
+    assert isinstance(task, Task)
+    assert task.status.state == COMPLETED
+    assert "".join(part.text for part in task.artifacts[0].parts) == "one two"
+    stored = await seeds.task(task.id)
     assert [message.parts[0].text for message in stored.history][:1] == ["hi"]
     assert stored.status.message.parts[0].text == "bye"
-    assert stored == await handler.on_get_task(GetTaskRequest(id=done.id), ANN)
-    await seeds.require_consistent(done.id)
+    assert stored == await handler.on_get_task(GetTaskRequest(id=task.id), ANN)
+    await seeds.require_consistent(task.id)
 
 
 async def test_a_stored_task_equals_its_log(tasks: RedisTaskStore, seeds: Seeds) -> None:

@@ -72,12 +72,12 @@ async def test_seeded_tasks_equal_written_ones(redis_server: EmbeddedRedis, stor
 async def test_seeded_tasks_are_listed_with_their_end_times(
     redis_server: EmbeddedRedis, store: AsyncStore, seeds: Seeds, keys: Keys
 ) -> None:
-    template, wanted, began = await template_of(seeds), 2 * BATCH + 1, time_ns() // 1000
+    template, count, began = await template_of(seeds), 2 * BATCH + 1, time_ns() // 1000
 
-    await seed(redis_server.store_url, template, range(wanted))
+    await seed(redis_server.store_url, template, range(count))
 
     ended = dict(await store.redis.zrange(f"{keys.scope_index(ANN)}{COMPLETED}", 0, -1, withscores=True))
-    assert sorted(ended) == [seeded_id(number).encode() for number in range(wanted)]
+    assert sorted(ended) == [seeded_id(number).encode() for number in range(count)]
     assert began <= min(ended.values()) < max(ended.values()) < time_ns() // 1000 + BATCH
     page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=50))
-    assert (page.total, len(page.tasks)) == (wanted, 50)
+    assert (page.total, len(page.tasks)) == (count, 50)

@@ -90,8 +90,8 @@ async def test_an_answer_does_not_resume_what_a_pause_saved(store: AsyncStore, k
     claim = await seeds.claimed(session=True)
     task_id = claim.ref.task_id
     await seeds.settled(claim, status(INPUT_REQUIRED), session=state("1"))
-    sent = request("answer", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("answer", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
 
     assert (await seeds.claimed(task_id, run=2, session=True)).session == SavedSession(1, b"1", resumed=False)
 
@@ -121,16 +121,16 @@ async def test_a_run_that_was_lost_saves_nothing(store: AsyncStore, keys: Keys, 
 
 
 async def test_saving_over_a_newer_session_is_refused(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    one, other = await seeds.claimed(session=True), await seeds.claimed(session=True)
-    await saved(seeds, one, state("1"))
+    first, second = await seeds.claimed(session=True), await seeds.claimed(session=True)
+    await saved(seeds, first, state("1"))
     before = await seeds.everything()
 
-    assert await saved(seeds, other, state("2")) == SavedSince(1)
-    end = settle_run(keys, other.ref, token=other.token, before=0, events=[status(COMPLETED)], session=state("2"))
+    assert await saved(seeds, second, state("2")) == SavedSince(1)
+    end = settle_run(keys, second.ref, token=second.token, before=0, events=[status(COMPLETED)], session=state("2"))
     assert await store.run(end) == SavedSince(1)
 
     assert await seeds.everything() == before
-    await seeds.settled(other, status(COMPLETED), session=state(""))
+    await seeds.settled(second, status(COMPLETED), session=state(""))
     assert await next_session(seeds) == SavedSession(1, b"1")
 
 

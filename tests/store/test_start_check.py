@@ -80,11 +80,11 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
     for name, value in ({"A2A_GRPC_HOST": "127.0.0.1"} | environ).items():
         monkeypatch.setenv(name, value)
 
-    done = CliRunner().invoke(commands, ["gateway", *options], obj=SimpleNamespace(app=a2a.celery))
+    result = CliRunner().invoke(commands, ["gateway", *options], obj=SimpleNamespace(app=a2a.celery))
 
-    assert done.exit_code == 0, done.output
-    found = [line for line in warnings(caplog) if line.startswith("listening on")]
-    assert [line.startswith(start) for line, start in zip(found, beyond, strict=True)] == [True] * len(beyond)
+    assert result.exit_code == 0, result.output
+    lines = [line for line in warnings(caplog) if line.startswith("listening on")]
+    assert [line.startswith(start) for line, start in zip(lines, beyond, strict=True)] == [True] * len(beyond)
 
 
 @pytest.fixture(scope="module")

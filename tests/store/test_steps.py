@@ -54,25 +54,25 @@ async def test_only_the_newest_thousand_steps_are_stored(store: AsyncStore, keys
     for first in range(0, 1200, 100):
         await seeds.appended(claim, *(step(n) for n in range(first + 1, first + 101)), before=first)
 
-    found = await store.run(read_steps(keys, claim.ref.task_id))
+    steps = await store.run(read_steps(keys, claim.ref.task_id))
 
-    assert found is not None
-    assert [s.transition.number for s in found.steps] == list(range(201, 1201))
+    assert steps is not None
+    assert [s.transition.number for s in steps.steps] == list(range(201, 1201))
 
 
 async def test_a_step_costs_one_push_early_and_late(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
     meter, claim = Meter(store), await seeds.claimed()
 
-    def one(before: int, *events: Step) -> Operation[object]:
+    def append_steps(before: int, *events: Step) -> Operation[object]:
         return append(  # type: ignore[return-value]
             keys, claim.ref, token=claim.token, before=before, events=[*events, chunk("x")]
         )
 
     await seeds.appended(claim, chunk("the first"))
-    bare = await meter.cost_of(one(1))
-    early = await meter.cost_of(one(2, step()))
+    bare = await meter.cost_of(append_steps(1))
+    early = await meter.cost_of(append_steps(2, step()))
     await seeds.appended(claim, *(step(n) for n in range(900)), before=4)
-    late = await meter.cost_of(one(904, step()))
+    late = await meter.cost_of(append_steps(904, step()))
 
     assert early == late == {**bare, "cmdstat_rpush": bare["cmdstat_rpush"] + 1}
 
@@ -85,13 +85,13 @@ async def test_a_repeated_append_stores_its_steps_once(store: AsyncStore, keys: 
     assert await store.redis.llen(keys.task(claim.ref.task_id).execution) == 2
 
 
-@pytest.mark.parametrize("how", ["append", "settle", "delete"])
-async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, how: str) -> None:
+@pytest.mark.parametrize("ending", ["append", "settle", "delete"])
+async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Keys, seeds: Seeds, ending: str) -> None:
     claim = await seeds.claimed()
     names = keys.task(claim.ref.task_id)
     await seeds.appended(claim, step())
     assert await store.redis.ttl(names.execution) == -1
-    match how:
+    match ending:
         case "append":
             await seeds.appended(claim, step(2), status(COMPLETED), before=1)
         case "settle":
@@ -99,14 +99,14 @@ async def test_the_history_is_deleted_with_its_task(store: AsyncStore, keys: Key
         case "delete":
             await store.run(Operation(script("delete_task"), names, [str(ANN)], int))
 
-    if how == "delete":
+    if ending == "delete":
         assert not await store.redis.exists(names.execution)
         assert await store.run(read_steps(keys, claim.ref.task_id)) is None
     else:
         assert not await store.redis.exists(names.execution), "the task is packed"
-        found = await store.run(read_steps(keys, claim.ref.task_id))
-        assert found is not None
-        assert [stored.transition.number for stored in found.steps] == [1, 2]
+        steps = await store.run(read_steps(keys, claim.ref.task_id))
+        assert steps is not None
+        assert [stored.transition.number for stored in steps.steps] == [1, 2]
 
 
 async def test_the_next_attempt_is_given_the_steps_of_the_lost_one(seeds: Seeds) -> None:

@@ -32,10 +32,10 @@ async def test_a_run_that_may_not_begin_yet_is_not_stuck(
     begins = datetime.now(UTC) + timedelta(minutes=minutes)
     await store.redis.hset(keys.task(task_id).record, "begins_at", int(begins.timestamp() * 1e6))
 
-    found = list(stuck_tasks(operator, keys, 0))
+    findings = list(stuck_tasks(operator, keys, 0))
 
-    assert [(one.task.ref.task_id, one.why) for one in found] == [(task_id, Why.UNCLAIMED)] * stuck
-    assert all(0 < one.seconds < 60 for one in found)  # since it was sent, not for an hour
+    assert [(finding.task.ref.task_id, finding.why) for finding in findings] == [(task_id, Why.UNCLAIMED)] * stuck
+    assert all(0 < finding.seconds < 60 for finding in findings)  # since it was sent, not for an hour
 
 
 async def test_a_run_with_a_current_or_just_lapsed_lease_is_not_stuck(
@@ -46,9 +46,9 @@ async def test_a_run_with_a_current_or_just_lapsed_lease_is_not_stuck(
         ref = RunRef(await seeds.created(task_id=name), 1)
         await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=over_us, working=True))
 
-    found = list(stuck_tasks(operator, keys, 60))
+    findings = list(stuck_tasks(operator, keys, 60))
 
-    assert [(one.task.ref.task_id, one.why) for one in found] == [("long", Why.LAPSED)]
+    assert [(finding.task.ref.task_id, finding.why) for finding in findings] == [("long", Why.LAPSED)]
 
 
 async def test_a_suspended_run_is_stuck_if_no_watcher_resumes_it(
@@ -62,9 +62,9 @@ async def test_a_suspended_run_is_stuck_if_no_watcher_resumes_it(
     late = RunRef(claims[0].ref.task_id, 2)
     await suspensions.come(late)
 
-    found = {one.task.ref: one.why for one in stuck_tasks(operator, keys, 0)}
+    reasons = {finding.task.ref: finding.why for finding in stuck_tasks(operator, keys, 0)}
 
-    assert found == {late: Why.OVERDUE, RunRef(claims[2].ref.task_id, 2): Why.SIGNAL}
+    assert reasons == {late: Why.OVERDUE, RunRef(claims[2].ref.task_id, 2): Why.SIGNAL}
 
 
 async def test_a_canvas_that_does_not_end_is_stuck(

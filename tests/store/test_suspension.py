@@ -199,9 +199,9 @@ async def test_a_message_to_a_suspended_task_waits_for_the_end_of_its_turn(
 ) -> None:
     claim = await seeds.claimed()
     await suspensions.suspended(claim, timer(wait_us=HOUR_US))
-    sent = request("more", claim.ref.task_id, CONTEXT)
+    message_request = request("more", claim.ref.task_id, CONTEXT)
 
-    reply = await store.run(continue_task(keys, ANN, claim.ref.task_id, sent, "", caller=b"{}", nonce="n"))
+    reply = await store.run(continue_task(keys, ANN, claim.ref.task_id, message_request, "", caller=b"{}", nonce="n"))
 
     assert isinstance(reply, Waiting)
 
@@ -304,9 +304,9 @@ async def test_two_signals_at_once_resume_the_run_once(
 
     assert sum(isinstance(reply, SignalResumed) for reply in replies) == 1
     again = await seeds.claimed(claim.ref.task_id, run=2)
-    taken = [await suspensions.taken(again, "go", number) for number in range(2, 21)]
+    entries = [await suspensions.taken(again, "go", number) for number in range(2, 21)]
     assert again.journal is not None
-    payloads = [again.journal["go#1"].content, *(e.content for e in taken if not isinstance(e, RunLost | None))]
+    payloads = [again.journal["go#1"].content, *(e.content for e in entries if not isinstance(e, RunLost | None))]
     assert sorted(payloads) == sorted(str(n).encode() for n in range(20))
     assert await store.redis.exists(keys.task(claim.ref.task_id).signals) == 0
 
@@ -381,8 +381,8 @@ async def test_remembered_ids_of_signals_are_short(
     """The ids do not count towards the size of a task, so a client must not be able to store much data in them."""
     task_id = await seeds.created()
     ids = [f"{n}".ljust(MAX_SIGNAL_ID, "\U0001f600") for n in range(MAX_STORED_SIGNALS)]
-    sent = [await suspensions.sent(task_id, "go", b"1", signal_id) for signal_id in ids]
-    assert set(sent) == {SignalStored()}
+    replies = [await suspensions.sent(task_id, "go", b"1", signal_id) for signal_id in ids]
+    assert set(replies) == {SignalStored()}
 
     assert await store.redis.hstrlen(keys.task(task_id).record, "signal_ids") <= 64 * MAX_STORED_SIGNALS
     for signal_id in ids:
@@ -417,8 +417,8 @@ async def test_signals_are_kept_for_the_next_turn(
 ) -> None:
     task_id = await seeds.ended(INPUT_REQUIRED)
     await suspensions.sent(task_id, "go", b"4")
-    sent = request("more", task_id, CONTEXT)
-    await store.run(continue_task(keys, ANN, task_id, sent, "", caller=b"{}", nonce="n"))
+    message_request = request("more", task_id, CONTEXT)
+    await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
 
     entry = await suspensions.taken(await seeds.claimed(task_id, run=2), "go")
 
@@ -469,7 +469,7 @@ async def test_a_resumed_run_is_published_once_at_a_time_by_watchers(
 
     names = sorted(run.ref.name for batch in batches for run in batch)
     assert names == sorted(f"{claim.ref.task_id}.2" for claim in claims)
-    assert all(one != other for one, other in pairwise(names))
+    assert all(earlier != later for earlier, later in pairwise(names))
 
 
 async def test_a_suspended_run_is_listed_for_operators(

@@ -240,7 +240,7 @@ async def test_an_unreachable_server_is_unavailable(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("spelling", "url"),
     [
         ("redis+socket:///a/b.sock?virtual_host=1", "unix:///a/b.sock?db=1"),
         ("valkey://host:1/2", "redis://host:1/2"),
@@ -248,5 +248,5 @@ async def test_an_unreachable_server_is_unavailable(url: str) -> None:
         ("redis://:secret@host/0", "redis://:secret@host/0"),
     ],
 )
-def test_celery_s_spellings_of_an_address_are_understood(theirs: str, ours: str) -> None:
-    assert redis_url(theirs) == ours
+def test_celery_s_spellings_of_an_address_are_understood(spelling: str, url: str) -> None:
+    assert redis_url(spelling) == url

@@ -39,9 +39,9 @@ def stats(redis_server: EmbeddedRedis, *arguments: str) -> Result:
 
 
 async def test_an_empty_store(redis_server: EmbeddedRedis, store: AsyncStore, keys: Keys) -> None:
-    found = await asyncio.to_thread(used, redis_server, keys)
+    usage = await asyncio.to_thread(used, redis_server, keys)
 
-    assert (found.tasks, found.bytes_per_task, found.followed) == (0, None, 0)
+    assert (usage.tasks, usage.bytes_per_task, usage.followed) == (0, None, 0)
 
 
 @pytest.mark.parametrize("sampled", [2000, 60])
@@ -52,13 +52,13 @@ async def test_tasks_are_counted_or_estimated_from_a_sample(
     await asyncio.gather(*(seeds.created() for _ in range(400)))
     await seeds.store.redis.mset({f"foreign-{n}": "x" * 1000 for n in range(400)})
 
-    found = await asyncio.to_thread(used, redis_server, keys)
+    usage = await asyncio.to_thread(used, redis_server, keys)
 
-    assert found.tasks is not None
-    assert found.bytes_per_task is not None
-    assert found.used is not None
-    assert found.tasks == 400 if sampled == 2000 else 200 < found.tasks < 800
-    assert 500 < found.bytes_per_task < 10_000
+    assert usage.tasks is not None
+    assert usage.bytes_per_task is not None
+    assert usage.used is not None
+    assert usage.tasks == 400 if sampled == 2000 else 200 < usage.tasks < 800
+    assert 500 < usage.bytes_per_task < 10_000
     await seeds.store.redis.delete(*(f"foreign-{n}" for n in range(400)))
 
 
@@ -73,9 +73,9 @@ async def test_followed_tasks_are_counted(redis_server: EmbeddedRedis, store: As
         )
         assert (await pubsub.get_message(timeout=5)) is not None
 
-        found = await asyncio.to_thread(used, redis_server, keys)
+        usage = await asyncio.to_thread(used, redis_server, keys)
 
-    assert found.followed == 2
+    assert usage.followed == 2
 
 
 async def test_a_user_without_permissions_gets_the_other_values(
@@ -86,11 +86,11 @@ async def test_a_user_without_permissions_gets_the_other_values(
         "default", enabled=True, categories=["+@all"], commands=["-info", "-memory", "-pubsub"]
     )
     try:
-        found = await asyncio.to_thread(used, redis_server, keys)
+        usage = await asyncio.to_thread(used, redis_server, keys)
     finally:
         await seeds.store.redis.acl_setuser("default", enabled=True, categories=["+@all"])
 
-    assert found == StoreUsage(None, None, None, None, None)
+    assert usage == StoreUsage(None, None, None, None, None)
 
 
 async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
@@ -100,7 +100,7 @@ async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedi
     await seeds.ended(COMPLETED)
 
     output: dict[str, Any] = json.loads((await asyncio.to_thread(stats, redis_server, "--json")).stdout)
-    shown = (await asyncio.to_thread(stats, redis_server)).stdout.splitlines()
+    lines = (await asyncio.to_thread(stats, redis_server)).stdout.splitlines()
 
     assert set(output) == {
         "at", "agents", "runs", "paused", "deadLetters", "webhooks", "store", "followed",
@@ -110,9 +110,9 @@ async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedi
     assert set(output["agents"]["agent"]) == {"open", "oldestWaitingSeconds", "ended", "lost"}
     assert output["runs"] == {"queued": 1, "blocked": 0, "running": 0, "delegated": 0, "suspended": 0}
     assert output["store"]["tasks"] == 3
-    assert shown[1].split() == ["agent", "1", "2", "h", "0", "min", "0", "1", "1", "0", "0", "0", "0"]
-    assert "tasks that wait for an answer: 1; dead letters: 0" in shown
-    assert any(pubsub.startswith("tasks stored: about 3, ") for pubsub in shown)
+    assert lines[1].split() == ["agent", "1", "2", "h", "0", "min", "0", "1", "1", "0", "0", "0", "0"]
+    assert "tasks that wait for an answer: 1; dead letters: 0" in lines
+    assert any(pubsub.startswith("tasks stored: about 3, ") for pubsub in lines)
 
 
 @pytest.mark.parametrize(("watch", "seconds"), [(("--watch", "0.5"), 0.5), (("--watch",), 2.0)])
@@ -130,8 +130,8 @@ async def test_the_command_refreshes_until_it_is_interrupted(
 
     monkeypatch.setattr("a2a_celery.cli.operator.stats.Event", Twice)
 
-    done = await asyncio.to_thread(stats, redis_server, *watch, "--json")
+    result = await asyncio.to_thread(stats, redis_server, *watch, "--json")
 
-    assert (done.exit_code, waited) == (0, [seconds, seconds])
-    assert len(done.stdout.splitlines()) == 2
-    assert CLEAR not in done.stdout
+    assert (result.exit_code, waited) == (0, [seconds, seconds])
+    assert len(result.stdout.splitlines()) == 2
+    assert CLEAR not in result.stdout
