@@ -38,7 +38,7 @@ FAST = ("uvloop", "httptools", "hiredis")
 """Packages of the extra ``fast``. If they are installed, all compared servers use them."""
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(command_line: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     options = Options()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
@@ -53,12 +53,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to this file")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the curves into this SVG file")
     parser.add_argument("--record", action="store_true", help="store this run in table.json and in the documentation")
-    asked = parser.parse_args(given)
-    if asked.tasks <= FEW:
-        parser.error(f"--tasks {asked.tasks}: must be more than {FEW}, the number that it is compared with")
-    if asked.record and (asked.only or asked.short):
+    parsed = parser.parse_args(command_line)
+    if parsed.tasks <= FEW:
+        parser.error(f"--tasks {parsed.tasks}: must be more than {FEW}, the number that it is compared with")
+    if parsed.record and (parsed.only or parsed.short):
         parser.error("--record needs all measures: leave out --only and --short")
-    return asked
+    return parsed
 
 
 def positive(text: str) -> int:
@@ -95,37 +95,37 @@ def measured(names: Sequence[str], options: Options) -> tuple[list[Result], list
             print(f"[{number} of {len(names)}] {name} …", file=sys.stderr, flush=True)
             began = perf_counter()
             try:
-                found = MEASURES[name](environment)
+                measured_results = MEASURES[name](environment)
             except Exception as e:
                 traceback.print_exc()
                 failed.append(f"{name} could not be measured: {type(e).__name__}")
                 continue
-            print(f"{table(found)}\n({name}: {perf_counter() - began:.0f} s)\n", flush=True)
-            results += found
+            print(f"{table(measured_results)}\n({name}: {perf_counter() - began:.0f} s)\n", flush=True)
+            results += measured_results
     return results, failed
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    asked = arguments(given)
+def main(command_line: Sequence[str] | None = None) -> int:
+    parsed = arguments(command_line)
     os.environ[FRESH_PROCESSES] = "1"  # like users' processes: forks share memory and objects that are not collected
     options = Options(
-        rounds=asked.rounds or (3 if asked.short else Options().rounds),
-        tasks=asked.tasks,
-        waiting=asked.waiting,
-        pool=asked.pool,
-        cluster=has_postgres() and not asked.short and not asked.no_cluster,
+        rounds=parsed.rounds or (3 if parsed.short else Options().rounds),
+        tasks=parsed.tasks,
+        waiting=parsed.waiting,
+        pool=parsed.pool,
+        cluster=has_postgres() and not parsed.short and not parsed.no_cluster,
     )
-    where = machine()
-    results, failed = measured(asked.only or (SHORT if asked.short else list(MEASURES)), options)
-    print(f"{where}; now {os.getloadavg()[0]:.1f}\n\n{table(results)}\n\n{processor_table(results)}")
-    record = Record(where, results)
-    if asked.json:
-        asked.json.write_text(as_json(record), encoding="utf-8")
-    if asked.picture:
-        asked.picture.write_text(picture(results), encoding="utf-8")
-    if asked.short:
+    machine_text = machine()
+    results, failed = measured(parsed.only or (SHORT if parsed.short else list(MEASURES)), options)
+    print(f"{machine_text}; now {os.getloadavg()[0]:.1f}\n\n{table(results)}\n\n{processor_table(results)}")
+    record = Record(machine_text, results)
+    if parsed.json:
+        parsed.json.write_text(as_json(record), encoding="utf-8")
+    if parsed.picture:
+        parsed.picture.write_text(picture(results), encoding="utf-8")
+    if parsed.short:
         failed += collapsed(results, recorded().results)
-    if asked.record and not failed:
+    if parsed.record and not failed:
         keep(record)
     for line in failed:
         print(line)

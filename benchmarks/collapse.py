@@ -17,13 +17,13 @@ TWICE = 2.0
 def collapsed(results: Iterable[Result], recorded: Iterable[Result]) -> list[str]:
     """Return a line for each ratio that, in every round, is at least twice as bad as the recorded ratio."""
     lines = []
-    of_then = {result.name: result for result in recorded}
+    earlier_results = {result.name: result for result in recorded}
     for result in results:
-        then = of_then.get(result.name)
-        for peer in then.peers if then else ():
-            if then is None or peer not in result.figures:
+        earlier = earlier_results.get(result.name)
+        for peer in earlier.peers if earlier else ():
+            if earlier is None or peer not in result.figures:
                 continue
-            before, ratio = then.ratio(peer).median, result.ratio(peer)
+            before, ratio = earlier.ratio(peer).median, result.ratio(peer)
             now = max(ratio.high, ratio.median) if result.more_is_better else min(ratio.low, ratio.median)
             worse = before / now if result.more_is_better else now / before
             if worse > TWICE:

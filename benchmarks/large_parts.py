@@ -61,4 +61,4 @@ def main(size: int, clients: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(given) for given in [*sys.argv[1:], *("50", "8")[len(sys.argv) - 1 :]]))
+    main(*(int(argument) for argument in [*sys.argv[1:], *("50", "8")[len(sys.argv) - 1 :]]))

@@ -37,7 +37,7 @@ async def echo(session: aiohttp.ClientSession, url: str) -> None:
     assert b"COMPLETED" in answer, answer
 
 
-async def begun(
+async def begin_task(
     session: aiohttp.ClientSession, url: str, agent: str, text: str, **configuration: Any
 ) -> dict[str, Any]:
     """Send a message without waiting for the end of its task, and return the task."""
@@ -56,24 +56,24 @@ async def stream(session: aiohttp.ClientSession, url: str, chunks: int) -> None:
 async def arrivals(session: aiohttp.ClientSession, url: str, chunks: int) -> list[float]:
     """Stream `chunks` chunks and return their arrival times, without the empty chunk with which some servers end the
     artifact."""
-    came = []
+    times = []
     async with session.post(f"{url}/agents/count/message:stream", data=body(str(chunks))) as response:
         async for line in response.content:
             if b'"artifactUpdate"' in line and not NO_TEXT.search(line):
-                came.append(perf_counter())
-    assert len(came) == chunks, f"{len(came)} of {chunks} chunks"
-    return came
+                times.append(perf_counter())
+    assert len(times) == chunks, f"{len(times)} of {chunks} chunks"
+    return times
 
 
 async def delays(session: aiohttp.ClientSession, url: str, chunks: int, pause: float) -> list[float]:
     """Return the latency of each chunk of a paced stream in seconds. A chunk contains the time at which it was sent."""
-    taken = []
+    latencies = []
     async with session.post(f"{url}/agents/pace/message:stream", data=body(f"{chunks} {pause}")) as response:
         async for line in response.content:
             if b'"artifactUpdate"' in line and (stamp := STAMP.search(line)):
-                taken.append(time.monotonic() - float(stamp[1]))
-    assert len(taken) == chunks, f"{len(taken)} of {chunks} chunks"
-    return taken
+                latencies.append(time.monotonic() - float(stamp[1]))
+    assert len(latencies) == chunks, f"{len(latencies)} of {chunks} chunks"
+    return latencies
 
 
 Call = Callable[[aiohttp.ClientSession], Awaitable[object]]
@@ -95,13 +95,13 @@ async def together(call: Call, times: int, at_once: int) -> float:
 
 async def alone(call: Call, times: int) -> list[float]:
     """Run `call` `times` times, one after the other. Return the sorted durations in seconds."""
-    taken = []
+    durations = []
     async with client() as session:
         for _ in range(times):
             began = perf_counter()
             await call(session)
-            taken.append(perf_counter() - began)
-    return sorted(taken)
+            durations.append(perf_counter() - began)
+    return sorted(durations)
 
 
 def client() -> aiohttp.ClientSession:

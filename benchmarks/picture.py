@@ -19,9 +19,9 @@ OTHERS = "#555555"
 
 def picture(results: Iterable[Result]) -> str:
     """Return the SVG."""
-    drawn = [result for result in results if result.curves]
-    panels = "\n".join(_panel(result, number * HEIGHT) for number, result in enumerate(drawn))
-    height = max(1, len(drawn)) * HEIGHT
+    curve_results = [result for result in results if result.curves]
+    panels = "\n".join(_panel(result, number * HEIGHT) for number, result in enumerate(curve_results))
+    height = max(1, len(curve_results)) * HEIGHT
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         f'font-family="sans-serif" font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>\n'
@@ -50,9 +50,9 @@ def _panel(result: Result, top: int) -> str:
         *(_text(across(x), bottom + 17, f"{x:,.0f}", "middle") for x in sorted({x for x, _ in points})),
         *(_text(LEFT - 6, up(y) + 4, f"{y:.3g}", "end") for y in (0.0, highest / 2, highest)),
     ]
-    drawn = {server: [(across(x), up(y)) for x, y in sorted(curve)] for server, curve in result.curves.items()}
-    names = _apart({server: line[-1][1] for server, line in drawn.items()})
-    for server, line in drawn.items():
+    lines = {server: [(across(x), up(y)) for x, y in sorted(curve)] for server, curve in result.curves.items()}
+    names = _apart({server: line[-1][1] for server, line in lines.items()})
+    for server, line in lines.items():
         parts += _line(server, line, names[server], COLOURS.get(server, OTHERS))
     return "\n".join(parts)
 

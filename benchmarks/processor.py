@@ -12,17 +12,17 @@ KIB = 1024
 
 def seconds(processes: Mapping[str, int]) -> dict[str, float]:
     """Return the CPU seconds of each process and its children so far, by name."""
-    return {name: sum(sum(one.cpu_times()[:2]) for one in _tree(pid)) for name, pid in processes.items()}
+    return {name: sum(sum(process.cpu_times()[:2]) for process in _tree(pid)) for name, pid in processes.items()}
 
 
 def resident_kib(pid: int) -> float:
     """Return the resident memory of a process and its children."""
-    return sum(one.memory_info().rss for one in _tree(pid)) / KIB
+    return sum(process.memory_info().rss for process in _tree(pid)) / KIB
 
 
 def _tree(pid: int) -> list[psutil.Process]:
-    found = psutil.Process(pid)
-    alive = [found]
+    root = psutil.Process(pid)
+    alive = [root]
     with suppress(psutil.NoSuchProcess):
-        alive += found.children(recursive=True)
+        alive += root.children(recursive=True)
     return alive

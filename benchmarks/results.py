@@ -30,7 +30,7 @@ class Target:
     beside: str | None = None
     at_least: bool = True
 
-    def met(self, value: float) -> bool:
+    def is_met(self, value: float) -> bool:
         return value >= self.limit if self.at_least else value <= self.limit
 
     def __str__(self) -> str:
@@ -68,8 +68,8 @@ class Result:
             for aim in fields["targets"]
         ]
         plain = {name: fields[name] for name in ("name", "what", "unit", "more_is_better", "figures", "along")}
-        drawn = {name: fields[name] for name in ("curves", "curve_unit")}
-        return cls(**plain, **drawn, targets=targets, processor=fields["processor_ms"])
+        curve_fields = {name: fields[name] for name in ("curves", "curve_unit")}
+        return cls(**plain, **curve_fields, targets=targets, processor=fields["processor_ms"])
 
     @property
     def peers(self) -> list[str]:
@@ -108,7 +108,7 @@ class Result:
                 {
                     "beside": target.beside,
                     "at_least" if target.at_least else "at_most": target.limit,
-                    "met": target.met(self.value(target)),
+                    "met": target.is_met(self.value(target)),
                 }
                 for target in self.targets
                 if target.beside is None or target.beside in self.figures

@@ -35,23 +35,28 @@ class Measurements:
 
 def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = True) -> Measurements:
     """Measure all `contenders`. If `warm` is true, an additional first round is not counted."""
-    values: dict[str, list[float]] = {one.name: [] for one in contenders}
-    spent: dict[str, dict[str, float]] = {one.name: dict.fromkeys(one.processes, 0.0) for one in contenders}
+    values: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    spent: dict[str, dict[str, float]] = {
+        contender.name: dict.fromkeys(contender.processes, 0.0) for contender in contenders
+    }
     for number in range(0 if warm else 1, rounds + 1):
-        for one in contenders:
-            if one.most is not None and len(values[one.name]) >= one.most:
+        for contender in contenders:
+            if contender.most is not None and len(values[contender.name]) >= contender.most:
                 continue
-            before = processor.seconds(one.processes)
-            value = one.once()
-            after = processor.seconds(one.processes)
+            before = processor.seconds(contender.processes)
+            value = contender.once()
+            after = processor.seconds(contender.processes)
             if number:
-                values[one.name].append(value)
-                for process in one.processes:
-                    spent[one.name][process] += after[process] - before[process]
+                values[contender.name].append(value)
+                for process in contender.processes:
+                    spent[contender.name][process] += after[process] - before[process]
     per_request = {
-        one.name: {name: of * 1000 / (one.requests * len(values[one.name])) for name, of in spent[one.name].items()}
-        for one in contenders
-        if one.processes
+        contender.name: {
+            name: of * 1000 / (contender.requests * len(values[contender.name]))
+            for name, of in spent[contender.name].items()
+        }
+        for contender in contenders
+        if contender.processes
     }
     return Measurements(values, per_request)
 
@@ -59,6 +64,6 @@ def interleaved(rounds: int, contenders: Sequence[Contender], *, warm: bool = Tr
 def medians(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Curve]:
     """Return the curve of each server: the median of its rounds at each size."""
     return {
-        server: [(size, statistics.median(found)) for size, found in by_size.items()]
+        server: [(size, statistics.median(values)) for size, values in by_size.items()]
         for server, by_size in curves.items()
     }

@@ -42,8 +42,8 @@ class TaskTemplate:
         self.commands = len(commands)
         self._at = at
         self._ids = (task_id.encode(), context_id.encode())
-        found = set(AT.findall(b"\n".join(word for command in commands for word in command)))
-        self._times = {time: int(time) for time in found if abs(int(time) - at) < FAR}
+        times = set(AT.findall(b"\n".join(word for command in commands for word in command)))
+        self._times = {time: int(time) for time in times if abs(int(time) - at) < FAR}
         marks = b"|".join(map(re.escape, (*self._ids, *self._times)))
         self._pieces = re.split(b"(" + marks + b")", packed(commands))
 
@@ -78,7 +78,7 @@ class TaskTemplate:
         """Return the commands for a task with the status time `at`, in µs."""
         shift = at - self._at
         replacements = dict(zip(self._ids, (task_id.encode(), context_id.encode()), strict=True))
-        replacements.update((time, b"%d" % (was + shift)) for time, was in self._times.items())
+        replacements.update((time, b"%d" % (original + shift)) for time, original in self._times.items())
         return b"".join([replacements.get(piece, piece) for piece in self._pieces])
 
 

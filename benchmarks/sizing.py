@@ -38,10 +38,10 @@ class Meter:
 
     async def of_task(self, task_id: str) -> dict[str, int]:
         """Return the bytes of a task's keys, by the kind of the key."""
-        found = {}
+        sizes = {}
         async for key in self.redis.scan_iter(f"a2a:{{{task_id}}}:*"):
-            found[key.decode().rpartition("}:")[2].partition(":")[0]] = await self.redis.memory_usage(key, samples=0)
-        return found
+            sizes[key.decode().rpartition("}:")[2].partition(":")[0]] = await self.redis.memory_usage(key, samples=0)
+        return sizes
 
 
 async def send(http: httpx.AsyncClient, url: str, agent: str, text: str) -> dict[str, Any]:
@@ -53,8 +53,8 @@ async def send(http: httpx.AsyncClient, url: str, agent: str, text: str) -> dict
 
 def processor(process: Process) -> float:
     """Return the CPU seconds of a process and its children."""
-    found = psutil.Process(process.pid)
-    return sum(sum(one.cpu_times()[:2]) for one in (found, *found.children(recursive=True)))
+    root = psutil.Process(process.pid)
+    return sum(sum(part.cpu_times()[:2]) for part in (root, *root.children(recursive=True)))
 
 
 async def measure(fleet: Fleet, url: str) -> None:
@@ -64,11 +64,11 @@ async def measure(fleet: Fleet, url: str) -> None:
     limits = asyncio.Semaphore(AT_ONCE)
     async with httpx.AsyncClient(headers=V1, timeout=120) as http:
 
-        async def one(text: str) -> dict[str, Any]:
+        async def send_echo(text: str) -> dict[str, Any]:
             async with limits:
                 return await send(http, url, "echo", text)
 
-        await asyncio.gather(*(one("warm") for _ in range(200)))
+        await asyncio.gather(*(send_echo("warm") for _ in range(200)))
         cpu, _ = await meter.now()
         await asyncio.sleep(IDLE)
         after, _ = await meter.now()
@@ -77,15 +77,15 @@ async def measure(fleet: Fleet, url: str) -> None:
         for size in (200, 20_000):
             before = {name: processor(process) for name, process in processes.items()}
             (cpu, memory), began = await meter.now(), asyncio.get_running_loop().time()
-            tasks = await asyncio.gather(*(one("x" * size) for _ in range(TASKS)))
+            tasks = await asyncio.gather(*(send_echo("x" * size) for _ in range(TASKS)))
             seconds = asyncio.get_running_loop().time() - began
             after, used = await meter.now()
-            theirs = {name: processor(process) - before[name] for name, process in processes.items()}
+            process_seconds = {name: processor(process) - before[name] for name, process in processes.items()}
             spent = (after - cpu - idle * seconds) / TASKS
             keys = await meter.of_task(tasks[0]["id"])
             memory_text = f"{(used - memory) / TASKS:.0f} bytes stored a task, {sum(keys.values())} in its keys: {keys}"
             print(f"echo of {size} bytes: {spent * 1e6:.0f} µs of Redis a task, {memory_text}")
-            print(f"  {', '.join(f'{name} {of / TASKS * 1e3:.2f} ms' for name, of in theirs.items())} a task")
+            print(f"  {', '.join(f'{name} {of / TASKS * 1e3:.2f} ms' for name, of in process_seconds.items())} a task")
         (cpu, memory), began = await meter.now(), asyncio.get_running_loop().time()
         task = await send(http, url, "count", str(CHUNKS))
         seconds = asyncio.get_running_loop().time() - began

@@ -102,7 +102,7 @@ async def measure(store: CountingStore, agent: Agent, count: int) -> Cost:
     await agent(turn, events, count)
     after = processor(), await redis_processor(store.redis)
     await events.abandon()
-    process, server = ((now - then) / count * 1e6 for then, now in zip(before, after, strict=True))
+    process, server = ((end - start) / count * 1e6 for start, end in zip(before, after, strict=True))
     return Cost(process, server, (store.calls - calls) / count)
 
 
@@ -122,11 +122,11 @@ async def rounds(url: str, count: int) -> int:
     store = CountingStore(url)
     costs: dict[Agent, list[Cost]] = {send_events: [], take_steps: []}
     for number in range(ROUNDS + 1):
-        for agent, found in costs.items():
+        for agent, agent_costs in costs.items():
             task = asyncio.create_task(measure(store, agent, count), context=copy_context())
             cost = await task
             if number:  # the first round warms up
-                found.append(cost)
+                agent_costs.append(cost)
     await store.aclose()
     ratio = median(step.total / event.total for event, step in zip(costs[send_events], costs[take_steps], strict=True))
     calls = max(cost.calls for cost in costs[take_steps])

@@ -51,15 +51,15 @@ def _rows(result: Result) -> list[tuple[str, ...]]:
         spread = f"{_number(ratio.low)} to {_number(ratio.high)}"
         beside = f"{peer}: {_number(result.median(peer))}"
         rows.append((f"{_number(ratio.median)} × {peer}", spread, *_verdict(target, ratio.median), beside))
-    named, value = f"{result.name}: {result.what}", f"{_number(result.median())} {result.unit}"
+    title, value = f"{result.name}: {result.what}", f"{_number(result.median())} {result.unit}"
     return [
-        (named if number == 0 else "", *row[:-1], value if number == 0 else "", row[-1])
+        (title if number == 0 else "", *row[:-1], value if number == 0 else "", row[-1])
         for number, row in enumerate(rows)
     ]
 
 
 def _verdict(target: Target | None, value: float) -> tuple[str, str]:
-    return ("", "") if target is None else (str(target), "met" if target.met(value) else "missed")
+    return ("", "") if target is None else (str(target), "met" if target.is_met(value) else "missed")
 
 
 def _number(value: float) -> str:

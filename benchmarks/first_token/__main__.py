@@ -66,8 +66,8 @@ async def main(seconds: float) -> None:
     function = median(over[FUNCTION])
     for name, values in over.items():
         own, path = median(alone[name]), median(values)
-        shown = "" if name == FUNCTION else f"{own:.1f}"
-        print(f"| {name} | {shown} | {path:.1f} | {path - own:.1f} | {(path - own) / function:.2f} |")
+        own_text = "" if name == FUNCTION else f"{own:.1f}"
+        print(f"| {name} | {own_text} | {path:.1f} | {path - own:.1f} | {(path - own) / function:.2f} |")
 
 
 async def first_of(texts: Callable[[], AsyncIterator[str]]) -> float:

@@ -31,16 +31,16 @@ def measure(environment: Environment) -> Sequence[Result]:
     with Celery(broker=server.fleet.broker_url, backend=server.fleet.redis.broker_url, set_as_current=False) as client:
         bare = Contender("celery", bare_echoes(client, server), processes, ECHOES)
         contenders = [Contender("a2a-celery", project, server.processes, ECHOES), bare]
-        taken = interleaved(environment.options.rounds, contenders)
+        measurements = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="bare-celery",
             what=f"echoes, {AT_ONCE} at once, beside bare apply_async().get() on the same worker",
             unit="a second",
-            figures=taken.figures,
+            figures=measurements.figures,
             more_is_better=True,
             targets=(Target(0.9, "celery"),),
-            processor=taken.processor,
+            processor=measurements.processor,
         )
     ]
 

@@ -27,18 +27,18 @@ def measure(environment: Environment) -> Sequence[Result]:
     reads: list[float] = []
 
     def project() -> float:
-        taken = asyncio.run(cancels(server.url))
-        reads.append(statistics.median(read for read, _ in taken))
-        return statistics.median(cancelled for _, cancelled in taken)
+        durations = asyncio.run(cancels(server.url))
+        reads.append(statistics.median(read for read, _ in durations))
+        return statistics.median(cancelled for _, cancelled in durations)
 
     contenders = [Contender("a2a-celery", project, server.processes, TIMES), Contender("a GetTask", lambda: reads[-1])]
-    taken = interleaved(environment.options.rounds, contenders)
+    measurements = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="cancel",
             what="cancel of a silent agent, p50",
             unit="ms",
-            figures=taken.figures,
+            figures=measurements.figures,
             more_is_better=False,
             targets=(Target(20, at_least=False),),
             processor={},
@@ -49,13 +49,13 @@ def measure(environment: Environment) -> Sequence[Result]:
 async def cancels(url: str) -> list[tuple[float, float]]:
     """Cancel `TIMES` tasks. Return the milliseconds of the last GetTask and of CancelTask for each."""
     async with load.client() as session:
-        return [await one(session, url) for _ in range(TIMES)]
+        return [await cancel_one(session, url) for _ in range(TIMES)]
 
 
-async def one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
+async def cancel_one(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
     """Begin a task, wait until its agent runs, and cancel the task. Return the milliseconds of the last GetTask and of
     CancelTask."""
-    task, read = await load.begun(session, url, "silent", "60"), 0.0
+    task, read = await load.begin_task(session, url, "silent", "60"), 0.0
     until = perf_counter() + TIMEOUT
     while task["status"]["state"] != "TASK_STATE_WORKING":
         assert perf_counter() < until, task

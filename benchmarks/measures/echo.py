@@ -37,9 +37,9 @@ def at_once(environment: Environment) -> Sequence[Result]:
 
         return Contender(server.name, once, server.processes, echoes, SLOW.get(server.name))
 
-    taken = interleaved(environment.options.rounds, [contender(server) for server in _servers(environment)])
+    measurements = interleaved(environment.options.rounds, [contender(server) for server in _servers(environment)])
     targets = (Target(0.8, "floor"), Target(1.2, "sdk"), Target(10, "cluster"))
-    return _results("echo", f"blocking echoes, {AT_ONCE} at once", "a second", taken, targets)
+    return _results("echo", f"blocking echoes, {AT_ONCE} at once", "a second", measurements, targets)
 
 
 def alone(environment: Environment) -> Sequence[Result]:
@@ -53,29 +53,33 @@ def alone(environment: Environment) -> Sequence[Result]:
 
         return Contender(server.name, once, server.processes, echoes, SLOW.get(server.name))
 
-    taken = interleaved(environment.options.rounds, [contender(server) for server in _servers(environment)])
+    measurements = interleaved(environment.options.rounds, [contender(server) for server in _servers(environment)])
     targets = (Target(1.25, "floor", at_least=False), Target(1, "sdk", at_least=False))
-    return _results("echo-alone", "blocking echo, one at a time, p50", "ms", taken, targets)
+    return _results("echo-alone", "blocking echo, one at a time, p50", "ms", measurements, targets)
 
 
 def _servers(environment: Environment) -> list[Server]:
     return environment.servers("a2a-celery", ASYNCIO, "floor", "sdk", "cluster")
 
 
-def _results(name: str, what: str, unit: str, taken: Measurements, targets: Sequence[Target]) -> Sequence[Result]:
+def _results(
+    name: str, what: str, unit: str, measurements: Measurements, targets: Sequence[Target]
+) -> Sequence[Result]:
     """Return the results of this project's prefork pool and asyncio pool, each compared with all other servers."""
-    peers = {server: values for server, values in taken.figures.items() if server not in (PROJECT, ASYNCIO)}
-    spent = {server: processes for server, processes in taken.processor.items() if server != ASYNCIO}
+    peers = {server: values for server, values in measurements.figures.items() if server not in (PROJECT, ASYNCIO)}
+    spent = {server: processes for server, processes in measurements.processor.items() if server != ASYNCIO}
     more_is_better = targets[0].at_least
-    on_prefork = Result(name, what, unit, {PROJECT: taken.figures[PROJECT], **peers}, more_is_better, targets, spent)
+    on_prefork = Result(
+        name, what, unit, {PROJECT: measurements.figures[PROJECT], **peers}, more_is_better, targets, spent
+    )
     return [
         on_prefork,
         Result(
             f"{name}-asyncio",
             f"{what}, in the asyncio pool",
             unit,
-            {PROJECT: taken.figures[ASYNCIO], **peers},
+            {PROJECT: measurements.figures[ASYNCIO], **peers},
             more_is_better,
-            processor={PROJECT: taken.processor[ASYNCIO]},
+            processor={PROJECT: measurements.processor[ASYNCIO]},
         ),
     ]

@@ -26,21 +26,21 @@ def measure(environment: Environment) -> Sequence[Result]:
     def contender(server: Server) -> Contender:
         def once() -> float:
             asyncio.run(per_chunk(server, SIZES[0]))  # warm up
-            taken = {size: asyncio.run(per_chunk(server, size)) for size in SIZES}
-            for size, ms in taken.items():
+            ms_by_size = {size: asyncio.run(per_chunk(server, size)) for size in SIZES}
+            for size, ms in ms_by_size.items():
                 curves[server.name][size].append(ms)
-            return taken[SIZES[-1]] / taken[SIZES[0]]
+            return ms_by_size[SIZES[-1]] / ms_by_size[SIZES[0]]
 
         return Contender(server.name, once, most=MOST.get(server.name))
 
     contenders = [contender(server) for server in environment.servers("a2a-celery", "floor", "sdk")]
-    taken = interleaved(min(3, environment.options.rounds), contenders, warm=False)
+    measurements = interleaved(min(3, environment.options.rounds), contenders, warm=False)
     return [
         Result(
             name="growth",
             what=f"time per chunk at {SIZES[-1]:,} chunks / at {SIZES[0]:,}",
             unit="times",
-            figures=taken.figures,
+            figures=measurements.figures,
             more_is_better=False,
             targets=(Target(1.1, at_least=False),),
             curves=medians(curves),
@@ -53,5 +53,5 @@ def measure(environment: Environment) -> Sequence[Result]:
 async def per_chunk(server: Server, chunks: int) -> float:
     """Return the milliseconds per chunk, from the arrival of the first chunk to that of the last."""
     async with load.client() as session:
-        came = await load.arrivals(session, server.url, chunks)
-    return (came[-1] - came[0]) / (chunks - 1) * 1000
+        times = await load.arrivals(session, server.url, chunks)
+    return (times[-1] - times[0]) / (chunks - 1) * 1000

@@ -42,21 +42,21 @@ def measure(environment: Environment) -> Sequence[Result]:
     def contender(name: str, start: Started, process: str) -> Contender:
         def once() -> float:
             with start(environment.folder()) as server:
-                taken = asyncio.run(opened(server.url, server.processes[process]))
-            for size, kib in taken.items():
+                kib_by_size = asyncio.run(opened(server.url, server.processes[process]))
+            for size, kib in kib_by_size.items():
                 curves[name][size].append(kib)
-            return taken[SIZES[-1]]
+            return kib_by_size[SIZES[-1]]
 
         return Contender(name, once)
 
     contenders = [contender(name, *server) for name, server in SERVERS.items()]
-    taken = interleaved(min(2, environment.options.rounds), contenders, warm=False)
+    measurements = interleaved(min(2, environment.options.rounds), contenders, warm=False)
     return [
         Result(
             name="idle-streams",
             what=f"memory of the gateway per idle stream, {SIZES[-1]:,} streams",
             unit="KiB",
-            figures=taken.figures,
+            figures=measurements.figures,
             more_is_better=False,
             targets=(Target(16, at_least=False),),
             curves=medians(curves),
@@ -72,22 +72,22 @@ async def opened(url: str, pid: int) -> dict[int, float]:
         async with AsyncExitStack() as warming:
             await more(warming, session, url, WARM)
         before = resident_kib(pid)
-        found, open_now = {}, 0
+        memory, open_now = {}, 0
         async with AsyncExitStack() as streams:
             for size in SIZES:
                 await more(streams, session, url, size - open_now)
                 open_now = size
-                found[size] = (resident_kib(pid) - before) / size
-    return found
+                memory[size] = (resident_kib(pid) - before) / size
+    return memory
 
 
 async def more(stack: AsyncExitStack, session: aiohttp.ClientSession, url: str, streams: int) -> None:
     """Open more streams, eight at a time, and wait until they are idle."""
     at_once = asyncio.Semaphore(8)
 
-    async def one() -> None:
+    async def open_stream() -> None:
         async with at_once:
             await stack.enter_async_context(session.post(f"{url}/agents/silent/message:stream", data=load.body("600")))
 
-    await asyncio.gather(*(one() for _ in range(streams)))
+    await asyncio.gather(*(open_stream() for _ in range(streams)))
     await asyncio.sleep(SETTLES)

@@ -35,16 +35,16 @@ def measure(environment: Environment) -> Sequence[Result]:
             Contender("pub/sub hop", lambda: asyncio.run(hop(url))),
             _streaming(environment.server("sdk")),
         ]
-        taken = interleaved(environment.options.rounds, contenders)
+        measurements = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="latency",
             what=f"an event from agent to client, {STREAMS} streams with one every {PAUSE * 1000:g} ms, p50",
             unit="ms",
-            figures=taken.figures,
+            figures=measurements.figures,
             more_is_better=False,
             targets=(Target(4, "pub/sub hop", at_least=False),),
-            processor=taken.processor,
+            processor=measurements.processor,
         )
     ]
 
@@ -57,26 +57,26 @@ async def streamed(url: str) -> float:
     """Return the median latency of all chunks of all streams in milliseconds. The starts of the streams are spread over
     one interval."""
 
-    async def one(number: int) -> list[float]:
+    async def read_stream(number: int) -> list[float]:
         await asyncio.sleep(PAUSE * number / STREAMS)
         return await load.delays(session, url, CHUNKS, PAUSE)
 
     async with load.client() as session:
-        taken = await asyncio.gather(*(one(number) for number in range(STREAMS)))
-    return statistics.median(delay for delays in taken for delay in delays) * 1000
+        latencies = await asyncio.gather(*(read_stream(number) for number in range(STREAMS)))
+    return statistics.median(delay for delays in latencies for delay in delays) * 1000
 
 
 async def hop(url: str) -> float:
     """Return the median latency in milliseconds of as many bare messages from another process, at the same pace."""
-    taken: list[float] = []
+    latencies: list[float] = []
     async with redis.asyncio.Redis.from_url(url) as client, client.pubsub() as pubsub:
         await pubsub.subscribe(*(f"hop:{number}" for number in range(STREAMS)))
         command = ["-m", "benchmarks.peers.hop", url, str(STREAMS), str(CHUNKS), str(PAUSE)]
         process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT)
         async for message in pubsub.listen():
             if message["type"] == "message":
-                taken.append(time.monotonic() - float(message["data"]))
-            if len(taken) == STREAMS * CHUNKS:
+                latencies.append(time.monotonic() - float(message["data"]))
+            if len(latencies) == STREAMS * CHUNKS:
                 break
         await process.wait()
-    return statistics.median(taken) * 1000
+    return statistics.median(latencies) * 1000

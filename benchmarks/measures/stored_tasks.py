@@ -107,11 +107,11 @@ def call(name: str, server: Server, tasks: int) -> Contender:
             answer = await response.read()
         assert answer.count(b'"contextId"') >= 50, answer[:500]
 
-    one = {"get-task": get, "list-tasks": first_page}[name]
+    operation = {"get-task": get, "list-tasks": first_page}[name]
     processes = {process: pid for process, pid in server.processes.items() if process != "worker"}
     return Contender(
         server.name,
-        lambda: statistics.median(asyncio.run(load.alone(one, CALLS[name]))) * 1000,
+        lambda: statistics.median(asyncio.run(load.alone(operation, CALLS[name]))) * 1000,
         processes,
         CALLS[name],
     )

@@ -26,7 +26,7 @@ def measure(environment: Environment) -> Sequence[Result]:
 
         return Contender(server.name, once, server.processes, STREAMS * CHUNKS)
 
-    taken = interleaved(
+    measurements = interleaved(
         environment.options.rounds, [contender(server) for server in environment.servers("a2a-celery", "floor", "sdk")]
     )
     return [
@@ -34,9 +34,9 @@ def measure(environment: Environment) -> Sequence[Result]:
             name="streams",
             what=f"streams of {CHUNKS} chunks, {AT_ONCE} at once",
             unit="events a second",
-            figures=taken.figures,
+            figures=measurements.figures,
             more_is_better=True,
             targets=(Target(0.8, "floor"), Target(2.5, "sdk")),
-            processor=taken.processor,
+            processor=measurements.processor,
         )
     ]

@@ -35,11 +35,11 @@ def measure(environment: Environment) -> Sequence[Result]:
         asyncio.run(fill(server, waiting))
         kib = (resident_kib(server.processes["worker"]) - before) / waiting
         beside = interleaved(environment.options.rounds, [echoes("a2a-celery", server)])
-    where = f"{waiting:,} agents that wait in one worker process ({pool})"
+    agents_text = f"{waiting:,} agents that wait in one worker process ({pool})"
     return [
         Result(
             name="waiting-memory",
-            what=f"memory of each of {where}",
+            what=f"memory of each of {agents_text}",
             unit="KiB",
             figures={"a2a-celery": [kib]},
             more_is_better=False,
@@ -47,7 +47,7 @@ def measure(environment: Environment) -> Sequence[Result]:
         ),
         Result(
             name="waiting-echo",
-            what=f"blocking echo beside {where}, p50",
+            what=f"blocking echo beside {agents_text}, p50",
             unit="ms",
             figures={"a2a-celery": beside.figures["a2a-celery"], "without them": alone.figures["a2a-celery"]},
             more_is_better=False,
@@ -69,10 +69,10 @@ def echoes(name: str, server: Server) -> Contender:
 async def fill(server: Server, agents: int) -> None:
     """Start `agents` agents and wait until all of them wait."""
 
-    async def one(session: aiohttp.ClientSession) -> None:
-        await load.begun(session, server.url, "silent", "3600")
+    async def start_agent(session: aiohttp.ClientSession) -> None:
+        await load.begin_task(session, server.url, "silent", "3600")
 
-    await load.together(one, agents, AT_ONCE)
+    await load.together(start_agent, agents, AT_ONCE)
     async with load.client() as session:
 
         async def all_work() -> bool:

@@ -49,16 +49,16 @@ def measure(environment: Environment) -> Sequence[Result]:
             Contender("a2a-celery", lambda: delivered(project, watcher, url), {"watcher": watcher.pid}, POSTS),
             Contender("httpx", lambda: asyncio.run(bare(url))),
         ]
-        taken = interleaved(environment.options.rounds, contenders)
+        measurements = interleaved(environment.options.rounds, contenders)
     return [
         Result(
             name="webhooks",
             what=f"deliveries of one watcher to a fast receiver, beside bare httpx posts, {AT_ONCE} at once",
             unit="a second",
-            figures=taken.figures,
+            figures=measurements.figures,
             more_is_better=True,
             targets=(Target(0.7, "httpx"),),
-            processor=taken.processor,
+            processor=measurements.processor,
         )
     ]
 
@@ -83,15 +83,15 @@ def delivered(server: Server, watcher: Process, url: str) -> float:
 async def create_deliveries(server: Server, url: str) -> None:
     """Complete tasks with a push-notification config, so that a delivery of each event is due."""
 
-    async def one(session: aiohttp.ClientSession) -> None:
+    async def send_message(session: aiohttp.ClientSession) -> None:
         config = {"url": f"{url}/hook", "token": SECRET}
-        sent: dict[str, Any] = {"taskPushNotificationConfig": config}
-        data = load.body(str(CHUNKS), **sent)
+        configuration: dict[str, Any] = {"taskPushNotificationConfig": config}
+        data = load.body(str(CHUNKS), **configuration)
         async with session.post(f"{server.url}/agents/count/message:send", data=data) as response:
             answer = await response.read()
         assert b"COMPLETED" in answer, answer
 
-    await load.together(one, TASKS, AT_ONCE)
+    await load.together(send_message, TASKS, AT_ONCE)
 
 
 async def bare(url: str) -> float:

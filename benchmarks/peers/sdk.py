@@ -30,7 +30,7 @@ class Echo(AgentExecutor):
     """Agent that returns the text of the message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await begun(context, event_queue)
+        updater = await begin_task(context, event_queue)
         await updater.add_artifact([new_text_part(context.get_user_input())])
         await updater.complete()
 
@@ -42,7 +42,7 @@ class Count(Echo):
     """Agent that sends the number of chunks in the message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await begun(context, event_queue)
+        updater = await begin_task(context, event_queue)
         chunks = int(context.get_user_input())
         for number in range(chunks):
             await updater.add_artifact(
@@ -55,7 +55,7 @@ class Pace(Echo):
     """Agent that sends the current time repeatedly. The message contains the number and the interval in seconds."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await begun(context, event_queue)
+        updater = await begin_task(context, event_queue)
         chunks, pause = context.get_user_input().split()
         for number in range(int(chunks)):
             part = new_text_part(f"{time.monotonic():.6f} ")
@@ -68,12 +68,12 @@ class Silent(Echo):
     """Agent that waits for the number of seconds in the message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await begun(context, event_queue)
+        updater = await begin_task(context, event_queue)
         await asyncio.sleep(float(context.get_user_input()))
         await updater.complete()
 
 
-async def begun(context: RequestContext, event_queue: EventQueue) -> TaskUpdater:
+async def begin_task(context: RequestContext, event_queue: EventQueue) -> TaskUpdater:
     """Send the events SUBMITTED and WORKING, as this project does, and return the task's updater."""
     assert context.message is not None
     task = context.current_task or new_task_from_user_message(context.message)

@@ -52,7 +52,7 @@ def test_a_peer_with_fewer_rounds_is_compared_with_as_many() -> None:
     ("at_least", "value", "met"), [(True, 2, True), (True, 1.9, False), (False, 2, True), (False, 2.1, False)]
 )
 def test_a_target_is_met_at_its_limit(at_least: bool, value: float, met: bool) -> None:
-    assert Target(2, at_least=at_least).met(value) is met
+    assert Target(2, at_least=at_least).is_met(value) is met
 
 
 def test_a_target_without_a_peer_compares_our_own_value() -> None:
