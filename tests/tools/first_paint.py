@@ -51,8 +51,8 @@ def times(page: Page, address: str, css: str, text: str, *, cold: bool) -> tuple
     page.open(address)
     page.until(lambda: page.script(TIMES), "the view is painted")
     browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added})
-    paint, shown = page.script(TIMES)
-    return float(paint), float(shown)
+    paint, final_paint = page.script(TIMES)
+    return float(paint), float(final_paint)
 
 
 def summary(values: Sequence[float]) -> str:
@@ -67,8 +67,8 @@ def report(browser: webdriver.Chrome, url: str, rounds: int) -> None:
     print(f"{TASKS:,} tasks, medians of {rounds}, load {os.getloadavg()[0]:.1f} before")
     for name, (address, css, text) in VIEWS.items():
         for cold in (True, False):
-            found = [times(page, address, css, text, cold=cold) for _ in range(rounds)]
-            paints, data = zip(*found, strict=True)
+            measurements = [times(page, address, css, text, cold=cold) for _ in range(rounds)]
+            paints, data = zip(*measurements, strict=True)
             cache = "cold" if cold else "warm"
             print(f"{name:12} {cache}  first paint {summary(paints)}  data {summary(data)}", flush=True)
     print(f"load {os.getloadavg()[0]:.1f} after")

@@ -67,27 +67,27 @@ class Mutant:
 
 def mutants_in(root: Path, packages: Iterable[str]) -> dict[str, list[Mutant]]:
     """Return every mutant of each package or file below `PACKAGE`."""
-    found: dict[str, list[Mutant]] = {}
+    mutants_by_file: dict[str, list[Mutant]] = {}
     for package in packages:
         top = root / PACKAGE / package
         files = sorted(path for path in (top.rglob("*") if top.is_dir() else [top]) if path.suffix in {".py", ".lua"})
-        found[package] = [
+        mutants_by_file[package] = [
             Mutant(package, path.relative_to(root).as_posix(), edit, source)
             for path, source in ((path, path.read_text(encoding="utf-8")) for path in files)
             for edit in edits(source, path.suffix)
         ]
-    return found
+    return mutants_by_file
 
 
 def sample(mutants: Mapping[str, Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
     """Draw `count` mutants, about the same number from each package, in random order."""
     generator = random.Random(seed)
-    drawn: list[Mutant] = []
+    chosen_mutants: list[Mutant] = []
     for index, candidates in enumerate(mutants.values()):
         share = count // len(mutants) + (index < count % len(mutants))
-        drawn += generator.sample(candidates, min(share, len(candidates)))
-    generator.shuffle(drawn)
-    return drawn
+        chosen_mutants += generator.sample(candidates, min(share, len(candidates)))
+    generator.shuffle(chosen_mutants)
+    return chosen_mutants
 
 
 def edits(source: str, suffix: str) -> list[Edit]:

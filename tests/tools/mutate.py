@@ -244,8 +244,8 @@ def main() -> int:
     exit_on_sigterm()
     with scratch() as tree:
         if options.only:
-            found = mutants_in(tree.folder, [options.only.partition(":")[0]])
-            chosen = [mutant for mutants in found.values() for mutant in mutants if mutant.id == options.only]
+            mutants_by_file = mutants_in(tree.folder, [options.only.partition(":")[0]])
+            chosen = [mutant for mutants in mutants_by_file.values() for mutant in mutants if mutant.id == options.only]
             if not chosen:
                 sys.exit(f"no mutant {options.only}: its file may have changed")
         else:
@@ -257,14 +257,14 @@ def main() -> int:
 
 
 def _judge(mutants: Sequence[Mutant], tree: Scratch, options: argparse.Namespace) -> None:
-    known = {} if options.only else by_mutant(read(options.results))
+    earlier_results = {} if options.only else by_mutant(read(options.results))
     tests = tree.collect(options.tier)
     narrower = list(TIERS)[: list(TIERS).index(options.tier)]
-    narrower_tests = {tier: tree.collect(tier) for tier in narrower if known}
+    narrower_tests = {tier: tree.collect(tier) for tier in narrower if earlier_results}
     sampler = Sampler(tree, Selector(options.data, tests), options)
     print(f"{len(mutants)} mutants, {len(tests)} tests in the tier", flush=True)
     for mutant in mutants:
-        records = known.get(mutant.id, [])
+        records = earlier_results.get(mutant.id, [])
         if status_in(options.tier, records) is not None:
             continue
         whole = {record["tier"] for record in records if record["tests"] == record["reaching"]}

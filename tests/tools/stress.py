@@ -65,15 +65,15 @@ class Run:
 
 def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     """Return the number of passed tests, and the tests that failed in any phase, as `pytest_plugin` recorded them."""
-    called: set[str] = set()
+    test_names: set[str] = set()
     failed: dict[str, None] = {}
     for line in lines:
         test, phase, outcome, *_ = json.loads(line)
         if outcome == "failed":
             failed[test] = None
         elif outcome == "passed" and phase == "call":
-            called.add(test)
-    return len(called - failed.keys()), tuple(failed)
+            test_names.add(test)
+    return len(test_names - failed.keys()), tuple(failed)
 
 
 def report(runs: Sequence[Run]) -> str:

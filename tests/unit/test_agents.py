@@ -36,7 +36,7 @@ def test_a_name_that_is_no_part_of_a_url_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "name"),
+    ("card_name", "name"),
     [
         ("Route Planner 2", "route-planner-2"),
         ("  x  ", "x"),
@@ -45,15 +45,15 @@ def test_a_name_that_is_no_part_of_a_url_is_refused(name: str) -> None:
         ("A/B: c", "a-b-c"),
     ],
 )
-def test_a_name_is_made_from_the_card(shown: str, name: str) -> None:
-    assert name_from_card(card(shown)) == name
-    assert agent(name_from_card(card(shown))).name == name
+def test_a_name_is_made_from_the_card(card_name: str, name: str) -> None:
+    assert name_from_card(card(card_name)) == name
+    assert agent(name_from_card(card(card_name))).name == name
 
 
-@pytest.mark.parametrize("shown", ["", "???", "日本"])
-def test_a_card_without_a_usable_name_needs_the_option_name(shown: str) -> None:
+@pytest.mark.parametrize("card_name", ["", "???", "日本"])
+def test_a_card_without_a_usable_name_needs_the_option_name(card_name: str) -> None:
     with pytest.raises(ConfigError, match="pass name="):
-        name_from_card(card(shown))
+        name_from_card(card(card_name))
 
 
 async def answer(turn: Turn) -> AsyncGenerator[str, None]:
@@ -93,13 +93,13 @@ def test_a_version_needs_a_queue() -> None:
     assert agent(version="1", options={"exchange": "agents", "queue": "gpu"}).version == "1"
 
 
-@pytest.mark.parametrize(("version", "shown"), [(None, "1.0.0"), ("2", "2")])
-def test_the_card_of_a_function_shows_its_version(version: str | None, shown: str) -> None:
+@pytest.mark.parametrize(("version", "card_version"), [(None, "1.0.0"), ("2", "2")])
+def test_the_card_of_a_function_shows_its_version(version: str | None, card_version: str) -> None:
     a2a = A2A(Celery("test", set_as_current=False))
     a2a.agent("echo", version=version)("acme:echo")
 
     assert a2a.agents["echo"].version == version
-    assert a2a.agents["echo"].card.version == shown
+    assert a2a.agents["echo"].card.version == card_version
 
 
 def test_an_extended_card_that_the_public_one_does_not_announce_is_refused() -> None:
@@ -129,25 +129,25 @@ def test_the_card_of_a_function_has_its_docstring() -> None:
         Not shown.
         """
 
-    made = card_for_function(
+    function_card = card_for_function(
         "plan", function, description=None, version="2", skills=(), input_modes=("a/b",), output_modes=("c/d",)
     )
 
-    assert (made.name, made.description, made.version) == ("plan", "Plans routes.", "2")
-    assert [skill.description for skill in made.skills] == ["Plans routes."]
-    assert (list(made.default_input_modes), list(made.default_output_modes)) == (["a/b"], ["c/d"])
-    assert made.capabilities.streaming
+    assert (function_card.name, function_card.description, function_card.version) == ("plan", "Plans routes.", "2")
+    assert [skill.description for skill in function_card.skills] == ["Plans routes."]
+    assert (list(function_card.default_input_modes), list(function_card.default_output_modes)) == (["a/b"], ["c/d"])
+    assert function_card.capabilities.streaming
 
 
 def test_options_of_a_function_precede_its_docstring() -> None:
     skill = AgentSkill(id="s", name="s", description="s", tags=["t"])
 
-    made = card_for_function(
+    function_card = card_for_function(
         "plan", print, description="Mine.", version="1", skills=[skill], input_modes=(), output_modes=()
     )
 
-    assert made.description == "Mine."
-    assert list(made.skills) == [skill]
+    assert function_card.description == "Mine."
+    assert list(function_card.skills) == [skill]
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_an_agent_s_own_options_do_not_go_to_celery() -> None:
 
     a2a = A2A(Celery("test"))
     a2a.agent("a", queue="q", idempotency_window=60, route=route, scheduling=True)(print)
-    found = a2a.agents["a"]
+    registered = a2a.agents["a"]
 
-    assert dict(found.options) == {"queue": "q"}
-    assert (found.idempotency_window, found.route, found.scheduling) == (60, route, True)
+    assert dict(registered.options) == {"queue": "q"}
+    assert (registered.idempotency_window, registered.route, registered.scheduling) == (60, route, True)
 
 
 def test_runs_of_a_function_with_a_session_are_serialized_by_default() -> None:
@@ -220,9 +220,9 @@ def test_an_option_of_sessions_that_can_not_be_honoured_is_refused(options: dict
 def test_a_function_may_be_named_and_is_not_imported_here() -> None:
     a2a = A2A(Celery("named", set_as_current=False))
 
-    named = a2a.agent("planner", description="Plans.")("nowhere.plans:planner")
+    code = a2a.agent("planner", description="Plans.")("nowhere.plans:planner")
 
-    assert named == a2a.agents["planner"].code == "nowhere.plans:planner"
+    assert code == a2a.agents["planner"].code == "nowhere.plans:planner"
     assert a2a.agents["planner"].card.description == "Plans."
     assert (
         card_for_function(
@@ -238,7 +238,7 @@ async def test_a_name_of_no_function_is_refused_where_it_is_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "given", "attempts"),
+    ("options", "agent_options", "attempts"),
     [
         ({}, {}, 1),
         ({"acks_late": True}, {}, 1),
@@ -250,14 +250,14 @@ async def test_a_name_of_no_function_is_refused_where_it_is_imported() -> None:
     ],
 )
 def test_the_attempts_of_an_exposed_task_follow_its_celery_options(
-    options: dict[str, Any], given: dict[str, Any], attempts: int
+    options: dict[str, Any], agent_options: dict[str, Any], attempts: int
 ) -> None:
     app = Celery("test", set_as_current=False)
 
     @app.task(shared=False, **options)
     def resize(url: str) -> None: ...
 
-    assert A2A(app).expose(resize, **given).max_attempts == attempts
+    assert A2A(app).expose(resize, **agent_options).max_attempts == attempts
 
 
 @pytest.mark.parametrize("kind", ["function", "executor"])

@@ -89,7 +89,7 @@ def test_an_answer_becomes_an_instance_of_its_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "sent", "answer"),
+    ("schema", "answer_text", "answer"),
     [
         (Point, '{"x": 1, "y": 2}', Point(1, 2)),
         (int, "7", 7),
@@ -100,8 +100,8 @@ def test_an_answer_becomes_an_instance_of_its_type() -> None:
         (Colour, "red", Colour.RED),
     ],
 )
-def test_a_text_is_json_or_the_answer_itself(schema: Any, sent: str, answer: Any) -> None:
-    assert AnswerType(schema).parse(text(sent)) == answer
+def test_a_text_is_json_or_the_answer_itself(schema: Any, answer_text: str, answer: Any) -> None:
+    assert AnswerType(schema).parse(text(answer_text)) == answer
 
 
 @pytest.mark.parametrize(

@@ -37,22 +37,22 @@ def result(project: list[float], *, more_is_better: bool = True, **peers: list[f
 
 
 def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds() -> None:
-    found = result([100, 120, 140], floor=[200, 100, 280])
+    measured = result([100, 120, 140], floor=[200, 100, 280])
 
-    assert found.ratio("floor") == Ratio(median=120 / 200, low=0.5, high=1.2)
+    assert measured.ratio("floor") == Ratio(median=120 / 200, low=0.5, high=1.2)
 
 
 def test_a_peer_with_fewer_rounds_is_compared_with_as_many() -> None:
-    found = result([100, 120, 900], sdk=[50])
+    measured = result([100, 120, 900], sdk=[50])
 
-    assert found.ratio("sdk") == Ratio(median=120 / 50, low=2, high=2)
+    assert measured.ratio("sdk") == Ratio(median=120 / 50, low=2, high=2)
 
 
 @pytest.mark.parametrize(
-    ("at_least", "value", "met"), [(True, 2, True), (True, 1.9, False), (False, 2, True), (False, 2.1, False)]
+    ("at_least", "value", "expected"), [(True, 2, True), (True, 1.9, False), (False, 2, True), (False, 2.1, False)]
 )
-def test_a_target_is_met_at_its_limit(at_least: bool, value: float, met: bool) -> None:
-    assert Target(2, at_least=at_least).is_met(value) is met
+def test_a_target_is_met_at_its_limit(at_least: bool, value: float, expected: bool) -> None:
+    assert Target(2, at_least=at_least).is_met(value) is expected
 
 
 def test_a_target_without_a_peer_compares_our_own_value() -> None:
@@ -70,10 +70,10 @@ def test_the_json_has_ratios_targets_and_every_value() -> None:
 
 
 def test_a_target_beside_a_peer_that_was_not_measured_is_left_out() -> None:
-    found = Result("echo", "", "", {"a2a-celery": [1]}, True, [Target(10, "cluster")])
+    measured = Result("echo", "", "", {"a2a-celery": [1]}, True, [Target(10, "cluster")])
 
-    assert found.as_json()["targets"] == []
-    assert "≥ 10" not in table([found])
+    assert measured.as_json()["targets"] == []
+    assert "≥ 10" not in table([measured])
 
 
 def test_each_round_measures_every_candidate_after_a_warm_up_round() -> None:
@@ -87,11 +87,11 @@ def test_each_round_measures_every_candidate_after_a_warm_up_round() -> None:
         return once
 
     a, b = Contender("a", taking("a", iter([99, 1, 2]))), Contender("b", taking("b", iter([99, 3])), most=1)
-    taken = interleaved(2, [a, b])
+    measurements = interleaved(2, [a, b])
 
     assert turns == ["a", "b", "a", "b", "a"]
-    assert taken.figures == {"a": [1, 2], "b": [3]}
-    assert taken.processor == {}
+    assert measurements.figures == {"a": [1, 2], "b": [3]}
+    assert measurements.processor == {}
 
 
 def test_processor_time_is_that_of_each_request() -> None:
@@ -101,9 +101,9 @@ def test_processor_time_is_that_of_each_request() -> None:
             sum(range(1000))
         return 1.0
 
-    taken = interleaved(1, [Contender("a", works, {"this": os.getpid()}, requests=10)])
+    measurements = interleaved(1, [Contender("a", works, {"this": os.getpid()}, requests=10)])
 
-    assert taken.processor["a"]["this"] >= 5  # about 10, because the kernel counts in steps
+    assert measurements.processor["a"]["this"] >= 5  # about 10, because the kernel counts in steps
 
 
 def test_the_table_is_markdown_with_a_row_for_each_peer() -> None:
@@ -148,8 +148,8 @@ def test_the_picture_has_a_panel_for_each_result_with_curves() -> None:
     )
 
     svg = ElementTree.fromstring(picture([result([1]), grows, grows]))
-    shown = "{http://www.w3.org/2000/svg}"
-    lines = svg.findall(f"{shown}polyline")
+    namespace = "{http://www.w3.org/2000/svg}"
+    lines = svg.findall(f"{namespace}polyline")
     project, other = (
         [[*map(float, point.split(","))] for point in line.attrib["points"].split()] for line in lines[:2]
     )
@@ -158,7 +158,7 @@ def test_the_picture_has_a_panel_for_each_result_with_curves() -> None:
     assert project[0][1] == project[1][1], "flat"
     assert other[1][1] < other[0][1] < project[0][1], "up is more"
     assert project[0][0] < project[1][0]
-    assert {"time & chunk", "a < b", "chunks", "16,000"} <= {text.text for text in svg.findall(f"{shown}text")}
+    assert {"time & chunk", "a < b", "chunks", "16,000"} <= {text.text for text in svg.findall(f"{namespace}text")}
 
 
 def test_labels_of_curves_with_equal_ends_do_not_overlap() -> None:
@@ -182,19 +182,19 @@ def test_labels_of_curves_with_equal_ends_do_not_overlap() -> None:
     ],
 )
 def test_a_ratio_twice_as_bad_as_recorded_is_a_collapse(project: float, more_is_better: bool, falls: bool) -> None:
-    found = result([project], more_is_better=more_is_better, floor=[100])
+    current = result([project], more_is_better=more_is_better, floor=[100])
     others = Result("another", "", "", {"a2a-celery": [1], "floor": [1]}, True)
-    then = [others, result([100], more_is_better=more_is_better, floor=[100], unmeasured=[100])]
+    recorded = [others, result([100], more_is_better=more_is_better, floor=[100], unmeasured=[100])]
 
-    assert bool(collapsed([found], then)) is falls
+    assert bool(collapsed([current], recorded)) is falls
 
 
 def test_one_good_round_is_no_collapse() -> None:
     slow, once = result([10, 10, 10], floor=[100, 100, 100]), result([10, 10, 60], floor=[100, 100, 100])
-    then = [result([100], floor=[100])]
+    recorded = [result([100], floor=[100])]
 
-    assert collapsed([slow], then) == ["echo: a2a-celery / floor is 0.10 at best, and was 1.00 when recorded"]
-    assert collapsed([once], then) == []
+    assert collapsed([slow], recorded) == ["echo: a2a-celery / floor is 0.10 at best, and was 1.00 when recorded"]
+    assert collapsed([once], recorded) == []
 
 
 def test_recorded_results_are_read_unchanged(tmp_path: Path) -> None:
@@ -234,19 +234,19 @@ def test_the_page_names_every_measure_and_option() -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     source = "".join(path.read_text() for path in sorted((ROOT / "benchmarks/measures").glob("*.py")))
     options = set(re.findall(r'"(--[\w-]+)"', (ROOT / "benchmarks/__main__.py").read_text()))
-    named = set(re.findall(r'name="([\w-]+)"', source))
+    names = set(re.findall(r'name="([\w-]+)"', source))
 
-    assert named <= set(re.findall(r"`([\w-]+)`", page))
+    assert names <= set(re.findall(r"`([\w-]+)`", page))
     assert options == set(re.findall(r"`(--[\w-]+)", page))
 
 
 def test_a_run_names_each_benchmark_when_it_begins(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun: list[str] = []
+    headings: list[str] = []
 
     def measure(_: Environment) -> list[Result]:
-        begun.append(capsys.readouterr().err)
+        headings.append(capsys.readouterr().err)
         return [result([1], floor=[2])]
 
     monkeypatch.setitem(MEASURES, "first", measure)
@@ -255,5 +255,5 @@ def test_a_run_names_each_benchmark_when_it_begins(
 
     results, failed = measured(["first", "second"], Options())
 
-    assert begun == ["[1 of 2] first …\n", "[2 of 2] second …\n"]
+    assert headings == ["[1 of 2] first …\n", "[2 of 2] second …\n"]
     assert (len(results), failed) == (2, [])

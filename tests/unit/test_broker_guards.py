@@ -20,9 +20,9 @@ from a2a_celery.integrations.kombu import correct_closed_channels
 
 def closed(channel: type) -> Any:
     """Return a channel whose connection was garbage-collected."""
-    made: Any = object.__new__(channel)
-    made.connection = SimpleNamespace(client=None, default_port=6379)
-    return made
+    closed_channel: Any = object.__new__(channel)
+    closed_channel.connection = SimpleNamespace(client=None, default_port=6379)
+    return closed_channel
 
 
 def test_a_closed_channel_of_this_kombu_raises_a_connection_error_when_corrected() -> None:

@@ -29,8 +29,8 @@ def context(**state: object) -> ServerCallContext:
 def test_a_caller_survives_being_stored() -> None:
     assert Caller.from_json(CALLER.to_json()) == CALLER
     assert Caller.from_json(Caller().to_json()) == Caller()
-    odd = Caller(user='ünï "quoted"\n')
-    assert Caller.from_json(odd.to_json()) == odd
+    caller = Caller(user='ünï "quoted"\n')
+    assert Caller.from_json(caller.to_json()) == caller
 
 
 def test_a_caller_has_what_the_gateway_knows() -> None:

@@ -42,10 +42,10 @@ def test_objects_that_kombu_would_convert_are_refused(task: Task, kind: str, wit
 @pytest.mark.parametrize("messages", [1, 2])
 def test_no_parts_become_something_else_together(task: Task, messages: int) -> None:
     parts = [new_data_part({"__type__": "no such type"}), new_data_part({"__value__": 1})]
-    sent = [Message(parts=parts)] if messages == 1 else [Message(parts=[part]) for part in parts]
+    client_messages = [Message(parts=parts)] if messages == 1 else [Message(parts=[part]) for part in parts]
 
     with pytest.raises(BadCall, match="__type__"):
-        CallSignature.of(task).call(sent)
+        CallSignature.of(task).call(client_messages)
 
 
 def test_keys_of_kombu_among_others_are_accepted(task: Task) -> None:
@@ -55,7 +55,7 @@ def test_keys_of_kombu_among_others_are_accepted(task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected"),
     [
         ({"value": 2}, {"value": 2}),
         ({"value": date(2030, 1, 1)}, {"value": {"__type__": "date", "__value__": "2030-01-01"}}),
@@ -64,12 +64,12 @@ def test_keys_of_kombu_among_others_are_accepted(task: Task) -> None:
     ids=["JSON", "what kombu makes JSON of", "no JSON at all"],
 )
 def test_a_retry_with_other_arguments_can_be_stored(
-    task: Task, given: dict[str, Any], expected: dict[str, Any]
+    task: Task, arguments: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     task.push_request(id="t.1", retries=0)
     agent: Any = SimpleNamespace(name="takes")
     adapter = TaskAdapter(agent, task, lambda: None)
-    adapter._error = Retry(sig=task.signature(kwargs=given))
+    adapter._error = Retry(sig=task.signature(kwargs=arguments))
     stored = RunOptions(call=Call(task.name, {"value": 1})).to_json()
 
     again = RunOptions.from_json(adapter.options(stored).to_json())

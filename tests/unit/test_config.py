@@ -87,7 +87,7 @@ def test_an_empty_name_of_a_file_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "environ", "why"),
+    ("content", "environ", "problem"),
     [
         (None, {}, "No such file"),
         (b"\n", {}, "the file is empty"),
@@ -96,13 +96,13 @@ def test_an_empty_name_of_a_file_is_none() -> None:
     ],
 )
 def test_a_file_that_can_not_be_used_is_named(
-    tmp_path: Path, content: bytes | None, environ: dict[str, str], why: str
+    tmp_path: Path, content: bytes | None, environ: dict[str, str], problem: str
 ) -> None:
     path = tmp_path / "key"
     if content is not None:
         path.write_bytes(content)
 
-    with pytest.raises(ConfigError, match=rf"A2A_SECRET_KEY_FILE .*{why}") as refused:
+    with pytest.raises(ConfigError, match=rf"A2A_SECRET_KEY_FILE .*{problem}") as refused:
         load_settings({"a2a_store_url": REDIS}, {"A2A_SECRET_KEY_FILE": str(path), **environ})
 
     assert KEY not in str(refused.value)
@@ -124,7 +124,7 @@ def test_keys_of_webhooks_may_be_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "why"),
+    ("values", "problem"),
     [
         ({"webhook_private_key": PRIVATE}, "needs a2a_secret_key"),
         ({"webhook_private_key": PUBLIC}, "a private key for webhooks is whsk_"),
@@ -139,8 +139,10 @@ def test_keys_of_webhooks_may_be_in_a_file(tmp_path: Path) -> None:
         ({"webhook_public_keys": PRIVATE}, "must be a list of strings"),
     ],
 )
-def test_keys_of_webhooks_that_can_not_be_used_are_refused_and_not_repeated(values: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=f"a2a_{next(iter(values))}.*{why}") as refused:
+def test_keys_of_webhooks_that_can_not_be_used_are_refused_and_not_repeated(
+    values: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"a2a_{next(iter(values))}.*{problem}") as refused:
         Settings(store_url=REDIS, **values)
 
     assert PRIVATE not in str(refused.value)
@@ -261,7 +263,7 @@ def test_settings_of_other_packages_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conf", "environ", "wanted"),
+    ("conf", "environ", "expected"),
     [
         ({"result_backend": "redis://backend", "broker_url": "redis://broker"}, {}, "redis://backend"),
         ({"result_backend": "rpc://", "broker_url": "redis://broker"}, {}, "redis://broker"),
@@ -291,9 +293,9 @@ def test_settings_of_other_packages_are_ignored() -> None:
     ],
 )
 def test_without_a_store_the_redis_beside_it_is_used(
-    conf: dict[str, str], environ: dict[str, str], wanted: str
+    conf: dict[str, str], environ: dict[str, str], expected: str
 ) -> None:
-    assert load_settings(conf, environ).store_url == wanted
+    assert load_settings(conf, environ).store_url == expected
 
 
 @pytest.mark.parametrize(
@@ -393,18 +395,18 @@ def django_style(**settings: Any) -> Celery:
 
 
 def test_every_setting_is_read_under_the_namespace_of_the_app() -> None:
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "lease_ttl": 3.0,
         "ui": True,
         "allow_networks": ("10.0.0.0/8",),
         "auth_api_keys": ("alice:sha256:" + "0" * 64,),
         "grpc_port": 50051,
     }
-    app = django_style(**{f"CELERY_A2A_{name.upper()}": value for name, value in given.items()})
+    app = django_style(**{f"CELERY_A2A_{name.upper()}": value for name, value in values.items()})
 
     settings = load_settings(app.conf, {}, app.namespace)
 
-    assert {name: getattr(settings, name) for name in given} == given
+    assert {name: getattr(settings, name) for name in values} == values
     assert settings.store_url == REDIS
 
 

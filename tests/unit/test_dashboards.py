@@ -19,27 +19,29 @@ EXPOSED = {metric.exposed: metric for metric in METRICS}
 QUERIES = [(title, query) for title, queries in panels().items() for query in queries] + list(alerts().items())
 
 
-@pytest.mark.parametrize(("what", "query"), QUERIES, ids=[f"{n}-{what}" for n, (what, _) in enumerate(QUERIES)])
-def test_each_query_uses_existing_metrics_and_labels(what: str, query: str) -> None:
+@pytest.mark.parametrize(("panel", "query"), QUERIES, ids=[f"{n}-{panel}" for n, (panel, _) in enumerate(QUERIES)])
+def test_each_query_uses_existing_metrics_and_labels(panel: str, query: str) -> None:
     names = {name for name in metrics_in(query) if name.startswith("a2a_")}
     assert names <= EXPOSED.keys()
-    known = {"job", "instance", "le", "worker", "type"} | {label for name in names for label in EXPOSED[name].labels}
-    assert set(re.findall(r"(\w+)\s*(?:=~|!=|=)\s*\"", query)) <= known
+    allowed_labels = {"job", "instance", "le", "worker", "type"} | {
+        label for name in names for label in EXPOSED[name].labels
+    }
+    assert set(re.findall(r"(\w+)\s*(?:=~|!=|=)\s*\"", query)) <= allowed_labels
     for labels in re.findall(r"\b(?:by|on) \((.*?)\)", query):
-        assert set(labels.split(", ")) <= known
+        assert set(labels.split(", ")) <= allowed_labels
 
 
-@pytest.mark.parametrize(("what", "query"), QUERIES, ids=[f"{n}-{what}" for n, (what, _) in enumerate(QUERIES)])
-def test_metrics_of_the_store_are_never_summed_over_gateways(what: str, query: str) -> None:
+@pytest.mark.parametrize(("panel", "query"), QUERIES, ids=[f"{n}-{panel}" for n, (panel, _) in enumerate(QUERIES)])
+def test_metrics_of_the_store_are_never_summed_over_gateways(panel: str, query: str) -> None:
     for name in metrics_in(query) & {metric.exposed for metric in METRICS if metric.where == "store"}:
         for reading in re.finditer(rf"(\w+)(?: by \([\w, ]+\) |)\((?:(?:rate|increase)\()?{name}", query):
             assert reading[1] == "max", query
 
 
 def test_the_dashboard_shows_every_metric() -> None:
-    shown = {name for queries in panels().values() for query in queries for name in metrics_in(query)}
+    names = {name for queries in panels().values() for query in queries for name in metrics_in(query)}
 
-    assert shown >= EXPOSED.keys()
+    assert names >= EXPOSED.keys()
 
 
 def test_grafana_knows_every_field_of_the_dashboard() -> None:
@@ -52,25 +54,29 @@ def test_grafana_knows_every_field_of_the_dashboard() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def _dropped_fields(given: Any, understood: Any, where: str = "") -> list[str]:
-    """Return the fields of `given` that are not in `understood`."""
-    if isinstance(given, dict) and isinstance(understood, dict):
+def _dropped_fields(source: Any, understood: Any, path: str = "") -> list[str]:
+    """Return the fields of `source` that are not in `understood`."""
+    if isinstance(source, dict) and isinstance(understood, dict):
         return [
-            it for key, value in given.items() for it in _dropped_fields(value, understood.get(key), f"{where}/{key}")
+            field
+            for key, value in source.items()
+            for field in _dropped_fields(value, understood.get(key), f"{path}/{key}")
         ]
-    if isinstance(given, list) and isinstance(understood, list) and len(given) == len(understood):
-        pairs = zip(given, understood, strict=True)
+    if isinstance(source, list) and isinstance(understood, list) and len(source) == len(understood):
+        pairs = zip(source, understood, strict=True)
         return [
-            it for number, (one, other) in enumerate(pairs) for it in _dropped_fields(one, other, f"{where}/{number}")
+            field
+            for number, (item, understood_item) in enumerate(pairs)
+            for field in _dropped_fields(item, understood_item, f"{path}/{number}")
         ]
-    return [] if given == understood else [where]
+    return [] if source == understood else [path]
 
 
 def test_the_dashboard_uses_the_provisioned_data_source() -> None:
     provisioned = (FOLDER / "datasources.yaml").read_text(encoding="utf-8")
-    asked = set(re.findall(r'"uid": "(\w+)"', json.dumps(DASHBOARD["panels"])))
+    data_sources = set(re.findall(r'"uid": "(\w+)"', json.dumps(DASHBOARD["panels"])))
 
-    assert asked == {"prometheus"}
+    assert data_sources == {"prometheus"}
     assert "uid: prometheus, type: prometheus" in provisioned
 
 

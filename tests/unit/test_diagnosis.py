@@ -63,7 +63,7 @@ HEALTHY = Survey(
 )
 
 
-def found(level: str, survey: Survey) -> list[Finding]:
+def findings_of(level: str, survey: Survey) -> list[Finding]:
     return [finding for finding in diagnosis(survey) if finding.level == level]
 
 
@@ -239,7 +239,7 @@ def test_a_healthy_deployment_has_no_problems() -> None:
     ],
 )
 def test_a_finding_names_its_remedy(level: str, changes: Mapping[str, Any], about: str, text: str) -> None:
-    findings = [finding for finding in found(level, replace(HEALTHY, **changes)) if finding.about == about]
+    findings = [finding for finding in findings_of(level, replace(HEALTHY, **changes)) if finding.about == about]
 
     assert text in " ".join(finding.text for finding in findings)
 
@@ -248,7 +248,7 @@ def test_the_stores_own_redis_as_the_broker_is_judged_once() -> None:
     evicting = {"evicts": "allkeys-lru", "max_memory": 1}
     survey = replace(HEALTHY, **stored(**evicting), broker=replace(REDIS, identity="abc", **evicting))
 
-    assert [finding.about for finding in found("wrong", survey) if "noeviction" in finding.text] == ["store"]
+    assert [finding.about for finding in findings_of("wrong", survey) if "noeviction" in finding.text] == ["store"]
 
 
 def test_the_json_output_has_the_same_findings() -> None:
@@ -271,22 +271,22 @@ def test_a_key_rotation_is_no_problem() -> None:
 def test_settings_of_the_gateway_alone_may_differ() -> None:
     own = visible_settings(SETTINGS) | {"grpc_port": 50051, "public_url": "https://example.com"}
 
-    assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own)})) == []
+    assert findings_of("wrong", replace(HEALTHY, workers={"celery@one": report(settings=own)})) == []
 
 
 def test_workers_need_no_webhook_settings() -> None:
-    theirs = visible_settings(SETTINGS) | {"allow_networks": ["10.1.0.0/16"]}
-    watcher = {"watchers": [{"watcher": "one:1", "settings": theirs, "versions": versions()}]}
+    worker_settings = visible_settings(SETTINGS) | {"allow_networks": ["10.1.0.0/16"]}
+    watcher = {"watchers": [{"watcher": "one:1", "settings": worker_settings, "versions": versions()}]}
 
-    assert found("wrong", replace(HEALTHY, workers={"celery@one": report(settings=theirs)})) == []
-    assert "A2A_ALLOW_NETWORKS" in found("wrong", replace(HEALTHY, **watcher))[0].text
+    assert findings_of("wrong", replace(HEALTHY, workers={"celery@one": report(settings=worker_settings)})) == []
+    assert "A2A_ALLOW_NETWORKS" in findings_of("wrong", replace(HEALTHY, **watcher))[0].text
 
 
 def test_a_worker_whose_settings_cannot_be_used() -> None:
     broken = {"pool": "prefork", "queues": [], "agents": [], "abandoned": [], "error": "a2a_lease_ttl = -1"}
     survey = replace(HEALTHY, workers={"celery@one": report(), "celery@two": broken})
 
-    assert [finding.about for finding in found("wrong", survey)] == ["celery@two"]
+    assert [finding.about for finding in findings_of("wrong", survey)] == ["celery@two"]
 
 
 def storage(**changes: Any) -> StorageState:
@@ -306,8 +306,8 @@ ARCHIVING = replace(
 
 
 def test_a_healthy_archive_is_reported() -> None:
-    assert found("wrong", ARCHIVING) == []
-    assert "3 ended tasks wait for it, none is late" in str(found("ok", ARCHIVING))
+    assert findings_of("wrong", ARCHIVING) == []
+    assert "3 ended tasks wait for it, none is late" in str(findings_of("ok", ARCHIVING))
     assert "s3cret" not in str(diagnosis(ARCHIVING))
 
 
@@ -327,4 +327,4 @@ def test_a_healthy_archive_is_reported() -> None:
     ],
 )
 def test_problems_of_the_archive_are_reported(survey: Survey, text: str) -> None:
-    assert text in str(found("wrong", survey))
+    assert text in str(findings_of("wrong", survey))

@@ -49,7 +49,7 @@ def table_rows() -> list[tuple[str, str, str]]:
     """Return the event, the states and the client's text of each row."""
     section = TEXT.partition("## How a run can end\n")[2].partition("\n## ")[0]
     table = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    return [(what.strip(), states.strip(), reads.strip()) for what, states, reads in table[2:]]
+    return [(event.strip(), states.strip(), reads.strip()) for event, states, reads in table[2:]]
 
 
 def documented() -> dict[str, str]:
@@ -59,15 +59,15 @@ def documented() -> dict[str, str]:
 
 def used() -> dict[str, str]:
     """Return each text with which the code ends a run, and the state."""
-    found = {outcomes.AGENT_FAILED: state_of(Failure()), **STATES}
+    states = {outcomes.AGENT_FAILED: state_of(Failure()), **STATES}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Failure", "Refused") and call.args:
                 for name in (node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)):
                     if name in SENTENCES:
                         kind = Failure if ast.unparse(call.func) == "Failure" else Refused
-                        found[SENTENCES[name]] = state_of(kind(SENTENCES[name]))
-    return found
+                        states[SENTENCES[name]] = state_of(kind(SENTENCES[name]))
+    return states
 
 
 def state_of(outcome: Outcome) -> str:
@@ -92,9 +92,9 @@ def test_every_outcome_leaves_a_state_of_the_table() -> None:
     going_on = {Delegated, Lost, Superseded, Suspended}  # another run or another system ends the task
     assert {type(outcome) for outcome in ends} | going_on == set(get_args(Outcome)), "an outcome is not compared here"
 
-    named = {state.strip() for _, states, _ in table_rows() for state in states.split(",")}
+    states_of_table = {state.strip() for _, states, _ in table_rows() for state in states.split(",")}
 
-    assert named == {state_of(outcome) for outcome in ends}
+    assert states_of_table == {state_of(outcome) for outcome in ends}
 
 
 def test_the_errors_that_refuse_a_message_are_named() -> None:
@@ -114,13 +114,15 @@ def test_the_drawn_life_of_a_task_is_the_table_of_transitions() -> None:
     def name(state: TaskState) -> str:
         return TaskState.Name(state).removeprefix("TASK_STATE_")
 
-    drawn = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", (ROOT / "docs" / "lifecycle.md").read_text(), re.DOTALL)
-    assert drawn is not None
-    arrows = {tuple(line.split(" --> ")) for line in map(str.strip, drawn[1].splitlines()) if line}
+    diagram = re.search(
+        r"```mermaid\nstateDiagram-v2\n(.*?)```", (ROOT / "docs" / "lifecycle.md").read_text(), re.DOTALL
+    )
+    assert diagram is not None
+    arrows = {tuple(line.split(" --> ")) for line in map(str.strip, diagram[1].splitlines()) if line}
 
-    wanted = {(name(before), name(after)) for before, afters in LEGAL.items() for after in afters}
-    wanted |= {("[*]", name(SUBMITTED))} | {(name(state), "[*]") for state in TERMINAL}
-    assert arrows == wanted
+    expected = {(name(before), name(after)) for before, afters in LEGAL.items() for after in afters}
+    expected |= {("[*]", name(SUBMITTED))} | {(name(state), "[*]") for state in TERMINAL}
+    assert arrows == expected
 
 
 def test_every_link_of_a_page_has_a_target() -> None:

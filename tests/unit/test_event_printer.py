@@ -32,7 +32,7 @@ def status(state: str) -> StreamResponse:
     )
 
 
-def shown(*events: StreamResponse, as_lines: bool = False) -> None:
+def print_events(*events: StreamResponse, as_lines: bool = False) -> None:
     printer = EventPrinter(as_lines=as_lines)
     for event in events:
         printer.show(event)
@@ -51,13 +51,13 @@ def shown(*events: StreamResponse, as_lines: bool = False) -> None:
 )
 def test_chunks_continue_the_line(chunks: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     first, *others = chunks
-    shown(chunk(first, append=False), *map(chunk, others))
+    print_events(chunk(first, append=False), *map(chunk, others))
 
     assert capsys.readouterr().out == text
 
 
 def test_another_event_ends_the_line(capsys: pytest.CaptureFixture[str]) -> None:
-    shown(
+    print_events(
         *(chunk("Once", append=False), chunk(" upon")),
         *(status("WORKING"), chunk(" a time")),
         *(chunk("Twice", append=False), chunk("!", "end"), status("COMPLETED")),
@@ -70,7 +70,7 @@ def test_another_event_ends_the_line(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
-    shown(chunk("Once", append=False), chunk(" upon"), as_lines=True)
+    print_events(chunk("Once", append=False), chunk(" upon"), as_lines=True)
 
     updates = [json.loads(line)["artifactUpdate"] for line in capsys.readouterr().out.splitlines()]
     assert [update["artifact"]["parts"] for update in updates] == [[{"text": "Once"}], [{"text": " upon"}]]
@@ -79,7 +79,7 @@ def test_json_has_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> N
 def test_whole_numbers_of_data_are_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     data = ParseDict({"width": 300, "ratio": 1.5, "sizes": [1, 2]}, Value())
 
-    shown(
+    print_events(
         StreamResponse(artifact_update=TaskArtifactUpdateEvent(artifact=Artifact(name="size", parts=[Part(data=data)])))
     )
 

@@ -306,7 +306,7 @@ def step(number: int, before: ExecutionState, after: ExecutionState, **detail: s
     return Transition(number, before, after, 1_000 + number, detail)
 
 
-def shown(machine: ExecutionStateMachine) -> list[tuple[int, str, str, dict[str, Any]]]:
+def transitions_of(machine: ExecutionStateMachine) -> list[tuple[int, str, str, dict[str, Any]]]:
     return [(t.number, t.before, t.after, dict(t.detail)) for t in machine.history]
 
 
@@ -318,7 +318,7 @@ def test_a_restored_machine_has_its_last_state_and_continues_from_idle() -> None
     machine.restore([step(1, S.IDLE, S.INITIALIZING), step(2, S.INITIALIZING, S.TOOL_EXECUTION, tool="search")])
     machine.return_to_idle()
 
-    assert shown(machine) == [
+    assert transitions_of(machine) == [
         (1, S.IDLE, S.INITIALIZING, {}),
         (2, S.INITIALIZING, S.TOOL_EXECUTION, {"tool": "search"}),
         (3, S.TOOL_EXECUTION, S.ERROR, {"reason": "lost"}),
@@ -356,7 +356,7 @@ def test_a_machine_without_a_history_returns_to_idle(state: ExecutionState, adde
 
     machine.return_to_idle()
 
-    assert [(number, after) for number, _, after, _ in shown(machine)] == list(enumerate(added, 1))
+    assert [(number, after) for number, _, after, _ in transitions_of(machine)] == list(enumerate(added, 1))
     assert received == []
     assert machine.may(S.INITIALIZING)
     assert ExecutionStateMachine.from_dict(through_json(machine.to_dict())).history == machine.history
@@ -369,8 +369,8 @@ def test_the_return_to_idle_between_two_runs_is_filled_in(end: ExecutionState) -
 
     machine.restore(runs)
 
-    assert [after for _, _, after, _ in shown(machine)] == [S.INITIALIZING, end, S.IDLE, S.INITIALIZING]
-    assert [number for number, _, _, _ in shown(machine)] == [1, 2, 3, 4]
+    assert [after for _, _, after, _ in transitions_of(machine)] == [S.INITIALIZING, end, S.IDLE, S.INITIALIZING]
+    assert [number for number, _, _, _ in transitions_of(machine)] == [1, 2, 3, 4]
 
 
 def test_a_history_with_a_gap_begins_after_it() -> None:
@@ -378,5 +378,5 @@ def test_a_history_with_a_gap_begins_after_it() -> None:
 
     machine.restore([step(1, S.IDLE, S.INITIALIZING), step(7, S.TOOL_EXECUTION, S.COMPLETED)])
 
-    assert shown(machine) == [(7, S.TOOL_EXECUTION, S.COMPLETED, {})]
+    assert transitions_of(machine) == [(7, S.TOOL_EXECUTION, S.COMPLETED, {})]
     assert machine.state is S.COMPLETED

@@ -22,12 +22,12 @@ PAGE = (ROOT / "docs" / "execution.md").read_text(encoding="utf-8")
 
 
 def test_the_drawn_machine_is_the_table_of_transitions() -> None:
-    drawn = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", PAGE, re.DOTALL)
-    assert drawn is not None
-    arrows = [tuple(line.split(" --> ")) for line in map(str.strip, drawn[1].splitlines()) if line]
+    diagram = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", PAGE, re.DOTALL)
+    assert diagram is not None
+    arrows = [tuple(line.split(" --> ")) for line in map(str.strip, diagram[1].splitlines()) if line]
 
-    wanted = {(before, after) for before, afters in EXECUTION_TRANSITIONS.items() for after in afters}
-    assert set(arrows) == wanted | {("[*]", "IDLE")}
+    expected = {(before, after) for before, afters in EXECUTION_TRANSITIONS.items() for after in afters}
+    assert set(arrows) == expected | {("[*]", "IDLE")}
     assert len(arrows) == len(set(arrows))
 
 

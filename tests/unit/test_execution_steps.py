@@ -49,7 +49,7 @@ def execution() -> Execution:
     return execution
 
 
-def shown(execution: Execution) -> list[str]:
+def steps_of(execution: Execution) -> list[str]:
     """Return the names of models and tools, or the states, after INITIALIZING."""
     return [str(next(iter(transition.detail.values()), transition.after)) for transition in execution.history[1:]]
 
@@ -64,7 +64,7 @@ async def test_a_step_is_shown_until_the_next(execution: Execution) -> None:
         assert execution.state is S.TOOL_EXECUTION
     execution.finish(Completed(), WORKING)
 
-    assert shown(execution) == ["m1", "m2", "t", "COMPLETED"]
+    assert steps_of(execution) == ["m1", "m2", "t", "COMPLETED"]
     assert execution.history[-1].before is S.TOOL_EXECUTION
 
 
@@ -74,7 +74,7 @@ async def test_after_a_nested_model_call_the_tool_is_shown_again(execution: Exec
             assert execution.state is S.MODEL_CALL
         assert execution.state is S.TOOL_EXECUTION
 
-    assert shown(execution) == ["outer", "inner", "outer"]
+    assert steps_of(execution) == ["outer", "inner", "outer"]
 
 
 async def test_of_concurrent_tools_the_newest_open_one_is_shown(execution: Execution) -> None:
@@ -92,7 +92,7 @@ async def test_of_concurrent_tools_the_newest_open_one_is_shown(execution: Execu
         go[name].set()
         await using[name]
 
-    assert shown(execution) == ["a", "b", "c", "a"]  # the end of b is not shown, that of c returns to a
+    assert steps_of(execution) == ["a", "b", "c", "a"]  # the end of b is not shown, that of c returns to a
 
 
 async def test_an_exception_ends_its_step(execution: Execution) -> None:
@@ -102,7 +102,7 @@ async def test_an_exception_ends_its_step(execution: Execution) -> None:
 
     async with execution.tool_call("c"):
         pass
-    assert shown(execution) == ["a", "b", "a", "c"]
+    assert steps_of(execution) == ["a", "b", "a", "c"]
 
 
 async def test_steps_after_the_end_are_ignored(execution: Execution) -> None:
@@ -112,7 +112,7 @@ async def test_steps_after_the_end_are_ignored(execution: Execution) -> None:
             assert execution.state is S.CANCELLED
     execution.finish(Completed(), WORKING)
 
-    assert shown(execution) == ["outer", "CANCELLED"]
+    assert steps_of(execution) == ["outer", "CANCELLED"]
 
 
 def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
@@ -136,8 +136,8 @@ def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
 
 
 def test_a_listener_may_begin_a_step(execution: Execution) -> None:
-    def logs(made: Any) -> None:
-        if made.detail == {"tool": "t"}:
+    def logs(transition: Any) -> None:
+        if transition.detail == {"tool": "t"}:
             execution.remove_listener(logs)  # or it would be called again when the execution returns to the tool
             with execution.model_call("of the listener"):
                 pass
@@ -146,7 +146,7 @@ def test_a_listener_may_begin_a_step(execution: Execution) -> None:
     with execution.tool_call("t"):
         pass
 
-    assert shown(execution) == ["t", "of the listener", "t"]
+    assert steps_of(execution) == ["t", "of the listener", "t"]
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_an_invalid_name_is_refused(execution: Execution, call: Any, error: Any)
     with pytest.raises(error, match="name"):
         call(execution)
 
-    assert shown(execution) == []
+    assert steps_of(execution) == []
 
 
 def test_a_model_may_have_no_name_and_a_long_one_is_cut(execution: Execution) -> None:
     with execution.model_call(), execution.tool_call("x" * 10_000):
         pass
 
-    assert shown(execution)[0] == "MODEL_CALL"
-    assert len(shown(execution)[1]) == MAX_NAME
+    assert steps_of(execution)[0] == "MODEL_CALL"
+    assert len(steps_of(execution)[1]) == MAX_NAME
 
 
 ENDED: list[tuple[Outcome, ExecutionState, dict[str, str]]] = [

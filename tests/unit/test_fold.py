@@ -32,7 +32,7 @@ def message(text: str, role: Role = Role.ROLE_AGENT) -> Message:
 
 
 def texts(messages: object) -> list[str]:
-    return [one.parts[0].text for one in messages]  # type: ignore[attr-defined]
+    return [message.parts[0].text for message in messages]  # type: ignore[attr-defined]
 
 
 def test_a_task_is_itself_and_the_log_is_not_changed() -> None:

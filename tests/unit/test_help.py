@@ -44,9 +44,9 @@ def documented_commands() -> Iterator[tuple[str, click.Command, list[str]]]:
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
             for line in block.splitlines():
-                found = re.search(r"(?:^|&& )(celery -A \S+ a2a|a2a-celery) ([^|]+)$", line)
-                if found is not None:
-                    yield f"{path.name}: {line}", a2a if "-A" in found[1] else main, found[2].split()
+                match = re.search(r"(?:^|&& )(celery -A \S+ a2a|a2a-celery) ([^|]+)$", line)
+                if match is not None:
+                    yield f"{path.name}: {line}", a2a if "-A" in match[1] else main, match[2].split()
 
 
 def test_commands_and_options_of_the_docs_exist() -> None:
@@ -57,7 +57,7 @@ def test_commands_and_options_of_the_docs_exist() -> None:
             command = command.commands[words.pop(0)]
         assert not isinstance(command, click.Group) or command.invoke_without_command, line
         options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        named = {word.rstrip(",.;").partition("=")[0] for word in words if word.startswith("-")}
-        assert named <= options, line
+        option_names = {word.rstrip(",.;").partition("=")[0] for word in words if word.startswith("-")}
+        assert option_names <= options, line
         checked += 1
     assert checked > 30

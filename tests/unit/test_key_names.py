@@ -18,9 +18,9 @@ SENDABLE = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(SENDABLE, SENDABLE)
-def test_different_texts_are_quoted_differently(one: str, other: str) -> None:
-    assert PLAIN.fullmatch(quoted(one))
-    assert (quoted(one) == quoted(other)) == (one == other)
+def test_different_texts_are_quoted_differently(first: str, second: str) -> None:
+    assert PLAIN.fullmatch(quoted(first))
+    assert (quoted(first) == quoted(second)) == (first == second)
 
 
 @pytest.mark.parametrize("task_id", ["plain-1", "a:b", "}:x{", "a b", "ü"])
@@ -39,10 +39,10 @@ def test_scripts_take_every_key_of_a_task_in_the_order_of_its_fields() -> None:
 
 
 def test_prefixes_keep_deployments_apart() -> None:
-    one, other = Keys("one"), Keys("other")
+    first, second = Keys("one"), Keys("other")
 
-    assert not set(one.task("t")) & set(other.task("t"))
-    assert (one.leases, one.dispatch, one.runner("r")) != (other.leases, other.dispatch, other.runner("r"))
+    assert not set(first.task("t")) & set(second.task("t"))
+    assert (first.leases, first.dispatch, first.runner("r")) != (second.leases, second.dispatch, second.runner("r"))
 
 
 def test_the_text_of_a_scope_is_unambiguous() -> None:

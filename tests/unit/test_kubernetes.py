@@ -48,24 +48,24 @@ KEDA = [each for each in OBJECTS if each["apiVersion"].startswith("keda.sh/")]
 STANDARD_OBJECTS = [each for each in OBJECTS if each not in KEDA]
 
 
-def named(kind: str, name: str) -> dict[str, Any]:
-    [found] = [each for each in OBJECTS if (each["kind"], each["metadata"]["name"]) == (kind, name)]
-    return found
+def resource(kind: str, name: str) -> dict[str, Any]:
+    [manifest] = [each for each in OBJECTS if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return manifest
 
 
 def pod(role: str) -> dict[str, Any]:
-    spec: dict[str, Any] = named("Deployment", f"a2a-{role}")["spec"]["template"]["spec"]
+    spec: dict[str, Any] = resource("Deployment", f"a2a-{role}")["spec"]["template"]["spec"]
     return spec
 
 
 def container(role: str) -> dict[str, Any]:
-    [found] = pod(role)["containers"]
-    return dict(found)
+    [spec] = pod(role)["containers"]
+    return dict(spec)
 
 
 def labels(role: str) -> dict[str, str]:
-    found: dict[str, str] = named("Deployment", f"a2a-{role}")["spec"]["template"]["metadata"]["labels"]
-    return found
+    template_labels: dict[str, str] = resource("Deployment", f"a2a-{role}")["spec"]["template"]["metadata"]["labels"]
+    return template_labels
 
 
 def selects(selector: Mapping[str, Any], role: str) -> bool:
@@ -91,16 +91,16 @@ def test_the_resources_conform_to_the_schemas(manifest: dict[str, Any], release:
 
 
 def test_the_schemas_refuse_wrong_resources() -> None:
-    broken = named("Deployment", "a2a-worker") | {"spec": {"replicas": "two"}}
+    broken = resource("Deployment", "a2a-worker") | {"spec": {"replicas": "two"}}
 
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, NEWEST, strict=True)
 
 
 def test_the_base_has_all_documented_resources() -> None:
-    found = sorted((each["kind"], each["metadata"]["name"]) for each in OBJECTS if each["kind"] != "NetworkPolicy")
+    resources = sorted((each["kind"], each["metadata"]["name"]) for each in OBJECTS if each["kind"] != "NetworkPolicy")
 
-    assert found == sorted(
+    assert resources == sorted(
         [
             ("ConfigMap", "a2a"),
             *(("Deployment", f"a2a-{role}") for role in ROLES),
@@ -147,12 +147,12 @@ def test_secrets_are_files_and_only_tmp_is_written(role: str) -> None:
 
 
 def test_the_settings_of_the_base_are_valid(tmp_path: Path) -> None:
-    data = dict(named("ConfigMap", "a2a")["data"])
+    data = dict(resource("ConfigMap", "a2a")["data"])
     files = {name: path for name, path in data.items() if name.endswith("_FILE")}
     assert files == {"A2A_SECRET_KEY_FILE": "/run/secrets/a2a/secret_key"}
     (tmp_path / "secret_key").write_text("0123456789abcdef" * 4)
-    known = {ENV_PREFIX + f.name.upper() for f in fields(Settings)} | NOT_OURS
-    assert {name.removesuffix("_FILE") for name in data} <= known
+    names = {ENV_PREFIX + f.name.upper() for f in fields(Settings)} | NOT_OURS
+    assert {name.removesuffix("_FILE") for name in data} <= names
 
     settings = load_settings({}, data | {"A2A_SECRET_KEY_FILE": str(tmp_path / "secret_key")})
 
@@ -167,20 +167,20 @@ def test_the_settings_of_the_base_are_valid(tmp_path: Path) -> None:
 def options_of(command: list[str]) -> dict[str, Any]:
     """Return the options of a container's command as its own parser reads them."""
     assert command[0] == "celery"
-    found: click.Command = worker
+    program: click.Command = worker
     arguments = command[2:]
     if command[1] == "a2a":
-        found, arguments = a2a.commands[command[2]], command[3:]
+        program, arguments = a2a.commands[command[2]], command[3:]
     else:
         assert command[1] == "worker"
-    known = {name: each for each in found.params for name in (*each.opts, *each.secondary_opts)}
-    given: dict[str, Any] = {}
+    options_by_name = {name: each for each in program.params for name in (*each.opts, *each.secondary_opts)}
+    values: dict[str, Any] = {}
     words = iter(arguments)
     for word in words:
-        option = known[word]
+        option = options_by_name[word]
         assert isinstance(option, click.Option)
-        given[word] = True if option.is_flag else option.type.convert(next(words), option, click.Context(found))
-    return given
+        values[word] = True if option.is_flag else option.type.convert(next(words), option, click.Context(program))
+    return values
 
 
 def test_the_commands_are_those_of_the_package() -> None:
@@ -192,7 +192,7 @@ def test_the_commands_are_those_of_the_package() -> None:
     [gateway_port], [watcher_port] = container("gateway")["ports"], container("watcher")["ports"]
     assert gateway_port == {"name": "http", "containerPort": options["gateway"]["--port"]}
     assert watcher_port == {"name": "metrics", "containerPort": options["watcher"]["--metrics-port"]}
-    service = named("Service", "a2a-gateway")["spec"]
+    service = resource("Service", "a2a-gateway")["spec"]
     assert selects({"matchLabels": service["selector"]}, "gateway")
     assert not any(selects({"matchLabels": service["selector"]}, role) for role in ("worker", "watcher"))
     assert [port["targetPort"] for port in service["ports"]] == ["http"]
@@ -225,23 +225,23 @@ def test_the_page_has_the_same_probes_replicas_and_graces() -> None:
         for cells in ([cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()[3:])
     }
     grace = {role: pod(role)["terminationGracePeriodSeconds"] for role in ROLES}
-    replicas = [named("Deployment", f"a2a-{role}")["spec"].get("replicas", "KEDA's") for role in ROLES]
+    replicas = [resource("Deployment", f"a2a-{role}")["spec"].get("replicas", "KEDA's") for role in ROLES]
 
     assert rows["`terminationGracePeriodSeconds`"] == [str(grace[role]) for role in ROLES]
     assert rows["replicas"] == [str(number) for number in replicas]
     assert rows["liveness"] == ["`/health/live`", "none", "`/health/live` on the metrics port"]
     assert rows["readiness"] == ["`/health/ready`", "none", "none"]
     assert container("gateway")["lifecycle"]["preStop"] == {"exec": {"command": ["sleep", "5"]}}
-    assert named("Deployment", "a2a-gateway")["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert resource("Deployment", "a2a-gateway")["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
 
 
 def test_budgets_and_selectors_match_the_pods() -> None:
     for role in ROLES:
-        spec = named("Deployment", f"a2a-{role}")["spec"]
+        spec = resource("Deployment", f"a2a-{role}")["spec"]
         assert [each for each in ROLES if selects(spec["selector"], each)] == [role]
     for role in ("gateway", "watcher"):
-        budget = named("PodDisruptionBudget", f"a2a-{role}")["spec"]
-        assert budget["minAvailable"] == 1 < named("Deployment", f"a2a-{role}")["spec"]["replicas"]
+        budget = resource("PodDisruptionBudget", f"a2a-{role}")["spec"]
+        assert budget["minAvailable"] == 1 < resource("Deployment", f"a2a-{role}")["spec"]["replicas"]
         assert [each for each in ROLES if selects(budget["selector"], each)] == [role]
 
 
@@ -250,11 +250,11 @@ def test_keda_scales_by_the_runs_waiting_in_the_store() -> None:
     assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
     spec = scaled["spec"]
     assert set(spec) == {"scaleTargetRef", "minReplicaCount", "maxReplicaCount", "advanced", "triggers"}
-    assert spec["scaleTargetRef"] == {"name": named("Deployment", "a2a-worker")["metadata"]["name"]}
+    assert spec["scaleTargetRef"] == {"name": resource("Deployment", "a2a-worker")["metadata"]["name"]}
     assert 1 <= spec["minReplicaCount"] < spec["maxReplicaCount"], "gateways are ready with a worker only"
     behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     assert behavior == {"scaleDown": {"stabilizationWindowSeconds": 300}}
-    store = urlsplit(named("ConfigMap", "a2a")["data"]["A2A_STORE_URL"])
+    store = urlsplit(resource("ConfigMap", "a2a")["data"]["A2A_STORE_URL"])
     [trigger] = spec["triggers"]
     assert trigger == {
         "type": "redis",
@@ -265,7 +265,7 @@ def test_keda_scales_by_the_runs_waiting_in_the_store() -> None:
             "listLength": "8",
         },
     }
-    assert "replicas" not in named("Deployment", "a2a-worker")["spec"]
+    assert "replicas" not in resource("Deployment", "a2a-worker")["spec"]
 
 
 def test_network_policies_allow_only_the_required_connections() -> None:
@@ -288,7 +288,7 @@ def test_network_policies_allow_only_the_required_connections() -> None:
     }
     assert ports("ingress", "watcher") == {"a2a-metrics-from-monitoring": [8000, 9100]}
     assert ports("ingress", "worker") == {}
-    store = urlsplit(named("ConfigMap", "a2a")["data"]["A2A_STORE_URL"])
+    store = urlsplit(resource("ConfigMap", "a2a")["data"]["A2A_STORE_URL"])
     for role in ROLES:
         assert ports("egress", role) == {
             "a2a-to-redis": [store.port],

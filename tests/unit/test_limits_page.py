@@ -49,13 +49,13 @@ def test_its_commands_are_settings() -> None:
 
 
 def test_its_example_response_is_valid() -> None:
-    shown = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
+    example = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
     text = f"{LIMIT_TEXTS['waiting'].format(8)}. Retry in 2 s."
     error = LimitExceededError(text, data={"limit": "waiting", "retryAfter": "2"})
 
     answer = too_many_requests(build_rest_error_payload(error), retry_seconds(error))
 
-    assert json.loads(bytes(answer.body)) == shown
+    assert json.loads(bytes(answer.body)) == example
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
 
 
@@ -63,9 +63,9 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"from 1 to {MAX_WAIT} seconds" in PAGE
     assert f"At most {MAX_WAITING_TURNS} messages can wait" in " ".join(PAGE.split())
     cells = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE.partition("## Size of a request")[2], re.MULTILINE))
-    found = [value for row, value in cells.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
+    values = [value for row, value in cells.items() if row.startswith(("values", "nesting", "ids", "tasks"))]
     expected = [f"{MAX_JSON_VALUES:,}", str(MAX_JSON_DEPTH), f"{BOUNDS['id']} characters; {BOUNDS['page_token']:,}"]
-    assert found == [*expected, str(MAX_REFERENCES)]
+    assert values == [*expected, str(MAX_REFERENCES)]
     cost = " ".join(PAGE.partition("## Cost of large bodies and responses")[2].partition("\n## ")[0].split())
     assert f"one additional token per {BYTES_PER_TOKEN // 1024} KiB and one per {VALUES_PER_TOKEN} JSON values" in cost
     assert f"A result of at most {LARGE_RESULT // 1024} KiB" in cost
@@ -88,7 +88,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("limits", "error"),
     [
         ({"owner_requests_per_second": 0}, "more than 0"),
         ({"owner_requests_per_second": -1.5}, "more than 0"),
@@ -106,6 +106,6 @@ def test_every_link_leads_somewhere() -> None:
         ({"owner_request_burst": 0, "owner_requests_per_second": 1}, "at least 1"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused(given: dict[str, float], error: str) -> None:
-    with pytest.raises(ConfigError, match=f"a2a_{next(iter(given))} = .*{error}"):
-        Settings(**given)  # type: ignore[arg-type]
+def test_a_limit_that_makes_no_sense_is_refused(limits: dict[str, float], error: str) -> None:
+    with pytest.raises(ConfigError, match=f"a2a_{next(iter(limits))} = .*{error}"):
+        Settings(**limits)  # type: ignore[arg-type]

@@ -23,9 +23,9 @@ def test_links_of_prose_are_found(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "other.md").write_text("[one](https://one.test/page)")
 
-    found = links.external_links([tmp_path / "page.md", tmp_path / "other.md"])
+    external_links = links.external_links([tmp_path / "page.md", tmp_path / "other.md"])
 
-    assert found == {
+    assert external_links == {
         "https://one.test/page": ["page.md", "other.md"],
         "https://two.test/": ["page.md"],
         "https://three.test/a_(b)": ["page.md"],

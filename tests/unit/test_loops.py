@@ -24,9 +24,9 @@ def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
         yield loop
 
 
-@pytest.mark.parametrize(("wanted", "module"), [(True, FASTEST), (False, "asyncio")])
-def test_the_loop_is_the_wanted_one_if_installed(wanted: bool, module: str) -> None:
-    loop = new_loop(uvloop=wanted)
+@pytest.mark.parametrize(("uvloop", "module"), [(True, FASTEST), (False, "asyncio")])
+def test_the_loop_is_the_wanted_one_if_installed(uvloop: bool, module: str) -> None:
+    loop = new_loop(uvloop=uvloop)
     loop.close()
 
     assert type(loop).__module__.partition(".")[0] == module

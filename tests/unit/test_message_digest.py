@@ -55,11 +55,11 @@ def test_other_work_is_another_message(other: SendMessageRequest) -> None:
 
 
 def test_the_client_s_message_is_unchanged() -> None:
-    sent = request({"configuration": {"returnImmediately": True}})
+    client_request = request({"configuration": {"returnImmediately": True}})
 
-    message_digest(sent)
+    message_digest(client_request)
 
-    assert sent == request({"configuration": {"returnImmediately": True}})
+    assert client_request == request({"configuration": {"returnImmediately": True}})
 
 
 def test_only_an_agent_with_the_option_recognizes_repeated_messages() -> None:
@@ -67,6 +67,6 @@ def test_only_an_agent_with_the_option_recognizes_repeated_messages() -> None:
         return Agent("a", AgentCard(name="a"), "function", print, **options)
 
     assert idempotency_key(agent(), request()) is None
-    found = idempotency_key(agent(idempotency_window=1.5), request())
-    assert found is not None
-    assert (found.message_id, found.window_ms) == ("m", 1500)
+    key = idempotency_key(agent(idempotency_window=1.5), request())
+    assert key is not None
+    assert (key.message_id, key.window_ms) == ("m", 1500)

@@ -101,11 +101,11 @@ def test_a_sample_is_repeatable_and_has_as_many_mutants_of_each_package() -> Non
         return [Mutant(name, f"a2a_celery/{name}.py", edit, source) for edit in edits(source, ".py")]
 
     mutants = {"a": package("a", 50), "b": package("b", 200), "c": package("c", 2)}
-    drawn = sample(mutants, 20, seed=3)
+    chosen_mutants = sample(mutants, 20, seed=3)
 
-    assert Counter(mutant.package for mutant in drawn) == {"a": 7, "b": 7, "c": 2}
-    assert len({mutant.id for mutant in drawn}) == 16
-    assert drawn == sample(mutants, 20, seed=3) != sample(mutants, 20, seed=4)
+    assert Counter(mutant.package for mutant in chosen_mutants) == {"a": 7, "b": 7, "c": 2}
+    assert len({mutant.id for mutant in chosen_mutants}) == 16
+    assert chosen_mutants == sample(mutants, 20, seed=3) != sample(mutants, 20, seed=4)
 
 
 def test_a_coverage_context_names_the_test_that_ran_or_started_the_process() -> None:

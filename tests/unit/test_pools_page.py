@@ -28,9 +28,9 @@ def test_the_command_of_the_page_selects_the_pool() -> None:
     assignment, *words = shlex.split(command)
     name, _, path = assignment.partition("=")
     assert path == ASYNCIO_POOL
-    asked = "import sys; from celery.bin.worker import WorkersPool; print(WorkersPool().choices)"
+    program = "import sys; from celery.bin.worker import WorkersPool; print(WorkersPool().choices)"
     choices = subprocess.run(
-        [sys.executable, "-c", asked], env={**os.environ, name: path}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], env={**os.environ, name: path}, capture_output=True, text=True, check=True
     ).stdout
     assert words[words.index("--pool") + 1] in choices
 

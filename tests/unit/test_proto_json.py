@@ -65,12 +65,12 @@ def test_a_task_is_what_the_sdk_writes(task: Task) -> None:
     assert json.loads(message_json(task)) == MessageToDict(task)
 
 
-@pytest.mark.parametrize("sent", [*TASKS, MESSAGE, Message()])
-def test_a_sent_message_is_what_the_sdk_writes(sent: Task | Message) -> None:
-    field = "task" if isinstance(sent, Task) else "message"
-    theirs = MessageToDict(SendMessageResponse(**{field: sent}))  # type: ignore[arg-type]
+@pytest.mark.parametrize("payload", [*TASKS, MESSAGE, Message()])
+def test_a_sent_message_is_what_the_sdk_writes(payload: Task | Message) -> None:
+    field = "task" if isinstance(payload, Task) else "message"
+    expected = MessageToDict(SendMessageResponse(**{field: payload}))  # type: ignore[arg-type]
 
-    assert json.loads(event_json(sent)) == theirs
+    assert json.loads(event_json(payload)) == expected
 
 
 @pytest.mark.parametrize("artifacts", [True, False])
@@ -185,7 +185,7 @@ async def test_a_long_task_does_not_block_the_event_loop() -> None:
 
 
 async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until_the_last() -> None:
-    budget, sent = MemoryBudget(10), []
+    budget, messages = MemoryBudget(10), []
     context_id = b"c" * SENT_AT_ONCE
     result = [b'{"id": ', b'"t"', b', "contextId": "' + context_id, context_id, context_id + b'"}']
 
@@ -197,39 +197,39 @@ async def test_a_long_response_is_sent_in_pieces_and_holds_its_large_parts_until
     async def send(message: MutableMapping[str, Any]) -> None:
         is_free = asyncio.create_task(budget.acquire(10), context=Context())
         await asyncio.sleep(0)
-        sent.append((message, is_free.done()))
+        messages.append((message, is_free.done()))
         is_free.cancel()
 
     await LargeResponseMiddleware(app)({"type": "http"}, None, send)  # type: ignore[arg-type]
 
-    [(start, _), *bodies] = sent
+    [(start, _), *bodies] = messages
     body = b"".join(message["body"] for message, _ in bodies)
     task = {"id": "t", "contextId": 3 * context_id.decode()}
     assert json.loads(body) == {"jsonrpc": "2.0", "id": 1, "result": task}
     assert dict(start["headers"])[b"content-length"] == str(len(body)).encode()
     assert len(bodies) == 5, "three long ones, the envelope's end and an empty one"
     assert [message["more_body"] for message, _ in bodies] == [True] * (len(bodies) - 1) + [False]
-    assert not any(is_free for _, is_free in sent)
+    assert not any(is_free for _, is_free in messages)
     await asyncio.wait_for(budget.acquire(10), 10)
 
 
 @pytest.mark.parametrize("answer", [StreamResponse, SendMessageResponse, ListTasksResponse])
 def test_every_field_of_an_answer_can_be_written(answer: type[StreamResponse]) -> None:
-    met = list(_below(answer.DESCRIPTOR, set()))
+    fields = list(_below(answer.DESCRIPTOR, set()))
 
-    assert len(met) >= 30
-    for field in met:
+    assert len(fields) >= 30
+    for field in fields:
         assert JsonWriter().writer_of(field)
 
 
-def _below(message: Descriptor, met: set[str]) -> Iterator[FieldDescriptor]:
-    if message.full_name in met or message.file.package == "google.protobuf":
+def _below(message: Descriptor, names: set[str]) -> Iterator[FieldDescriptor]:
+    if message.full_name in names or message.file.package == "google.protobuf":
         return
-    met.add(message.full_name)
+    names.add(message.full_name)
     for field in message.fields:
         yield field
         if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type is not None:
-            yield from _below(field.message_type, met)
+            yield from _below(field.message_type, names)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1_700_000_000, 253_402_300_799])

@@ -19,9 +19,9 @@ def test_every_setting_is_listed_with_its_default() -> None:
     defaults = dict(re.findall(r"^\| `([a-z_]+)` \| (.+?) \|", SETTINGS, re.MULTILINE))
 
     assert list(defaults) == [f.name for f in fields(Settings)]
-    for name, shown in defaults.items():
+    for name, default in defaults.items():
         if name != "store_url":  # its default depends on the app's Redis
-            assert shown == f"`{default_of(name)!r}`", name
+            assert default == f"`{default_of(name)!r}`", name
 
 
 def test_the_tests_command_is_what_ci_runs() -> None:

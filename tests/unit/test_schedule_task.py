@@ -24,7 +24,7 @@ def cron(timezone: str = "UTC", **fields: Any) -> crontab:
 
 
 @pytest.mark.parametrize(
-    ("when", "now", "last"),
+    ("rule", "now", "last"),
     [
         (cron(), "2030-05-05T10:00:00.2", "2030-05-05T10:00:00"),
         (cron(), "2030-05-05T10:00:59.9", "2030-05-05T10:00:00"),
@@ -41,8 +41,8 @@ def cron(timezone: str = "UTC", **fields: Any) -> crontab:
         (cron("Europe/Madrid", hour=2, minute=0), "2030-01-05T10:00:00", "2030-01-05T01:00:00"),
     ],
 )
-def test_the_last_time_of_a_crontab(when: crontab, now: str, last: str) -> None:
-    assert last_time(when, at(now)) == at(last)
+def test_the_last_time_of_a_crontab(rule: crontab, now: str, last: str) -> None:
+    assert last_time(rule, at(now)) == at(last)
 
 
 def test_a_tick_of_a_crontab_has_one_time_in_all_processes() -> None:
@@ -62,7 +62,7 @@ def test_the_tick_of_another_schedule_is_the_time_of_its_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when", "window"),
+    ("rule", "window"),
     [
         (crontab(), 0.0),
         (10, 9.0),
@@ -71,8 +71,8 @@ def test_the_tick_of_another_schedule_is_the_time_of_its_message() -> None:
         (schedule(timedelta(seconds=100)), 90.0),
     ],
 )
-def test_the_window_of_a_schedule(when: Any, window: float) -> None:
-    assert window_of(when) == pytest.approx(window)
+def test_the_window_of_a_schedule(rule: Any, window: float) -> None:
+    assert window_of(rule) == pytest.approx(window)
 
 
 def test_another_schedule_of_celery_has_the_default_window() -> None:
@@ -83,7 +83,7 @@ def test_another_schedule_of_celery_has_the_default_window() -> None:
     assert window_of(Moon()) == DEFAULT_WINDOW
 
 
-@pytest.mark.parametrize("when", [0, -1, timedelta(0), "0 2 * * *", None, True, float("nan")])
-def test_what_is_no_schedule_is_refused(when: Any) -> None:
+@pytest.mark.parametrize("rule", [0, -1, timedelta(0), "0 2 * * *", None, True, float("nan")])
+def test_what_is_no_schedule_is_refused(rule: Any) -> None:
     with pytest.raises(ConfigError, match="schedule="):
-        window_of(when)
+        window_of(rule)

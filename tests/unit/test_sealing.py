@@ -60,11 +60,11 @@ def test_a_sealed_session_does_not_open_as_a_config() -> None:
 
 def test_a_new_secret_seals_and_the_old_one_still_opens() -> None:
     before = sealer(OLD).seal(TEXT, "t", "c")
-    both = sealer(NEW, OLD)
+    sealer_of_both = sealer(NEW, OLD)
 
-    assert both.open(before, "t", "c") == TEXT
-    assert both.fingerprint == sealer(NEW).fingerprint != sealer(OLD).fingerprint
-    assert sealer(NEW).open(both.seal(TEXT, "t", "c"), "t", "c") == TEXT
+    assert sealer_of_both.open(before, "t", "c") == TEXT
+    assert sealer_of_both.fingerprint == sealer(NEW).fingerprint != sealer(OLD).fingerprint
+    assert sealer(NEW).open(sealer_of_both.seal(TEXT, "t", "c"), "t", "c") == TEXT
     with pytest.raises(NotSealedHere, match="a2a_secret_key"):
         sealer(NEW).open(before, "t", "c")
 
@@ -86,13 +86,13 @@ def test_a_deployment_without_a_secret_has_no_sealer() -> None:
         Sealer([])
 
 
-@pytest.mark.parametrize("given", [NEW, [NEW], (NEW, OLD)])
-def test_secrets_come_from_the_settings_and_are_not_shown(given: object) -> None:
-    settings = load_settings({"a2a_store_url": REDIS, "a2a_secret_key": given}, {})
+@pytest.mark.parametrize("secrets", [NEW, [NEW], (NEW, OLD)])
+def test_secrets_come_from_the_settings_and_are_not_shown(secrets: object) -> None:
+    settings = load_settings({"a2a_store_url": REDIS, "a2a_secret_key": secrets}, {})
 
-    made = sealer_of(settings.secret_keys)
-    assert made is not None
-    assert made.fingerprint == sealer(NEW).fingerprint
+    settings_sealer = sealer_of(settings.secret_keys)
+    assert settings_sealer is not None
+    assert settings_sealer.fingerprint == sealer(NEW).fingerprint
     assert NEW not in repr(settings)
 
 

@@ -32,10 +32,10 @@ def of(module: str) -> ast.AST:
 
 
 def test_the_tests_use_the_documented_configuration() -> None:
-    shown = settings(*SNIPPETS)
+    documented_settings = settings(*SNIPPETS)
 
     tested = settings(of("signed"), of("secured"))
-    assert {name: tested.get(name) for name in shown} == shown
+    assert {name: tested.get(name) for name in documented_settings} == documented_settings
     assert "app.setup_security()" in PAGE
     assert "app.setup_security()" in (ROOT / "tests" / "support" / "signed.py").read_text(encoding="utf-8")
 
@@ -43,7 +43,9 @@ def test_the_tests_use_the_documented_configuration() -> None:
 def test_the_tests_set_the_documented_tls_files() -> None:
     def keys(tree: ast.AST) -> list[list[str]]:
         dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
-        return [[ast.literal_eval(key) for key in one.keys if key] for one in dicts if len(one.keys) == 4]
+        return [
+            [ast.literal_eval(key) for key in dict_node.keys if key] for dict_node in dicts if len(dict_node.keys) == 4
+        ]
 
     assert keys(SNIPPETS[0]) == keys(of("secured"))
     assert re.findall(r"(ssl_\w+)=", PAGE.partition("A2A_STORE_URL=")[2].partition("```")[0]) == [

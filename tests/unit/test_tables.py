@@ -75,12 +75,12 @@ class TestProgress:
 
     def test_lines_for_a_program_are_not_delayed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        shown: list[str] = []
-        monkeypatch.setattr(click, "echo", lambda line="", **_: shown.append(line))
+        lines: list[str] = []
+        monkeypatch.setattr(click, "echo", lambda line="", **_: lines.append(line))
         with Progress("Requeuing", 2) as progress:
             progress.echo("one")
 
-            assert "one" in shown
+            assert "one" in lines
 
 
 def test_a_failure_shows_its_reference() -> None:

@@ -100,9 +100,9 @@ def test_text_of_a_client_in_an_exception_forges_no_line() -> None:
 
 
 def record(message: str, *args: object, **attributes: object) -> logging.LogRecord:
-    made = logging.LogRecord("a2a_celery.x", logging.INFO, "x.py", 1, message, args, None)
-    vars(made).update(attributes)
-    return made
+    log_record = logging.LogRecord("a2a_celery.x", logging.INFO, "x.py", 1, message, args, None)
+    vars(log_record).update(attributes)
+    return log_record
 
 
 def test_a_log_line_has_its_action_and_all_ids_of_the_run() -> None:

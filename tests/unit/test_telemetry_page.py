@@ -21,17 +21,17 @@ SOURCE = {p: p.read_text(encoding="utf-8") for p in (ROOT / "a2a_celery").rglob(
 
 def table(head: str) -> list[list[str]]:
     """Return the rows of all tables whose first column has this head."""
-    found = re.findall(rf"^\| {head} \|.*\n\|[- |]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    return [re.split(r"\s*\|\s*", row.strip("| ")) for rows in found for row in rows.splitlines()]
+    matches = re.findall(rf"^\| {head} \|.*\n\|[- |]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [re.split(r"\s*\|\s*", row.strip("| ")) for rows in matches for row in rows.splitlines()]
 
 
-def named(head: str) -> list[str]:
+def names_of(head: str) -> list[str]:
     """Return the names in the first column."""
     return [name for row in table(head) for name in re.findall(r"`(.+?)`", row[0])]
 
 
 @pytest.mark.parametrize(
-    ("head", "known"),
+    ("head", "names"),
     [
         ("action", list(Action)),
         ("span", list(SpanName)),
@@ -40,8 +40,8 @@ def named(head: str) -> list[str]:
         ("metric", [metric.exposed for metric in METRICS]),
     ],
 )
-def test_the_page_has_these_names_and_no_other(head: str, known: list[str]) -> None:
-    assert sorted(named(head)) == sorted(str(name) for name in known)
+def test_the_page_has_these_names_and_no_other(head: str, names: list[str]) -> None:
+    assert sorted(names_of(head)) == sorted(str(name) for name in names)
 
 
 def test_metrics_are_in_the_section_of_their_source_with_their_labels() -> None:

@@ -80,11 +80,11 @@ def test_a_test_of_every_cell_runs_before_a_merge_on_each_pool() -> None:
 
 
 def test_rows_of_a_parametrization_run_at_night_unless_they_are_named() -> None:
-    one, other, single = at_night([("threads", "cold"), ("solo", "cold"), "solo"], merge=[("threads", "cold")])
+    first, second, single = at_night([("threads", "cold"), ("solo", "cold"), "solo"], merge=[("threads", "cold")])
 
-    assert one == ("threads", "cold")
-    assert (other.values, single.values) == (("solo", "cold"), ("solo",))
-    assert [mark.name for row in (other, single) for mark in row.marks] == ["nightly", "nightly"]
+    assert first == ("threads", "cold")
+    assert (second.values, single.values) == (("solo", "cold"), ("solo",))
+    assert [mark.name for row in (second, single) for mark in row.marks] == ["nightly", "nightly"]
 
 
 @pytest.mark.parametrize(

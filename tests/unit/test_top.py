@@ -77,12 +77,12 @@ class TestView:
         assert View(now, now, [], [], "cannot query the workers: X").lines(80, 24)[-1] == "cannot query the workers: X"
 
     def test_json_has_the_same_values(self) -> None:
-        found = json.loads(View(reading(2, ended=30), reading(ended=10), ["echo"], [load(1)]).as_json())
+        fields = json.loads(View(reading(2, ended=30), reading(ended=10), ["echo"], [load(1)]).as_json())
 
-        assert found["agents"]["echo"]["endedPerSecond"] == 10.0
-        assert (found["runs"], found["paused"], found["deadLetters"]) == (RUNS, 4, 5)
-        assert found["webhooks"] == {"waiting": 6, "dead": 7, "deliveredPerSecond": 10.0, "failedPerSecond": 0.0}
-        assert found["workers"][0]["prefetched"] == 1
+        assert fields["agents"]["echo"]["endedPerSecond"] == 10.0
+        assert (fields["runs"], fields["paused"], fields["deadLetters"]) == (RUNS, 4, 5)
+        assert fields["webhooks"] == {"waiting": 6, "dead": 7, "deliveredPerSecond": 10.0, "failedPerSecond": 0.0}
+        assert fields["workers"][0]["prefetched"] == 1
 
     def test_throughput_is_the_mean_of_the_latest_readings(self) -> None:
         readings = iter([reading(second, ended=0 if second < 20 else 100) for second in range(40)])
@@ -115,12 +115,12 @@ def test_a_silent_worker_is_shown_for_a_while(redis_server: EmbeddedRedis, monke
     monkeypatch.setattr(top, "worker_reports", lambda app, timeout, nodes: {node: reports[node] for node in nodes})
 
     loads.update()
-    assert {name: found.state for name, found in loads.latest.items()} == {"a": "ready", "c": "ready"}
+    assert {name: worker_load.state for name, worker_load in loads.latest.items()} == {"a": "ready", "c": "ready"}
     replies["c"]["drained"] = ["q"]
     del replies["a"]
     clock.advance(top.SILENT_FOR - 1)
     loads.update()
-    assert {name: found.state for name, found in loads.latest.items()} == {"a": "silent", "c": "drained"}
+    assert {name: worker_load.state for name, worker_load in loads.latest.items()} == {"a": "silent", "c": "drained"}
     clock.advance(1)
     loads.update()
     assert list(loads.latest) == ["c"]

@@ -40,7 +40,7 @@ UNSPECIFIED = TaskState.TASK_STATE_UNSPECIFIED
 def translator(state: TaskState = SUBMITTED, *, answer: bool = True, artifacts: tuple[str, ...] = ()) -> Translator:
     """Return a translator for a task in `state`."""
     task = Task(id="t", context_id="c", status=TaskStatus(state=state))
-    task.artifacts.extend(Artifact(artifact_id=one) for one in artifacts)
+    task.artifacts.extend(Artifact(artifact_id=artifact_id) for artifact_id in artifacts)
     return Translator(task, answer_allowed=answer)
 
 
@@ -67,21 +67,21 @@ def test_submitted_with_something_new_is_working(event: TaskStatusUpdateEvent) -
 
 
 def test_working_again_without_changes_is_ignored() -> None:
-    one = translator()
+    event_translator = translator()
 
-    assert shape(one.translate(status(WORKING))) == [WORKING]
-    assert one.translate(status(WORKING)) == []
-    assert shape(one.translate(status(WORKING, "busy"))) == [WORKING]
-    assert shape(one.translate(status(WORKING, step=1))) == [WORKING]
+    assert shape(event_translator.translate(status(WORKING))) == [WORKING]
+    assert event_translator.translate(status(WORKING)) == []
+    assert shape(event_translator.translate(status(WORKING, "busy"))) == [WORKING]
+    assert shape(event_translator.translate(status(WORKING, step=1))) == [WORKING]
 
 
 def test_a_message_without_parts_is_left_out() -> None:
-    one = translator(WORKING)
+    event_translator = translator(WORKING)
     empty = TaskStatusUpdateEvent(status=TaskStatus(state=COMPLETED, message=Message(message_id="m")))
     busy = TaskStatusUpdateEvent(status=TaskStatus(state=WORKING, message=Message(message_id="m")))
 
-    assert one.translate(busy) == []
-    [event] = one.translate(empty)
+    assert event_translator.translate(busy) == []
+    [event] = event_translator.translate(empty)
 
     assert isinstance(event, TaskStatusUpdateEvent)
     assert not event.status.HasField("message")
@@ -96,32 +96,32 @@ def test_a_pause_and_a_cancel_without_words_say_why(state: TaskState, text: str,
     silent = TaskStatusUpdateEvent(status=TaskStatus(state=state, message=Message(message_id="m", parts=parts)))
 
     for event in (silent, status(state), Task(status=silent.status)):
-        [made] = translator(WORKING).translate(event)
+        [translated] = translator(WORKING).translate(event)
 
-        assert isinstance(made, TaskStatusUpdateEvent)
-        assert [part.text for part in made.status.message.parts] == [text]
-        assert (made.status.message.role, made.status.message.task_id) == (Role.ROLE_AGENT, "t")
-        assert made.status.message.message_id
+        assert isinstance(translated, TaskStatusUpdateEvent)
+        assert [part.text for part in translated.status.message.parts] == [text]
+        assert (translated.status.message.role, translated.status.message.task_id) == (Role.ROLE_AGENT, "t")
+        assert translated.status.message.message_id
 
 
 def test_a_pause_without_a_text_has_its_data() -> None:
     data = Part(data=Value(string_value="form"))
-    asked = TaskStatusUpdateEvent(status=TaskStatus(state=INPUT_REQUIRED, message=Message(parts=[data])))
+    pause = TaskStatusUpdateEvent(status=TaskStatus(state=INPUT_REQUIRED, message=Message(parts=[data])))
 
-    [event] = translator(WORKING).translate(asked)
+    [event] = translator(WORKING).translate(pause)
 
     assert isinstance(event, TaskStatusUpdateEvent)
     assert list(event.status.message.parts) == [data]
 
 
 def test_whoever_was_asked_to_cancel_leaves_it_to_the_store_to_say_by_whom() -> None:
-    one = translator(WORKING)
-    one.ask_to_cancel()
+    event_translator = translator(WORKING)
+    event_translator.ask_to_cancel()
 
-    [made] = one.translate(status(CANCELED))
+    [translated] = event_translator.translate(status(CANCELED))
 
-    assert isinstance(made, TaskStatusUpdateEvent)
-    assert not made.status.HasField("message")
+    assert isinstance(translated, TaskStatusUpdateEvent)
+    assert not translated.status.HasField("message")
 
 
 def test_an_answer_without_parts_is_ignored() -> None:
@@ -134,18 +134,21 @@ def test_an_answer_without_parts_is_ignored() -> None:
 
 @pytest.mark.parametrize("end", [status(COMPLETED), status(FAILED, "no"), agent_message()])
 def test_a_run_with_a_cancel_request_can_only_end_canceled(end: Any) -> None:
-    one = translator()
-    one.ask_to_cancel()
+    event_translator = translator()
+    event_translator.ask_to_cancel()
 
-    assert one.translate(end) == []
-    assert shape(one.translate(chunk("a"))) == [WORKING, "a"]
-    assert shape(one.translate(status(CANCELED, "stopped"))) == [CANCELED]
+    assert event_translator.translate(end) == []
+    assert shape(event_translator.translate(chunk("a"))) == [WORKING, "a"]
+    assert shape(event_translator.translate(status(CANCELED, "stopped"))) == [CANCELED]
 
 
 def test_working_after_a_pause_is_shown() -> None:
-    one = translator(WORKING)
+    event_translator = translator(WORKING)
 
-    assert shape(one.translate(status(INPUT_REQUIRED)) + one.translate(status(WORKING))) == [INPUT_REQUIRED, WORKING]
+    assert shape(event_translator.translate(status(INPUT_REQUIRED)) + event_translator.translate(status(WORKING))) == [
+        INPUT_REQUIRED,
+        WORKING,
+    ]
 
 
 def test_a_task_becomes_its_artifacts_metadata_and_status() -> None:
@@ -164,16 +167,16 @@ def test_a_submitted_task_is_ignored() -> None:
 
 
 def test_an_artifact_before_any_status_brings_working() -> None:
-    one = translator()
+    event_translator = translator()
 
-    assert shape(one.translate(chunk("a"))) == [WORKING, "a"]
-    assert shape(one.translate(chunk("b"))) == ["a"]
+    assert shape(event_translator.translate(chunk("a"))) == [WORKING, "a"]
+    assert shape(event_translator.translate(chunk("b"))) == ["a"]
 
 
 def test_a_chunk_of_an_unknown_artifact_is_its_beginning() -> None:
-    one = translator(WORKING, artifacts=("earlier",))
+    event_translator = translator(WORKING, artifacts=("earlier",))
 
-    flags = [one.translate(event)[0].append for event in (chunk("1"), chunk("2"), chunk("3", "earlier"))]  # type: ignore[union-attr]
+    flags = [event_translator.translate(event)[0].append for event in (chunk("1"), chunk("2"), chunk("3", "earlier"))]  # type: ignore[union-attr]
 
     assert flags == [False, True, True]
 
@@ -186,25 +189,25 @@ def test_an_artifact_without_an_id_gets_one() -> None:
 
 
 def test_a_first_message_is_the_answer() -> None:
-    one = translator()
+    event_translator = translator()
 
-    [event] = one.translate(agent_message())
+    [event] = event_translator.translate(agent_message())
 
     assert isinstance(event, Message)
     assert (event.role, event.task_id, event.context_id) == (Role.ROLE_AGENT, "", "c")
     assert event.message_id
-    assert one.state == COMPLETED
+    assert event_translator.state == COMPLETED
 
 
 @pytest.mark.parametrize("before", [status(WORKING), chunk("a")])
 def test_a_message_later_completes_the_task(before: Any) -> None:
-    one = translator()
-    one.translate(before)
+    event_translator = translator()
+    event_translator.translate(before)
 
-    [event] = one.translate(agent_message())
+    [event] = event_translator.translate(agent_message())
 
     assert isinstance(event, TaskStatusUpdateEvent)
-    assert event.status.state == one.state == COMPLETED
+    assert event.status.state == event_translator.state == COMPLETED
     assert (event.status.message.role, event.status.message.task_id) == (Role.ROLE_AGENT, "t")
 
 
@@ -213,21 +216,23 @@ def test_a_first_message_without_permission_to_answer_completes_the_task() -> No
 
 
 def test_an_ignored_event_does_not_prevent_an_answer() -> None:
-    one = translator()
-    one.translate(status(SUBMITTED))
+    event_translator = translator()
+    event_translator.translate(status(SUBMITTED))
 
-    assert isinstance(one.translate(agent_message())[0], Message)
+    assert isinstance(event_translator.translate(agent_message())[0], Message)
 
 
 def test_another_task_s_ids_become_this_one_s() -> None:
-    one = translator()
+    event_translator = translator()
     foreign = status(WORKING, "busy")
     foreign.task_id, foreign.context_id = "another", "elsewhere"
     foreign.status.message.task_id = "another"
     artifact = chunk("a")
     artifact.task_id = "another"
 
-    events = one.translate(foreign) + one.translate(artifact) + one.status(FAILED)
+    events = (
+        event_translator.translate(foreign) + event_translator.translate(artifact) + event_translator.status(FAILED)
+    )
 
     assert {(event.task_id, event.context_id) for event in events} == {("t", "c")}  # type: ignore[union-attr]
     assert events[0].status.message.task_id == "t"  # type: ignore[union-attr]
@@ -266,12 +271,12 @@ def test_values_without_a_json_form_are_refused(event: Any) -> None:
 
 @pytest.mark.parametrize("event", bad_values())
 def test_a_refused_event_changes_nothing(event: Any) -> None:
-    one, fresh = translator(), translator()
+    event_translator, fresh = translator(), translator()
     with pytest.raises(InvalidAgentResponseError):
-        one.translate(event)
+        event_translator.translate(event)
 
-    assert (one.state, one.spoken) == (fresh.state, fresh.spoken)
-    assert shape(one.translate(chunk("a"))) == shape(fresh.translate(chunk("a")))
+    assert (event_translator.state, event_translator.spoken) == (fresh.state, fresh.spoken)
+    assert shape(event_translator.translate(chunk("a"))) == shape(fresh.translate(chunk("a")))
 
 
 def test_an_unknown_object_is_refused() -> None:
