@@ -39,29 +39,29 @@ def of(scope: Scope, *tasks: Task) -> list[Archived]:
     return [Archived(scope, task, version) for version, task in enumerate(tasks, 4)]
 
 
-@pytest.mark.parametrize("odd", ODD)
-async def test_a_task_is_given_back_exactly(archive: Archive, odd: str) -> None:
-    [one] = of(ANN, ended(f"t-{odd}", context_id=odd, text=odd))
-    one.task.metadata[odd] = 1e300
+@pytest.mark.parametrize("text", ODD)
+async def test_a_task_is_given_back_exactly(archive: Archive, text: str) -> None:
+    [archived] = of(ANN, ended(f"t-{text}", context_id=text, text=text))
+    archived.task.metadata[text] = 1e300
 
-    await archive.put([one])
-    await archive.put([one])
+    await archive.put([archived])
+    await archive.put([archived])
 
-    assert await archive.read(ANN, one.task.id) == one
-    listed = await archive.page(Filter(ANN, NOW_US, context_id=odd), size=5, artifacts=True)
-    assert (listed.tasks, listed.total) == ([one.task], 1)
+    assert await archive.read(ANN, archived.task.id) == archived
+    listed = await archive.page(Filter(ANN, NOW_US, context_id=text), size=5, artifacts=True)
+    assert (listed.tasks, listed.total) == ([archived.task], 1)
 
 
 async def test_what_json_can_not_say_is_given_back_too(archive: Archive) -> None:
-    [one, other] = of(ANN, ended("t"), ended("u"))
-    one.task.metadata["n"] = float("nan")
-    other.task.metadata["n"] = float("-inf")
+    [first, second] = of(ANN, ended("t"), ended("u"))
+    first.task.metadata["n"] = float("nan")
+    second.task.metadata["n"] = float("-inf")
 
-    await archive.put([one, other])
+    await archive.put([first, second])
 
-    found = [await archive.read(ANN, "t"), await archive.read(ANN, "u")]
-    assert [task.task.SerializeToString(deterministic=True) for task in found if task] == [
-        task.task.SerializeToString(deterministic=True) for task in (one, other)
+    stored = [await archive.read(ANN, "t"), await archive.read(ANN, "u")]
+    assert [task.task.SerializeToString(deterministic=True) for task in stored if task] == [
+        task.task.SerializeToString(deterministic=True) for task in (first, second)
     ]
     listed = await archive.page(Filter(ANN, NOW_US), size=5)
     assert [len(task.artifacts) for task in listed.tasks] == [0, 0]
@@ -95,18 +95,18 @@ async def test_pages_are_in_the_order_of_the_store(archive: Archive) -> None:
         cursor = (last.status.timestamp.ToMicroseconds(), last.id.replace(":", "%3A"))
 
     # as in Redis, which compares the quoted ids byte by byte
-    wanted = sorted(
+    expected = sorted(
         at_once, key=lambda t: (t.status.timestamp.ToMicroseconds(), t.id.replace(":", "%3A")), reverse=True
     )
-    assert [task.id for task in pages] == [task.id for task in wanted]
+    assert [task.id for task in pages] == [task.id for task in expected]
 
 
 async def test_each_filter(archive: Archive) -> None:
     tasks = [ended("one"), ended("two", NOW_US + 1, context_id="C"), ended("three", NOW_US + 2, state=FAILED)]
     await archive.put(of(ANN, *tasks))
 
-    async def ids(**wanted: object) -> list[str]:
-        page = await archive.page(Filter(ANN, NOW_US + 9, **wanted), size=9)  # type: ignore[arg-type]
+    async def ids(**criteria: object) -> list[str]:
+        page = await archive.page(Filter(ANN, NOW_US + 9, **criteria), size=9)  # type: ignore[arg-type]
         assert page.total == len(page.tasks)
         return [task.id for task in page.tasks]
 
@@ -134,9 +134,9 @@ async def test_asking_whether_it_can_be_written_leaves_nothing(archive: Archive)
 
 
 async def test_a_read_only_database_is_reported(tmp_path: Path) -> None:
-    made = open_archive(sqlite(tmp_path))
-    await made.put(of(ANN, ended("t")))
-    await made.aclose()
+    read_only_archive = open_archive(sqlite(tmp_path))
+    await read_only_archive.put(of(ANN, ended("t")))
+    await read_only_archive.aclose()
     archive = open_archive(f"sqlite+aiosqlite:///file:{tmp_path / 'archive.db'}?mode=ro&uri=true")
 
     with pytest.raises(ArchiveUnavailable):
@@ -149,11 +149,11 @@ async def test_a_read_only_database_is_reported(tmp_path: Path) -> None:
 async def test_processes_that_begin_at_once_make_one_table(url: str, archive: Archive) -> None:
     archives = [open_archive(url) for _ in range(5)]
 
-    found = await asyncio.gather(*(one.read(ANN, "nobody") for one in archives))
+    tasks = await asyncio.gather(*(client.read(ANN, "nobody") for client in archives))
 
-    assert found == [None] * 5
-    for one in archives:
-        await one.aclose()
+    assert tasks == [None] * 5
+    for client in archives:
+        await client.aclose()
 
 
 async def test_an_unreachable_database_is_reported_without_its_password() -> None:

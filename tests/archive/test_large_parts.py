@@ -39,13 +39,13 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 async def due(blob_setup: BlobSetup, keys: Keys, texts: str) -> list[str]:
     """Create an ended task with a large part for each text, due for archiving in that order."""
-    made = []
+    refs = []
     for place, text in enumerate(texts):
         task_id = await created(Seeds(blob_setup.store, keys), [Part(text=text * LARGE)])
         await blob_setup.store.run(request_cancel(keys, ANN, task_id, CONTEXT))
         await blob_setup.store.redis.zadd(keys.archive, {task_id: place + 1})
-        made.append(task_id)
-    return made
+        refs.append(task_id)
+    return refs
 
 
 class Counted:
@@ -109,13 +109,13 @@ async def test_without_tasks_to_copy_the_database_is_not_used(
 ) -> None:
     await due(blob_setup, keys, "a")
     blob_setup.object_store.is_down = True
-    nowhere = open_archive(f"sqlite+aiosqlite:///{tmp_path / 'no folder' / 'archive.db'}")
+    missing_archive = open_archive(f"sqlite+aiosqlite:///{tmp_path / 'no folder' / 'archive.db'}")
 
-    await Archiver(blob_setup.store, keys, nowhere, None).tick()
+    await Archiver(blob_setup.store, keys, missing_archive, None).tick()
 
     assert (await blob_setup.store.run(read_archive_state(keys))).refused == 1
     blob_setup.object_store.is_down = False
     await blob_setup.store.redis.delete(keys.archiver)
     with pytest.raises(ArchiveUnavailable):
-        await Archiver(blob_setup.store, keys, nowhere, None).tick()
-    await nowhere.aclose()
+        await Archiver(blob_setup.store, keys, missing_archive, None).tick()
+    await missing_archive.aclose()

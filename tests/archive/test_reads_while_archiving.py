@@ -38,7 +38,7 @@ class Moody:
 
     async def put(self, tasks: Sequence[Archived]) -> None:
         self._answer()
-        if self.dislikes & {one.task.id for one in tasks}:
+        if self.dislikes & {archived.task.id for archived in tasks}:
             raise ArchiveUnavailable("too large")
         await self._archive.put(tasks)
         if self.then is not None:
@@ -52,10 +52,10 @@ class Moody:
         self._answer()
         return await self._archive.read(scope, task_id)
 
-    async def page(self, wanted: Filter, **how: Any) -> ArchivedPage:
+    async def page(self, criteria: Filter, **options: Any) -> ArchivedPage:
         """Return a page, as a client requests it."""
         self._answer()
-        return await self._archive.page(wanted, **how)
+        return await self._archive.page(criteria, **options)
 
     async def forget(self, before_us: int, limit: int) -> int:
         self._answer()
@@ -98,13 +98,13 @@ class Scene:
 
     async def pages(self, between: Callable[[], Any] | None = None, **params: Any) -> list[Task]:
         """Return all tasks of all pages. `between` is called between two pages."""
-        found, token = [], ""
+        tasks, token = [], ""
         while True:
             page = await self.page(page_token=token, **params)
-            found += page.tasks
+            tasks += page.tasks
             token = page.next_page_token
             if not token:
-                return found
+                return tasks
             if between is not None:
                 await between()
 
@@ -155,8 +155,8 @@ async def test_pages_join_without_a_seam(scene: Scene, size: int) -> None:
 
     for count in (0, 4, 9):
         await scene.archived(*ended[:count])
-        found = await scene.pages(page_size=size)
-        assert ids(found) == everything
+        tasks = await scene.pages(page_size=size)
+        assert ids(tasks) == everything
         assert (await scene.page(page_size=size)).total_size == 11
 
 
@@ -181,9 +181,9 @@ async def test_a_task_that_crosses_between_two_pages_is_listed_once(scene: Scene
         del left[:2]
         await scene.seeds.ended(COMPLETED)
 
-    found = ids(await scene.pages(between=two_cross_and_one_ends, page_size=2))
+    task_ids = ids(await scene.pages(between=two_cross_and_one_ends, page_size=2))
 
-    assert found == list(reversed(ended))
+    assert task_ids == list(reversed(ended))
     assert len(left) == 0
 
 
@@ -192,16 +192,16 @@ async def test_a_task_that_crosses_while_a_page_is_made_is_listed_once(scene: Sc
     await scene.archived(ended[0])
     page = scene.archive.page
 
-    async def crossing(wanted: Filter, **how: Any) -> ArchivedPage:
+    async def crossing(criteria: Filter, **options: Any) -> ArchivedPage:
         await scene.archived(*ended[1:4])
-        return await page(wanted, **how)
+        return await page(criteria, **options)
 
     scene.archive.page = crossing  # type: ignore[method-assign]
 
-    made = await scene.page(page_size=10)
+    listed = await scene.page(page_size=10)
 
-    assert ids(made.tasks) == list(reversed(ended))
-    assert made.total_size == 6
+    assert ids(listed.tasks) == list(reversed(ended))
+    assert listed.total_size == 6
 
 
 async def test_a_copy_whose_task_is_still_in_the_store_is_listed_once(scene: Scene) -> None:
@@ -244,13 +244,13 @@ async def test_each_filter_reaches_both(scene: Scene) -> None:
         {"include_artifacts": True, "history_length": 0},
         {"history_length": 1},
     ]
-    before = [await scene.page(page_size=1, **wanted) for wanted in filters]
-    whole = [await scene.pages(page_size=1, **wanted) for wanted in filters]
+    before = [await scene.page(page_size=1, **criteria) for criteria in filters]
+    whole = [await scene.pages(page_size=1, **criteria) for criteria in filters]
 
     await scene.archived(*old)
 
-    assert [await scene.page(page_size=1, **wanted) for wanted in filters] == before
-    assert [await scene.pages(page_size=1, **wanted) for wanted in filters] == whole
+    assert [await scene.page(page_size=1, **criteria) for criteria in filters] == before
+    assert [await scene.pages(page_size=1, **criteria) for criteria in filters] == whole
     assert ids(whole[0]) == [new[0], old[0]]
 
 

@@ -21,20 +21,20 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def delays(headers: dict[str, Any]) -> list[timedelta]:
     """Return the delays of the returns of a message, until it is dropped."""
-    found = []
+    seconds = []
     while returned := returned_headers(headers, NOW):
         headers = returned
-        found.append(datetime.fromisoformat(headers["eta"]) - NOW)
-    return found
+        seconds.append(datetime.fromisoformat(headers["eta"]) - NOW)
+    return seconds
 
 
 def test_a_message_is_returned_ever_later_and_not_for_ever() -> None:
-    found = delays({})
+    delays_of_returns = delays({})
 
-    assert found[0] == FIRST_DELAY
-    assert found == sorted(found)
-    assert found[-1] == LONGEST_DELAY
-    assert len(found) == MAX_RETURNS
+    assert delays_of_returns[0] == FIRST_DELAY
+    assert delays_of_returns == sorted(delays_of_returns)
+    assert delays_of_returns[-1] == LONGEST_DELAY
+    assert len(delays_of_returns) == MAX_RETURNS
 
 
 @pytest.mark.parametrize("returns", ["many", -1, MAX_RETURNS, 10**9])
@@ -59,18 +59,18 @@ async def test_a_message_goes_back_as_it_came(broker: str, server: MortalRedis) 
     trace = RunOptions(trace={"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
     await publisher.publish_async("echo", "t", 1, trace.to_json())
 
-    seen = []
+    messages = []
     with kombu.Connection(app.conf.broker_url) as connection:
         waiting = connection.SimpleQueue(queue)
         for _ in range(2):
             message = waiting.get(timeout=10)
-            seen.append((message.payload, dict(message.headers), message.properties.get("correlation_id")))
+            messages.append((message.payload, dict(message.headers), message.properties.get("correlation_id")))
             publisher.queues.put_back(message)
             message.ack()
         waiting.clear()
         connection.default_channel.queue_delete(queue)
 
-    (first, headers, correlation), (second, headers_again, correlation_again) = seen
+    (first, headers, correlation), (second, headers_again, correlation_again) = messages
     assert (first, correlation) == (second, correlation_again)
     assert fleet_of(headers) == fleet_of(headers_again) == "other"
     changed = {name for name in headers | headers_again if headers.get(name) != headers_again.get(name)}

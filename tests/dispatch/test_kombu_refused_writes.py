@@ -57,11 +57,11 @@ def test_this_kombu_needs_the_correction() -> None:
     assert not correct_refused_writes(uncorrected), "once is enough"
 
 
-@pytest.mark.parametrize("why", ["OOM", "MISCONF", "READONLY"])
+@pytest.mark.parametrize("problem", ["OOM", "MISCONF", "READONLY"])
 def test_no_connection_to_a_broker_that_refuses_writes(
-    server: MortalRedis, connect: Callable[[], Connection], why: str
+    server: MortalRedis, connect: Callable[[], Connection], problem: str
 ) -> None:
-    refuse_writes(server, why)
+    refuse_writes(server, problem)
     refused = connect()
     with pytest.raises(refused.connection_errors):
         refused.connect()
@@ -70,18 +70,18 @@ def test_no_connection_to_a_broker_that_refuses_writes(
     connect().connect()
 
 
-@pytest.mark.parametrize("why", ["OOM", "MISCONF"])
+@pytest.mark.parametrize("problem", ["OOM", "MISCONF"])
 def test_a_refusal_on_an_open_connection_is_an_error_of_the_connection(
-    server: MortalRedis, connect: Callable[[], Connection], why: str
+    server: MortalRedis, connect: Callable[[], Connection], problem: str
 ) -> None:
     connection = connect()
     queue = connection.SimpleQueue("q")
-    refuse_writes(server, why)
+    refuse_writes(server, problem)
 
     with pytest.raises(connection.connection_errors) as refused:
         queue.put("lost", retry=False)
 
-    assert why in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
+    assert problem in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
 
 
 def test_a_message_delivered_by_a_full_broker_is_not_lost(

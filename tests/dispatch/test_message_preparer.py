@@ -129,11 +129,11 @@ def test_a_task_sent_event_is_that_of_celery(celery: Celery, broker: redis.Redis
         message = prepared(publisher)
         publisher.publish("echo", "t", 1)
 
-        sent = eventually(
+        sent_event = eventually(
             lambda: events.get_message(ignore_subscribe_messages=True, timeout=1), what="an event is sent"
         )
     assert message.event_channel == EVENTS
-    assert event_in(message.event) == event_in(sent["data"])
+    assert event_in(message.event) == event_in(sent_event["data"])
     assert fixed(message.body) == fixed(broker.lindex("celery", 0))  # type: ignore[arg-type]
 
 
@@ -219,19 +219,19 @@ def test_what_a_script_cannot_push_is_not_prepared(
 
 @pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
 def test_receivers_of_celerys_signals_do_not_receive_a_message_that_may_be_refused(celery: Celery, name: str) -> None:
-    publisher, sent = Publisher(celery, {}), []
+    publisher, received = Publisher(celery, {}), []
     prepared(publisher)
 
     def receive(headers: Any = None, **_: Any) -> None:
-        sent.append(headers)
+        received.append(headers)
 
     signal = getattr(signals, name)
     signal.connect(receive)
     try:
         assert never_prepared(publisher)
-        assert sent == []
+        assert received == []
         publisher.publish("echo", "t", 1)
-        assert len(sent) == 1
+        assert len(received) == 1
     finally:
         signal.disconnect(receive)
 
@@ -262,20 +262,20 @@ def test_a_broker_that_restarts_is_another_server(server: MortalRedis, celery: C
 def test_a_suspended_preparer_makes_no_message(celery: Celery, broker: redis.Redis) -> None:
     clock = ManualClock()
     publisher = Publisher(celery, {})
-    made: list[str] = []
+    messages: list[str] = []
 
     def publish(producer: Any) -> None:
-        made.append("message")
+        messages.append("message")
         celery.send_task("a2a.echo", producer=producer)
 
     preparer = MessagePreparer(celery, publisher.preparer._pool, clock)
     eventually(lambda: preparer.prepare(RunOptions(), publish), what="a message is prepared")
-    made.clear()
+    messages.clear()
 
     preparer.suspend()
     refused = [preparer.prepare(RunOptions(), publish) for _ in range(3)]
 
-    assert (refused, made) == ([None] * 3, [])
+    assert (refused, messages) == ([None] * 3, [])
     clock.advance(CHECK_INTERVAL)
     eventually(lambda: preparer.prepare(RunOptions(), publish), what="another is prepared")
 

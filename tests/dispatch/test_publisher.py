@@ -57,11 +57,11 @@ async def test_an_unpublishable_run_does_not_prevent_others(server: MortalRedis,
     publisher = Publisher(celery, {"odd": {"compression": "no such thing"}})
 
     async with asyncio.TaskGroup() as group:
-        odd = group.create_task(refused(publisher, "odd"))
+        unpublishable = group.create_task(refused(publisher, "odd"))
         for run in RUNS:
             group.create_task(publisher.publish_async(*run))
 
-    assert "no such thing" in odd.result()
+    assert "no such thing" in unpublishable.result()
     assert len(in_queue(server)) == len(RUNS)
 
 
@@ -134,19 +134,19 @@ async def test_celery_events_of_a_lost_run_describe_its_task(
 ) -> None:
     """The worker is killed with the events that it has not sent yet, or the listener was not there."""
     publisher = Publisher(celery, {})
-    shown = celery.events.State()
+    cluster_state = celery.events.State()
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as received:
         received.psubscribe("*celeryev*")
         received.get_message(timeout=10)
         publisher.lost_soon("echo", "t", 2, "celery@gone", canceled=canceled)
         publisher.lost_soon("resize", "p", 1, "celery@gone", canceled=canceled, call="tasks.resize")
         for _ in range(2):
-            shown.event(await asyncio.to_thread(next_event, received))
+            cluster_state.event(await asyncio.to_thread(next_event, received))
 
     state = "REVOKED" if canceled else "FAILURE"
     events = {
         task.uuid: (task.name, task.args, task.kwargs, task.state, task.worker.hostname)
-        for task in shown.tasks.values()
+        for task in cluster_state.tasks.values()
     }
     assert events == {
         "t.2": ("a2a.echo", "('t', 2)", "{}", state, "celery@gone"),
@@ -172,31 +172,31 @@ async def test_runs_at_once_arrive_once_each_over_rabbitmq(broker: str) -> None:
     with app.connection_for_write() as connection:
         assert await publish_all(Publisher(app, {})) == [None] * len(RUNS)
 
-        taken = []
+        messages = []
         while (message := connection.default_channel.basic_get(queue, no_ack=True)) is not None:
-            taken.append(message.headers["id"])
+            messages.append(message.headers["id"])
         connection.default_channel.queue_delete(queue)
-    assert sorted(taken) == sorted(f"{task}.{run}" for _, task, run in RUNS)
+    assert sorted(messages) == sorted(f"{task}.{run}" for _, task, run in RUNS)
 
 
 async def test_what_waits_goes_together_where_that_is_one_round_trip() -> None:
-    given: list[int] = []
-    begun, free = threading.Event(), threading.Event()
+    sizes: list[int] = []
+    has_begun, free = threading.Event(), threading.Event()
 
-    def publish(several: list[int]) -> list[Exception | None]:
-        given.append(len(several))
-        begun.set()
+    def publish(batch: list[int]) -> list[Exception | None]:
+        sizes.append(len(batch))
+        has_begun.set()
         free.wait()
-        return [None for _ in several]
+        return [None for _ in batch]
 
     threads = PublishingThreads(publish, lambda: True)
     waiting = [threads.publish(number) for number in range(70)]
-    await asyncio.to_thread(begun.wait)
+    await asyncio.to_thread(has_begun.wait)
     free.set()
     await asyncio.gather(*waiting)
 
-    assert sum(given) == 70
-    assert len(given) <= 3  # the first alone or with others, then at most 64
+    assert sum(sizes) == 70
+    assert len(sizes) <= 3  # the first alone or with others, then at most 64
 
 
 async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
@@ -204,15 +204,15 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
 ) -> None:
     monkeypatch.setattr("a2a_celery.dispatch.publisher.MAX_BACKLOG", 3)
     publisher = Publisher(celery, {})
-    taken: list[str] = []
+    published: list[str] = []
 
     for number in range(5):  # in one iteration of the event loop: none is published before the last
-        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(taken.append, f"t{number}.1"))
+        publisher.publish_soon("echo", f"t{number}", 1, b"", partial(published.append, f"t{number}.1"))
     publisher.revoke_soon(["c.1", "c.2"])
     publisher.lost_soon("echo", "l", 1, "celery@gone", canceled=False)
 
     async def waiting_runs_are_published() -> bool:
-        return len(taken) == 3
+        return len(published) == 3
 
     await eventually_async(waiting_runs_are_published, what="the broker accepts the waiting runs")
 
@@ -222,13 +222,13 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
         "the broker is too slow: no revoke was sent for c.1, c.2",
         "the broker is too slow: no Celery event was sent for the lost run l.1",
     ]
-    assert sorted(in_queue(server)) == sorted(taken) == ["t0.1", "t1.1", "t2.1"]
+    assert sorted(in_queue(server)) == sorted(published) == ["t0.1", "t1.1", "t2.1"]
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
 async def test_a_queue_reports_whether_messages_wait_in_it(broker: str, server: MortalRedis) -> None:
     app = Celery("publisher", broker=RABBITMQ_URL if broker == "rabbitmq" else server.broker_url)
-    queue, nowhere = f"test-{uuid4().hex}", f"test-{uuid4().hex}"
+    queue, missing_queue = f"test-{uuid4().hex}", f"test-{uuid4().hex}"
     publisher = Publisher(app, {"far": {"queue": queue}})
     queues = publisher.queues
     assert queues.queue_of("far", RunOptions()) == queue
@@ -236,7 +236,7 @@ async def test_a_queue_reports_whether_messages_wait_in_it(broker: str, server: 
     assert await queues.is_empty(queue)
     await publisher.publish_async("far", "t", 1)
     assert not await queues.is_empty(queue)
-    assert await queues.is_empty(nowhere)
+    assert await queues.is_empty(missing_queue)
     with app.connection_for_write() as connection:
         connection.default_channel.queue_purge(queue)
     assert await queues.is_empty(queue)

@@ -64,13 +64,13 @@ def shape(event: StreamResponse) -> str:
 
 @pytest.mark.parametrize(("agent", "text"), [("echo", "hello"), ("shouter", "HELLO"), ("caller", "hellohello")])
 async def test_an_answer(scenario: Open, agent: str, text: str) -> None:
-    async with scenario(agent) as it:
-        assert ended(await it.send("hello")) == ("COMPLETED", text)
+    async with scenario(agent) as case:
+        assert ended(await case.send("hello")) == ("COMPLETED", text)
 
 
 async def test_a_stream_has_its_events_in_order(scenario: Open) -> None:
-    async with scenario("words") as it:
-        events = [shape(event) for event in await it.events("one two three")]
+    async with scenario("words") as case:
+        events = [shape(event) for event in await case.events("one two three")]
 
     working = [event for event in events if event == "status 2"]
     assert [event for event in events if event not in working] == [
@@ -84,113 +84,113 @@ async def test_a_stream_has_its_events_in_order(scenario: Open) -> None:
 
 
 async def test_questions_and_answers(scenario: Open) -> None:
-    async with scenario("asker") as it:
-        first = await it.send("begin")
+    async with scenario("asker") as case:
+        first = await case.send("begin")
         assert ended(first) == ("INPUT_REQUIRED", "First?")
-        second = await it.answer(first, "one")
+        second = await case.answer(first, "one")
         assert ended(second) == ("INPUT_REQUIRED", "Second?")
-        assert ended(await it.answer(second, "two")) == ("COMPLETED", "one two")
+        assert ended(await case.answer(second, "two")) == ("COMPLETED", "one two")
 
 
 async def test_a_question_with_a_schema(scenario: Open) -> None:
-    async with scenario("booker") as it:
-        asked = await it.send("a table")
-        assert asked.state_name == "INPUT_REQUIRED"
+    async with scenario("booker") as case:
+        question = await case.send("a table")
+        assert question.state_name == "INPUT_REQUIRED"
         with pytest.raises(A2AError, match="people"):
-            await it.answer(asked, {"people": "many", "name": "Ann"})
-        assert ended(await it.answer(asked, {"people": 2, "name": "Ann"})) == ("COMPLETED", "2 for Ann")
+            await case.answer(question, {"people": "many", "name": "Ann"})
+        assert ended(await case.answer(question, {"people": 2, "name": "Ann"})) == ("COMPLETED", "2 for Ann")
 
 
 async def test_a_cancel_stops_the_agent(scenario: Open) -> None:
-    async with scenario("silent") as it:
-        begun = await it.begin("work")
-        await it.until_at(begun, "working")
+    async with scenario("silent") as case:
+        session = await case.begin("work")
+        await case.until_at(session, "working")
 
-        assert ended(await it.client.cancel(begun.task_id)) == ("CANCELED", "Cancelled by the client.")
+        assert ended(await case.client.cancel(session.task_id)) == ("CANCELED", "Cancelled by the client.")
 
 
 async def test_failures(scenario: Open) -> None:
-    async with scenario("failing") as it:
-        assert ended(await it.send("No seats.")) == ("FAILED", "No seats.")
-        failed = await it.send("secret")
+    async with scenario("failing") as case:
+        assert ended(await case.send("No seats.")) == ("FAILED", "No seats.")
+        failed = await case.send("secret")
         assert failed.state_name == "FAILED"
         assert failed.text.startswith("The agent failed.")
         assert "a secret" not in failed.text
 
 
 async def test_recorded_steps_are_not_repeated_after_a_crash(scenario: Open) -> None:
-    async with scenario("stepper") as it:
-        begun = await it.begin("work")
-        await it.until_at(begun, "b in attempt 1")
+    async with scenario("stepper") as case:
+        session = await case.begin("work")
+        await case.until_at(session, "b in attempt 1")
 
-        await it.system.crash()
+        await case.system.crash()
 
-        assert ended(await it.result(begun)) == ("COMPLETED", "abc")
-        assert it.places(begun) == ["a in attempt 1", "b in attempt 1", "b in attempt 2", "c in attempt 2"]
+        assert ended(await case.result(session)) == ("COMPLETED", "abc")
+        assert case.places(session) == ["a in attempt 1", "b in attempt 1", "b in attempt 2", "c in attempt 2"]
 
 
 async def test_a_crash_without_another_attempt(scenario: Open) -> None:
-    async with scenario("fragile") as it:
-        begun = await it.begin("work")
-        await it.until_at(begun, "working")
+    async with scenario("fragile") as case:
+        session = await case.begin("work")
+        await case.until_at(session, "working")
 
-        await it.system.crash()
+        await case.system.crash()
 
-        assert ended(await it.result(begun)) == ("FAILED", "The worker was lost.")
+        assert ended(await case.result(session)) == ("FAILED", "The worker was lost.")
 
 
 @pytest.mark.parametrize(("agent", "text"), [("retrying", "retry 1"), ("flaky", "hello 1")])
 async def test_a_retry(scenario: Open, agent: str, text: str) -> None:
-    async with scenario(agent) as it:
-        begun = await it.begin("hello")
-        await it.until_metadata(begun, "nextAttemptAt")
+    async with scenario(agent) as case:
+        session = await case.begin("hello")
+        await case.until_metadata(session, "nextAttemptAt")
 
-        await it.system.advance(3)
+        await case.system.advance(3)
 
-        assert ended(await it.result(begun)) == ("COMPLETED", text)
+        assert ended(await case.result(session)) == ("COMPLETED", text)
 
 
 async def test_a_sleep(scenario: Open) -> None:
-    async with scenario("sleeper") as it:
-        begun = await it.begin("sleep")
-        await it.until_metadata(begun, "a2a_celery/continuesAt")
+    async with scenario("sleeper") as case:
+        session = await case.begin("sleep")
+        await case.until_metadata(session, "a2a_celery/continuesAt")
 
-        await it.system.advance(6)
+        await case.system.advance(6)
 
-        assert ended(await it.result(begun)) == ("COMPLETED", "awake")
+        assert ended(await case.result(session)) == ("COMPLETED", "awake")
 
 
 async def test_a_signal(scenario: Open) -> None:
-    async with scenario("waiter") as it:
-        begun = await it.begin("86400")
-        await it.until_metadata(begun, "a2a_celery/waitsFor")
+    async with scenario("waiter") as case:
+        session = await case.begin("86400")
+        await case.until_metadata(session, "a2a_celery/waitsFor")
 
-        await it.system.signal(begun.task_id, "approval", {"by": "Ann"})
+        await case.system.signal(session.task_id, "approval", {"by": "Ann"})
 
-        assert ended(await it.result(begun)) == ("COMPLETED", "approved by Ann")
+        assert ended(await case.result(session)) == ("COMPLETED", "approved by Ann")
 
 
 async def test_a_signal_that_does_not_arrive(scenario: Open) -> None:
-    async with scenario("waiter") as it:
-        begun = await it.begin("2")
-        await it.until_metadata(begun, "a2a_celery/waitsFor")
+    async with scenario("waiter") as case:
+        session = await case.begin("2")
+        await case.until_metadata(session, "a2a_celery/waitsFor")
 
-        await it.system.advance(2)
+        await case.system.advance(2)
 
-        assert ended(await it.result(begun)) == ("COMPLETED", "too late")
+        assert ended(await case.result(session)) == ("COMPLETED", "too late")
 
 
 async def test_a_celery_task(scenario: Open) -> None:
-    async with scenario("add") as it:
-        result = await it.send({"first": 1, "second": 2})
+    async with scenario("add") as case:
+        result = await case.send({"first": 1, "second": 2})
 
     assert result.state_name == "COMPLETED"
     assert [part.data.number_value for part in result.parts] == [3]
 
 
 async def test_a_celery_task_that_fails(scenario: Open) -> None:
-    async with scenario("broken") as it:
-        failed = await it.send("hello")
+    async with scenario("broken") as case:
+        failed = await case.send("hello")
 
     assert failed.state_name == "FAILED"
     assert failed.text.startswith("The agent failed.")

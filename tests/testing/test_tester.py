@@ -122,15 +122,15 @@ async def test_errors_of_arguments(a2a: A2A) -> None:
 
 
 async def test_an_agent_that_works_for_too_long() -> None:
-    begun = asyncio.Event()
+    has_begun = asyncio.Event()
 
     async def endless(turn: Turn) -> None:
-        begun.set()
+        has_begun.set()
         await asyncio.Event().wait()
 
     async with AgentTester(endless, timeout=0.01, cancel_grace=0.1) as tester:
         task = await tester.submit("hello")
-        await begun.wait()
+        await has_begun.wait()
         with pytest.raises(DeadlineExceeded, match=r"the agent worked for longer than 0\.01 s") as raised:
             await tester.wait(task)
         assert (raised.value.result.task_id, raised.value.result.state_name) == (task.task_id, "WORKING")
@@ -139,12 +139,12 @@ async def test_an_agent_that_works_for_too_long() -> None:
 
 
 async def test_a_run_that_does_not_begin(a2a: A2A) -> None:
-    begun, goes_on = asyncio.Event(), asyncio.Event()
+    has_begun, goes_on = asyncio.Event(), asyncio.Event()
 
     @a2a.add_lifespan
     @asynccontextmanager
     async def slow() -> AsyncIterator[None]:
-        begun.set()
+        has_begun.set()
         await goes_on.wait()
         yield
 
@@ -155,7 +155,7 @@ async def test_a_run_that_does_not_begin(a2a: A2A) -> None:
     async with AgentTester(a2a, timeout=0.01) as tester:
         try:
             task = await tester.submit("hello")
-            await begun.wait()
+            await has_begun.wait()
             calls: list[Callable[[], Awaitable[object]]] = [
                 lambda: tester.wait(task),
                 lambda: tester.signal(task, "go"),
@@ -192,9 +192,9 @@ async def test_an_unanswered_question_follows_the_clock(a2a: A2A) -> None:
         await turn.ask("Really?")
 
     async with AgentTester(a2a) as tester:
-        asked = await tester.send("hello")
+        question = await tester.send("hello")
         await tester.advance(HOUR + 1)
-        assert (await tester.wait(asked)).state_name == "FAILED"
+        assert (await tester.wait(question)).state_name == "FAILED"
 
 
 async def test_times_in_the_log_are_those_of_the_clock() -> None:
@@ -257,19 +257,19 @@ async def test_a_blocking_agent_crashes() -> None:
 
 
 async def test_a_celery_task_crashes(a2a: A2A) -> None:
-    begun, ends = asyncio.Event(), threading.Event()
+    has_begun, ends = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     @a2a.celery.task(bind=True, shared=False)
     def blocking(self: Task, text: str) -> str:
-        loop.call_soon_threadsafe(begun.set)
+        loop.call_soon_threadsafe(has_begun.set)
         ends.wait()
         return text
 
     a2a.expose(blocking, max_attempts=2)
     async with AgentTester(a2a) as tester:
         task = await tester.submit("hello")
-        await begun.wait()
+        await has_begun.wait()
         await tester.crash()
         assert (await tester.client.get(task.task_id)).state_name == "WORKING", "the next attempt blocks too"
         ends.set()
@@ -277,10 +277,10 @@ async def test_a_celery_task_crashes(a2a: A2A) -> None:
 
 
 async def test_a_killed_worker_writes_nothing_more() -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
+    has_begun, ended = asyncio.Event(), asyncio.Event()
 
     async def agent(turn: Turn) -> AsyncIterator[str]:
-        begun.set()
+        has_begun.set()
         try:
             yield f"attempt {turn.attempt}"
             if turn.attempt == 1:
@@ -292,7 +292,7 @@ async def test_a_killed_worker_writes_nothing_more() -> None:
 
     async with AgentTester(agent, max_attempts=2) as tester:
         task = await tester.submit("hello")
-        await begun.wait()
+        await has_begun.wait()
         await tester.crash()
         assert (await tester.wait(task)).text == "attempt 2"
 
