@@ -64,7 +64,7 @@ class TestSteps:
         assert "hush" not in json.dumps(call.s("research", "x")) + repr(call.remotes["research"])
 
     @pytest.mark.parametrize(
-        ("url", "wanted"),
+        ("url", "expected"),
         [
             ("nobody", "no remote is called 'nobody', and it is not a URL; known: plain, research"),
             ("ftp://x/", "must begin with http:// or https://"),
@@ -74,15 +74,15 @@ class TestSteps:
             (5, "a string, not int"),
         ],
     )
-    def test_an_agent_that_is_none_is_refused(self, call: CallTask, url: Any, wanted: str) -> None:
-        with pytest.raises(ConfigError) as caught:
+    def test_an_agent_that_is_none_is_refused(self, call: CallTask, url: Any, expected: str) -> None:
+        with pytest.raises(ConfigError) as error:
             call.s(url, "x")
 
-        assert wanted in str(caught.value)
-        assert "secret" not in str(caught.value)
+        assert expected in str(error.value)
+        assert "secret" not in str(error.value)
 
     @pytest.mark.parametrize(
-        ("options", "wanted"),
+        ("options", "expected"),
         [
             ({"timeout": 0}, "timeout=0: must be a number of seconds above 0"),
             ({"unreachable_for": "1"}, "unreachable_for='1': must be"),
@@ -91,8 +91,8 @@ class TestSteps:
             ({"progress": {}}, "a2a.call has no progress"),
         ],
     )
-    def test_an_option_that_is_none_is_refused(self, call: CallTask, options: dict[str, Any], wanted: str) -> None:
-        with pytest.raises((ValueError, TypeError), match=wanted):
+    def test_an_option_that_is_none_is_refused(self, call: CallTask, options: dict[str, Any], expected: str) -> None:
+        with pytest.raises((ValueError, TypeError), match=expected):
             call.s(URL, "x", **options)
 
     def test_content_that_is_no_json_is_refused(self, call: CallTask) -> None:
@@ -151,12 +151,12 @@ class TestContent:
         )
 
     def test_a_message_keeps_its_own_fields(self) -> None:
-        given = Message(message_id="mine", context_id="c", reference_task_ids=["r"], parts=[Part(text="x")])
+        own_message = Message(message_id="mine", context_id="c", reference_task_ids=["r"], parts=[Part(text="x")])
 
-        message = message_of([to_portable(given)], "m-1")
+        message = message_of([to_portable(own_message)], "m-1")
 
-        given.role = Role.ROLE_USER
-        assert message == given
+        own_message.role = Role.ROLE_USER
+        assert message == own_message
 
     @pytest.mark.parametrize("contents", [[], [None], [{"parts": []}], [[]], [answer()]])
     def test_nothing_is_no_message(self, contents: list[Any]) -> None:
@@ -190,7 +190,7 @@ class TestErrors:
 
 class TestPauses:
     @pytest.mark.parametrize(
-        ("progress", "after", "options", "wanted"),
+        ("progress", "after", "options", "expected"),
         [
             (CallProgress(NOW, "t"), 0, {}, POLL_INTERVAL_MIN),
             (CallProgress(NOW, "t"), 40, {}, 10),
@@ -201,10 +201,10 @@ class TestPauses:
             (CallProgress(NOW, "t", has_webhook=True, failing_since=NOW), 20, {}, 10),
         ],
     )
-    def test_when_it_looks_again(self, progress: CallProgress, after: float, options: Any, wanted: float) -> None:
+    def test_when_it_looks_again(self, progress: CallProgress, after: float, options: Any, expected: float) -> None:
         pauses = [progress.pause(NOW + after, **options) for _ in range(50)]
 
-        assert all(0.8 * wanted <= pause <= 1.2 * wanted for pause in pauses)
+        assert all(0.8 * expected <= pause <= 1.2 * expected for pause in pauses)
         assert len(set(pauses)) > 1, "those that began together come apart"
 
     def test_an_answer_ends_a_time_without(self) -> None:
@@ -246,56 +246,58 @@ def test_a_wakeup_is_returned_once() -> None:
 
 class TestWebhook:
     @pytest.mark.parametrize(
-        ("url", "secret", "wanted"),
+        ("url", "secret", "expected"),
         [
             ("x.example.com", LONG_SECRET, "webhook url 'x.example.com'"),
             ("https://x/?q=1", LONG_SECRET, "a host and a path"),
             ("https://x/", "short", "webhook secret: needs at least 32 characters"),
         ],
     )
-    def test_one_that_can_t_be_used_is_refused(self, url: str, secret: str, wanted: str) -> None:
-        with pytest.raises(ConfigError, match=wanted) as caught:
+    def test_one_that_can_t_be_used_is_refused(self, url: str, secret: str, expected: str) -> None:
+        with pytest.raises(ConfigError, match=expected) as error:
             Webhook(url, secret)
-        assert "short" not in str(caught.value)
+        assert "short" not in str(error.value)
 
     def test_each_step_has_an_address_and_a_secret_of_its_own(self) -> None:
         hook = Webhook("https://me.example.com/a2a/", LONG_SECRET)
-        one, other = hook.config("a/b"), hook.config("c")
+        first, second = hook.config("a/b"), hook.config("c")
 
-        assert one.url == "https://me.example.com/a2a/a%2Fb"
-        assert one.token.startswith("whsec_")
-        assert one.token != other.token
+        assert first.url == "https://me.example.com/a2a/a%2Fb"
+        assert first.token.startswith("whsec_")
+        assert first.token != second.token
         assert LONG_SECRET not in repr(hook)
 
     async def test_only_who_knows_a_step_s_secret_wakes_it_and_only_at_an_end(self, app: Celery) -> None:
         hook, woken = Webhook("https://me.example.com/a2a", LONG_SECRET), []
         app.control.broadcast = lambda command, arguments: woken.append((command, arguments))
-        mine, others = hook.config(STEP).token, hook.config("other").token
+        own_token, other_token = hook.config(STEP).token, hook.config("other").token
         done, working = status_event(state=TaskState.TASK_STATE_COMPLETED), status_event()
-        asked = status_event(state=TaskState.TASK_STATE_INPUT_REQUIRED)
-        by_token = {"X-A2A-Notification-Token": mine}
+        question = status_event(state=TaskState.TASK_STATE_INPUT_REQUIRED)
+        by_token = {"X-A2A-Notification-Token": own_token}
 
         async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
 
-            async def posted(one: Any, **headers: str) -> int:
-                answered = await http.post(f"{url}/a2a/{STEP}", headers={**one.headers, **headers}, content=one.body)
-                return answered.status_code
+            async def posted(signed_post: Any, **headers: str) -> int:
+                response = await http.post(
+                    f"{url}/a2a/{STEP}", headers={**signed_post.headers, **headers}, content=signed_post.body
+                )
+                return response.status_code
 
-            assert await posted(post(event=done, secrets=(others,))) == 401
-            assert await posted(post(event=done, secrets=(mine,), at=NOW)) == 401, "long ago"
-            assert await posted(post(event=working, secrets=(mine,))) == 204
+            assert await posted(post(event=done, secrets=(other_token,))) == 401
+            assert await posted(post(event=done, secrets=(own_token,), at=NOW)) == 401, "long ago"
+            assert await posted(post(event=working, secrets=(own_token,))) == 204
             assert woken == []
-            assert await posted(post(event=done, secrets=(mine,))) == 204
-            assert await posted(post(event=asked, secrets=(others,)), **by_token) == 204
+            assert await posted(post(event=done, secrets=(own_token,))) == 204
+            assert await posted(post(event=question, secrets=(other_token,)), **by_token) == 204
         assert woken == [("a2a_wake", {"celery_id": STEP})] * 2
 
     async def test_it_consents_to_a_sender_that_asks_first(self, app: Celery) -> None:
         asks = {"WebHook-Request-Origin": "agents.example.com"}
         hook = Webhook("https://me.example.com/a2a", LONG_SECRET)
         async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
-            answered = await http.options(f"{url}/{STEP}", headers=asks)
+            response = await http.options(f"{url}/{STEP}", headers=asks)
 
-        assert answered.headers["WebHook-Allowed-Origin"] == "agents.example.com"
+        assert response.headers["WebHook-Allowed-Origin"] == "agents.example.com"
 
     async def test_an_outage_of_the_broker_is_answered_with_a_retry(self, app: Celery) -> None:
         def fail_to_broadcast(*_: Any, **__: Any) -> None:
@@ -303,9 +305,9 @@ class TestWebhook:
 
         hook = Webhook("https://me.example.com/a2a", LONG_SECRET)
         app.control.broadcast = fail_to_broadcast
-        one = post(event=status_event(state=TaskState.TASK_STATE_FAILED), secrets=(hook.config(STEP).token,))
+        signed_post = post(event=status_event(state=TaskState.TASK_STATE_FAILED), secrets=(hook.config(STEP).token,))
 
         async with served(hook.app(app)) as url, httpx.AsyncClient() as http:
-            answered = await http.post(f"{url}/{STEP}", headers=one.headers, content=one.body)
+            response = await http.post(f"{url}/{STEP}", headers=signed_post.headers, content=signed_post.body)
 
-        assert (answered.status_code, answered.headers["retry-after"]) == (503, "5")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "5")

@@ -56,8 +56,8 @@ def test_a_revoked_step_cancels_the_task_that_it_is_about(
     monkeypatch: pytest.MonkeyPatch, app: Celery, call: CallTask, kwargs: Any, redelivered: bool, canceled: Any
 ) -> None:
     """A message is only repeated to find an unknown task, never as a new message in addition to an answered message."""
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: given.append(kwargs))
+    cancellations: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: cancellations.append(kwargs))
     message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL, **kwargs})
     message.delivery_info = {"redelivered": redelivered}
 
@@ -68,7 +68,7 @@ def test_a_revoked_step_cancels_the_task_that_it_is_about(
     assert request.revoked()
     if canceled is not None and "content" in canceled:
         canceled = {**canceled, "message_id": call.message_id_of(STEP)}
-    assert given == ([] if canceled is None else [{"url": URL, **canceled}])
+    assert cancellations == ([] if canceled is None else [{"url": URL, **canceled}])
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_revoke_ends_the_wait_of_a_retry_that_was_received_early(retry_receive
 
 
 async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, call: CallTask) -> None:
-    sent, states = [], iter(["WORKING", "WORKING", "COMPLETED"])
+    request_bodies, states = [], iter(["WORKING", "WORKING", "COMPLETED"])
 
     async def agent(request: Request) -> Response:
         if "well-known" in request.url.path:
@@ -116,7 +116,7 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
             return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
         task = {"id": "t", "status": {"state": f"TASK_STATE_{next(states)}"}}
         if request.method == "POST":
-            sent.append(await request.json())
+            request_bodies.append(await request.json())
             return JSONResponse({"task": task})
         return JSONResponse(task)
 
@@ -124,7 +124,7 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
         done = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP).get())
 
     assert (done["state_name"], done["task_id"]) == ("COMPLETED", "t")
-    [request] = sent
+    [request] = request_bodies
     assert request["message"]["messageId"] == call.message_id_of(STEP)
     assert request["configuration"]["returnImmediately"]
 
@@ -142,8 +142,8 @@ async def test_an_eager_step_waits_for_its_agent_and_sends_once(app: Celery, cal
 async def test_a_step_that_can_t_look_any_more_cancels_what_it_began(
     monkeypatch: pytest.MonkeyPatch, call: CallTask, look: Response
 ) -> None:
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(task, "publish_cancel", lambda task, info, **kwargs: given.append(kwargs))
+    cancellations: list[dict[str, Any]] = []
+    monkeypatch.setattr(task, "publish_cancel", lambda task, info, **kwargs: cancellations.append(kwargs))
 
     async def agent(request: Request) -> Response:
         if "well-known" in request.url.path:
@@ -154,7 +154,7 @@ async def test_a_step_that_can_t_look_any_more_cancels_what_it_began(
         ended = await asyncio.to_thread(lambda: call.s(url, "hello").apply(task_id=STEP))
 
     assert isinstance(ended.result, RemoteError)
-    assert given == [{"url": url, "task_id": "t"}]
+    assert cancellations == [{"url": url, "task_id": "t"}]
 
 
 WORKING = {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}
@@ -186,11 +186,11 @@ async def test_an_agent_that_drips_holds_no_slot_for_ever(monkeypatch: pytest.Mo
 
 
 async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> None:
-    seen: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     async def agent(request: Request) -> Response:
         caller = request.headers["authorization"]
-        seen.append((caller, request.headers.get("cookie", "")))
+        requests.append((caller, request.headers.get("cookie", "")))
         answer = card_at(request) if "well-known" in request.url.path else JSONResponse(WORKING)
         answer.set_cookie("session", caller.removeprefix("Bearer "))
         return answer
@@ -199,20 +199,20 @@ async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> No
         calls = ClientLoops().current()
 
         async def look(remote: Remote) -> Result:
-            async with calls.agent(remote) as found:
-                return await found.get("t")
+            async with calls.agent(remote) as client:
+                return await client.get("t")
 
         for remote in (Remote(url, bearer="ann"), Remote(url, bearer="bob")):
             await asyncio.to_thread(calls.run, look(remote))
 
-    assert seen == [("Bearer ann", "")] * 2 + [("Bearer bob", "")] * 2
+    assert requests == [("Bearer ann", "")] * 2 + [("Bearer bob", "")] * 2
 
 
-@pytest.mark.parametrize("had", [True, False])
-async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTask, had: bool) -> None:
+@pytest.mark.parametrize("has_message", [True, False])
+async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTask, has_message: bool) -> None:
     """The worker of the first answer was killed after the agent had received it, and before the result was stored."""
     refused = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}
-    history = [{"messageId": call.message_id_of(STEP if had else "another")}]
+    history = [{"messageId": call.message_id_of(STEP if has_message else "another")}]
 
     async def agent(request: Request) -> Response:
         if "well-known" in request.url.path:
@@ -224,7 +224,7 @@ async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTa
     async with served(Starlette(routes=[Route("/{path:path}", agent, methods=["GET", "POST"])])) as url:
         ended = await asyncio.to_thread(lambda: call.s(url, "seven", task_id="t").apply(task_id=STEP))
 
-    if had:
+    if has_message:
         assert ended.get()["state_name"] == "COMPLETED"
     else:
         assert isinstance(ended.result, CallRefused)
@@ -261,10 +261,12 @@ def test_a_step_that_is_called_as_a_function_is_refused(call: CallTask) -> None:
 
 
 async def test_credentials_go_with_each_request_and_the_connection_is_shared() -> None:
-    seen: list[tuple[str, str, str]] = []
+    requests: list[tuple[str, str, str]] = []
 
     async def agent(request: Request) -> Response:
-        seen.append((request.url.path, request.headers.get("authorization", ""), request.headers.get("x-fresh", "")))
+        requests.append(
+            (request.url.path, request.headers.get("authorization", ""), request.headers.get("x-fresh", ""))
+        )
         if request.method == "GET" and "well-known" in request.url.path:
             interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
             return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
@@ -276,8 +278,8 @@ async def test_credentials_go_with_each_request_and_the_connection_is_shared() -
         calls = ClientLoops().current()
 
         async def look() -> Result:
-            async with calls.agent(remote) as found:
-                return await found.get("t")
+            async with calls.agent(remote) as client:
+                return await client.get("t")
 
         def twice() -> list[Result]:
             return [calls.run(look()), calls.run(look())]
@@ -285,6 +287,6 @@ async def test_credentials_go_with_each_request_and_the_connection_is_shared() -
         results = await asyncio.to_thread(twice)
 
     assert [result.state_name for result in results] == ["WORKING", "WORKING"]
-    assert [path for path, _, _ in seen] == ["/.well-known/agent-card.json", "/tasks/t", "/tasks/t"]
-    assert {bearer for _, bearer, _ in seen} == {"Bearer hush"}
-    assert len({token for _, _, token in seen}) == 3, "asked for each request anew"
+    assert [path for path, _, _ in requests] == ["/.well-known/agent-card.json", "/tasks/t", "/tasks/t"]
+    assert {bearer for _, bearer, _ in requests} == {"Bearer hush"}
+    assert len({token for _, _, token in requests}) == 3, "asked for each request anew"

@@ -31,12 +31,12 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_its_programs_make_the_steps_that_they_say(programs: dict[str, Any]) -> None:
-    found, writer = programs["report"]("tea").tasks
+    researcher, writer = programs["report"]("tea").tasks
     opinion = programs["second_opinion"]("Why?")
 
-    assert (found.args, found.kwargs["url"]) == (("Find what is new about tea.",), "research")
+    assert (researcher.args, researcher.kwargs["url"]) == (("Find what is new about tea.",), "research")
     assert writer.kwargs == {"url": "writer"}
-    assert [one.kwargs["url"] for one in opinion.tasks] == ["research", "https://other.example.org/agent"]
+    assert [step.kwargs["url"] for step in opinion.tasks] == ["research", "https://other.example.org/agent"]
     assert callable(programs["a2a_calls"])
 
 

@@ -45,17 +45,17 @@ async def test_each_event_is_published_once_and_in_order(redis_server: EmbeddedR
     receiver = receiver_app(celery_handler(on_event, queue="a2a-events"), secrets=[SECRET])
     async with served(receiver) as url, httpx.AsyncClient() as http:
         posts = [post(number, event=status_event(f"t{number}")) for number in (1, 2, 2, 3)]
-        statuses = [(await http.post(url, headers=one.headers, content=one.body)).status_code for one in posts]
+        statuses = [(await http.post(url, headers=item.headers, content=item.body)).status_code for item in posts]
 
     with app.connection_for_read() as connection, connection.SimpleQueue("a2a-events") as queue:
-        got = [queue.get(timeout=5) for _ in range(queue.qsize())]
-        for message in got:
+        messages = [queue.get(timeout=5) for _ in range(queue.qsize())]
+        for message in messages:
             message.ack()
     app.close()
-    arguments = [Notification.from_dict(message.payload[1]["notification"]) for message in got]
+    arguments = [Notification.from_dict(message.payload[1]["notification"]) for message in messages]
     assert statuses == [204] * 4
-    assert [one.task_id for one in arguments] == ["t1", "t2", "t3"]
-    assert [message.headers["id"] for message in got] == [one.id for one in arguments]
+    assert [item.task_id for item in arguments] == ["t1", "t2", "t3"]
+    assert [message.headers["id"] for message in messages] == [item.id for item in arguments]
 
 
 async def test_what_the_broker_does_not_take_comes_again() -> None:
@@ -69,8 +69,10 @@ async def test_what_the_broker_does_not_take_comes_again() -> None:
 
     task = UnreachableBroker()
     async with served(receiver_app(celery_handler(task), secrets=[SECRET])) as url, httpx.AsyncClient() as http:
-        one = post()
-        statuses = [(await http.post(url, headers=one.headers, content=one.body)).status_code for _ in range(3)]
+        signed_post = post()
+        statuses = [
+            (await http.post(url, headers=signed_post.headers, content=signed_post.body)).status_code for _ in range(3)
+        ]
 
     assert statuses == [500, 204, 204]
     assert task.tries == 2, "the third was a repeat"

@@ -54,7 +54,9 @@ def test_the_states_are_those_of_the_code() -> None:
     reasons = columns("<!-- states")
     later = reasons.pop("of a later version of A2A")
 
-    assert reasons == {state_name(state): f'`"{why}"`' if why else "`None`" for state, why in STOP_REASONS.items()}
+    assert reasons == {
+        state_name(state): f'`"{reason}"`' if reason else "`None`" for state, reason in STOP_REASONS.items()
+    }
     assert later == "`None`"
 
 

@@ -37,8 +37,8 @@ STATUS = {"statusUpdate": {"taskId": "t1", "contextId": "c", "status": {"state":
 
 def unsigned(token: str = "", authorization: str = "") -> dict[str, str]:
     """Return the headers of a post without a signature."""
-    named = {"X-A2A-Notification-Token": token, "Authorization": authorization}
-    return {name: value for name, value in named.items() if value}
+    headers = {"X-A2A-Notification-Token": token, "Authorization": authorization}
+    return {name: value for name, value in headers.items() if value}
 
 
 def read(headers: dict[str, str], *, body: Any = STATUS, **options: Any) -> Notification:
@@ -144,10 +144,10 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.mark.parametrize("known_by", ["the secret as its token", "a token", "credentials"])
 async def test_the_sdks_own_server_posts_to_a_receiver(http: httpx.AsyncClient, known_by: str) -> None:
-    got: list[Notification] = []
+    notifications: list[Notification] = []
 
     async def note(notification: Notification) -> None:
-        got.append(notification)
+        notifications.append(notification)
 
     config = TaskPushNotificationConfig(task_id="t1", id="p")
     match known_by:
@@ -167,4 +167,4 @@ async def test_the_sdks_own_server_posts_to_a_receiver(http: httpx.AsyncClient, 
         await sender.send_notification("t1", event)
         await sender.send_notification("t1", event)
 
-    assert [one.event for one in got] == [event, event]
+    assert [item.event for item in notifications] == [event, event]

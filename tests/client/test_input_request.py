@@ -18,7 +18,7 @@ from tests.support.structured_agents import Meal, Table
 KEY = {"a2a_celery/answer_schema": True}
 
 
-def asked(schema: Any, state: str = "INPUT_REQUIRED", **part: Any) -> dict[str, Any]:
+def task_with_question(schema: Any, state: str = "INPUT_REQUIRED", **part: Any) -> dict[str, Any]:
     """Return the JSON of a task with a question, as a server sends it."""
     parts = [{"text": "Which table?"}, {"data": schema, "metadata": KEY, **part}, {"text": "Thank you."}]
     message = {"messageId": "q", "role": "ROLE_AGENT", "parts": parts}
@@ -26,20 +26,24 @@ def asked(schema: Any, state: str = "INPUT_REQUIRED", **part: Any) -> dict[str, 
 
 
 def question(schema: Any, **part: Any) -> InputRequest:
-    found = InputRequest.of(asked(schema, **part))
-    assert found is not None
-    return found
+    input_request = InputRequest.of(task_with_question(schema, **part))
+    assert input_request is not None
+    return input_request
 
 
 TABLE = AnswerType(Table).schema
 
 
 def test_a_question_has_its_text_its_schema_and_its_fields() -> None:
-    found = question(TABLE)
+    input_request = question(TABLE)
 
-    assert (found.text, found.task_id, found.context_id) == ("Which table?\nThank you.", "t", "c")
-    assert found.schema == TABLE
-    assert found.fields == [
+    assert (input_request.text, input_request.task_id, input_request.context_id) == (
+        "Which table?\nThank you.",
+        "t",
+        "c",
+    )
+    assert input_request.schema == TABLE
+    assert input_request.fields == [
         AnswerField("people", "integer", "People", "How many of you are coming?"),
         AnswerField("meal", "choice", "Meal", required=False, default="dinner", choices=("lunch", "dinner")),
         AnswerField("name", "string", "Your name"),
@@ -71,18 +75,20 @@ def test_a_question_without_a_schema_is_answered_with_text_or_data() -> None:
     class Point:
         x: int
 
-    found = InputRequest.of(asked({"not": "a schema"}) | {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}})
-    assert found is not None
-    assert (found.schema, found.fields) == (None, [])
-    assert found.text == "The agent needs your input to continue."
-    assert found.answer("Oslo").parts[0].text == "Oslo"
-    assert found.answer(Point(1)).parts[0].data.struct_value.fields["x"].number_value == 1
+    input_request = InputRequest.of(
+        task_with_question({"not": "a schema"}) | {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}}
+    )
+    assert input_request is not None
+    assert (input_request.schema, input_request.fields) == (None, [])
+    assert input_request.text == "The agent needs your input to continue."
+    assert input_request.answer("Oslo").parts[0].text == "Oslo"
+    assert input_request.answer(Point(1)).parts[0].data.struct_value.fields["x"].number_value == 1
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "WORKING"])
 def test_a_task_that_asks_nothing(state: str) -> None:
-    assert InputRequest.of(asked(TABLE, state)) is None
-    assert InputRequest.of(Result.of(asked(TABLE, state))) is None
+    assert InputRequest.of(task_with_question(TABLE, state)) is None
+    assert InputRequest.of(Result.of(task_with_question(TABLE, state))) is None
     assert InputRequest.of(None) is None
 
 
@@ -105,9 +111,9 @@ def test_a_task_that_asks_nothing(state: str) -> None:
     ],
 )
 def test_a_schema_of_a_peer_may_have_nulls_and_anything_else(schema: Any, expected: list[str]) -> None:
-    found = question(schema)
+    input_request = question(schema)
 
-    assert [one.kind for one in found.fields] == expected
+    assert [answer_field.kind for answer_field in input_request.fields] == expected
 
 
 @pytest.mark.parametrize(
@@ -128,10 +134,10 @@ def test_a_schema_that_is_no_object_is_no_schema() -> None:
 
 
 def test_the_media_type_alone_marks_a_schema_of_another_agent() -> None:
-    found = question({"type": "integer"}, metadata=None, mediaType="application/schema+json")
+    input_request = question({"type": "integer"}, metadata=None, mediaType="application/schema+json")
 
-    assert found.fields == [AnswerField("", "integer", "Answer")]
-    assert found.text == "Which table?\nThank you."
+    assert input_request.fields == [AnswerField("", "integer", "Answer")]
+    assert input_request.text == "Which table?\nThank you."
 
 
 def test_several_questions_are_fields_with_the_texts_as_descriptions() -> None:
@@ -146,7 +152,10 @@ def test_several_questions_are_fields_with_the_texts_as_descriptions() -> None:
 
     fields = question(schema).fields
 
-    assert [(one.name, one.description) for one in fields] == [("b", "Which town?"), ("a", "How many?")]
+    assert [(answer_field.name, answer_field.description) for answer_field in fields] == [
+        ("b", "Which town?"),
+        ("a", "How many?"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -196,8 +205,8 @@ VALUES = st.recursive(
 
 @given(schema=st.dictionaries(KEYWORDS, VALUES, max_size=5), answer=VALUES)
 def test_no_schema_of_a_peer_breaks_the_client(schema: dict[str, Any], answer: Any) -> None:
-    found = question(schema)
+    input_request = question(schema)
 
-    assert found.fields
+    assert input_request.fields
     with suppress(AnswerRefused):
-        assert found.answer(answer).parts
+        assert input_request.answer(answer).parts

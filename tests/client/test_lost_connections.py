@@ -29,7 +29,7 @@ from tests.support.waiting import eventually_async
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         gateway = fleet.gateway(grpc=True)
         yield Served(fleet, gateway, fleet.worker(pool="threads", concurrency=8))
@@ -48,52 +48,55 @@ def chunks(events: list[StreamResponse]) -> str:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until `condition` is true."""
 
-    async def so() -> bool:
+    async def is_true() -> bool:
         return condition()
 
-    await eventually_async(so)
+    await eventually_async(is_true)
 
 
 NUMBERS = "".join(f"{number} " for number in range(20))
 
 
-async def test_streams_outlive_a_gateway_that_is_killed(ours: Served) -> None:
+async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: Served) -> None:
     """The gateway is killed with SIGKILL while events arrive over each binding, and restarted at its address."""
-    seen: dict[str, list[StreamResponse]] = {"JSONRPC": [], "HTTP+JSON": [], "GRPC": []}
+    events_by_binding: dict[str, list[StreamResponse]] = {"JSONRPC": [], "HTTP+JSON": [], "GRPC": []}
     sessions: dict[str, AgentSession] = {}
 
     async def watch(binding: str) -> None:
-        async with RemoteAgent(f"{ours.url}/agents/pace", transports=[binding]) as agent:
+        async with RemoteAgent(f"{served_fleet.url}/agents/pace", transports=[binding]) as agent:
             sessions[binding] = agent.session()
             async for event in sessions[binding].stream("20 0.2", deadline=90):
-                seen[binding].append(event)
+                events_by_binding[binding].append(event)
 
     async def kill() -> None:
-        await until(lambda: all(chunks(events) for events in seen.values()))
-        ours.gateway.kill()
-        ours.gateway = await asyncio.to_thread(ours.fleet.gateway, grpc=True, instead_of=ours.gateway)
+        await until(lambda: all(chunks(events) for events in events_by_binding.values()))
+        served_fleet.gateway.kill()
+        served_fleet.gateway = await asyncio.to_thread(
+            served_fleet.fleet.gateway, grpc=True, instead_of=served_fleet.gateway
+        )
 
-    await asyncio.gather(kill(), *map(watch, seen))
+    await asyncio.gather(kill(), *map(watch, events_by_binding))
 
-    for binding, events in seen.items():
+    for binding, events in events_by_binding.items():
         result = sessions[binding].result
         assert (result.state_name, result.text) == ("COMPLETED", NUMBERS), binding
         assert chunks(events) == NUMBERS, binding
     for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC has no ids: there a complete task replaces the missed events
-        received = [MessageToDict(event) for event in seen[binding]]
-        assert received == await log(ours, sessions[binding].task_id), "each event once"
-    assert sum(event.HasField("task") for event in seen["GRPC"]) >= 2  # or GetTask reached the new gateway first
+        received = [MessageToDict(event) for event in events_by_binding[binding]]
+        assert received == await log(served_fleet, sessions[binding].task_id), "each event once"
+    # or GetTask reached the new gateway first
+    assert sum(event.HasField("task") for event in events_by_binding["GRPC"]) >= 2
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_numbered_events_come_once_however_often_their_stream_is_cut(ours: Served, binding: str) -> None:
+async def test_numbered_events_come_once_however_often_their_stream_is_cut(served_fleet: Served, binding: str) -> None:
     line = CutsStreams(3, 0, 2, 0, 1)
     async with httpx.AsyncClient(transport=line, timeout=60) as http:
-        session = RemoteAgent(f"{ours.url}/agents/pace", http=http, transports=[binding]).session()
+        session = RemoteAgent(f"{served_fleet.url}/agents/pace", http=http, transports=[binding]).session()
         events = [event async for event in session.stream("12 0.1", deadline=60)]
 
     assert not line.after, "it was cut so often"
-    assert [MessageToDict(event) for event in events] == await log(ours, session.task_id)
+    assert [MessageToDict(event) for event in events] == await log(served_fleet, session.task_id)
     assert session.result.state_name == "COMPLETED"
 
 
@@ -127,30 +130,30 @@ async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path:
     assert chunks(events) == expected
 
 
-async def log(ours: Served, task_id: str) -> list[object]:
+async def log(served_fleet: Served, task_id: str) -> list[object]:
     """Return all events of a task, read from a stream that starts at the beginning."""
     async with httpx.AsyncClient() as http:
         path = f"/tasks/{task_id}:subscribe"
-        async with stream(http, ours.gateway, path, agent="pace", Last_Event_ID="0") as frames:
+        async with stream(http, served_fleet.gateway, path, agent="pace", Last_Event_ID="0") as frames:
             return [frame.data async for frame in frames]
 
 
 class TestLostAnswers:
     """The message arrives, but its response is lost."""
 
-    async def test_an_idempotent_agent_is_sent_it_again(self, ours: Served) -> None:
+    async def test_an_idempotent_agent_is_sent_it_again(self, served_fleet: Served) -> None:
         async with losing_answers(times=3) as http:
-            agent = RemoteAgent(f"{ours.url}/agents/once", http=http, idempotent=True)
+            agent = RemoteAgent(f"{served_fleet.url}/agents/once", http=http, idempotent=True)
             session = agent.session(context_id="again")
 
             result = await session.send("word 0.2", deadline=60)
 
             assert result.text.startswith("word, run 1 ")
-            assert await tasks_of(ours, "once", "again") == [result.task_id]
+            assert await tasks_of(served_fleet, "once", "again") == [result.task_id]
 
-    async def test_another_is_not(self, ours: Served) -> None:
+    async def test_another_is_not(self, served_fleet: Served) -> None:
         async with losing_answers() as http:
-            agent = RemoteAgent(f"{ours.url}/agents/echo", http=http)
+            agent = RemoteAgent(f"{served_fleet.url}/agents/echo", http=http)
             message = agent.session().message("hello")
 
             with pytest.raises(ResponseLost, match=message.message_id):
@@ -158,31 +161,31 @@ class TestLostAnswers:
                     pass
             with pytest.raises(ResponseLost):
                 async with losing_answers() as again:
-                    await RemoteAgent(f"{ours.url}/agents/echo", http=again).submit(message)
+                    await RemoteAgent(f"{served_fleet.url}/agents/echo", http=again).submit(message)
 
-    async def test_in_a_known_context_its_task_is_found(self, ours: Served) -> None:
+    async def test_in_a_known_context_its_task_is_found(self, served_fleet: Served) -> None:
         async with losing_answers() as http:
-            session = RemoteAgent(f"{ours.url}/agents/echo", http=http).session(context_id="found")
+            session = RemoteAgent(f"{served_fleet.url}/agents/echo", http=http).session(context_id="found")
 
             result = await session.send("hello", deadline=60)
 
             assert (result.state_name, result.text) == ("COMPLETED", "hello")
-            assert await tasks_of(ours, "echo", "found") == [result.task_id]
+            assert await tasks_of(served_fleet, "echo", "found") == [result.task_id]
 
-    async def test_so_is_the_task_that_it_answered(self, ours: Served) -> None:
-        async with RemoteAgent(f"{ours.url}/agents/ask") as agent:
-            asked = await agent.session().send("some", deadline=60)
+    async def test_so_is_the_task_that_it_answered(self, served_fleet: Served) -> None:
+        async with RemoteAgent(f"{served_fleet.url}/agents/ask") as agent:
+            question = await agent.session().send("some", deadline=60)
         async with losing_answers() as http:
-            session = RemoteAgent(f"{ours.url}/agents/ask", http=http).session()
-            session.update(asked)
+            session = RemoteAgent(f"{served_fleet.url}/agents/ask", http=http).session()
+            session.update(question)
 
             result = await session.send("7", deadline=60)
 
-            assert (result.task_id, result.text) == (asked.task_id, "7 it is")
+            assert (result.task_id, result.text) == (question.task_id, "7 it is")
 
 
-async def tasks_of(ours: Served, agent: str, context_id: str) -> list[str]:
-    async with sdk_client(ours.gateway, agent) as client:
+async def tasks_of(served_fleet: Served, agent: str, context_id: str) -> list[str]:
+    async with sdk_client(served_fleet.gateway, agent) as client:
         return [task.id for task in (await client.list_tasks(ListTasksRequest(context_id=context_id))).tasks]
 
 
@@ -210,22 +213,22 @@ async def plain(binding: str, *, streaming: bool = True, **options: float) -> As
 
     def counting(asgi: ASGIApp) -> ASGIApp:
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            for one in served:
-                one.requests += 1
+            for counted_server in served:
+                counted_server.requests += 1
             await asgi(scope, receive, send)
 
         return counted
 
     async with plain_server(steps, streaming=streaming, around=counting) as url:
-        async with RemoteAgent(url) as asked:
+        async with RemoteAgent(url) as question:
             card = AgentCard()
-            card.CopyFrom(await asked.card())
-        found = next(i for i in card.supported_interfaces if i.protocol_binding == binding)
-        server = urlsplit(found.url if "//" in found.url else f"//{found.url}")
+            card.CopyFrom(await question.card())
+        interface = next(i for i in card.supported_interfaces if i.protocol_binding == binding)
+        server = urlsplit(interface.url if "//" in interface.url else f"//{interface.url}")
         with proxy((str(server.hostname), server.port or 0)) as line:
             del card.supported_interfaces[:]
-            found.url = found.url.replace(str(server.port), str(line.port))
-            card.supported_interfaces.append(found)
+            interface.url = interface.url.replace(str(server.port), str(line.port))
+            card.supported_interfaces.append(interface)
             async with RemoteAgent(url, card=card, transports=[binding], **options) as agent:  # type: ignore[arg-type]
                 served.append(Plain(steps, line, agent))
                 yield served[0]

@@ -54,9 +54,9 @@ async def odd_peer(
         return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "result": answer})
 
     async with served(Starlette(routes=[Route("/", rpc, methods=["POST"])])) as url:
-        odd = card("odd", streaming=streaming)
-        odd.supported_interfaces.add(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version)
-        async with RemoteAgent(url, card=odd, clock=clock) as agent:
+        peer_card = card("odd", streaming=streaming)
+        peer_card.supported_interfaces.add(url=f"{url}/", protocol_binding="JSONRPC", protocol_version=version)
+        async with RemoteAgent(url, card=peer_card, clock=clock) as agent:
             yield agent
 
 
@@ -121,7 +121,7 @@ async def test_a_further_turn_may_begin_with_the_task_as_it_was() -> None:
 
     def answers(method: str) -> Response:
         frames = [{"jsonrpc": "2.0", "id": 1, "result": event} for event in (old, new)]
-        return Response("".join(f"data: {json.dumps(one)}\n\n" for one in frames), media_type="text/event-stream")
+        return Response("".join(f"data: {json.dumps(frame)}\n\n" for frame in frames), media_type="text/event-stream")
 
     async with odd_peer(answers, streaming=True) as agent:
         session = agent.session(Session("c", "t", 6))
@@ -261,12 +261,12 @@ async def test_the_task_of_a_silent_stream_is_looked_at() -> None:
 async def test_a_stream_that_never_begins_is_waited_for_until_the_deadline() -> None:
     clock = ManualClock()
     async with odd_peer(lambda method: endless(), streaming=True, clock=clock) as agent:
-        sent = asyncio.create_task(agent.session().send("hello"))
+        pending_send = asyncio.create_task(agent.session().send("hello"))
         await clock.until_waiting(SILENCE_TIMEOUT, DEADLINE)
         clock.advance(DEADLINE)
 
         with pytest.raises(DeadlineExceeded, match="the message took longer than 3600"):
-            await sent
+            await pending_send
 
 
 async def test_the_task_that_a_message_answers_is_looked_at_also_before_the_stream_begins() -> None:
@@ -276,11 +276,11 @@ async def test_the_task_that_a_message_answers_is_looked_at_also_before_the_stre
         return endless() if method == "SendStreamingMessage" else T_IS_DONE
 
     async with odd_peer(answers, streaming=True, clock=clock) as agent, asyncio.TaskGroup() as calls:
-        sent = calls.create_task(agent.session(Session("c", "t", 6)).send("seven", deadline=None))
+        pending_send = calls.create_task(agent.session(Session("c", "t", 6)).send("seven", deadline=None))
         await clock.until_waiting(SILENCE_TIMEOUT)
         clock.advance(SILENCE_TIMEOUT)
 
-    assert sent.result().state_name == "COMPLETED"
+    assert pending_send.result().state_name == "COMPLETED"
 
 
 async def test_a_question_that_was_asked_before_is_no_answer_when_the_stream_is_lost() -> None:
@@ -348,8 +348,8 @@ async def test_errors_of_version_03_over_http_are_read(body: Any, status: int, e
         return JSONResponse(body, status)
 
     async with served(Starlette(routes=[Route("/v1/tasks/{path:path}", rest, methods=["GET", "POST"])])) as url:
-        odd = card("odd")
-        odd.supported_interfaces.add(url=url, protocol_binding="HTTP+JSON", protocol_version="0.3")
-        async with RemoteAgent(url, card=odd) as agent:
+        peer_card = card("odd")
+        peer_card.supported_interfaces.add(url=url, protocol_binding="HTTP+JSON", protocol_version="0.3")
+        async with RemoteAgent(url, card=peer_card) as agent:
             with pytest.raises(error):
                 await agent.get("t")

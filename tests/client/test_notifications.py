@@ -33,10 +33,10 @@ def verifier(*secrets: str | bytes, **options: object) -> Verifier:
     return Verifier(secrets or (SECRET,), clock=ManualClock(NOW), **options)  # type: ignore[arg-type]
 
 
-def refused(check: Verifier, sent: Post) -> str:
+def refused(check: Verifier, signed_post: Post) -> str:
     """Return the class and the text of the refusal."""
     with pytest.raises(NotificationRefused) as refusal:
-        check.verify(sent.headers, sent.body)
+        check.verify(signed_post.headers, signed_post.body)
     return f"{type(refusal.value).__name__}: {refusal.value}"
 
 
@@ -54,41 +54,41 @@ EVENTS = [
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.WhichOneof("payload"))
 def test_each_kind_of_event_arrives_as_it_was_sent(event: StreamResponse) -> None:
-    sent = post(7, event=event, at=NOW - 3)
+    signed_post = post(7, event=event, at=NOW - 3)
 
-    got = verifier().verify(sent.headers, sent.body)
+    notification = verifier().verify(signed_post.headers, signed_post.body)
 
-    assert (got.id, got.subscription_id, got.version, got.timestamp) == (
+    assert (notification.id, notification.subscription_id, notification.version, notification.timestamp) == (
         f"{DELIVERY_ID}_7",
         DELIVERY_ID,
         7,
         int(NOW) - 3,
     )
-    assert got.event == getattr(event, event.WhichOneof("payload"))
-    assert got.task_id == "t1"
+    assert notification.event == getattr(event, event.WhichOneof("payload"))
+    assert notification.task_id == "t1"
 
 
 def test_a_message_of_no_task_has_no_task_id() -> None:
-    sent = post(event=StreamResponse(message=Message(message_id="m1")), at=NOW)
+    signed_post = post(event=StreamResponse(message=Message(message_id="m1")), at=NOW)
 
-    assert verifier().verify(sent.headers, sent.body).task_id == ""
+    assert verifier().verify(signed_post.headers, signed_post.body).task_id == ""
 
 
 def test_what_a_later_version_of_a2a_adds_is_passed_over() -> None:
-    sent = post(body='{"statusUpdate": {"taskId": "t1", "mood": "fine"}, "also": 1}', at=NOW)
+    signed_post = post(body='{"statusUpdate": {"taskId": "t1", "mood": "fine"}, "also": 1}', at=NOW)
 
-    assert verifier().verify(sent.headers, sent.body).task_id == "t1"
+    assert verifier().verify(signed_post.headers, signed_post.body).task_id == "t1"
 
 
 def test_headers_are_found_however_they_are_written() -> None:
-    sent = post(at=NOW)
+    signed_post = post(at=NOW)
 
-    for headers in (Headers(sent.headers), {name.title(): value for name, value in sent.headers.items()}):
-        assert verifier().verify(headers, sent.body).version == 1
+    for headers in (Headers(signed_post.headers), {name.title(): value for name, value in signed_post.headers.items()}):
+        assert verifier().verify(headers, signed_post.body).version == 1
 
 
 @pytest.mark.parametrize(
-    ("known", "signed_with"),
+    ("known_secrets", "signed_with"),
     [
         ([SECRET], [OLD_SECRET, SECRET]),
         ([SECRET, OLD_SECRET], [SECRET]),
@@ -97,33 +97,36 @@ def test_headers_are_found_however_they_are_written() -> None:
     ],
     ids=["the sender changes it", "changed here", "not changed there yet", "each knows one that the other doesn't"],
 )
-def test_secrets_change_without_a_notification_lost(known: list[str], signed_with: list[str]) -> None:
-    sent = post(secrets=tuple(signed_with), at=NOW)
+def test_secrets_change_without_a_notification_lost(known_secrets: list[str], signed_with: list[str]) -> None:
+    signed_post = post(secrets=tuple(signed_with), at=NOW)
 
-    assert verifier(*known).verify(sent.headers, sent.body).version == 1
+    assert verifier(*known_secrets).verify(signed_post.headers, signed_post.body).version == 1
 
 
 def test_signatures_of_other_schemes_are_passed_over() -> None:
-    sent = post(at=NOW)
-    good = sent.headers["webhook-signature"]
+    signed_post = post(at=NOW)
+    good = signed_post.headers["webhook-signature"]
 
     for beside in (f"v1a,AAAA {good}", f"{good} v9 , v1", f"v1,not-base64! {good}"):
-        sent.headers["webhook-signature"] = beside
-        assert verifier().verify(sent.headers, sent.body).version == 1
+        signed_post.headers["webhook-signature"] = beside
+        assert verifier().verify(signed_post.headers, signed_post.body).version == 1
 
-    sent.headers["webhook-signature"] = good.replace("v1,", "v1a,")
-    assert refused(verifier(), sent) == "NotAuthentic: The header webhook-signature has no signature of the scheme v1."
+    signed_post.headers["webhook-signature"] = good.replace("v1,", "v1a,")
+    assert (
+        refused(verifier(), signed_post)
+        == "NotAuthentic: The header webhook-signature has no signature of the scheme v1."
+    )
 
 
 def test_a_key_may_be_given_as_it_is_or_without_padding() -> None:
-    sent = post(at=NOW)
+    signed_post = post(at=NOW)
 
     for secret in (base64.b64decode(SECRET.removeprefix("whsec_")), SECRET.rstrip("=")):
-        assert verifier(secret).verify(sent.headers, sent.body).version == 1
+        assert verifier(secret).verify(signed_post.headers, signed_post.body).version == 1
 
 
 @pytest.mark.parametrize(
-    ("secrets", "why"),
+    ("secrets", "reason"),
     [
         ([], "at least one secret"),
         (SECRET, "a list"),
@@ -134,8 +137,8 @@ def test_a_key_may_be_given_as_it_is_or_without_padding() -> None:
         (["whsec_hunter2é"], "not base64"),
     ],
 )
-def test_a_secret_that_is_none_is_refused_at_start_and_not_repeated(secrets: list[str | bytes], why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as error:
+def test_a_secret_that_is_none_is_refused_at_start_and_not_repeated(secrets: list[str | bytes], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as error:
         Verifier(secrets)
 
     assert "hunter2" not in str(error.value)
@@ -144,12 +147,12 @@ def test_a_secret_that_is_none_is_refused_at_start_and_not_repeated(secrets: lis
 
 def changed(field: str, value: str) -> Post:
     """Return a valid post with one changed header."""
-    sent = post(at=NOW)
-    return Post({**sent.headers, field: value}, sent.body)
+    signed_post = post(at=NOW)
+    return Post({**signed_post.headers, field: value}, signed_post.body)
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "signed_post",
     [
         changed("webhook-id", f"{DELIVERY_ID}_2"),
         changed("webhook-timestamp", str(int(NOW) - 1)),
@@ -160,21 +163,21 @@ def changed(field: str, value: str) -> Post:
     ],
     ids=["id", "timestamp", "body", "another's secret", "empty", "no text"],
 )
-def test_what_was_changed_or_signed_by_others_is_not_authentic(sent: Post) -> None:
-    error = refused(verifier(), sent)
+def test_what_was_changed_or_signed_by_others_is_not_authentic(signed_post: Post) -> None:
+    error = refused(verifier(), signed_post)
 
     assert error == "NotAuthentic: No signature of this id, time and body was made with a known secret."
 
 
 @pytest.mark.parametrize(
-    ("at", "why"),
+    ("at", "reason"),
     [
         (NOW - 301, "TimestampOutOfRange: Signed 301 s ago; 300 s are allowed: check both clocks."),
         (NOW + 301, "TimestampOutOfRange: Signed 301 s in the future; 300 s are allowed: check both clocks."),
     ],
 )
-def test_what_was_signed_long_ago_or_in_the_future_is_refused(at: float, why: str) -> None:
-    assert refused(verifier(), post(at=at)) == why
+def test_what_was_signed_long_ago_or_in_the_future_is_refused(at: float, reason: str) -> None:
+    assert refused(verifier(), post(at=at)) == reason
     assert verifier(tolerance=400).verify(post(at=at).headers, post(at=at).body).version == 1
 
 
@@ -185,10 +188,10 @@ def test_the_edge_of_the_tolerance_is_inside(at: float) -> None:
 
 @pytest.mark.parametrize("missing", ["webhook-id", "webhook-timestamp", "webhook-signature"])
 def test_a_header_that_is_missing_is_named(missing: str) -> None:
-    sent = post(at=NOW)
-    del sent.headers[missing]
+    signed_post = post(at=NOW)
+    del signed_post.headers[missing]
 
-    assert refused(verifier(), sent) == f"MalformedNotification: The header {missing} is missing."
+    assert refused(verifier(), signed_post) == f"MalformedNotification: The header {missing} is missing."
 
 
 @pytest.mark.parametrize(
@@ -201,20 +204,24 @@ def test_an_id_has_a_line_and_a_version(identity: str) -> None:
 
 
 def test_the_version_of_an_id_is_what_follows_its_last_underscore() -> None:
-    sent = post(12, delivery_id="base64_url-digest_3", at=NOW)
+    signed_post = post(12, delivery_id="base64_url-digest_3", at=NOW)
 
-    got = verifier().verify(sent.headers, sent.body)
+    notification = verifier().verify(signed_post.headers, signed_post.body)
 
-    assert (got.subscription_id, got.version, got.recorded_us) == ("base64_url-digest_3", 12, 0)
+    assert (notification.subscription_id, notification.version, notification.recorded_us) == (
+        "base64_url-digest_3",
+        12,
+        0,
+    )
 
 
 def test_an_id_has_the_time_of_its_event() -> None:
-    sent = post(12, recorded_us=1_795_367_902_192_814, at=NOW)
+    signed_post = post(12, recorded_us=1_795_367_902_192_814, at=NOW)
 
-    got = verifier().verify(sent.headers, sent.body)
+    notification = verifier().verify(signed_post.headers, signed_post.body)
 
-    assert (got.id, got.subscription_id) == (f"{DELIVERY_ID}_12-1795367902192814", DELIVERY_ID)
-    assert got.event_id == EventId(12, 1_795_367_902_192_814)
+    assert (notification.id, notification.subscription_id) == (f"{DELIVERY_ID}_12-1795367902192814", DELIVERY_ID)
+    assert notification.event_id == EventId(12, 1_795_367_902_192_814)
 
 
 @pytest.mark.parametrize("timestamp", ["now", "1.5", "1e9", "-1", "+1", " 1", "٣", "nan", "9" * 13])
@@ -225,7 +232,7 @@ def test_a_timestamp_is_whole_seconds(timestamp: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "reason"),
     [
         ("", "is not the JSON"),
         ("[]", "has none of"),
@@ -238,8 +245,8 @@ def test_a_timestamp_is_whole_seconds(timestamp: str) -> None:
         ('{"kind": "status-update", "taskId": "t1"}', "has none of"),
     ],
 )
-def test_a_body_that_is_no_event_is_refused(body: str, why: str) -> None:
-    assert why in refused(verifier(), post(body=body, at=NOW))
+def test_a_body_that_is_no_event_is_refused(body: str, reason: str) -> None:
+    assert reason in refused(verifier(), post(body=body, at=NOW))
 
 
 def test_a_body_that_is_no_text_is_refused() -> None:
@@ -252,11 +259,11 @@ def test_a_body_that_is_no_text_is_refused() -> None:
 
 
 def test_a_large_body_is_refused_whoever_signed_it() -> None:
-    sent = post(at=NOW)
-    size = len(sent.body)
+    signed_post = post(at=NOW)
+    size = len(signed_post.body)
 
-    assert verifier(max_bytes=size).verify(sent.headers, sent.body).version == 1
-    assert refused(verifier(max_bytes=size - 1), sent) == (
+    assert verifier(max_bytes=size).verify(signed_post.headers, signed_post.body).version == 1
+    assert refused(verifier(max_bytes=size - 1), signed_post) == (
         f"NotificationTooLarge: A notification may have at most {size - 1} bytes."
     )
 
@@ -274,8 +281,8 @@ def test_credentials_are_looked_at_when_they_are_known(option: str, header: str,
 
     assert check.verify(good.headers, good.body).version == 1
     assert verifier().verify(other.headers, other.body).version == 1
-    for sent in (other, none):
-        assert refused(check, sent) == f"NotAuthentic: The header {header.lower()} is not the expected one."
+    for signed_post in (other, none):
+        assert refused(check, signed_post) == f"NotAuthentic: The header {header.lower()} is not the expected one."
 
 
 def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
@@ -292,18 +299,20 @@ def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
 
 def spoiled(good: str) -> st.SearchStrategy[str]:
     """Return a strategy of arbitrary texts, and of texts that are nearly valid."""
-    anything = st.text(st.characters(codec=None), max_size=40)
-    return st.one_of(anything, st.just(good), anything.map(lambda text: good + text))
+    texts = st.text(st.characters(codec=None), max_size=40)
+    return st.one_of(texts, st.just(good), texts.map(lambda text: good + text))
 
 
 @given(st.data())
 def test_nothing_that_is_posted_raises_anything_else(data: st.DataObject) -> None:
-    sent = post(at=NOW)
-    headers = {name: data.draw(spoiled(value), label=name) for name, value in sent.headers.items()}
-    body = data.draw(st.one_of(st.just(sent.body), st.binary(max_size=40)), label="body")
+    signed_post = post(at=NOW)
+    headers = {name: data.draw(spoiled(value), label=name) for name, value in signed_post.headers.items()}
+    body = data.draw(st.one_of(st.just(signed_post.body), st.binary(max_size=40)), label="body")
 
     try:
-        got = verifier().verify(headers, body)
+        notification = verifier().verify(headers, body)
     except NotificationRefused:
         return
-    assert (got.id, body) == (sent.headers["webhook-id"], sent.body), "only what was signed comes through"
+    assert (notification.id, body) == (signed_post.headers["webhook-id"], signed_post.body), (
+        "only what was signed comes through"
+    )

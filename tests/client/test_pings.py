@@ -35,8 +35,8 @@ def ping(token: str = SECRET) -> Post:
     config = TaskPushNotificationConfig(
         id="c", task_id="t", url="https://example.com/hook", token=token, authentication=authentication
     )
-    named = delivery_id("t", "c", "ping-0123456789abcdef")
-    request = PostRequest.ping(config, delivery_id=named, now=time.time(), signer=Signer.of(config))
+    ping_id = delivery_id("t", "c", "ping-0123456789abcdef")
+    request = PostRequest.ping(config, delivery_id=ping_id, now=time.time(), signer=Signer.of(config))
     return Post(request.headers, request.body)
 
 
@@ -83,10 +83,10 @@ async def test_a_ping_that_is_signed_with_another_secret_is_refused() -> None:
 
 
 async def test_a_ping_that_was_changed_is_refused() -> None:
-    sent = ping()
+    signed_ping = ping()
 
     with pytest.raises(Exception, match="No signature of this id") as refused:
-        Verifier([SECRET]).verify(sent.headers, sent.body.replace(b'"t"', b'"u"'))
+        Verifier([SECRET]).verify(signed_ping.headers, signed_ping.body.replace(b'"t"', b'"u"'))
     assert not isinstance(refused.value, Ping)
 
 

@@ -45,10 +45,12 @@ def document(*keys: Ed25519PrivateKey) -> dict[str, Any]:
 
 def signed_by(*keys: Ed25519PrivateKey, at: float = NOW, secret: str = OTHER_SECRET) -> Post:
     """Return a post with a signature of each key, and one of a secret."""
-    sent = post(at=at, secrets=(secret,))
-    by_keys = Signer(private_keys=keys).headers(f"{DELIVERY_ID}_1", int(at), sent.body).get("webhook-signature", "")
-    sent.headers["webhook-signature"] = f"{sent.headers['webhook-signature']} {by_keys}".strip()
-    return sent
+    signed_post = post(at=at, secrets=(secret,))
+    by_keys = (
+        Signer(private_keys=keys).headers(f"{DELIVERY_ID}_1", int(at), signed_post.body).get("webhook-signature", "")
+    )
+    signed_post.headers["webhook-signature"] = f"{signed_post.headers['webhook-signature']} {by_keys}".strip()
+    return signed_post
 
 
 @dataclass
@@ -56,10 +58,10 @@ class Endpoint:
     """Server of the sender's JWK Set."""
 
     answer: Any = field(default_factory=lambda: document(OLD))
-    asked: int = 0
+    request_count: int = 0
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked += 1
+        self.request_count += 1
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer if isinstance(self.answer, httpx.Response) else httpx.Response(200, json=self.answer)
@@ -82,10 +84,10 @@ def verifier(endpoint: Endpoint, clock: ManualClock) -> Verifier:
     return Verifier(public_keys=keys, clock=ManualClock(NOW))
 
 
-async def judged(verifier: Verifier, sent: Post) -> str:
+async def judged(verifier: Verifier, signed_post: Post) -> str:
     """Verify a post. Return "fine", or the text of the refusal."""
     try:
-        await verifier.verify_async(sent.headers, sent.body)
+        await verifier.verify_async(signed_post.headers, signed_post.body)
     except NotificationRefused as e:
         return f"{e.status} {e}"
     return "fine"
@@ -98,8 +100,8 @@ def test_given_keys_verify_before_and_after_a_rotation() -> None:
     check = Verifier(public_keys=PublicKeys(whpk(OLD, NEW)), clock=ManualClock(NOW))
 
     for keys in ([OLD], [NEW], [OTHER, NEW], [OLD, NEW]):
-        sent = signed_by(*keys)
-        assert check.verify(sent.headers, sent.body).version == 1
+        signed_post = signed_by(*keys)
+        assert check.verify(signed_post.headers, signed_post.body).version == 1
 
 
 @pytest.mark.parametrize(
@@ -117,8 +119,8 @@ def test_given_keys_verify_before_and_after_a_rotation() -> None:
     ],
 )
 async def test_a_forged_post_is_refused(change: dict[str, str], status: int) -> None:
-    sent = signed_by(OLD)
-    forged = Post(sent.headers | change, sent.body)
+    signed_post = signed_by(OLD)
+    forged = Post(signed_post.headers | change, signed_post.body)
 
     judgement = await judged(Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW)), forged)
 
@@ -127,9 +129,9 @@ async def test_a_forged_post_is_refused(change: dict[str, str], status: int) -> 
 
 async def test_another_body_is_refused_and_a_recording_too() -> None:
     check = Verifier(public_keys=PublicKeys(whpk(OLD)), clock=ManualClock(NOW))
-    sent, old = signed_by(OLD), signed_by(OLD, at=NOW - 301)
+    current, old = signed_by(OLD), signed_by(OLD, at=NOW - 301)
 
-    assert await judged(check, Post(sent.headers, sent.body + b" ")) == UNKNOWN
+    assert await judged(check, Post(current.headers, current.body + b" ")) == UNKNOWN
     assert (await judged(check, old)).startswith("401 Signed 301 s ago")
     assert await judged(check, signed_by(OTHER)) == UNKNOWN
 
@@ -154,17 +156,17 @@ async def test_keys_are_fetched_once_and_again_when_they_are_old(
     verifier: Verifier, endpoint: Endpoint, clock: ManualClock
 ) -> None:
     assert [await judged(verifier, signed_by(OLD)) for _ in range(3)] == ["fine"] * 3
-    assert endpoint.asked == 1
+    assert endpoint.request_count == 1
 
     clock.advance(REFRESH_EVERY)
     assert await judged(verifier, signed_by(OLD)) == "fine"
-    assert endpoint.asked == 2
+    assert endpoint.request_count == 2
 
 
 async def test_posts_that_come_at_once_wait_for_one_fetch(verifier: Verifier, endpoint: Endpoint) -> None:
     judgements = await asyncio.gather(*(judged(verifier, signed_by(OLD)) for _ in range(20)))
 
-    assert (judgements, endpoint.asked) == (["fine"] * 20, 1)
+    assert (judgements, endpoint.request_count) == (["fine"] * 20, 1)
 
 
 async def test_a_rotation_in_three_steps_refuses_nothing(
@@ -175,7 +177,7 @@ async def test_a_rotation_in_three_steps_refuses_nothing(
     clock.advance(REFRESH_EVERY)
     assert await judged(verifier, signed_by(OLD)) == "fine"
     assert [await judged(verifier, signed_by(key)) for key in (NEW, OLD, NEW)] == ["fine"] * 3
-    assert endpoint.asked == 2
+    assert endpoint.request_count == 2
 
     endpoint.answer = document(NEW)
     clock.advance(REFRESH_EVERY)
@@ -189,10 +191,10 @@ async def test_an_unknown_key_is_looked_for_now_and_then(
     endpoint.answer = document(OLD, NEW)
 
     assert [await judged(verifier, signed_by(NEW)) for _ in range(5)] == [UNKNOWN] * 5
-    assert endpoint.asked == 1, "anybody could make us ask"
+    assert endpoint.request_count == 1, "anybody could make us ask"
     clock.advance(UNKNOWN_KEY_REFRESH_EVERY)
     assert [await judged(verifier, signed_by(key)) for key in (NEW, OLD)] == ["fine"] * 2
-    assert endpoint.asked == 2
+    assert endpoint.request_count == 2
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ async def test_without_keys_the_sender_tries_again_and_known_keys_stay(
     endpoint.answer = answer
     unavailable = f"503 {PublicKeysUnavailable()}"
     assert [await judged(verifier, signed_by(OLD)) for _ in range(2)] == [unavailable] * 2
-    assert endpoint.asked == 1
+    assert endpoint.request_count == 1
 
     endpoint.answer = document(OLD)
     clock.advance(RETRY_AFTER)
@@ -221,13 +223,20 @@ async def test_without_keys_the_sender_tries_again_and_known_keys_stay(
     endpoint.answer = answer
     clock.advance(REFRESH_EVERY)
     assert [await judged(verifier, signed_by(key)) for key in (OLD, NEW, OLD)] == ["fine", UNKNOWN, "fine"]
-    assert endpoint.asked == 3, "each post would wait for a server that is away"
+    assert endpoint.request_count == 3, "each post would wait for a server that is away"
 
 
 async def test_other_keys_of_a_set_are_passed_over(verifier: Verifier, endpoint: Endpoint) -> None:
     [own] = document(OLD)["keys"]
-    odd: list[Any] = [1, {}, {"kty": "RSA", "n": "AQAB"}, own | {"crv": "X25519"}, own | {"x": 5}, own | {"x": "AA"}]
-    endpoint.answer = {"keys": [*odd, own | {"use": "enc", "x": document(OTHER)["keys"][0]["x"]}, own]}
+    unusable: list[Any] = [
+        1,
+        {},
+        {"kty": "RSA", "n": "AQAB"},
+        own | {"crv": "X25519"},
+        own | {"x": 5},
+        own | {"x": "AA"},
+    ]
+    endpoint.answer = {"keys": [*unusable, own | {"use": "enc", "x": document(OTHER)["keys"][0]["x"]}, own]}
 
     assert await judged(verifier, signed_by(OLD)) == "fine"
     assert await judged(verifier, signed_by(OTHER)) == UNKNOWN
@@ -246,9 +255,9 @@ async def test_a_receiver_answers_503_until_it_has_keys(endpoint: Endpoint) -> N
     async def handle(notification: object) -> None:
         raise AssertionError(notification)
 
-    sent = signed_by(OLD)
+    signed_post = signed_by(OLD)
     async with served(receiver_app(handle, public_keys=keys)) as url, httpx.AsyncClient(trust_env=False) as http:
-        answer = await http.post(url, headers=sent.headers, content=sent.body)
+        answer = await http.post(url, headers=signed_post.headers, content=signed_post.body)
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
@@ -285,7 +294,7 @@ def test_a_url_with_a_password_is_refused_without_the_password() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "why"),
+    ("keys", "reason"),
     [
         ([], "list of whpk_"),
         ("whpk_AAAA", "list of whpk_"),
@@ -294,8 +303,8 @@ def test_a_url_with_a_password_is_refused_without_the_password() -> None:
         (["whsk_" + base64.b64encode(bytes(32)).decode()], "a private key"),
     ],
 )
-def test_what_is_no_public_key_is_refused(keys: Any, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as refused:
+def test_what_is_no_public_key_is_refused(keys: Any, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as refused:
         PublicKeys(keys)
 
     assert "AAAA" not in str(refused.value)

@@ -63,30 +63,30 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def sent(http: httpx.AsyncClient, url: str, what: Post) -> httpx.Response:
+async def send_post(http: httpx.AsyncClient, url: str, signed_post: Post) -> httpx.Response:
     """Send a post and return the response."""
-    return await http.post(url, headers=what.headers, content=what.body)
+    return await http.post(url, headers=signed_post.headers, content=signed_post.body)
 
 
 async def test_a_line_is_handled_in_order_and_each_event_once(handler: Handler, http: httpx.AsyncClient) -> None:
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
-        answers = [await sent(http, url, post(version)) for version in (1, 1, 2, 4, 2, 4, 5)]
+        answers = [await send_post(http, url, post(version)) for version in (1, 1, 2, 4, 2, 4, 5)]
 
     assert [(answer.status_code, answer.content) for answer in answers] == [(204, b"")] * 7
     assert handler.handled == ["1", "2", "4", "5"]
 
 
 async def test_the_handler_gets_the_event(http: httpx.AsyncClient) -> None:
-    got: list[Notification] = []
+    notifications: list[Notification] = []
 
     async def note(notification: Notification) -> None:
-        got.append(notification)
+        notifications.append(notification)
 
     event = status_event("t9", TaskState.TASK_STATE_COMPLETED)
     async with served(receiver_app(note, secrets=[SECRET])) as url:
-        await sent(http, url, post(event=event))
+        await send_post(http, url, post(event=event))
 
-    assert [(one.task_id, one.event) for one in got] == [("t9", event.status_update)]
+    assert [(item.task_id, item.event) for item in notifications] == [("t9", event.status_update)]
 
 
 async def test_a_refused_post_gets_the_reason_and_is_not_handled(handler: Handler, http: httpx.AsyncClient) -> None:
@@ -94,7 +94,7 @@ async def test_a_refused_post_gets_the_reason_and_is_not_handled(handler: Handle
     del unsigned.headers["webhook-signature"]
     posts = [unsigned, post(secrets=(OTHER_SECRET,)), post(at=1_000), post(body="{}"), post(body=" " * 600)]
     async with served(receiver_app(handler, secrets=[SECRET], max_bytes=500)) as url:
-        answers = [await sent(http, url, what) for what in posts]
+        answers = [await send_post(http, url, signed_post) for signed_post in posts]
         read = await http.get(url)
 
     assert [answer.status_code for answer in answers] == [400, 401, 401, 400, 413]
@@ -146,9 +146,9 @@ async def test_what_the_handler_raises_is_logged_here_and_sent_again(
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
         answers = []
         for handler.error in errors:
-            answers.append(await sent(http, url, post()))
+            answers.append(await send_post(http, url, post()))
         handler.error = None
-        last = [await sent(http, url, post()) for _ in range(2)]
+        last = [await send_post(http, url, post()) for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [500, 500, 500]
     assert {answer.text for answer in answers} == {'{"detail":"The notification was not handled."}'}
@@ -164,9 +164,9 @@ async def test_a_handler_that_takes_too_long_is_stopped_and_the_event_comes_agai
 ) -> None:
     async with served(receiver_app(handler, secrets=[SECRET], time_limit=0.05)) as url:
         handler.go_on.clear()
-        late = await sent(http, url, post())
+        late = await send_post(http, url, post())
         handler.go_on.set()
-        again = await sent(http, url, post())
+        again = await send_post(http, url, post())
 
     assert (late.status_code, again.status_code) == (500, 204)
     assert handler.handled == ["1"]
@@ -176,12 +176,12 @@ async def test_a_handler_that_takes_too_long_is_stopped_and_the_event_comes_agai
 async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx.AsyncClient) -> None:
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
         handler.go_on.clear()
-        first = asyncio.create_task(sent(http, url, post()))
+        first = asyncio.create_task(send_post(http, url, post()))
         await handler.begun.wait()
-        second = await sent(http, url, post())
-        other_line = asyncio.create_task(sent(http, url, post(8, delivery_id="another")))
+        second = await send_post(http, url, post())
+        other_line = asyncio.create_task(send_post(http, url, post(8, delivery_id="another")))
         handler.go_on.set()
-        answers = [await first, await other_line, await sent(http, url, post())]
+        answers = [await first, await other_line, await send_post(http, url, post())]
 
     assert (second.status_code, second.headers["retry-after"]) == (503, "5")
     assert second.json() == {"detail": "An event of this subscription is being handled."}
@@ -193,15 +193,15 @@ async def test_a_sender_that_hangs_up_finds_its_event_handled(handler: Handler, 
     """A handler that is slower than the sender's timeout is not run again."""
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
         handler.go_on.clear()
-        impatient = asyncio.create_task(sent(http, url, post()))
+        impatient = asyncio.create_task(send_post(http, url, post()))
         await handler.begun.wait()
         impatient.cancel()
         await asyncio.gather(impatient, return_exceptions=True)
-        meanwhile = await sent(http, url, post())
+        meanwhile = await send_post(http, url, post())
         handler.go_on.set()
         statuses = [meanwhile.status_code]
         while statuses[-1] == 503:
-            statuses.append((await sent(http, url, post())).status_code)
+            statuses.append((await send_post(http, url, post())).status_code)
 
     assert (statuses[0], statuses[-1]) == (503, 204)
     assert handler.handled == ["1"]
@@ -214,15 +214,22 @@ async def test_receivers_in_several_processes_share_a_redis(
         return receiver_app(handler, secrets=[SECRET], deduplicator=RedisDeduplicator(client))
 
     address = redis_server.store_url
-    async with redis.asyncio.Redis.from_url(address) as one, redis.asyncio.Redis.from_url(address) as two:
-        await one.flushall()
-        async with served(replica(one)) as here, served(replica(two)) as there:
+    async with (
+        redis.asyncio.Redis.from_url(address) as first_client,
+        redis.asyncio.Redis.from_url(address) as second_client,
+    ):
+        await first_client.flushall()
+        async with served(replica(first_client)) as first_url, served(replica(second_client)) as second_url:
             handler.go_on.clear()
-            first = asyncio.create_task(sent(http, here, post()))
+            first = asyncio.create_task(send_post(http, first_url, post()))
             await handler.begun.wait()
-            meanwhile = await sent(http, there, post())
+            meanwhile = await send_post(http, second_url, post())
             handler.go_on.set()
-            answers = [await first, await sent(http, there, post()), await sent(http, there, post(2))]
+            answers = [
+                await first,
+                await send_post(http, second_url, post()),
+                await send_post(http, second_url, post(2)),
+            ]
 
     assert meanwhile.status_code == 503
     assert [answer.status_code for answer in answers] == [204, 204, 204]
@@ -233,7 +240,7 @@ async def test_events_in_the_place_of_lost_ones_are_handled(handler: Handler, ht
     """The sender's store has lost events 2 and 3, and has recorded another event 2."""
     posts = [post(1, recorded_us=10), post(2, recorded_us=20), post(3, recorded_us=30), post(2, recorded_us=200)]
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
-        answers = [await sent(http, url, what) for what in (*posts, posts[1], posts[3])]
+        answers = [await send_post(http, url, signed_post) for signed_post in (*posts, posts[1], posts[3])]
 
     assert [answer.status_code for answer in answers] == [204] * 6
     assert handler.handled == ["1-10", "2-20", "3-30", "2-200"]
@@ -259,11 +266,11 @@ class Forgetful(MemoryDeduplicator):
 async def test_without_its_memory_a_receiver_lets_the_sender_come_again(
     handler: Handler, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, fails: str
 ) -> None:
-    seen = Forgetful()
-    seen.fails = fails
+    deduplicator = Forgetful()
+    deduplicator.fails = fails
     handler.error = ZeroDivisionError() if fails == "settle False" else None
-    async with served(receiver_app(handler, secrets=[SECRET], deduplicator=seen)) as url:
-        answer = await sent(http, url, post())
+    async with served(receiver_app(handler, secrets=[SECRET], deduplicator=deduplicator)) as url:
+        answer = await send_post(http, url, post())
 
     assert answer.status_code == (500 if fails == "settle False" else 503)
     assert "10.1.2.3" not in answer.text
@@ -276,24 +283,24 @@ async def test_the_app_answers_wherever_it_is_put(handler: Handler, http: httpx.
     site = Starlette(routes=[Route("/exact", app), Mount("/mounted", app)])
     async with served(site) as url:
         paths = ["/exact", "/mounted/", "/mounted/deeper"]
-        statuses = [(await sent(http, url + path, post(n))).status_code for n, path in enumerate(paths, start=1)]
+        statuses = [(await send_post(http, url + path, post(n))).status_code for n, path in enumerate(paths, start=1)]
 
     assert statuses == [204, 204, 204]
     assert handler.handled == ["1", "2", "3"]
 
 
 async def test_a_route_of_ones_own_has_the_same_rules(http: httpx.AsyncClient) -> None:
-    verifier, seen, outcomes = Verifier([SECRET]), MemoryDeduplicator(), []
+    verifier, deduplicator, outcomes = Verifier([SECRET]), MemoryDeduplicator(), []
 
     async def events(request: Request) -> Response:
         notification = await receive(request, verifier)
-        async with handle_once(notification, seen) as new:
+        async with handle_once(notification, deduplicator) as new:
             outcomes.append((notification.version, new))
         return Response(status_code=202)
 
     async with served(Starlette(routes=[Route("/events", events, methods=["POST"])])) as url:
         posts = [post(1), post(1), post(2), post(3, secrets=(OTHER_SECRET,))]
-        answers = [await sent(http, f"{url}/events", what) for what in posts]
+        answers = [await send_post(http, f"{url}/events", signed_post) for signed_post in posts]
 
     assert [answer.status_code for answer in answers] == [202, 202, 202, 401]
     assert answers[-1].text == "No signature of this id, time and body was made with a known secret."
@@ -301,21 +308,21 @@ async def test_a_route_of_ones_own_has_the_same_rules(http: httpx.AsyncClient) -
 
 
 async def test_a_handler_that_is_cancelled_has_not_handled_anything() -> None:
-    what, seen, begun = post(), MemoryDeduplicator(), asyncio.Event()
-    notification = Verifier([SECRET]).verify(what.headers, what.body)
+    signed_post, deduplicator, has_begun = post(), MemoryDeduplicator(), asyncio.Event()
+    notification = Verifier([SECRET]).verify(signed_post.headers, signed_post.body)
 
     async def handling() -> None:
-        async with handle_once(notification, seen):
-            begun.set()
+        async with handle_once(notification, deduplicator):
+            has_begun.set()
             await asyncio.Event().wait()
 
     handling_task = asyncio.create_task(handling())
-    await begun.wait()
+    await has_begun.wait()
     handling_task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await handling_task
 
-    async with handle_once(notification, seen) as new:
+    async with handle_once(notification, deduplicator) as new:
         assert new
 
 
@@ -329,7 +336,7 @@ async def test_secrets_and_credentials_are_in_no_log(
     bad = [{**good, "Authorization": "Bearer a-bad-key"}, {**good, "X-A2A-Notification-Token": "a-bad-token"}]
     posts = [post(**good), *(post(**headers) for headers in bad), post(secrets=(OTHER_SECRET,), **good)]
     async with served(app) as url:
-        answers = [await sent(http, url, what) for what in posts]
+        answers = [await send_post(http, url, signed_post) for signed_post in posts]
 
     assert [answer.status_code for answer in answers] == [500, 401, 401, 401]
     text = caplog.text + "".join(answer.text for answer in answers)

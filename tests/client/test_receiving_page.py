@@ -38,7 +38,8 @@ async def answers(app: Any, *posts: Post) -> list[int]:
     """Send posts to the documented URL and return the statuses of the responses."""
     async with served(app) as url, httpx.AsyncClient() as http:
         return [
-            (await http.post(f"{url}/a2a-events", headers=one.headers, content=one.body)).status_code for one in posts
+            (await http.post(f"{url}/a2a-events", headers=signed_post.headers, content=signed_post.body)).status_code
+            for signed_post in posts
         ]
 
 

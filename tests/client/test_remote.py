@@ -43,13 +43,13 @@ class TestSessions:
     async def test_one_is_taken_up_again_elsewhere(self, states: str) -> None:
         async with RemoteAgent(states) as agent:
             session = agent.session()
-            asked = await session.send("INPUT_REQUIRED")
+            question = await session.send("INPUT_REQUIRED")
             saved = json.dumps(session.to_dict())
         async with RemoteAgent(states) as agent:
             session = agent.session(json.loads(saved))
             answered = await session.send("seven")
 
-        assert (answered.task_id, answered.text) == (asked.task_id, "after seven")
+        assert (answered.task_id, answered.text) == (question.task_id, "after seven")
 
     async def test_the_next_task_refers_to_the_last(self, states: str) -> None:
         async with RemoteAgent(states) as agent:
@@ -158,8 +158,8 @@ class TestEnds:
             with suppress(asyncio.CancelledError):
                 await waiting
 
-            found = await agent.get(session.task_id)
-            assert found.state_name == ("CANCELED" if cancel_on_exit else "WORKING")
+            stored = await agent.get(session.task_id)
+            assert stored.state_name == ("CANCELED" if cancel_on_exit else "WORKING")
             await agent.cancel(session.task_id)
 
     async def test_a_deadline_cancels_the_task_with_the_option(self) -> None:

@@ -23,7 +23,8 @@ EVENTS = {"Content-Type": "text/event-stream"}
 
 def card(url: str = URL, *bindings: str) -> AgentCard:
     interfaces = [
-        AgentInterface(url=url, protocol_binding=one, protocol_version="1.0") for one in bindings or ("JSONRPC",)
+        AgentInterface(url=url, protocol_binding=binding, protocol_version="1.0")
+        for binding in bindings or ("JSONRPC",)
     ]
     return AgentCard(name="odd", supported_interfaces=interfaces, capabilities=AgentCapabilities(streaming=True))
 
@@ -58,9 +59,9 @@ def agent(server: Callable[..., Any], **options: Any) -> RemoteAgent:
 async def test_an_answer_without_end_is_not_read_to_its_end(binding: str, gzipped: bool) -> None:
     packed = gzip.compress(b'{"a": "' + b" " * 10 * MOST)
     server = Odd(b"", first=packed, Content_Encoding="gzip") if gzipped else Odd(b" " * 40_000, first=b'{"a": "')
-    async with agent(server, card=card(URL, binding)) as odd:
+    async with agent(server, card=card(URL, binding)) as client:
         with pytest.raises(InvalidResponse, match=f"more than {MOST} bytes"):
-            await odd.get("t")
+            await client.get("t")
 
     assert server.taken <= 2 * MOST
 
@@ -69,9 +70,9 @@ async def test_an_answer_without_end_is_not_read_to_its_end(binding: str, gzippe
 @pytest.mark.parametrize("piece", [b"x" * 40_000, b"data: " + b"x" * 40_000 + b"\n"], ids=["a line", "many lines"])
 async def test_an_event_without_end_ends_its_stream(binding: str, piece: bytes) -> None:
     server = Odd(piece, first=b"data: ", **EVENTS)
-    async with agent(server, card=card(URL, binding)) as odd:
+    async with agent(server, card=card(URL, binding)) as client:
         with pytest.raises(InvalidResponse, match=f"more than {MOST} bytes"):
-            async for _ in odd.follow("t"):
+            async for _ in client.follow("t"):
                 pass
 
     assert server.taken <= 2 * MOST
@@ -81,29 +82,29 @@ async def test_a_stream_of_many_events_may_be_longer() -> None:
     status = {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
     event = json.dumps({"statusUpdate": status, "padding": "x" * 20_000}).encode()
     server = Odd(b"data: " + event + b"\n\n", **EVENTS)
-    async with agent(server, card=card(URL, "HTTP+JSON")) as odd:
-        events = odd.stream(new_text_message("hello", role=Role.ROLE_USER))
-        seen = [await anext(events) for _ in range(20)]
+    async with agent(server, card=card(URL, "HTTP+JSON")) as client:
+        events = client.stream(new_text_message("hello", role=Role.ROLE_USER))
+        received = [await anext(events) for _ in range(20)]
         await events.aclose()
 
-    assert len(seen) == 20
+    assert len(received) == 20
     assert server.taken > 3 * MOST
 
 
 async def test_a_card_without_end_is_not_read_to_its_end() -> None:
     server = Odd(b" " * 40_000, first=json.dumps(MessageToDict(card())).encode())
-    async with agent(server) as odd:
+    async with agent(server) as client:
         with pytest.raises(InvalidResponse, match=f"more than {MAX_CARD_BYTES} bytes"):
-            await odd.card()
+            await client.card()
 
     assert server.taken <= 2 * MAX_CARD_BYTES
 
 
 async def test_an_agent_at_https_leads_to_no_http() -> None:
     server = Odd(b"")
-    async with agent(server, card=card("http://agent.example.com")) as odd:
+    async with agent(server, card=card("http://agent.example.com")) as client:
         with pytest.raises(NoTransport, match="are not used for an agent at https"):
-            await odd.get("t")
+            await client.get("t")
 
     assert server.asked == []
 
@@ -112,8 +113,8 @@ async def test_another_interface_is_used_instead_of_one_in_clear() -> None:
     mixed = card("http://agent.example.com")
     mixed.supported_interfaces.extend(card(URL, "HTTP+JSON").supported_interfaces)
     server = Odd(b"x")
-    async with agent(server, card=mixed) as odd:
+    async with agent(server, card=mixed) as client:
         with pytest.raises(InvalidResponse):
-            await odd.get("t")
+            await client.get("t")
 
     assert {request.url.scheme for request in server.asked} == {"https"}

@@ -224,7 +224,7 @@ def test_an_answer_without_content_is_an_empty_result(answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "text",
     [
         '{"task": {"id": "t", "status": {"state": 1e400}}}',
         '{"task": {"id": "t", "status": {"state": "\\ud800"}}}',
@@ -234,10 +234,10 @@ def test_an_answer_without_content_is_an_empty_result(answer: Any) -> None:
         '{"messageId": "m", "role": "ROLE_AGENT", "parts": [{"data": -Infinity}]}',
         '{"task": {"id": "t", "metadata": ' + '{"a":' * 900 + "1" + "}" * 902,
     ],
-    ids=lambda odd: odd[:60],
+    ids=lambda text: text[:60],
 )
-def test_json_that_few_have_thought_of_is_read_and_saved_all_the_same(odd: str) -> None:
-    result = Result.of(json.loads(odd))
+def test_json_that_few_have_thought_of_is_read_and_saved_all_the_same(text: str) -> None:
+    result = Result.of(json.loads(text))
 
     saved = json.dumps(result.to_dict(), allow_nan=False)
     assert Result.from_dict(json.loads(saved)).task_id == result.task_id
@@ -254,7 +254,7 @@ def test_a_null_in_data_is_a_value() -> None:
 
 @pytest.mark.parametrize("state", ["INPUT_REQUIRED", "FAILED", "COMPLETED"])
 def test_readable_parts_are_kept_beside_unreadable_ones(state: str) -> None:
-    odd = {
+    fields = {
         "task": {
             "id": "t",
             "artifacts": [None, {"artifactId": "a", "parts": [{"text": "kept"}, {"text": 7}]}, "x"],
@@ -262,7 +262,7 @@ def test_readable_parts_are_kept_beside_unreadable_ones(state: str) -> None:
         }
     }
 
-    result = Result.of(odd)
+    result = Result.of(fields)
 
     assert (result.state_name, result.task_id) == (state, "t")
 
@@ -290,8 +290,8 @@ def test_the_shapes_of_version_0_3(state: str, name: str) -> None:
         result = Result.of(answer)
         assert (result.state_name, result.text, result.task_id, result.context_id) == (name, "it", "t", "c")
     artifact = {"artifactId": "a", "parts": [{"kind": "text", "text": "made"}]}
-    made = {"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact}
-    assert [part.text for a in Result.of(whole, made).artifacts for part in a.parts] == ["made"]
+    artifact_update = {"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact}
+    assert [part.text for a in Result.of(whole, artifact_update).artifacts for part in a.parts] == ["made"]
     assert Result.of(message).text == "it"
 
 

@@ -43,8 +43,8 @@ async def gateway(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, clock: ManualClock
 ) -> AsyncIterator[Limited]:
     rate = {"owner_requests_per_second": 1 / EVERY, "owner_request_burst": 1}
-    async with limited(store, redis_server.store_url, keys, clock, **rate) as made:
-        yield made
+    async with limited(store, redis_server.store_url, keys, clock, **rate) as limited_gateway:
+        yield limited_gateway
 
 
 async def refusals(gateway: Limited) -> int:
@@ -94,7 +94,7 @@ async def test_a_wait_beyond_the_deadline_fails_at_once(
 
 
 @pytest.mark.parametrize(
-    ("status", "header", "kind", "asked"),
+    ("status", "header", "kind", "expected"),
     [
         (429, "7", TooManyRequests, 7),
         (429, "", TooManyRequests, None),
@@ -103,14 +103,16 @@ async def test_a_wait_beyond_the_deadline_fails_at_once(
         (503, "12", AgentUnreachable, 12),
     ],
 )
-def test_any_server_may_say_when(status: int, header: str, kind: type[AgentUnreachable], asked: float | None) -> None:
+def test_any_server_may_say_when(
+    status: int, header: str, kind: type[AgentUnreachable], expected: float | None
+) -> None:
     response = httpx.Response(status, headers={"Retry-After": header}, request=httpx.Request("POST", "http://a"))
 
     with pytest.raises(AgentUnreachable) as raised, translate_errors("http://a"):
         response.raise_for_status()
 
     assert type(raised.value) is kind
-    assert raised.value.retry_after == asked
+    assert raised.value.retry_after == expected
 
 
 async def test_a_server_may_say_it_as_retry_info() -> None:

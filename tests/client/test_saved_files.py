@@ -53,9 +53,9 @@ def test_no_file_is_replaced_and_no_link_followed(tmp_path: Path, capsys: pytest
     (folder / "a.txt").symlink_to(tmp_path / "elsewhere")
     (folder / "a-2.txt").write_bytes(b"mine")
 
-    found = saved(folder, *(Part(raw=content, filename="a.txt") for content in (b"1", b"22")))
+    paths = saved(folder, *(Part(raw=content, filename="a.txt") for content in (b"1", b"22")))
 
-    assert found == {"a-2.txt": b"mine", "a-3.txt": b"1", "a-4.txt": b"22"}
+    assert paths == {"a-2.txt": b"mine", "a-3.txt": b"1", "a-4.txt": b"22"}
     assert capsys.readouterr().err.splitlines() == [
         f"saved {folder / 'a-3.txt'} (1 bytes)",
         f"saved {folder / 'a-4.txt'} (2 bytes)",

@@ -77,12 +77,12 @@ def test_a_message_that_cannot_be_sent_is_an_error() -> None:
 
 
 def test_a_message_keeps_its_own_fields() -> None:
-    given = Message(message_id="mine", task_id="other", reference_task_ids=["r"], parts=[Part(text="x")])
+    own_message = Message(message_id="mine", task_id="other", reference_task_ids=["r"], parts=[Part(text="x")])
 
-    made = at(TaskState.TASK_STATE_INPUT_REQUIRED).message(given)
+    message = at(TaskState.TASK_STATE_INPUT_REQUIRED).message(own_message)
 
-    assert (made.message_id, made.task_id, list(made.reference_task_ids)) == ("mine", "other", ["r"])
-    assert not given.context_id, "the one that was given is left alone"
+    assert (message.message_id, message.task_id, list(message.reference_task_ids)) == ("mine", "other", ["r"])
+    assert not own_message.context_id, "the one that was given is left alone"
 
 
 def test_every_event_moves_it_on() -> None:
@@ -98,9 +98,9 @@ def test_every_event_moves_it_on() -> None:
         (Task(), ("d", "u", None)),
     ]
 
-    for answer, wanted in steps:
+    for answer, expected in steps:
         session.update(answer)
-        assert (session.context_id, session.task_id, session.state) == wanted, answer
+        assert (session.context_id, session.task_id, session.state) == expected, answer
 
 
 @pytest.mark.parametrize("session", [Session(), at(6), at(RETRY_AFTER_JITTER), Session("c")], ids=repr)

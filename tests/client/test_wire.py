@@ -57,7 +57,7 @@ TABLE = {
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with running_fleet(tmp_path_factory.mktemp("fleet"), app="tests.support.states") as fleet:
         gateway = fleet.gateway(grpc=True)
         worker = fleet.worker(pool="threads", concurrency=4)
@@ -67,12 +67,14 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @asynccontextmanager
 async def agent_at(url: str, binding: str, version: str) -> AsyncIterator[RemoteAgent]:
     """Yield the agent with a card that only has the interface of one binding and version."""
-    async with RemoteAgent(url) as any_:
+    async with RemoteAgent(url) as original:
         card = AgentCard()
-        card.CopyFrom(await any_.card())
-    found = [i for i in card.supported_interfaces if (i.protocol_binding, i.protocol_version) == (binding, version)]
+        card.CopyFrom(await original.card())
+    interfaces = [
+        i for i in card.supported_interfaces if (i.protocol_binding, i.protocol_version) == (binding, version)
+    ]
     del card.supported_interfaces[:]
-    card.supported_interfaces.extend(found)
+    card.supported_interfaces.extend(interfaces)
     async with RemoteAgent(url, card=card, transports=[binding]) as agent:
         yield agent
 
@@ -108,9 +110,9 @@ def without_history(result: Result) -> Result:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streams", "polls"])
 @pytest.mark.parametrize(("binding", "version"), OUR_BINDINGS)
-async def test_a_gateway_of_ours(ours: Served, binding: str, version: str, streams: bool) -> None:
+async def test_a_gateway_of_ours(served_fleet: Served, binding: str, version: str, streams: bool) -> None:
     name = "states" if streams else "states-without-streams"
-    async with agent_at(f"{ours.url}/agents/{name}", binding, version) as agent:
+    async with agent_at(f"{served_fleet.url}/agents/{name}", binding, version) as agent:
         await check_table(agent)
 
 

@@ -54,9 +54,9 @@ def test_a_receiver_that_asks_for_time_gets_it_and_not_all_come_at_once() -> Non
     assert LATEST.delay(1, 0, retry_after=3000) == pytest.approx(3060, abs=0.1)
 
 
-@pytest.mark.parametrize("asked", [0.0, -5.0, None])
-def test_a_receiver_that_asks_for_none_changes_nothing(asked: float | None) -> None:
-    assert LATEST.delay(5, 0, asked) == LATEST.delay(5, 0)
+@pytest.mark.parametrize("retry_after", [0.0, -5.0, None])
+def test_a_receiver_that_asks_for_none_changes_nothing(retry_after: float | None) -> None:
+    assert LATEST.delay(5, 0, retry_after) == LATEST.delay(5, 0)
 
 
 def test_no_receiver_can_ask_for_ever() -> None:

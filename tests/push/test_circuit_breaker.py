@@ -35,40 +35,40 @@ def fail(hosts: CircuitBreaker, times: int, name: str = "a") -> None:
 
 
 def test_a_host_gets_so_many_posts_at_once() -> None:
-    some = hosts(max_per_host=2)
-    first, _ = place(some), place(some)
+    breaker = hosts(max_per_host=2)
+    first, _ = place(breaker), place(breaker)
 
-    assert deferred(some).retry_in > 0
+    assert deferred(breaker).retry_in > 0
     assert hosts(max_per_host=2).deferral("a") is None
-    place(some, "b")
+    place(breaker, "b")
     first.release(True)
-    place(some)
+    place(breaker)
 
 
 def test_all_hosts_together_get_so_many() -> None:
-    some = hosts(max_posts=3)
-    first, *_ = [place(some, name, owner=name) for name in "abc"]
+    breaker = hosts(max_posts=3)
+    first, *_ = [place(breaker, name, owner=name) for name in "abc"]
 
-    assert "too many" in deferred(some, "d", owner="d").reason
+    assert "too many" in deferred(breaker, "d", owner="d").reason
     first.release(None)
-    place(some, "d", owner="d")
+    place(breaker, "d", owner="d")
 
 
 def test_an_owner_gets_a_permit_while_more_are_free_than_it_has() -> None:
-    some = hosts(max_posts=4, reserved=0)
-    first, _ = [place(some, name) for name in "ab"]
+    breaker = hosts(max_posts=4, reserved=0)
+    first, _ = [place(breaker, name) for name in "ab"]
 
-    assert "the owner" in deferred(some, "c").reason
-    place(some, "c", owner="other")
-    assert "the owner" in deferred(some, "c", owner="other").reason
-    place(some, "c", owner="third")
+    assert "the owner" in deferred(breaker, "c").reason
+    place(breaker, "c", owner="other")
+    assert "the owner" in deferred(breaker, "c", owner="other").reason
+    place(breaker, "c", owner="third")
     first.release(None)
-    assert "the owner" in deferred(some, "c").reason
+    assert "the owner" in deferred(breaker, "c").reason
 
 
 def test_a_network_gets_a_permit_while_more_are_free_than_it_has() -> None:
-    some = hosts(max_posts=5, reserved=0)
-    first, second, third = [place(some, name, owner=name) for name in "abc"]
+    breaker = hosts(max_posts=5, reserved=0)
+    first, second, third = [place(breaker, name, owner=name) for name in "abc"]
 
     assert [first.set_network("10.0.0.0/24"), second.set_network("10.0.0.0/24")] == [None, None]
     refused = third.set_network("10.0.0.0/24")
@@ -79,129 +79,129 @@ def test_a_network_gets_a_permit_while_more_are_free_than_it_has() -> None:
 
 
 def test_the_network_of_a_host_is_remembered() -> None:
-    some = hosts(max_posts=4, reserved=0)
-    place(some, "a").set_network("10.0.0.0/24")
-    one = place(some, "b", owner="other")
-    assert one.set_network("10.0.0.0/24") is None
-    one.release(True)
+    breaker = hosts(max_posts=4, reserved=0)
+    place(breaker, "a").set_network("10.0.0.0/24")
+    permit = place(breaker, "b", owner="other")
+    assert permit.set_network("10.0.0.0/24") is None
+    permit.release(True)
 
-    assert place(some, "b", owner="third").network == "10.0.0.0/24"
-    assert "the network" in deferred(some, "b", owner="fourth").reason
+    assert place(breaker, "b", owner="third").network == "10.0.0.0/24"
+    assert "the network" in deferred(breaker, "b", owner="fourth").reason
 
 
 def test_permits_are_reserved_for_hosts_that_responded_last_time() -> None:
-    some = hosts(max_posts=4, reserved=2)
-    place(some, "known", owner="d").release(True)
+    breaker = hosts(max_posts=4, reserved=2)
+    place(breaker, "known", owner="d").release(True)
     for name in "ab":
-        place(some, name, owner=name)
+        place(breaker, name, owner=name)
 
-    assert "too many" in deferred(some, "c", owner="c").reason
-    place(some, "known", owner="c").release(False)
-    assert "too many" in deferred(some, "known", owner="c").reason
+    assert "too many" in deferred(breaker, "c", owner="c").reason
+    place(breaker, "known", owner="c").release(False)
+    assert "too many" in deferred(breaker, "known", owner="c").reason
 
 
 def test_a_host_that_does_not_respond_has_a_cooldown() -> None:
-    some = hosts()
-    fail(some, 2)
-    assert some.deferral("a") is None
-    fail(some, 1)
+    breaker = hosts()
+    fail(breaker, 2)
+    assert breaker.deferral("a") is None
+    fail(breaker, 1)
 
-    assert "cooldown" in deferred(some).reason
-    assert some.deferral("b") is None
+    assert "cooldown" in deferred(breaker).reason
+    assert breaker.deferral("b") is None
 
 
 def test_only_consecutive_failures_count() -> None:
-    some = hosts()
+    breaker = hosts()
     for _ in range(5):
-        fail(some, 2)
-        place(some).release(True)
+        fail(breaker, 2)
+        place(breaker).release(True)
 
-    assert some.deferral("a") is None
+    assert breaker.deferral("a") is None
 
 
 def test_an_unknown_result_counts_neither_way() -> None:
-    some = hosts()
-    fail(some, 2)
-    place(some).release(None)
-    fail(some, 1)
+    breaker = hosts()
+    fail(breaker, 2)
+    place(breaker).release(None)
+    fail(breaker, 1)
 
-    deferred(some)
+    deferred(breaker)
 
 
 def test_after_a_cooldown_one_post_tries_and_its_success_releases_all() -> None:
     clock = ManualClock()
-    some = hosts(clock)
-    fail(some, 3)
+    breaker = hosts(clock)
+    fail(breaker, 3)
     clock.advance(6.0)  # 8, three quarters of it by the jitter
 
-    one = place(some)
-    assert "being probed" in deferred(some).reason
-    one.release(True)
-    place(some).release(True)
-    assert some.deferral("a") is None
+    permit = place(breaker)
+    assert "being probed" in deferred(breaker).reason
+    permit.release(True)
+    place(breaker).release(True)
+    assert breaker.deferral("a") is None
 
 
 def test_the_cooldown_doubles_up_to_its_limit() -> None:
     clock = ManualClock()
-    some = hosts(clock, max_cooldown=30.0)
-    fail(some, 3)
+    breaker = hosts(clock, max_cooldown=30.0)
+    fail(breaker, 3)
     rests = []
     for _ in range(4):
         before = clock.monotonic()
-        while some.deferral("a") is not None:
+        while breaker.deferral("a") is not None:
             clock.advance(0.5)
         rests.append(clock.monotonic() - before)
-        place(some).release(False)
+        place(breaker).release(False)
 
     assert rests == [6.0, 12.0, 22.5, 22.5]
 
 
 def test_a_cancelled_trial_leaves_the_next_post_to_try() -> None:
     clock = ManualClock()
-    some = hosts(clock)
-    fail(some, 3)
+    breaker = hosts(clock)
+    fail(breaker, 3)
     clock.advance(6.0)
 
-    place(some).release(None)
-    place(some).release(True)
-    place(some)
+    place(breaker).release(None)
+    place(breaker).release(True)
+    place(breaker)
 
 
 def test_posts_started_before_a_cooldown_do_not_prolong_it() -> None:
     clock = ManualClock()
-    some = hosts(clock)
-    late = [place(some) for _ in range(5)]
-    fail(some, 3)
-    for one in late:
-        one.release(False)
+    breaker = hosts(clock)
+    late = [place(breaker) for _ in range(5)]
+    fail(breaker, 3)
+    for permit in late:
+        permit.release(False)
     clock.advance(6.0)
 
-    place(some)
+    place(breaker)
 
 
 def test_waiting_posts_return_one_after_the_other() -> None:
     numbers = iter([0.5, *(n / 100 for n in range(100))])
-    some = hosts(random=lambda: next(numbers))
-    fail(some, 3)
-    waits = [(some.deferral("a") or Deferred(0, "")).retry_in for _ in range(100)]
+    breaker = hosts(random=lambda: next(numbers))
+    fail(breaker, 3)
+    waits = [(breaker.deferral("a") or Deferred(0, "")).retry_in for _ in range(100)]
 
     assert len({round(wait, 3) for wait in waits}) == 100
     assert min(waits) >= 6.0
 
 
 def test_ten_thousand_that_wait_for_a_dead_host_leave_the_others_alone() -> None:
-    some = hosts()
-    fail(some, 3, "dead")
+    breaker = hosts()
+    fail(breaker, 3, "dead")
 
-    assert all(isinstance(some.try_acquire("dead"), Deferred) for _ in range(10_000))
+    assert all(isinstance(breaker.try_acquire("dead"), Deferred) for _ in range(10_000))
     for n in range(100):
-        place(some, f"live{n}", owner=f"owner{n % 10}")
+        place(breaker, f"live{n}", owner=f"owner{n % 10}")
 
 
 def test_the_more_wait_for_a_host_the_longer_each_waits() -> None:
-    some = hosts(max_per_host=1)
-    place(some)
-    waits = [deferred(some).retry_in for _ in range(10_000)]
+    breaker = hosts(max_per_host=1)
+    place(breaker)
+    waits = [deferred(breaker).retry_in for _ in range(10_000)]
     first_time = sorted(waits)
 
     assert all(
@@ -212,33 +212,33 @@ def test_the_more_wait_for_a_host_the_longer_each_waits() -> None:
 
 
 def test_the_state_of_hosts_is_bounded() -> None:
-    some = hosts(max_hosts=10)
-    under_way = place(some, "busy")
+    breaker = hosts(max_hosts=10)
+    under_way = place(breaker, "busy")
     for n in range(1000):
-        fail(some, 1, f"dead{n}")
+        fail(breaker, 1, f"dead{n}")
 
-    assert some.host_count <= 11
-    assert some.deferral("dead999") is None
+    assert breaker.host_count <= 11
+    assert breaker.deferral("dead999") is None
     under_way.release(True)
 
 
 def test_the_least_recently_used_host_is_removed_first() -> None:
-    some = hosts(max_hosts=2)
-    fail(some, 3, "dead")
-    fail(some, 1, "other")
-    fail(some, 1, "third")
-    assert some.deferral("dead") is None
-    fail(some, 3, "dead")
-    fail(some, 2, "third")
-    fail(some, 1, "fourth")
+    breaker = hosts(max_hosts=2)
+    fail(breaker, 3, "dead")
+    fail(breaker, 1, "other")
+    fail(breaker, 1, "third")
+    assert breaker.deferral("dead") is None
+    fail(breaker, 3, "dead")
+    fail(breaker, 2, "third")
+    fail(breaker, 1, "fourth")
 
-    assert some.deferral("third") is not None
-    assert some.host_count == 2
+    assert breaker.deferral("third") is not None
+    assert breaker.host_count == 2
 
 
 def test_hosts_of_which_nothing_was_found_out_are_forgotten() -> None:
-    some = hosts()
+    breaker = hosts()
     for n in range(100):
-        place(some, f"h{n}").release(None)
+        place(breaker, f"h{n}").release(None)
 
-    assert some.host_count == 0
+    assert breaker.host_count == 0

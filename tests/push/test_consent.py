@@ -37,11 +37,11 @@ async def test_only_a_receiver_that_names_the_origin_consents(step: Step, consen
         hooks.plan("/hook", [], then=step)
         async with Poster(LOCAL, timeout=0.5) as poster:
             assert await poster.has_consent(hooks.url(), ORIGIN) is consents
-        [asked, *_] = hooks.received()
+        [post, *_] = hooks.received()
 
-    assert (asked.method, asked.body) == ("OPTIONS", b"")
-    assert asked.headers["webhook-request-origin"] == ORIGIN
-    assert not {name for name in asked.headers if name.startswith(("authorization", "x-a2a", "webhook-id"))}
+    assert (post.method, post.body) == ("OPTIONS", b"")
+    assert post.headers["webhook-request-origin"] == ORIGIN
+    assert not {name for name in post.headers if name.startswith(("authorization", "x-a2a", "webhook-id"))}
 
 
 async def test_one_that_cannot_be_asked_does_not_consent() -> None:

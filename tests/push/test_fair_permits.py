@@ -99,9 +99,9 @@ def delays(
     victims: Iterator[Delivery],
 ) -> list[float]:
     """Return the seconds that each of a client's posts waited."""
-    made = [simulation.add(delivery) for delivery in islice(victims, POSTS)]
+    deliveries = [simulation.add(delivery) for delivery in islice(victims, POSTS)]
     simulation.run(POSTS * EVERY + BOUND)
-    return [float("inf") if delivery.started_after is None else delivery.started_after for delivery in made]
+    return [float("inf") if delivery.started_after is None else delivery.started_after for delivery in deliveries]
 
 
 def victims(simulation: Simulation, *, new_hosts: bool = False) -> Iterator[Delivery]:

@@ -103,10 +103,10 @@ async def test_no_socket_of_this_host_is_reached() -> None:
 
 async def test_the_system_finds_names() -> None:
     async with aclosing(SystemResolver()) as resolver:
-        found = await resolver.resolve("localhost")
+        addresses = await resolver.resolve("localhost")
 
-    assert {str(address) for address in found} <= {"127.0.0.1", "::1"}
-    assert found
+    assert {str(address) for address in addresses} <= {"127.0.0.1", "::1"}
+    assert addresses
 
 
 async def test_a_name_that_the_system_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +121,10 @@ async def test_a_name_that_the_system_does_not_know(monkeypatch: pytest.MonkeyPa
 
 async def test_a_hanging_lookup_times_out_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
-    asked: list[Any] = []
+    lookups: list[Any] = []
 
     def hangs(host: bytes, *_: Any, **__: Any) -> Any:
-        asked.append(host)
+        lookups.append(host)
         if host == b"slow.example":
             release.wait(60)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
@@ -134,26 +134,26 @@ async def test_a_hanging_lookup_times_out_and_delays_no_other(monkeypatch: pytes
     async with aclosing(SystemResolver(timeout=3, clock=clock)) as resolver:
         slow = [asyncio.create_task(resolver.resolve("slow.example")) for _ in range(100)]
         assert [str(a) for a in await resolver.resolve("quick.example")] == ["8.8.8.8"]
-        await asyncio.to_thread(eventually, lambda: b"slow.example" in asked)
+        await asyncio.to_thread(eventually, lambda: b"slow.example" in lookups)
         clock.advance(3)
         ended = await asyncio.gather(*slow, return_exceptions=True)
         assert all(isinstance(error, TimeoutError) for error in ended)
-        assert asked.count(b"slow.example") == 1
+        assert lookups.count(b"slow.example") == 1
         release.set()
 
 
 async def test_a_cancelled_caller_does_not_cancel_the_lookup_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    has_begun, go_on = threading.Event(), threading.Event()
 
     def waits(*_: Any, **__: Any) -> Any:
-        begun.set()
+        has_begun.set()
         go_on.wait(60)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 0))]
 
     monkeypatch.setattr("a2a_celery.push.network.socket.getaddrinfo", waits)
     async with aclosing(SystemResolver(timeout=60)) as resolver:
         leaves, stays = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(2)]
-        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.to_thread(has_begun.wait, 60)
         leaves.cancel()
         await asyncio.gather(leaves, return_exceptions=True)
         go_on.set()

@@ -61,9 +61,9 @@ def test_the_page_has_all_filters() -> None:
 
 
 def test_the_page_has_all_commands() -> None:
-    named = set(re.findall(r"a2a deliveries ([a-z]+)", PAGE))
+    commands = set(re.findall(r"a2a deliveries ([a-z]+)", PAGE))
 
-    assert named == set(deliveries.commands) - {"list"}  # the default
+    assert commands == set(deliveries.commands) - {"list"}  # the default
 
 
 @pytest.mark.parametrize("page", ["webhooks.md", "webhooks-receiving.md", "architecture.md", "deployment.md"])

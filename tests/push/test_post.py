@@ -47,8 +47,8 @@ async def poster() -> AsyncIterator[Poster]:
 
 
 def request(url: str, body: bytes = b"{}", **headers: str) -> PostRequest:
-    named = {"Content-Type": "application/a2a+json", "Authorization": f"Bearer {SECRETS[0]}", **headers}
-    return PostRequest(url, {"X-A2A-Notification-Token": SECRETS[1], **named}, body, SECRETS)
+    extra_headers = {"Content-Type": "application/a2a+json", "Authorization": f"Bearer {SECRETS[0]}", **headers}
+    return PostRequest(url, {"X-A2A-Notification-Token": SECRETS[1], **extra_headers}, body, SECRETS)
 
 
 async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> PostResult:
@@ -62,13 +62,13 @@ async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> Pos
 async def test_a_post_arrives_as_it_was_made(poster: Poster, hooks: Receiver) -> None:
     assert await poster.post(request(hooks.url("/hook?a=b"), b'{"x":"\xc3\xbc"}', X_Y="z")) == Delivered(200)
 
-    (got,) = hooks.received("/hook")
-    assert (got.method, got.path, got.body) == ("POST", "/hook?a=b", b'{"x":"\xc3\xbc"}')
-    assert got.headers["authorization"] == "Bearer s3cret-credentials"
-    assert got.headers["host"] == f"127.0.0.1:{hooks.port}"
-    assert got.headers["content-length"] == "10"
-    assert "cookie" not in got.headers
-    assert "accept-encoding" not in got.headers  # a compressed response would have to be decompressed
+    (received,) = hooks.received("/hook")
+    assert (received.method, received.path, received.body) == ("POST", "/hook?a=b", b'{"x":"\xc3\xbc"}')
+    assert received.headers["authorization"] == "Bearer s3cret-credentials"
+    assert received.headers["host"] == f"127.0.0.1:{hooks.port}"
+    assert received.headers["content-length"] == "10"
+    assert "cookie" not in received.headers
+    assert "accept-encoding" not in received.headers  # a compressed response would have to be decompressed
 
 
 async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver) -> None:
@@ -151,9 +151,9 @@ async def test_no_answer_is_tried_again(hooks: Receiver, way: str) -> None:
 
 
 async def test_a_refused_connection_is_retried(poster: Poster) -> None:
-    with socket.socket() as taken:  # otherwise another process might listen there
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+    with socket.socket() as listener:  # otherwise another process might listen there
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
         assert await poster.post(request(url)) == Retry("the connection was refused")
 
@@ -293,12 +293,12 @@ async def test_a_path_that_never_answers_takes_no_other_posts_with_it(hooks: Rec
 
 
 async def test_connections_that_could_not_be_opened_hold_no_permit(hooks: Receiver) -> None:
-    with socket.socket() as taken:  # otherwise another process might listen there
-        taken.bind(("127.0.0.1", 0))
-        nowhere = request(f"http://127.0.0.1:{taken.getsockname()[1]}/")
+    with socket.socket() as listener:  # otherwise another process might listen there
+        listener.bind(("127.0.0.1", 0))
+        refused_request = request(f"http://127.0.0.1:{listener.getsockname()[1]}/")
         async with Poster(LOCAL, circuit_breaker=CircuitBreaker(max_posts=2)) as poster:
             for _ in range(4):
-                assert await poster.post(nowhere) == Retry("the connection was refused")
+                assert await poster.post(refused_request) == Retry("the connection was refused")
 
             assert await poster.post(request(hooks.url())) == Delivered(200)
 
@@ -308,7 +308,7 @@ async def test_a_cookie_is_never_sent_back(poster: Poster, hooks: Receiver) -> N
     for _ in range(2):
         await poster.post(request(hooks.url()))
 
-    assert not any("cookie" in got.headers for got in hooks.received())
+    assert not any("cookie" in post.headers for post in hooks.received())
 
 
 async def test_no_proxy_is_taken_from_the_environment(hooks: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,6 +441,6 @@ async def test_closing_closes_everything() -> None:
 
 
 def test_a_result_does_not_show_the_request() -> None:
-    shown: Any = repr(request("https://a.example/"))
+    text: Any = repr(request("https://a.example/"))
 
-    assert "s3cret" not in shown
+    assert "s3cret" not in text

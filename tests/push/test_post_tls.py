@@ -29,9 +29,9 @@ async def posted(hooks: Receiver, trusted: ssl.SSLContext | None, host: str = "a
 async def test_the_name_of_the_certificate_is_the_hosts_and_not_the_addresses(authority: Authority) -> None:
     with receiver(authority.server("a.example")) as hooks:
         assert await posted(hooks, authority.client()) == Delivered(200)
-        (got,) = hooks.received()
+        (received,) = hooks.received()
 
-    assert got.headers["host"] == f"a.example:{hooks.port}"
+    assert received.headers["host"] == f"a.example:{hooks.port}"
 
 
 async def test_the_server_gets_the_name(authority: Authority) -> None:

@@ -101,9 +101,9 @@ def test_a_repetition_by_another_process_is_byte_identical() -> None:
 
     def names(pairs: list[tuple[str, Any]]) -> list[list[str]]:
         inner = [names(value) for _, value in pairs if isinstance(value, list)]
-        return [[name for name, _ in pairs], *(one for found in inner for one in found)]
+        return [[name for name, _ in pairs], *(keys for nested in inner for keys in nested)]
 
-    assert names(payload) == [sorted(one) for one in names(payload)]
+    assert names(payload) == [sorted(keys) for keys in names(payload)]
     assert max(map(len, names(payload))) == 20
 
 
@@ -119,9 +119,9 @@ def test_the_config_authenticates_the_sender() -> None:
     assert request.headers["User-Agent"] == f"a2a-celery/{__version__}"
 
 
-@pytest.mark.parametrize("given", [config(), config("Bearer", "")])
-def test_headers_without_a_value_in_the_config_are_not_sent(given: TaskPushNotificationConfig) -> None:
-    assert not {"Authorization", "X-A2A-Notification-Token"} & set(built(TASK, given).headers)
+@pytest.mark.parametrize("push_config", [config(), config("Bearer", "")])
+def test_headers_without_a_value_in_the_config_are_not_sent(push_config: TaskPushNotificationConfig) -> None:
+    assert not {"Authorization", "X-A2A-Notification-Token"} & set(built(TASK, push_config).headers)
 
 
 def test_a_secret_signs_and_is_not_sent() -> None:
@@ -178,10 +178,10 @@ def test_a_number_that_json_has_not_is_refused() -> None:
 
 
 def test_a_request_does_not_show_what_is_secret() -> None:
-    shown = repr(built(TASK, config("Bearer", "s3cret", "t0ken")))
+    text = repr(built(TASK, config("Bearer", "s3cret", "t0ken")))
 
-    assert "s3cret" not in shown
-    assert "t0ken" not in shown
+    assert "s3cret" not in text
+    assert "t0ken" not in text
 
 
 def test_what_an_answer_must_not_say_again_is_known() -> None:

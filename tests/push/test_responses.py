@@ -89,7 +89,7 @@ DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890
 
 
 @pytest.mark.parametrize(
-    ("value", "asked"),
+    ("value", "expected"),
     [
         *(("120", 120.0), (" 0 ", 0.0), (DATE, 10.0), ("Friday, 13-Feb-09 23:31:30 GMT", 10.0)),
         *(("Thu, 12 Feb 2009 00:00:00 GMT", 0.0), ("999999999", 999999999.0)),
@@ -98,5 +98,5 @@ DATE = "Fri, 13 Feb 2009 23:31:30 GMT"  # 1234567890
         *((value, None) for value in ("Fri, 13 Feb 99999999999 23:31:30 GMT", "0x10", "٣")),
     ],
 )  # fmt: skip
-def test_retry_after_is_seconds_or_a_date(value: str, asked: float | None) -> None:
-    assert parse_retry_after(value, 1_234_567_880.0) == asked
+def test_retry_after_is_seconds_or_a_date(value: str, expected: float | None) -> None:
+    assert parse_retry_after(value, 1_234_567_880.0) == expected

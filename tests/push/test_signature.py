@@ -117,10 +117,12 @@ def test_ed25519(now: int) -> None:
 
 def test_a_private_key_may_come_with_its_public_half() -> None:
     seed = bytes(range(32))
-    both = seed + Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
-    one, other = (parse_private_key("whsk_" + base64.b64encode(data).decode()) for data in (seed, both))
+    seed_and_public_key = seed + Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    first, second = (
+        parse_private_key("whsk_" + base64.b64encode(data).decode()) for data in (seed, seed_and_public_key)
+    )
 
-    assert format_public_key(one) == format_public_key(other)
+    assert format_public_key(first) == format_public_key(second)
 
 
 @pytest.mark.parametrize("text", ["", "whsk_", "whsk_!!", "whsk_QUJD", "whsec_" + "QUJD" * 11, "QUJD" * 11])

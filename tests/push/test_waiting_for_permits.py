@@ -15,9 +15,9 @@ LONG = 30.0
 
 
 def places(hosts: CircuitBreaker, times: int) -> list[Permit]:
-    found = [hosts.try_acquire("a") for _ in range(times)]
-    assert all(isinstance(one, Permit) for one in found)
-    return [one for one in found if isinstance(one, Permit)]
+    permits = [hosts.try_acquire("a") for _ in range(times)]
+    assert all(isinstance(permit, Permit) for permit in permits)
+    return [permit for permit in permits if isinstance(permit, Permit)]
 
 
 async def waiting_task(hosts: CircuitBreaker, timeout: float = LONG) -> asyncio.Task[Permit | Deferred]:
@@ -29,52 +29,52 @@ async def waiting_task(hosts: CircuitBreaker, timeout: float = LONG) -> asyncio.
 
 async def test_the_first_waiting_post_gets_the_released_permit() -> None:
     hosts = CircuitBreaker(max_per_host=2)
-    one, other = places(hosts, 2)
+    permit, other = places(hosts, 2)
     first, second = await waiting_task(hosts), await waiting_task(hosts)
 
-    one.release(True)
-    got = await first
-    assert isinstance(got, Permit)
+    permit.release(True)
+    next_permit = await first
+    assert isinstance(next_permit, Permit)
     assert isinstance(hosts.try_acquire("a"), Deferred)
     assert not second.done()
     other.release(True)
-    also = await second
-    assert isinstance(also, Permit)
-    for place in (got, also):
+    second_permit = await second
+    assert isinstance(second_permit, Permit)
+    for place in (next_permit, second_permit):
         place.release(True)
     assert hosts.free == hosts.max_posts
 
 
 async def test_a_wait_is_limited_by_its_timeout() -> None:
     hosts = CircuitBreaker(max_per_host=1)
-    (one,) = places(hosts, 1)
+    (permit,) = places(hosts, 1)
 
     assert isinstance(await hosts.acquire("a", 0.01), Deferred)
     assert isinstance(await hosts.acquire("a", 0.0), Deferred)
-    one.release(True)
+    permit.release(True)
     assert hosts.free == hosts.max_posts
 
 
 async def test_only_so_many_wait() -> None:
     hosts = CircuitBreaker(max_per_host=1)
-    (one,) = places(hosts, 1)
+    (permit,) = places(hosts, 1)
     waiting = [await waiting_task(hosts) for _ in range(MAX_WAITERS)]
 
     assert hosts.deferral("a", can_wait=True) is not None
     assert isinstance(await hosts.acquire("a", LONG), Deferred)
-    one.release(True)
+    permit.release(True)
     for task in waiting:
-        got = await task
-        assert isinstance(got, Permit)
-        got.release(True)
+        next_permit = await task
+        assert isinstance(next_permit, Permit)
+        next_permit.release(True)
 
 
 async def test_the_start_of_a_cooldown_ends_all_waits() -> None:
     hosts = CircuitBreaker(max_per_host=2, failure_threshold=1)
-    one, other = places(hosts, 2)
+    permit, other = places(hosts, 2)
     waiting = [await waiting_task(hosts) for _ in range(3)]
 
-    one.release(False)
+    permit.release(False)
     results = [await task for task in waiting]
     assert all(isinstance(result, Deferred) and result.is_host_unavailable for result in results)
     other.release(None)
@@ -82,15 +82,15 @@ async def test_the_start_of_a_cooldown_ends_all_waits() -> None:
 
 async def test_a_cancelled_wait_leaves_its_permit_to_the_next() -> None:
     hosts = CircuitBreaker(max_per_host=1)
-    (one,) = places(hosts, 1)
+    (permit,) = places(hosts, 1)
     first, second, third = [await waiting_task(hosts) for _ in range(3)]
 
     first.cancel()
-    one.release(True)
+    permit.release(True)
     second.cancel()  # at the moment in which it gets the permit
-    got = await asyncio.wait_for(third, LONG)
-    assert isinstance(got, Permit)
-    got.release(True)
+    next_permit = await asyncio.wait_for(third, LONG)
+    assert isinstance(next_permit, Permit)
+    next_permit.release(True)
     assert (first.cancelled(), second.cancelled(), hosts.free) == (True, True, hosts.max_posts)
 
 
