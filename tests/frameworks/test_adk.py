@@ -57,13 +57,13 @@ async def test_what_was_appended_is_found_by_the_next_worker(
     await service.append_event(session, user_event("two", at=2.0, number=2, **{"temp:secret": "x"}))
     state.update(json.loads(json.dumps(state)))  # as the store keeps it
 
-    found = await ContextSessionService().get_session(**HERE)
+    stored = await ContextSessionService().get_session(**HERE)
 
-    assert found is not None
-    assert found.events == session.events
-    assert texts(found.events) == ["one", "two"]
-    assert found.state == {"colour": None, "number": 2}
-    assert found.last_update_time == session.last_update_time == 2.0
+    assert stored is not None
+    assert stored.events == session.events
+    assert texts(stored.events) == ["one", "two"]
+    assert stored.state == {"colour": None, "number": 2}
+    assert stored.last_update_time == session.last_update_time == 2.0
     assert session.state["temp:secret"] == "x"
 
 
@@ -77,10 +77,10 @@ async def test_bytes_and_calls_come_back_as_they_were(service: ContextSessionSer
     await service.append_event(session, event)
     json.dumps(state)
 
-    found = await service.get_session(**HERE)
+    stored = await service.get_session(**HERE)
 
-    assert found is not None
-    assert found.events == [event]
+    assert stored is not None
+    assert stored.events == [event]
 
 
 async def test_partial_events_of_a_stream_are_not_stored(service: ContextSessionService) -> None:
@@ -89,10 +89,10 @@ async def test_partial_events_of_a_stream_are_not_stored(service: ContextSession
     event.partial = True
     await service.append_event(session, event)
 
-    found = await service.get_session(**HERE)
+    stored = await service.get_session(**HERE)
 
-    assert found is not None
-    assert found.events == []
+    assert stored is not None
+    assert stored.events == []
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ async def test_fewer_events_may_be_asked_for(
     for at, text in enumerate(("one", "two", "three"), 1):
         await service.append_event(session, user_event(text, at=float(at)))
 
-    found = await service.get_session(**HERE, config=config)
+    stored = await service.get_session(**HERE, config=config)
 
-    assert found is not None
-    assert texts(found.events) == left
+    assert stored is not None
+    assert texts(stored.events) == left
 
 
 @pytest.mark.parametrize("name", ["app:motd", "user:name"])
@@ -125,9 +125,9 @@ async def test_state_of_more_than_the_context_is_refused(service: ContextSession
     with pytest.raises(ValueError, match=f"'{name}'.*remove the prefix"):
         await service.append_event(session, user_event("one", **{name: "x"}))
 
-    found = await service.get_session(**HERE)
-    assert found is not None
-    assert (found.events, found.state) == ([], {})
+    stored = await service.get_session(**HERE)
+    assert stored is not None
+    assert (stored.events, stored.state) == ([], {})
 
 
 async def test_a_context_has_one_session(service: ContextSessionService) -> None:
@@ -137,7 +137,7 @@ async def test_a_context_has_one_session(service: ContextSessionService) -> None
         await service.create_session(**ME, session_id="c2")
     assert await service.get_session(**ME, session_id="c2") is None
     assert await service.get_session(app_name="clerk", user_id="you", session_id="c1") is None
-    assert [one.id for one in (await service.list_sessions(**ME)).sessions] == ["c1"]
+    assert [stored_session.id for stored_session in (await service.list_sessions(**ME)).sessions] == ["c1"]
     assert (await service.list_sessions(app_name="other")).sessions == []
 
     await service.delete_session(**HERE)

@@ -14,9 +14,9 @@ def conversation(state: dict[str, Any], task_id: str = "t1") -> Conversation:
 
 
 def test_a_context_begins_without_memory() -> None:
-    found = conversation({})
+    stored = conversation({})
 
-    assert (found.memory, found.questions) == (None, [])
+    assert (stored.memory, stored.questions) == (None, [])
 
 
 def test_each_waiting_task_has_its_own_memory() -> None:

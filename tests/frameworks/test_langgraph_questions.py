@@ -101,8 +101,8 @@ def in_turn(turn: Turn) -> StateGraph[Any]:
     graph.add_node("again", ask_again)
     graph.add_node("wait", lambda state: {"answers": [interrupt("By interrupt?")]})
     graph.add_node("say", say)
-    for one, other in ((START, "ask"), ("ask", "again"), ("again", "wait"), ("wait", "say")):
-        graph.add_edge(one, other)
+    for earlier, later in ((START, "ask"), ("ask", "again"), ("again", "wait"), ("wait", "say")):
+        graph.add_edge(earlier, later)
     return graph
 
 
@@ -135,8 +135,8 @@ AGENTS: dict[str, Any] = {
     ),
     "subgraph": answering(inner=inner()),
 }
-for agent_name, made in AGENTS.items():
-    a2a.agent(agent_name, description="Asks.", session=True)(langgraph_agent(made))
+for agent_name, agent_graph in AGENTS.items():
+    a2a.agent(agent_name, description="Asks.", session=True)(langgraph_agent(agent_graph))
 a2a.agent("flaky", description="Asks.", session=True, autoretry_for=(ConnectionError,), default_retry_delay=0)(
     langgraph_agent(answering(flaky=loses_its_connection))
 )
@@ -174,8 +174,8 @@ async def test_an_empty_question_has_a_text(turns: TurnByTurn, agent: str) -> No
 async def test_a_value_is_a_data_part_and_an_answer_may_be_data(turns: TurnByTurn, seeds: Seeds) -> None:
     assert await turns.begin("data") == (INPUT_REQUIRED, "Pay?")
     [_, part] = (await seeds.task("t")).status.message.parts
-    [asked] = MessageToDict(part.data)["interrupts"]
-    assert asked["value"] == {"question": "Pay?", "amount": 3.0, "to": ["a"]}
+    [interrupt] = MessageToDict(part.data)["interrupts"]
+    assert interrupt["value"] == {"question": "Pay?", "amount": 3.0, "to": ["a"]}
 
     await turns.say("data", 2, new_data_part({"paid": 3}))
     assert await seeds.last_text("t") == "{'paid': 3}"
@@ -187,31 +187,31 @@ async def test_a_schema_reaches_the_client(turns: TurnByTurn, seeds: Seeds) -> N
     assert schema is not None
     assert schema["required"] == ["day"]
 
-    state, asked = await turns.say("schema", 2, new_data_part({"no": 1}))
+    state, question = await turns.say("schema", 2, new_data_part({"no": 1}))
     assert state == INPUT_REQUIRED
-    assert "not accepted" in asked
+    assert "not accepted" in question
     await turns.say("schema", 3, new_data_part({"day": "Monday"}))
     assert await seeds.last_text("t") == "{'day': 'Monday'}"
 
 
 async def test_an_answer_that_the_type_refuses_is_asked_for_again(turns: TurnByTurn, seeds: Seeds) -> None:
     await turns.begin("type")
-    state, asked = await turns.say("type", 2, new_data_part({"day": "Sunday"}))
+    state, question = await turns.say("type", 2, new_data_part({"day": "Sunday"}))
     assert state == INPUT_REQUIRED
-    assert "closed on Sunday" in asked
+    assert "closed on Sunday" in question
 
     await turns.say("type", 3, new_data_part({"day": "Monday"}))
     assert await seeds.last_text("t") == "day='Monday'"
 
 
 async def test_several_interrupts_are_asked_at_once(turns: TurnByTurn, seeds: Seeds) -> None:
-    state, asked = await turns.begin("parallel")
+    state, question = await turns.begin("parallel")
     schema = schema_in((await seeds.task("t")).status.message.parts)
     assert schema is not None
-    types = {name: one["type"] for name, one in schema["properties"].items()}
+    types = {name: field_schema["type"] for name, field_schema in schema["properties"].items()}
     assert state == INPUT_REQUIRED
     assert sorted(types.values()) == ["integer", "string"]
-    assert {line.partition(": ")[2] for line in asked.splitlines()} == {"A?", NEEDS_INPUT}
+    assert {line.partition(": ")[2] for line in question.splitlines()} == {"A?", NEEDS_INPUT}
 
     await turns.say(
         "parallel", 2, new_data_part({name: 7 if kind == "integer" else "x" for name, kind in types.items()})

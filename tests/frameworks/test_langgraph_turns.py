@@ -73,8 +73,8 @@ def chat(**metadata: Any) -> StateGraph[Any]:
 
 async def sent(graph: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
     """Return the events of a turn."""
-    asked = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
-    return [event async for event in langgraph_agent(graph, **options)(asked.turn)]
+    new_turn = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
+    return [event async for event in langgraph_agent(graph, **options)(new_turn.turn)]
 
 
 def artifacts(events: list[Any]) -> dict[str, str]:
@@ -121,10 +121,10 @@ async def test_values_of_a_stream_writer_are_status_messages() -> None:
             get_stream_writer()(value)
         return {}
 
-    asked = NewTurn({}, Part(text="hello"))
-    _ = [event async for event in langgraph_agent(one_node(write))(asked.turn)]
+    new_turn = NewTurn({}, Part(text="hello"))
+    _ = [event async for event in langgraph_agent(one_node(write))(new_turn.turn)]
 
-    assert asked.said == ["half", [{"data": {"done": 0.5}}], [{"data": {"a": "b"}}]]
+    assert new_turn.said == ["half", [{"data": {"done": 0.5}}], [{"data": {"a": "b"}}]]
 
 
 async def test_the_end_has_the_tokens_by_model() -> None:
@@ -148,8 +148,8 @@ async def test_a_model_that_stops_early_has_the_reason(metadata: dict[str, str],
     *_, end = await sent(chat(**metadata))
     *_, failed = await sent(chat(**metadata), fail_on=["length", "max_tokens"])
 
-    shown = {} if reason is None else own_metadata({"stopReason": reason})
-    assert MessageToDict(end.metadata) | shown == MessageToDict(end.metadata)
+    expected = {} if reason is None else own_metadata({"stopReason": reason})
+    assert MessageToDict(end.metadata) | expected == MessageToDict(end.metadata)
     assert ("stopReason" in str(end.metadata)) == (reason is not None)
     assert end.status.state == COMPLETED
     assert failed.status.state == (COMPLETED if reason is None else FAILED)
@@ -209,7 +209,7 @@ async def test_calls_of_models_and_tools_are_steps_and_end_with_their_errors() -
     CURRENT_EXECUTION.set(execution)
     await sent(one_node(node))
 
-    steps = [f"{one.after} {one.detail.get('tool', '')}".strip() for one in execution.history[1:]]
+    steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
     assert steps == ["MODEL_CALL", "TOOL_EXECUTION look", "TOOL_EXECUTION fail"]
     assert execution._open == []
 
@@ -234,16 +234,16 @@ async def test_a_span_of_a_node_is_below_the_span_of_the_run() -> None:
 
 
 async def test_all_parts_of_a_message_reach_the_graph() -> None:
-    seen: list[Any] = []
+    received: list[Any] = []
 
     def node(state: MessagesState) -> dict[str, Any]:
-        seen.extend(state["messages"])
+        received.extend(state["messages"])
         return {}
 
     image = Part(raw=b"\x00", media_type="image/png")
     await sent(one_node(node), None, Part(text="look"), new_data_part({"n": 1}), image, Part(url="https://e.com/x"))
 
-    [message] = seen
+    [message] = received
     assert message.content == [
         {"type": "text", "text": "look"},
         {"type": "text", "text": '{"n": 1}'},

@@ -68,8 +68,8 @@ def agent(raw: dict[str, Any] | None = None, **options: Any) -> FunctionAgent:
 
 async def sent(workflow: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
     """Return the events of a turn."""
-    asked = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
-    return [event async for event in llamaindex_agent(workflow, **options)(asked.turn)]
+    new_turn = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
+    return [event async for event in llamaindex_agent(workflow, **options)(new_turn.turn)]
 
 
 def artifacts(events: list[Any]) -> dict[str, Any]:
@@ -80,7 +80,8 @@ def artifacts(events: list[Any]) -> dict[str, Any]:
             new = [part.text or MessageToDict(part).get("data", "") for part in event.artifact.parts]
             contents[event.artifact.artifact_id] = [*contents.get(event.artifact.artifact_id, []), *new]
     return {
-        key: "".join(one) if all(isinstance(part, str) for part in one) else one[0] for key, one in contents.items()
+        key: "".join(parts) if all(isinstance(part, str) for part in parts) else parts[0]
+        for key, parts in contents.items()
     }
 
 
@@ -179,10 +180,10 @@ async def test_events_of_the_stream_are_status_messages() -> None:
         for event in (Progress(msg="half"), Done(done=0.5), Event(free="text")):
             ctx.write_event_to_stream(event)
 
-    asked = NewTurn({}, Part(text="hello"))
-    _ = [event async for event in llamaindex_agent(Calls(write))(asked.turn)]
+    new_turn = NewTurn({}, Part(text="hello"))
+    _ = [event async for event in llamaindex_agent(Calls(write))(new_turn.turn)]
 
-    assert asked.said == ["half", [{"data": {"event": "Done", "done": 0.5}}], "text"]
+    assert new_turn.said == ["half", [{"data": {"event": "Done", "done": 0.5}}], "text"]
 
 
 async def test_steps_may_stream_text() -> None:
@@ -222,7 +223,7 @@ async def test_the_end_has_the_tokens_and_the_steps_of_the_run() -> None:
     *_, end = await sent(agent(raw, tools=[look]), None, Part(text="call look"))
 
     assert MessageToDict(end.metadata) == own_metadata({USAGE: {"m": {"inputTokens": 3, "outputTokens": 2}}})
-    steps = [f"{one.after} {one.detail.get('tool', '')}".strip() for one in execution.history[1:]]
+    steps = [f"{transition.after} {transition.detail.get('tool', '')}".strip() for transition in execution.history[1:]]
     assert steps == ["MODEL_CALL", "TOOL_EXECUTION look", "MODEL_CALL"]
     assert execution._open == []
 
@@ -308,12 +309,12 @@ async def test_a_span_of_a_step_is_below_the_span_of_the_run(workflow: Any) -> N
 
 
 async def test_all_parts_of_a_message_reach_an_agent() -> None:
-    asked = agent()
+    workflow_agent = agent()
     image = Part(raw=b"\x00", media_type="image/png")
     more = [Part(url="https://e.com/x", media_type=f"{kind}/x") for kind in ("audio", "video", "text")]
-    await sent(asked, None, Part(text="look"), new_data_part({"n": 1}), image, *more)
+    await sent(workflow_agent, None, Part(text="look"), new_data_part({"n": 1}), image, *more)
 
-    [message] = asked.llm.seen
+    [message] = workflow_agent.llm.seen
     blocks = [block.model_dump(exclude_none=True, mode="json") for block in message.blocks]
     assert blocks[:3] == [
         {"block_type": "text", "text": "look"},

@@ -140,7 +140,7 @@ class Parallel(Workflow):
     @step
     async def join(self, ctx: Context, ev: Found) -> StopEvent | None:
         events = ctx.collect_events(ev, [Found, Found])
-        return None if events is None else StopEvent(result=" and ".join(sorted(one.text for one in events)))
+        return None if events is None else StopEvent(result=" and ".join(sorted(event.text for event in events)))
 
 
 class InTurn(Workflow):
@@ -267,9 +267,9 @@ async def test_one_step_asks_one_question_after_the_other(turns: TurnByTurn, see
     assert schema is not None
     assert schema["required"] == ["day"]
 
-    state, asked = await turns.say("waits", 3, new_data_part({"day": "Sunday"}))
+    state, question = await turns.say("waits", 3, new_data_part({"day": "Sunday"}))
     assert state == INPUT_REQUIRED
-    assert "closed on Sunday" in asked
+    assert "closed on Sunday" in question
     await turns.say("waits", 4, new_data_part({"day": "Monday"}))
     assert await seeds.last_text("t") == "Ada on Monday"
 
@@ -280,8 +280,8 @@ async def test_a_written_question_is_answered_with_its_requirements(turns: TurnB
 
 
 async def test_several_questions_are_asked_at_once(turns: TurnByTurn, seeds: Seeds) -> None:
-    state, asked = await turns.begin("parallel")
-    assert (state, sorted(asked.splitlines())) == (INPUT_REQUIRED, ["a: A?", "b: B?"])
+    state, question = await turns.begin("parallel")
+    assert (state, sorted(question.splitlines())) == (INPUT_REQUIRED, ["a: A?", "b: B?"])
 
     await turns.say("parallel", 2, new_data_part({"a": "one", "b": "two"}))
     assert await seeds.last_text("t") == "a: one and b: two"

@@ -183,7 +183,7 @@ async def test_a_step_whose_neighbour_died_is_not_executed_again(task: Task) -> 
     assert await task.attempt(run) == "x, y, z"
 
     assert work.calls.count("z") == 2
-    assert sorted(one for one in work.calls if one.startswith("act")) == ["act x", "act y", "act z"]
+    assert sorted(call for call in work.calls if call.startswith("act")) == ["act x", "act y", "act z"]
     assert len(work.keys) == 3
 
 

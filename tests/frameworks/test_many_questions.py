@@ -79,10 +79,12 @@ class BooksTwice(with_agent_framework.StandIn):
 
     def _inner_get_response(self, *, messages: Sequence[Message], **kwargs: Any) -> Any:
         async def updates() -> AsyncIterator[ChatResponseUpdate]:
-            results = [str(one.result) for m in messages for one in m.contents if one.type == "function_result"]
+            results = [
+                str(content.result) for m in messages for content in m.contents if content.type == "function_result"
+            ]
             calls = [
-                Content.from_function_call(f"call-{n}", "book", arguments={"what": what})
-                for n, what in enumerate(("a bed", "a board"))
+                Content.from_function_call(f"call-{n}", "book", arguments={"what": item})
+                for n, item in enumerate(("a bed", "a board"))
             ]
             contents = [Content.from_text(", ".join(results))] if results else calls
             yield ChatResponseUpdate(role="assistant", contents=contents)
@@ -93,10 +95,10 @@ class BooksTwice(with_agent_framework.StandIn):
 hotel = framework_agent(lambda turn: FrameworkAgent(BooksTwice(), name="hotel", tools=[with_agent_framework.book]))
 
 
-async def say(agent: Callable[[Turn], AsyncIterator[str]], asked: Turn) -> str | list[dict[str, Any]]:
+async def say(agent: Callable[[Turn], AsyncIterator[str]], turn: Turn) -> str | list[dict[str, Any]]:
     """Return the agent's answer, or its questions one after the other."""
     try:
-        return "".join([text async for text in agent(asked)])
+        return "".join([text async for text in agent(turn)])
     except InputRequired as question:
         [questions] = MessageToDict(question.parts[-1].data).values()
         return cast(list[dict[str, Any]], questions)
@@ -110,11 +112,11 @@ async def test_strands_asks_again_what_was_left_open() -> None:
     state: dict[str, Any] = {}
     questions = await say(inn, turn(state, Part(text="bed board")))
     assert isinstance(questions, list)
-    one, other = sorted(questions, key=lambda question: str(question["name"]))
-    assert (one["reason"], other["reason"]) == ("Which bed?", "Which board?")
+    first, second = sorted(questions, key=lambda question: str(question["name"]))
+    assert (first["reason"], second["reason"]) == ("Which bed?", "Which board?")
 
-    assert await say(inn, turn(state, response(other, "full"))) == [one]
-    assert await say(inn, turn(state, response(one, "a wide one"))) == "bed: a wide one, board: full"
+    assert await say(inn, turn(state, response(second, "full"))) == [first]
+    assert await say(inn, turn(state, response(first, "a wide one"))) == "bed: a wide one, board: full"
 
 
 async def test_strands_takes_no_text_for_several_questions() -> None:
@@ -125,8 +127,8 @@ async def test_strands_takes_no_text_for_several_questions() -> None:
     assert await say(inn, turn(state, Part(text="both"))) == questions
     assert await say(inn, turn(state, new_data_part({"interruptResponse": "both"}))) == questions
     assert await say(inn, turn(state, new_data_part({"interruptResponse": {"interruptId": [1]}}))) == questions
-    both = [response(question, question["name"]) for question in questions]
-    assert await say(inn, turn(state, *both)) == "bed: bed, board: board"
+    responses = [response(question, question["name"]) for question in questions]
+    assert await say(inn, turn(state, *responses)) == "bed: bed, board: board"
 
 
 async def test_agent_framework_wants_each_approval() -> None:

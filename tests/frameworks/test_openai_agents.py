@@ -50,8 +50,8 @@ class Calls(StandIn):
 
 
 @function_tool(needs_approval=True)
-def book(what: str) -> str:
-    return f"{what} is booked"
+def book(item: str) -> str:
+    return f"{item} is booked"
 
 
 async def is_expensive(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
@@ -63,7 +63,7 @@ def pay(context: RunContextWrapper[Turn], amount: int) -> str:
     return f"paid {amount} for {context.context.text!r}"
 
 
-TWO = {"c0": ("book", {"what": "a bed"}), "c1": ("pay", {"amount": 12}), "c2": ("pay", {"amount": 3})}
+TWO = {"c0": ("book", {"item": "a bed"}), "c1": ("pay", {"amount": 12}), "c2": ("pay", {"amount": 3})}
 
 
 class Hands(StandIn):
@@ -76,10 +76,10 @@ class Hands(StandIn):
         yield completed(function_call("transfer_to_clerk", {}, call_id=f"hand-{len(input)}"))
 
 
-async def say(answer: Callable[[Turn], AsyncIterator[Any]], asked: Turn) -> Any:
+async def say(answer: Callable[[Turn], AsyncIterator[Any]], turn: Turn) -> Any:
     """Return the chunks of the answer, or the question."""
     try:
-        return [chunk async for chunk in answer(asked)]
+        return [chunk async for chunk in answer(turn)]
     except InputRequired as question:
         return question
 
@@ -94,8 +94,11 @@ async def test_all_approvals_are_one_question_with_a_schema() -> None:
     question = await say(new_clerk(), turn(state, Part(text="hello")))
 
     text, schema = question.parts[0].text, MessageToDict(question.parts[1].data)
-    assert text.splitlines() == ['c0: Approve book({"what":"a bed"})?', 'c1: Approve pay({"amount":12})?']
-    assert {name: one["type"] for name, one in schema["properties"].items()} == {"c0": "boolean", "c1": "boolean"}
+    assert text.splitlines() == ['c0: Approve book({"item":"a bed"})?', 'c1: Approve pay({"amount":12})?']
+    assert {name: field_schema["type"] for name, field_schema in schema["properties"].items()} == {
+        "c0": "boolean",
+        "c1": "boolean",
+    }
     assert sorted(schema["required"]) == ["c0", "c1"]
 
     state = json.loads(json.dumps(state))
@@ -136,7 +139,7 @@ async def test_an_approval_of_an_agent_that_took_over_is_answered() -> None:
     door = openai_agent(Agent(name="door", model=Hands(), handoffs=[handoff(clerk)]))
     state: dict[str, Any] = {}
     question = await say(door, turn(state, Part(text="hello")))
-    assert question.parts[0].text == 'Approve book({"what":"a bed"})?'
+    assert question.parts[0].text == 'Approve book({"item":"a bed"})?'
 
     state = json.loads(json.dumps(state))
     assert await say(door, turn(state, new_data_part({"c0": True}))) == ["a bed is booked"]
@@ -144,13 +147,13 @@ async def test_an_approval_of_an_agent_that_took_over_is_answered() -> None:
 
 async def test_an_approval_of_an_agent_that_is_a_tool_is_answered() -> None:
     def new_boss() -> Any:
-        clerk: Agent[None] = Agent(name="clerk", model=Calls(inner=("book", {"what": "a bed"})), tools=[book])
+        clerk: Agent[None] = Agent(name="clerk", model=Calls(inner=("book", {"item": "a bed"})), tools=[book])
         tool = clerk.as_tool("clerk", "Books.", run_config=RunConfig(tracing_disabled=True))
         return openai_agent(Agent(name="boss", model=Calls(outer=("clerk", {"input": "x"})), tools=[tool]))
 
     state: dict[str, Any] = {}
     question = await say(new_boss(), turn(state, Part(text="hello")))
-    assert question.parts[0].text == 'Approve book({"what":"a bed"})?'
+    assert question.parts[0].text == 'Approve book({"item":"a bed"})?'
 
     state = json.loads(json.dumps(state))
     assert await say(new_boss(), turn(state, new_data_part({"inner": True}))) == ["a bed is booked"]
@@ -279,11 +282,11 @@ async def test_the_agents_of_the_app_are_unchanged() -> None:
     clerk: Agent[None] = Agent(name="clerk", model=StandIn(), tools=[book])
     door: Agent[None] = Agent(name="door", model=Hands(), handoffs=[clerk])
     clerk.handoffs = [door]
-    before = [(one.model, list(one.tools), list(one.handoffs)) for one in (door, clerk)]
+    before = [(agent.model, list(agent.tools), list(agent.handoffs)) for agent in (door, clerk)]
 
     await say(openai_agent(door), turn({}, Part(text="hello")))
 
-    assert [(one.model, one.tools, one.handoffs) for one in (door, clerk)] == before
+    assert [(agent.model, agent.tools, agent.handoffs) for agent in (door, clerk)] == before
 
 
 @pytest.mark.parametrize(

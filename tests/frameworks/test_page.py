@@ -58,10 +58,10 @@ def test_the_code_runs(section: str) -> None:
 
 
 def test_each_version_is_the_oldest_that_its_extra_takes() -> None:
-    seen = dict(re.findall(r"`a2a-celery\[(.*?)\]` \|.*\| [a-z-]+ ([0-9.]+) \|$", PAGE, re.MULTILINE))
+    versions = dict(re.findall(r"`a2a-celery\[(.*?)\]` \|.*\| [a-z-]+ ([0-9.]+) \|$", PAGE, re.MULTILINE))
 
-    assert set(seen) == set(FRAMEWORKS)
-    for extra, version in seen.items():
+    assert set(versions) == set(FRAMEWORKS)
+    for extra, version in versions.items():
         oldest = EXTRAS[extra][0].partition(">=")[2].partition(",")[0]
         assert oldest in (version, version.rpartition(".")[0])
 

@@ -47,8 +47,8 @@ async def test_agent_framework_reads_all_parts() -> None:
 
     text = memory["state"]["in_memory"]["messages"][0]["contents"]
     assert [text[0]["text"], json.loads(text[1]["text"])] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
-    assert [one["uri"] for one in text[2:]] == ["data:image/png;base64,AP8=", "https://example.com/x"]
-    assert [one["media_type"] for one in text[2:]] == ["image/png", "text/html"]
+    assert [content["uri"] for content in text[2:]] == ["data:image/png;base64,AP8=", "https://example.com/x"]
+    assert [content["media_type"] for content in text[2:]] == ["image/png", "text/html"]
 
 
 async def test_pydantic_ai_reads_all_parts() -> None:
@@ -60,8 +60,10 @@ async def test_pydantic_ai_reads_all_parts() -> None:
     text, data, image, *urls = memory["messages"][0]["parts"][0]["content"]
     assert [text, json.loads(data)] == [AS_TEXT[0], json.loads(AS_TEXT[1])]
     assert (image["kind"], image["media_type"], image["data"]) == ("binary", "image/png", "AP8=")
-    assert [one["kind"] for one in urls] == ["document-url", "image-url", "audio-url", "video-url"]
-    assert [(one["url"], one["media_type"]) for one in urls] == [("https://example.com/x", one) for one in types]
+    assert [url_part["kind"] for url_part in urls] == ["document-url", "image-url", "audio-url", "video-url"]
+    assert [(url_part["url"], url_part["media_type"]) for url_part in urls] == [
+        ("https://example.com/x", media_type) for media_type in types
+    ]
 
 
 async def test_openai_agents_reads_all_parts() -> None:

@@ -37,11 +37,11 @@ from workers import with_pydantic_ai
 DEFERRED: list[Any] = [str, DeferredToolRequests]
 
 
-def book(what: str) -> str:
-    return f"{what} is booked"
+def book(item: str) -> str:
+    return f"{item} is booked"
 
 
-def ask_reader(what: str) -> str:
+def ask_reader(item: str) -> str:
     raise CallDeferred(kind="question")
 
 
@@ -57,7 +57,7 @@ async def calls_all(messages: list[ModelMessage], info: AgentInfo) -> AsyncItera
     if results:
         yield ", ".join(results)
         return
-    calls = [("book", {"what": "a bed"}), ("pay", {"amount": 12}), ("ask_reader", {"what": "a name"})]
+    calls = [("book", {"item": "a bed"}), ("pay", {"amount": 12}), ("ask_reader", {"item": "a name"})]
     yield {n: DeltaToolCall(name, json.dumps(args), tool_call_id=f"c{n}") for n, (name, args) in enumerate(calls)}
 
 
@@ -68,10 +68,10 @@ def new_inn() -> Any:
     return pydantic_ai_agent(agent)
 
 
-async def say(answer: Any, asked: Turn) -> Any:
+async def say(answer: Any, turn: Turn) -> Any:
     """Return the chunks of the answer without its final status, or the question."""
     try:
-        return [chunk async for chunk in answer(asked) if not isinstance(chunk, TaskStatusUpdateEvent)]
+        return [chunk async for chunk in answer(turn) if not isinstance(chunk, TaskStatusUpdateEvent)]
     except InputRequired as question:
         return question
 
@@ -82,11 +82,11 @@ async def test_all_deferred_calls_are_one_question_with_a_schema() -> None:
 
     text, schema = question.parts[0].text, MessageToDict(question.parts[1].data)
     assert sorted(text.splitlines()) == [
-        'c0: Approve book({"what": "a bed"})?',
+        'c0: Approve book({"item": "a bed"})?',
         'c1: Approve pay({"amount": 12})? {"reason": "more than 10"}',
-        'c2: Result of ask_reader({"what": "a name"})?',
+        'c2: Result of ask_reader({"item": "a name"})?',
     ]
-    assert {name: one.get("type") for name, one in schema["properties"].items()} == {
+    assert {name: field_schema.get("type") for name, field_schema in schema["properties"].items()} == {
         "c0": "boolean",
         "c1": "boolean",
         "c2": None,

@@ -53,7 +53,7 @@ class Script:
 
     def make(self, turn: Turn) -> Agent[Any]:
         tools = (self.look, self.fail, self.remember, self.grow, self.ask_with(turn))
-        return Agent(Model(self), name="script", tools=[tool(one) for one in tools])
+        return Agent(Model(self), name="script", tools=[tool(function) for function in tools])
 
     async def look(self, at: str) -> str:
         """Look at something."""
@@ -71,9 +71,9 @@ class Script:
         """Change the session."""
         self.calls.append(at)
         assert context.session is not None
-        seen = context.session.state.setdefault("seen", [])
-        seen.append(at)
-        return ", ".join(seen)
+        places = context.session.state.setdefault("seen", [])
+        places.append(at)
+        return ", ".join(places)
 
     async def grow(self, at: str) -> str:
         """Return more than can be recorded."""
@@ -104,8 +104,8 @@ class Model(with_agent_framework.StandIn):
     async def _updates(self, messages: Sequence[Message]) -> AsyncIterator[ChatResponseUpdate]:
         script, number = self._script, sum(message.role == "assistant" for message in messages)
         script.calls.append(f"question {number}")
-        contents = [one for message in messages for one in message.contents]
-        results = [str(one.result) for one in contents if one.type == "function_result"]
+        contents = [item for message in messages for item in message.contents]
+        results = [str(item.result) for item in contents if item.type == "function_result"]
         if number == script.dies_at:
             raise WorkerDies
         if number == len(script.rounds):
@@ -114,7 +114,7 @@ class Model(with_agent_framework.StandIn):
             usage = Content.from_usage(UsageDetails(input_token_count=number))
             yield ChatResponseUpdate(role="assistant", contents=[usage], finish_reason="stop")
             return
-        calls = [(f"call-{number}-{n}", *one.split(" ", 1)) for n, one in enumerate(script.rounds[number])]
+        calls = [(f"call-{number}-{n}", *item.split(" ", 1)) for n, item in enumerate(script.rounds[number])]
         contents = [Content.from_function_call(i, name, arguments=json.dumps({"at": at})) for i, name, at in calls]
         yield ChatResponseUpdate(role="assistant", contents=contents, finish_reason="tool_calls")
 

@@ -93,9 +93,9 @@ class Script:
     async def remember(self, context: RunContextWrapper[Turn], at: str) -> str:
         """Change the session."""
         self.calls.append(at)
-        seen = context.context.session.state.setdefault("seen", [])
-        seen.append(at)
-        return ", ".join(seen)
+        places = context.context.session.state.setdefault("seen", [])
+        places.append(at)
+        return ", ".join(places)
 
     async def ask(self, context: RunContextWrapper[Turn], at: str) -> str:
         """Ask the client."""
@@ -120,9 +120,12 @@ class ScriptModel(with_openai_agents.StandIn):
         if number == script.dies_at:
             raise WorkerDies
         if number < len(script.rounds):
-            calls = [(f"call-{number}-{n}", *one.split(" ", 1)) for n, one in enumerate(script.rounds[number])]
+            calls = [(f"call-{number}-{n}", *call.split(" ", 1)) for n, call in enumerate(script.rounds[number])]
             arguments = [{} if name.startswith("transfer") else {"at": at} for _, name, at in calls]
-            output = [function_call(one[1], given, call_id=one[0]) for one, given in zip(calls, arguments, strict=True)]
+            output = [
+                function_call(call[1], call_arguments, call_id=call[0])
+                for call, call_arguments in zip(calls, arguments, strict=True)
+            ]
             yield with_openai_agents.completed(*output)
             return
         results = "; ".join(str(item["output"])[:40] for item in input if item.get("type") == "function_call_output")

@@ -94,9 +94,9 @@ class Script:
     async def remember(self, context: RunContext[Turn], at: str) -> str:
         """Change the session."""
         self.calls.append(at)
-        seen = context.deps.session.state.setdefault("seen", [])
-        seen.append(at)
-        return ", ".join(seen)
+        places = context.deps.session.state.setdefault("seen", [])
+        places.append(at)
+        return ", ".join(places)
 
     async def enqueue(self, context: RunContext[Turn], at: str) -> str:
         """Add a message."""

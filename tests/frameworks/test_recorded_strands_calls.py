@@ -138,7 +138,12 @@ class Model(with_strands.StandIn):
             raise ModelThrottledException("too many questions")
         yield {"messageStart": {"role": "assistant"}}
         if number == len(script.rounds):
-            results = [block["toolResult"] for one in messages for block in one["content"] if "toolResult" in block]
+            results = [
+                block["toolResult"]
+                for request_message in messages
+                for block in request_message["content"]
+                if "toolResult" in block
+            ]
             texts = [json.dumps(result["content"], default=bytes.decode) for result in results]
             yield {"contentBlockStart": {"start": {}}}
             for text in ("results: ", "; ".join(texts)):

@@ -48,7 +48,10 @@ class Scene:
     @property
     def steps(self) -> list[str]:
         """Return the calls of the agent in this run."""
-        return [f"{one.after} {one.detail.get('tool', '')}".strip() for one in self.execution.history[1:]]
+        return [
+            f"{transition.after} {transition.detail.get('tool', '')}".strip()
+            for transition in self.execution.history[1:]
+        ]
 
     async def say(self, agent: str, part: Part) -> dict[str, Any]:
         """Send a message and return the data part of the question, or {} without a question."""
@@ -57,9 +60,9 @@ class Scene:
             return await self._ask_executor(message)
         return await self._ask_function(AGENTS[agent], turn(self.state, part))
 
-    async def _ask_function(self, answer: Callable[[Turn], AsyncGenerator[str, None]], asked: Turn) -> dict[str, Any]:
+    async def _ask_function(self, answer: Callable[[Turn], AsyncGenerator[str, None]], turn: Turn) -> dict[str, Any]:
         try:
-            async for _ in answer(asked):
+            async for _ in answer(turn):
                 pass
         except InputRequired as question:
             return MessageToDict(question.parts[-1])
@@ -82,12 +85,12 @@ IN_THE_SESSION = [agent for agent in BOOKING_AGENTS if agent.name not in ("langg
 @pytest.mark.parametrize("agent", IN_THE_SESSION, ids=lambda agent: agent.name)
 async def test_each_call_of_a_model_and_a_tool_is_a_step(agent: BookingAgent) -> None:
     scene = Scene()
-    asked = await scene.say(agent.name, Part(text="book a table"))
+    question = await scene.say(agent.name, Part(text="book a table"))
     assert scene.steps[0] == "MODEL_CALL"
     assert set(scene.steps[1:]) <= {"TOOL_EXECUTION book"}  # some ask in the tool, some before
 
     scene.begin()
-    assert await scene.say(agent.name, ParseDict(agent.answer(asked, True), Part())) == {}
+    assert await scene.say(agent.name, ParseDict(agent.answer(question, True), Part())) == {}
     assert scene.steps == ["TOOL_EXECUTION book", "MODEL_CALL"]
 
 

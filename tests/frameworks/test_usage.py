@@ -117,10 +117,10 @@ class _PydanticStream:
 
         def get() -> ModelResponse:
             usage = RequestUsage(input_tokens=INPUTS, output_tokens=OUTPUTS, cache_read_tokens=CACHED)
-            found = response()
-            found.usage, found.model_name = usage, "m"
+            model_response = response()
+            model_response.usage, model_response.model_name = usage, "m"
             usage.details["reasoning_tokens"] = REASONED
-            return found
+            return model_response
 
         stream.get = get
         return stream
@@ -214,10 +214,10 @@ AGENTS: dict[str, Callable[[], Any]] = {
 
 
 def counts(calls: int, name: str) -> dict[str, dict[str, float]]:
-    found = {"inputTokens": INPUTS, "outputTokens": OUTPUTS, "cacheReadTokens": CACHED, "reasoningTokens": REASONED}
+    tokens = {"inputTokens": INPUTS, "outputTokens": OUTPUTS, "cacheReadTokens": CACHED, "reasoningTokens": REASONED}
     if name == "strands":  # strands does not count them
-        del found["reasoningTokens"]
-    return {"m": {field: calls * count for field, count in found.items()}}
+        del tokens["reasoningTokens"]
+    return {"m": {field: calls * count for field, count in tokens.items()}}
 
 
 def usage_of(result: Result) -> Any:
@@ -233,12 +233,12 @@ async def test_the_tokens_of_all_runs_of_a_turn(agent: Any) -> None:
         hello = await tester.send("hello")
         assert usage_of(hello) == counts(1, agent.name)
 
-        asked = await tester.send("book a table", context_id=hello.context_id)
-        assert usage_of(asked) is None
-        [question] = [MessageToDict(part) for part in asked.raw.status.message.parts if part.HasField("data")]
+        question_result = await tester.send("book a table", context_id=hello.context_id)
+        assert usage_of(question_result) is None
+        [question] = [MessageToDict(part) for part in question_result.raw.status.message.parts if part.HasField("data")]
         answer = agent.answer(question, True)
         content = answer["text"] if "text" in answer else [ParseDict(answer, Part())]
-        done = await tester.answer(asked, content)
+        done = await tester.answer(question_result, content)
 
         assert done.text.strip() == "Done: a table is booked."
         assert usage_of(done) == counts(2, agent.name)

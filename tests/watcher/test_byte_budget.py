@@ -42,9 +42,9 @@ async def test_posts_beyond_the_hourly_budget_wait_visibly_and_arrive_later(stor
         await lines.webhooks.pass_time(2 * 86400)  # longer than a failing delivery is retried
         await role.tick()
         await asyncio.gather(*role._deliveries)
-        known = await lines.webhooks.delivery(task_id)
+        delivery = await lines.webhooks.delivery(task_id)
 
-        assert [(stands.state, stands.delivered, stands.failures) for stands in (waiting, known)] == [
+        assert [(stands.state, stands.delivered, stands.failures) for stands in (waiting, delivery)] == [
             ("waiting", 4, 0)
         ] * 2
         assert waiting.due_us - waiting.now_us > 10 * 60 * 1e6

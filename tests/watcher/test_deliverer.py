@@ -258,7 +258,7 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
 
 def event_ids(hooks: Receiver) -> list[EventId]:
     """Return the posted events by the ids of the posts."""
-    return [EventId.parse(got.headers["webhook-id"].rpartition("_")[2]) for got in hooks.received("/hook")]
+    return [EventId.parse(post.headers["webhook-id"].rpartition("_")[2]) for post in hooks.received("/hook")]
 
 
 def test_the_bound_is_documented() -> None:

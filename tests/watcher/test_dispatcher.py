@@ -178,10 +178,10 @@ async def test_a_run_that_has_expired_is_rejected_and_not_published(store: Async
     await dispatcher(store, keys, broker).tick()
 
     assert broker.taken == []
-    late, begun = [(await store.run(read_task(keys, None, task_id)))[0] for task_id in ("late", "begun")]
+    late, started = [(await store.run(read_task(keys, None, task_id)))[0] for task_id in ("late", "begun")]
     assert late.status.state == REJECTED
     assert late.status.message.parts[0].text == NOT_BEGUN_IN_TIME
-    assert begun.status.state == WORKING
+    assert started.status.state == WORKING
 
 
 PLAIN = RunOptions(call=Call("tasks.resize", {})).to_json()
@@ -218,9 +218,9 @@ async def test_a_run_that_an_a2a_worker_could_not_start_is_published_again(
     await watcher.tick()
 
     assert watcher._publisher.taken == [("echo", "t", 1)]  # type: ignore[attr-defined]
-    found = await store.run(read_task(keys, None, "t"))
-    assert found is not None
-    assert found[0].status.state == SUBMITTED
+    stored = await store.run(read_task(keys, None, "t"))
+    assert stored is not None
+    assert stored[0].status.state == SUBMITTED
 
 
 async def test_losing_a_worker_without_this_package_ends_the_task(
@@ -231,9 +231,9 @@ async def test_losing_a_worker_without_this_package_ends_the_task(
     await watcher.tick()
 
     assert watcher._publisher.taken == []  # type: ignore[attr-defined]
-    found = await store.run(read_task(keys, None, "t"))
-    assert found is not None
-    assert found[0].status.state == FAILED
+    stored = await store.run(read_task(keys, None, "t"))
+    assert stored is not None
+    assert stored[0].status.state == FAILED
 
 
 async def test_a_run_of_a_worker_without_this_package_is_checked_at_equal_intervals(
@@ -275,20 +275,20 @@ async def test_a_started_run_is_not_published_again_during_an_outage_of_the_brok
     await Dispatcher(store, keys, broker, 60, Results(store, keys, celery)).tick()  # type: ignore[arg-type]
 
     assert broker.taken == []
-    found = await store.run(read_task(keys, None, "t"))
-    assert found is not None
-    assert found[0].status.state == WORKING
+    stored = await store.run(read_task(keys, None, "t"))
+    assert stored is not None
+    assert stored[0].status.state == WORKING
 
 
 @pytest.mark.parametrize("down", ["hangs", "fails"])
 async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore, keys: Keys, down: str) -> None:
     """Other runs that wait to be published must not wait for it as well."""
     clock = ManualClock()
-    asked: list[str] = []
+    run_names: list[str] = []
 
     class Silent:
         async def has(self, ref: RunRef) -> bool:
-            asked.append(ref.name)
+            run_names.append(ref.name)
             if down == "hangs":
                 clock.advance(RESULTS_TIMEOUT)
                 await asyncio.get_running_loop().create_future()
@@ -303,4 +303,4 @@ async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore
         await Dispatcher(store, keys, broker, 60, Silent(), clock=clock).tick()  # type: ignore[arg-type]
 
     assert len(broker.taken) == 5
-    assert len(asked) == 1
+    assert len(run_names) == 1

@@ -34,9 +34,9 @@ class PosterWithResult:
 async def test_a_post_that_was_not_made_is_not_counted(result: PostResult, posted: dict[str, int]) -> None:
     metrics = WatcherMetrics()
 
-    made = await make_instrumented_post(PosterWithResult(result), REQUEST, CURSOR, metrics, "1-2")  # type: ignore[arg-type]
+    result_of_post = await make_instrumented_post(PosterWithResult(result), REQUEST, CURSOR, metrics, "1-2")  # type: ignore[arg-type]
 
-    assert (made.result, made.attempt is None) == (result, not posted)
+    assert (result_of_post.result, result_of_post.attempt is None) == (result, not posted)
 
     samples = [sample for metric in metrics.registry.collect() for sample in metric.samples]
     counted = {s.labels["outcome"]: s.value for s in samples if s.name == "a2a_watcher_post_seconds_count"}

@@ -56,8 +56,8 @@ class Scene:
 
     async def ask(self, post: EventId | str) -> None:
         """Request a post as the owner."""
-        asked = request_post(self.seeds.keys, ANN, self.task_id, "c", post)
-        assert await self.seeds.store.run(asked) == "requested"
+        request = request_post(self.seeds.keys, ANN, self.task_id, "c", post)
+        assert await self.seeds.store.run(request) == "requested"
 
     async def event_id(self, version: int) -> EventId:
         return (await self.seeds.log(self.task_id))[version - 1].id
@@ -141,8 +141,8 @@ async def test_a_ping_is_signed_and_no_event(scene: Scene, hooks: Receiver) -> N
     async with watching(scene):
         await scene.attempts(2)
 
-    ping = next(got for got in hooks.received("/hook") if got.headers["webhook-id"].endswith("_ping-1"))
-    event = next(got for got in hooks.received("/hook") if got is not ping)
+    ping = next(post for post in hooks.received("/hook") if post.headers["webhook-id"].endswith("_ping-1"))
+    event = next(post for post in hooks.received("/hook") if post is not ping)
     require_signed([ping])
     body = ping.json()
     assert (body["type"], body["data"]) == ("webhook.ping", {"taskId": scene.task_id, "id": "c"})
@@ -166,7 +166,7 @@ async def test_requests_are_served_by_the_successor_of_a_killed_watcher(scene: S
     async with watching(scene):
         await scene.attempts(3)
 
-    posted = [got.headers["webhook-id"].rpartition("_")[2] for got in hooks.received("/hook")]
+    posted = [post.headers["webhook-id"].rpartition("_")[2] for post in hooks.received("/hook")]
     assert posted[1:] == ["ping-1", "ping-1", str(await scene.event_id(1))]
 
 

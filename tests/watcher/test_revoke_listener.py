@@ -18,20 +18,20 @@ from tests.support.seeds import Seeds, status
 from tests.support.waiting import eventually_async
 
 
-def sent(method: str, **arguments: Any) -> dict[str, Any]:
+def control_message(method: str, **arguments: Any) -> dict[str, Any]:
     return {"method": method, "arguments": arguments, "destination": None, "pattern": None, "matcher": None}
 
 
 REVOKES = [
-    (sent("revoke", task_id="a.1", terminate=False, signal="SIGTERM"), Revoke(("a.1",), False)),
-    (sent("revoke", task_id=["a.1", "b"], terminate=True), Revoke(("a.1", "b"), True)),
-    (sent("revoke", task_id="a.1"), Revoke(("a.1",), False)),
-    (sent("terminate", task_id=["a.1"], signal="KILL"), Revoke(("a.1",), True)),
-    (sent("revoke", task_id="a.1") | {"destination": ["one@worker"]}, None),
-    (sent("revoke", task_id="a.1") | {"pattern": "one*", "matcher": "glob"}, None),
-    (sent("revoke", task_id=7), None),
-    (sent("revoke"), None),
-    (sent("ping"), None),
+    (control_message("revoke", task_id="a.1", terminate=False, signal="SIGTERM"), Revoke(("a.1",), False)),
+    (control_message("revoke", task_id=["a.1", "b"], terminate=True), Revoke(("a.1", "b"), True)),
+    (control_message("revoke", task_id="a.1"), Revoke(("a.1",), False)),
+    (control_message("terminate", task_id=["a.1"], signal="KILL"), Revoke(("a.1",), True)),
+    (control_message("revoke", task_id="a.1") | {"destination": ["one@worker"]}, None),
+    (control_message("revoke", task_id="a.1") | {"pattern": "one*", "matcher": "glob"}, None),
+    (control_message("revoke", task_id=7), None),
+    (control_message("revoke"), None),
+    (control_message("ping"), None),
     ({"method": "revoke"}, None),
     ("revoke", None),
     (None, None),
@@ -68,8 +68,8 @@ async def until_canceled(seeds: Seeds, task_id: str) -> None:
 async def test_queued_runs_are_canceled_and_other_tasks_are_ignored(seeds: Seeds, listener: RevokeListener) -> None:
     first, second = await seeds.created(), await seeds.created()
 
-    listener.receive(sent("ping"))
-    listener.receive(sent("revoke", task_id=["no-run", "unknown.1", f"{first}.1", f"{second}.1"]))
+    listener.receive(control_message("ping"))
+    listener.receive(control_message("revoke", task_id=["no-run", "unknown.1", f"{first}.1", f"{second}.1"]))
     await until_canceled(seeds, second)
 
     assert await seeds.states(first) == await seeds.states(second) == [SUBMITTED, CANCELED]
@@ -82,7 +82,7 @@ async def test_workers_have_some_time_to_terminate_a_run(
     claim = await seeds.claimed()
     record = keys.task(claim.ref.task_id).record
 
-    listener.receive(sent("revoke", task_id=claim.ref.name, terminate=True))
+    listener.receive(control_message("revoke", task_id=claim.ref.name, terminate=True))
     await clock.until_waiting(TERMINATE_AFTER)
     assert await store.redis.hget(record, "cancel_requested") == b"0"
     clock.advance(TERMINATE_AFTER)
@@ -105,7 +105,7 @@ async def test_a_listener_that_stops_waits_for_no_worker(
     seeds: Seeds, listener: RevokeListener, clock: ManualClock
 ) -> None:
     claim = await seeds.claimed()
-    listener.receive(sent("terminate", task_id=[claim.ref.name]))
+    listener.receive(control_message("terminate", task_id=[claim.ref.name]))
     await clock.until_waiting(TERMINATE_AFTER)
 
     await listener.stop()
