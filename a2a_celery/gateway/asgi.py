@@ -199,7 +199,7 @@ def build_asgi(
             Middleware(TraceContext),
             Middleware(MountPath),
             _authentication(services.authenticator, settings, handlers, [*health, *signing_keys], shell),
-            *([Middleware(LargeResponseMiddleware)] if services.blobs is not None else []),
+            Middleware(LargeResponseMiddleware),
         ],
     )
     # An unknown path gets the error of `_unknown`, not a redirect to the path with or without a trailing slash.

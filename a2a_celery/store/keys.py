@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+STAGED = ":staged"
+"""End of the keys of staged blobs; see `Keys.blob`."""
+
 
 def quoted(text: str) -> str:
     """Percent-encode `text` for use in a key. The result contains no colon, brace or space."""
@@ -101,6 +104,22 @@ class Keys:
             journal=f"{base}:journal",
             signals=f"{base}:signals",
         )
+
+    def blobs_of(self, tag: str) -> str:
+        """Hash that maps the name of each blob that Redis stores for the task with the tag `tag` to its size in bytes.
+
+        See `blob` for names. The hash expires with the task, and is deleted with the task.
+        """
+        return f"{self.prefix}:{{{tag}}}:blobs"
+
+    def blob(self, tag: str, name: str) -> str:
+        """String with the content of a blob of the task with the tag `tag`.
+
+        `name` is the digest of the content, preceded by ``journal-<turn>/`` for a journal entry. The blob of a journal
+        is deleted with the journal. All other blobs expire with the task, and are deleted with the task. A staged blob
+        has the same key followed by `STAGED`, which exists only inside a transaction.
+        """
+        return f"{self.prefix}:{{{tag}}}:blob:{name}"
 
     @property
     def leases(self) -> str:
@@ -267,8 +286,8 @@ class Keys:
 
     @property
     def blobs(self) -> str:
-        """Sorted set of the tags of tasks with blobs, scored by the time at which a watcher checks that the task
-        exists.
+        """Sorted set of the tags of tasks with blobs in an object store, scored by the time at which a watcher checks
+        that the task exists.
 
         A watcher removes a task that does not exist.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
@@ -30,11 +30,19 @@ Argument = str | bytes | int
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Lua script, preceded by the library definitions that the script uses."""
+    """Lua script, preceded by the library definitions that the script uses.
+
+    Attributes:
+        name: Name of the script.
+        text: Text of the script.
+        sha: SHA-1 digest of the text.
+        adopts_blobs: True if the script keeps the staged blobs of its call; see ``scripts/lib/blobs.lua``.
+    """
 
     name: str
     text: str
     sha: str
+    adopts_blobs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,8 @@ class Operation(Generic[T]):
         resolve_blobs: False to leave blob references in the reply unresolved.
         size: Function that returns the size of the reply in bytes, or None if the reply is always small. An
             `AsyncStore` parses large replies in a thread.
+        staged: Blobs by key. A store client sets these keys before the script and deletes them after the script, in one
+            transaction. The keys are also the last of `keys`.
     """
 
     script: Script
@@ -57,6 +67,7 @@ class Operation(Generic[T]):
     parse: Callable[[Any], T]
     resolve_blobs: bool = True
     size: Callable[[Any], int] | None = None
+    staged: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @cache
@@ -71,7 +82,8 @@ def script(name: str) -> Script:
     """
     (path,) = SCRIPTS.glob(f"*/{name}.lua")
     text = linked(name, path.read_text("utf-8"), libraries())
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, text, digest, adopts_blobs="adopt_blobs(" in text)
 
 
 @cache

@@ -13,6 +13,8 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from ..errors import StoreUnavailable
+from ..settings import Settings
+from ..store.blobs.blob_store import blobs_of
 from ..store.client.tracing import TracedStore
 from ..store.operation import Operation, Script
 from .clock import SimulatedClock
@@ -36,21 +38,23 @@ def at_offset(script: Script, offset_us: int) -> Script:
     if not offset_us or SERVER_TIME not in script.text:
         return script
     text = MOVED_TIME.format(offset_us=offset_us) + script.text.replace(SERVER_TIME, "moved_time()")
-    return Script(script.name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return replace(script, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 class SimulatedStore(TracedStore):
     """Store client whose scripts use the time of `clock`.
 
     Args:
-        url: URL of the server.
+        settings: Settings with the URL of the server.
         clock: Clock of the simulation.
         on_recorded: Function that is called with the keys of recorded journal entries, such as ``search#1``, or None.
             The function is called after the server has the entries and before the agent receives them.
     """
 
-    def __init__(self, url: str, clock: SimulatedClock, on_recorded: Callable[[list[str]], None] | None = None) -> None:
-        super().__init__(url)
+    def __init__(
+        self, settings: Settings, clock: SimulatedClock, on_recorded: Callable[[list[str]], None] | None = None
+    ) -> None:
+        super().__init__(settings.store_url, blobs_of(settings))
         self._clock = clock
         self._on_recorded = on_recorded
         self._killed = False

@@ -294,7 +294,7 @@ class AgentTester:
         publisher = InProcessPublisher(app, prefix, asyncio.get_running_loop(), self._execute)
         stack.enter_context(memory_broker(app))
         stack.enter_context(self.a2a.simulation(loaded, publisher))
-        self._store = SimulatedStore(server.store_url, self.clock)
+        self._store = SimulatedStore(self._settings, self.clock)
         self._agent_worker = self.a2a.worker()
         stack.callback(setattr, self._agent_worker, "simulated", None)
         self._agent_worker.simulated = worker_of_thread

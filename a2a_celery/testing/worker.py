@@ -103,7 +103,7 @@ class SimulatedWorker:
         self.events = EventSender()
         self.loop = asyncio.get_running_loop()
         self.line = PubSubListener(settings.store_url)
-        self._simulated_store = SimulatedStore(settings.store_url, clock, lambda keys: on_recorded(self, keys))
+        self._simulated_store = SimulatedStore(settings, clock, lambda keys: on_recorded(self, keys))
         self.store: AsyncStore = self._simulated_store
         self.leases = LeaseKeeper(self.store, self.keys, settings.lease_ttl, clock)
         self.calls = calls(self) if calls is not None else None

@@ -86,7 +86,7 @@ class Watcher:
             return
         results = Results(store, keys, self._app)
         roles = self._task_roles(store, keys, results, alive_file)
-        if blobs is not None:
+        if self._settings.blob_url is not None:
             roles.append(BlobRemover(store, keys, blobs, self.metrics))
         if archive is not None:
             roles.append(Archiver(store, keys, archive, self._settings.archive_retention, self.metrics))

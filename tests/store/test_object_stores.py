@@ -187,5 +187,9 @@ def test_a_url_that_can_not_be_used_is_refused_at_start(url: str, error: str) ->
         blobs_of(Settings(store_url="redis://127.0.0.1/0", blob_url=url))
 
 
-def test_without_a_url_there_is_no_object_store() -> None:
-    assert blobs_of(Settings(store_url="redis://127.0.0.1/0")) is None
+async def test_without_a_url_there_is_no_object_store() -> None:
+    blobs = blobs_of(Settings(store_url="redis://127.0.0.1/0"))
+
+    with pytest.raises(BlobsUnavailable, match="this process has no a2a_blob_url"):
+        await blobs.remove("t")
+    await blobs.aclose()

@@ -9,7 +9,7 @@ from a2a.types import TaskState
 from a2a_celery.lifecycle import TERMINAL
 from a2a_celery.lifecycle.states import CANCELED, FAILED, REJECTED
 from a2a_celery.store import AsyncStore, Keys
-from a2a_celery.store.keys import quoted
+from a2a_celery.store.keys import STAGED, quoted
 
 Index = tuple[str, TaskState]
 METRIC = re.compile(rb"(ended|archived|lost|retried|queue|first|run|cancel) [^ ]+ [a-z0-9_]+|version [^ ]+ [\w.+-]+")
@@ -33,7 +33,8 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
-        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution|journal|signals)",
+        rf"{prefix}:\{{(?P<id>[^}}]*)\}}:(task|log|history|artifacts|artifact:.*|metadata|turns|push|execution|journal|signals"
+        r"|blobs|blob:.*)",
         re.DOTALL,
     )
     listed = re.compile(rf"{prefix}:(tasks|context|owner|schedule):.*:(?P<state>\d)")
@@ -221,6 +222,8 @@ async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int)
 def _task_key_leaks(key: str, expires: int, record: dict[bytes, bytes], dead: bool, waits: bool) -> list[str]:
     if not record:
         return [f"{key}: its task has no record"]
+    if key.endswith(STAGED):
+        return [f"{key}: a staged blob outside of a transaction"]
     if int(record[b"state"]) not in TERMINAL:
         return [f"{key}: expires although its task is live"] if expires >= 0 else []
     if waits and expires >= 0:

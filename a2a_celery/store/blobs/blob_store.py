@@ -1,9 +1,14 @@
-"""Blobs: large parts of messages in an object store, with one folder for each task.
+"""Blobs: large parts of messages, stored in Redis outside of Lua, or in an object store.
 
-A writer registers the task in the store, then writes the blob, and then writes the reference. The task is therefore
-registered even if the writer dies before it writes the reference. A watcher removes the folder of a registered task
-that does not exist. A script refuses to create a task whose blobs may have been removed, so a referenced blob is never
-removed.
+In Redis, a blob is a key of its task. A store client stages the blobs of an operation: one transaction sets a key for
+each blob, runs the script, and deletes the keys. A script that writes the message renames the staged keys. A blob and
+its references are therefore written together, or neither is written. The scripts that end or delete a task also end or
+delete its blobs.
+
+An object store has one folder for each task. A writer registers the task in the store, then writes the blob, and then
+writes the reference. The task is therefore registered even if the writer dies before it writes the reference. A watcher
+removes the folder of a registered task that does not exist. A script refuses to create a task whose blobs may have been
+removed, so a referenced blob is never removed.
 
 The large results of a journal are in a subfolder of the task's folder. After a script has deleted a journal, a watcher
 removes the subfolder. If a writer whose run was lost then writes another blob, the blob is removed with the task.
@@ -20,11 +25,11 @@ from typing import Any, TypeVar
 from ...concurrency import DaemonThreads
 from ...errors import BlobsUnavailable
 from ...settings import Settings
-from ..keys import Keys, tag_in
+from ..keys import STAGED, Keys, tag_in
 from ..operation import Argument, Operation, script
 from .memory_budget import MemoryBudget
-from .object_store import ObjectStore
-from .references import READING, BlobRef, BlobsExpired, Encoded, Reading, forget_packed
+from .object_store import BlobMissing, ObjectStore
+from .references import IN_REDIS, READING, BlobRef, BlobsExpired, Encoded, Reading, forget_packed
 
 T = TypeVar("T")
 
@@ -36,9 +41,15 @@ DIGEST_BESIDE = 64 * 1024
 
 
 class Blobs:
-    """Access to the blobs of one deployment. The coroutines of an instance must run on one event loop."""
+    """Access to the blobs of one deployment. The coroutines of an instance must run on one event loop.
 
-    def __init__(self, objects: ObjectStore, keys: Keys, threshold: int) -> None:
+    Args:
+        objects: Object store for new blobs, or None to store new blobs in Redis.
+        keys: Keys of the deployment.
+        threshold: Size in bytes above which a part becomes a blob.
+    """
+
+    def __init__(self, objects: ObjectStore | None, keys: Keys, threshold: int) -> None:
         self.threshold = threshold
         self._objects = objects
         self._keys = keys
@@ -48,12 +59,16 @@ class Blobs:
     def is_for(self, operation: Operation[Any]) -> bool:
         """Return True if an argument of the operation may have large parts."""
         threshold = self.threshold
+        if self._objects is None and not operation.script.adopts_blobs:
+            return False
         return any(isinstance(argument, Encoded) and len(argument) > threshold for argument in operation.args)
 
     async def put(
         self, operation: Operation[T], register: Callable[[Operation[bool]], Awaitable[bool]]
     ) -> Operation[T]:
         """Write the large parts of an operation as blobs, and return the operation with references to them.
+
+        Without an object store, the returned operation contains the blobs.
 
         Args:
             operation: Operation with large parts.
@@ -66,9 +81,12 @@ class Blobs:
         arguments, blobs = await self._threads.call(lambda: self._extracted(operation))
         if arguments is operation.args:
             return operation
+        if self._objects is None:
+            return self._staged(operation, arguments, blobs)
         if await register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
             arguments, blobs = await self._threads.call(lambda: self._extracted(operation))
-        await asyncio.gather(*(self._objects.put(name, content) for name, content in blobs.items()))
+        objects = self._objects
+        await asyncio.gather(*(objects.put(name, content) for name, content in blobs.items()))
         return _packed(operation, arguments)
 
     def put_now(self, operation: Operation[T], register: Callable[[Operation[bool]], bool]) -> Operation[T]:
@@ -76,14 +94,22 @@ class Blobs:
         arguments, blobs = self._extracted(operation)
         if arguments is operation.args:
             return operation
+        if self._objects is None:
+            return self._staged(operation, arguments, blobs)
         if register(register_blobs(self._keys, tag_in(operation.keys))) and forget_packed(operation):
             arguments, blobs = self._extracted(operation)
         for name, content in blobs.items():
             self._objects.put_now(name, content)
         return _packed(operation, arguments)
 
-    async def get(self, refs: Collection[BlobRef]) -> Mapping[str, bytes]:
+    async def get(
+        self, refs: Collection[BlobRef], get_key: Callable[[str], Awaitable[bytes | None]]
+    ) -> Mapping[str, bytes]:
         """Return the contents of blobs by name.
+
+        Args:
+            refs: References to the blobs.
+            get_key: Function that returns the value of a Redis key, or None if the key does not exist.
 
         Raises:
             BlobMissing: A blob does not exist.
@@ -91,7 +117,10 @@ class Blobs:
         """
 
         async def read_blob(ref: BlobRef) -> tuple[str, bytes]:
-            content = await self._objects.get(ref.name)
+            if ref.in_redis:
+                content = _existing(ref, await get_key(self._key(ref.name)))
+            else:
+                content = await require(self._objects).get(ref.name)
             if len(content) > DIGEST_BESIDE:
                 await self._threads.call(lambda: _require_intact(ref, content))
             else:
@@ -108,32 +137,53 @@ class Blobs:
         self._budget.hold(amount)
         return contents
 
-    def get_now(self, refs: Collection[BlobRef]) -> Mapping[str, bytes]:
+    def get_now(self, refs: Collection[BlobRef], get_key: Callable[[str], bytes | None]) -> Mapping[str, bytes]:
         """Return the contents of blobs as `get` does, without an event loop."""
-        contents = {ref.name: self._objects.get_now(ref.name) for ref in refs}
+        contents: dict[str, bytes] = {}
         for ref in refs:
-            _require_intact(ref, contents[ref.name])
+            if ref.in_redis:
+                content = _existing(ref, get_key(self._key(ref.name)))
+            else:
+                content = require(self._objects).get_now(ref.name)
+            _require_intact(ref, content)
+            contents[ref.name] = content
         return contents
 
     async def remove(self, folder: str) -> None:
-        """Remove all blobs of a task or a journal.
+        """Remove all blobs of a task or a journal from the object store.
 
         Args:
             folder: Member of `Keys.orphaned_blobs`.
+
+        Raises:
+            BlobsUnavailable: The folder was not removed.
         """
-        await self._objects.remove(folder)
+        await require(self._objects).remove(folder)
 
     async def aclose(self) -> None:
         """Close the connections to the object store."""
-        await self._objects.aclose()
+        if self._objects is not None:
+            await self._objects.aclose()
+
+    def _key(self, name: str) -> str:
+        """Return the Redis key of the blob with the name `name`."""
+        tag, _, rest = name.partition("/")
+        return self._keys.blob(tag, rest.replace(IN_REDIS, "", 1))
+
+    def _staged(
+        self, operation: Operation[T], arguments: Sequence[Argument], blobs: Mapping[str, bytes]
+    ) -> Operation[T]:
+        staged = {f"{self._key(name)}{STAGED}": content for name, content in blobs.items()}
+        return replace(operation, keys=[*operation.keys, *staged], args=arguments, staged=staged)
 
     def _extracted(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
         tag, arguments = tag_in(operation.keys), list(operation.args)
+        mark = IN_REDIS if self._objects is None else ""
         blobs: dict[str, bytes] = {}
         for n, argument in enumerate(arguments):
             if isinstance(argument, Encoded) and len(argument) > self.threshold:
                 if argument.packed is None:
-                    arguments[n], parts = argument.extract_blobs(tag, self.threshold)
+                    arguments[n], parts = argument.extract_blobs(tag, self.threshold, mark)
                     blobs |= parts
                 else:
                     arguments[n] = argument.packed
@@ -141,15 +191,15 @@ class Blobs:
         return arguments if changed else operation.args, blobs
 
 
-def blobs_of(settings: Settings) -> Blobs | None:
-    """Return the access to the blobs of a deployment, or None if no object store is configured.
+def blobs_of(settings: Settings) -> Blobs:
+    """Return the access to the blobs of a deployment.
 
     Raises:
         ConfigError: fsspec or its driver is not installed, or `blob_url` is invalid.
     """
-    if settings.blob_url is None:
-        return None
     keys = Keys(settings.key_prefix)
+    if settings.blob_url is None:
+        return Blobs(None, keys, settings.blob_threshold)
     return Blobs(ObjectStore(f"{settings.blob_url.rstrip('/')}/{settings.key_prefix}"), keys, settings.blob_threshold)
 
 
@@ -163,18 +213,24 @@ def read(operation: Operation[T], reply: Any, available: Mapping[str, bytes]) ->
         READING.reset(before)
 
 
-def require(blobs: Blobs | None) -> Blobs:
-    """Return `blobs`, which a reply with references requires.
+def require(access: T | None) -> T:
+    """Return `access`, an object store or the access to blobs, which a reply with references requires.
 
     Raises:
-        BlobsUnavailable: `blobs` is None, because this process has no object store.
+        BlobsUnavailable: `access` is None, because this process has no object store.
     """
-    if blobs is None:
+    if access is None:
         raise BlobsUnavailable(
             "a part is in an object store, but this process has no a2a_blob_url: set A2A_BLOB_URL to the value of the "
             "process that wrote the part"
         )
-    return blobs
+    return access
+
+
+def _existing(ref: BlobRef, content: bytes | None) -> bytes:
+    if content is None:
+        raise BlobMissing(f"Redis has no blob {ref.name}")
+    return content
 
 
 def register_blobs(keys: Keys, tag: str) -> Operation[bool]:
@@ -203,8 +259,7 @@ def _packed(operation: Operation[T], arguments: Sequence[Argument]) -> Operation
 
 
 def _require_intact(ref: BlobRef, content: bytes) -> None:
-    digest = ref.name.rpartition("/")[2]
     if len(content) != ref.size:
         raise BlobsUnavailable(f"blob {ref.name} is corrupt: it has {len(content)} bytes instead of {ref.size}")
-    if sha256(content).hexdigest() != digest:
+    if sha256(content).hexdigest() != ref.digest:
         raise BlobsUnavailable(f"blob {ref.name} is corrupt: its content has another SHA-256 digest than its name")

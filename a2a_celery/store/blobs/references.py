@@ -43,6 +43,9 @@ from ..operation import Operation
 
 P = TypeVar("P", bound=Proto)
 
+IN_REDIS = "store:"
+"""Prefix of the last part of the name of a blob that Redis stores. No other blob name contains a colon."""
+
 TABLE = b"\x00"
 """First byte of a stored message with references. The next four bytes are the length of the table."""
 
@@ -55,12 +58,22 @@ class BlobRef(NamedTuple):
 
     Attributes:
         name: Tag of the task, folder of the journal (only for a journal entry) and digest of the blob, separated by
-            slashes.
+            slashes. `IN_REDIS` precedes the digest if Redis stores the blob.
         size: Size of the blob in bytes.
     """
 
     name: str
     size: int
+
+    @property
+    def in_redis(self) -> bool:
+        """True if Redis stores the blob, and False if the object store does."""
+        return IN_REDIS in self.name
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 digest of the blob."""
+        return self.name.rpartition("/")[2].removeprefix(IN_REDIS)
 
 
 class BlobsExpired(BlobsUnavailable):
@@ -77,11 +90,11 @@ class Encoded(bytes):
     A repeated call of the operation uses this form instead of writing the blobs again.
     """
 
-    def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
+    def extract_blobs(self, tag: str, threshold: int, mark: str = "") -> tuple[bytes, dict[str, bytes]]:
         """Return the stored form with references instead of parts larger than `threshold` bytes, and the contents of
-        these parts by blob name."""
+        these parts by blob name. `mark` is `IN_REDIS` for blobs that Redis stores."""
         blobs: dict[str, bytes] = {}
-        return _without(self, blobs, threshold=threshold, tag=tag), blobs
+        return _without(self, blobs, threshold=threshold, prefix=f"{tag}/{mark}"), blobs
 
 
 class EncodedRequest(Encoded):
@@ -96,12 +109,12 @@ class EncodedEntry(Encoded):
     folder = ""
     """Name of the folder of the journal's blobs, in the folder of the task."""
 
-    def extract_blobs(self, tag: str, threshold: int) -> tuple[bytes, dict[str, bytes]]:
+    def extract_blobs(self, tag: str, threshold: int, mark: str = "") -> tuple[bytes, dict[str, bytes]]:
         """See `Encoded.extract_blobs`. The content of the entry is extracted as one blob, or not at all."""
         header, _, content = self.partition(b"\n")
         if len(content) <= threshold:
             return self, {}
-        name = f"{self.folder}/{sha256(content).hexdigest()}"
+        name = f"{self.folder}/{mark}{sha256(content).hexdigest()}"
         return _with_table([(0, name, len(content))], header + b"\n"), {f"{tag}/{name}": content}
 
 
@@ -189,7 +202,7 @@ def insert_blobs(message: Proto) -> None:
 
 
 def has_references(stored: bytes) -> bool:
-    """Return True if parts of a stored message are in the object store."""
+    """Return True if parts of a stored message are blobs."""
     return stored.startswith(TABLE)
 
 
@@ -233,7 +246,7 @@ def _split_table(stored: bytes) -> tuple[list[tuple[int, str, int]], bytes]:
     return json.loads(stored[5 : 5 + length]), stored[5 + length :]
 
 
-def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None, tag: str = "") -> bytes:
+def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None, prefix: str = "") -> bytes:
     content: Any = encoded.content.FromString(encoded)
     table: list[tuple[int, str, int]] = []
     for place, part in enumerate(_parts_of(content)):
@@ -244,7 +257,7 @@ def _without(encoded: Encoded, blobs: dict[str, bytes], *, threshold: int | None
             table.append((place, name, int(size)))
         elif part.ByteSize() > threshold:
             stored = part.SerializeToString(deterministic=True)
-            name = f"{tag}/{sha256(stored).hexdigest()}"
+            name = prefix + sha256(stored).hexdigest()
             blobs[name] = stored
             table.append((place, name, len(stored)))
         else:

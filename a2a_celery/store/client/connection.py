@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import redis
 import redis.asyncio
@@ -24,7 +24,7 @@ from ..log.long_tasks import LogIncomplete, fold_log
 from ..operation import Operation
 from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client, translated
 from .replication import Replicas
-from .round_trips import Command, RoundTrips
+from .round_trips import Command, RoundTrips, commands_of, reply_of
 
 T = TypeVar("T")
 
@@ -43,6 +43,9 @@ MAX_BATCH = 64
 
 SEND_TIMEOUT = 17.0
 """Seconds that a pipeline may take, including retries."""
+
+MAX_BLOB_READS = 4
+"""Maximum number of blobs that an `AsyncStore` reads from Redis concurrently."""
 
 LARGE_REPLY = 1 << 18
 """Bytes above which an `AsyncStore` parses a reply in a thread, because parsing takes milliseconds."""
@@ -82,7 +85,7 @@ class AsyncStore:
 
     Args:
         url: URL of the store.
-        blobs: Access to the object store, or None if this process has no object store.
+        blobs: Access to blobs, or None to write large parts through Lua.
         wait_replicas: Number of replicas that must confirm a write that accepts a message or may end a task. With 0, no
             write waits for replicas.
     """
@@ -96,8 +99,9 @@ class AsyncStore:
         self._replicas = Replicas(wait_replicas)
         retry = redis.asyncio.retry.Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), RETRIES)
         options = {**_options(retry), "socket_timeout": None}  # see `RoundTrips`
-        # sufficient connections for the senders and a ping
-        self.redis = async_client(url, max_connections=2 * MAX_SENDERS + 4, **options)
+        # sufficient connections for the senders, the reads of blobs, and a ping
+        self.redis = async_client(url, max_connections=2 * MAX_SENDERS + MAX_BLOB_READS + 4, **options)
+        self._blob_reads = asyncio.Semaphore(MAX_BLOB_READS)
         self._round_trips = RoundTrips(self.redis.connection_pool, SOCKET_TIMEOUT)
         self._lane, self._confirmed_lane = _Lane(), _Lane()  # so that slow replicas do not delay reads
         self._turn = asyncio.Lock()
@@ -105,7 +109,8 @@ class AsyncStore:
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation.
 
-        Large parts are written to the object store before the operation, and read from the object store after it.
+        Large parts are written as blobs, with the operation or to the object store before the operation, and read after
+        the operation.
 
         Raises:
             StoreUnavailable: Redis cannot be reached, or refuses the command, for example because Redis is out of
@@ -135,8 +140,22 @@ class AsyncStore:
                 await self._fold_log(snapshot)
             result, missing = read(operation, reply, {})
         if missing:
-            result, _ = read(operation, reply, await require(self._blobs).get(missing))
+            contents = await require(self._blobs).get(missing, self._get_key)
+            if sum(map(len, contents.values())) > LARGE_REPLY:
+                result, _ = await asyncio.to_thread(read, operation, reply, contents)
+            else:
+                result, _ = read(operation, reply, contents)
         return result
+
+    async def _get_key(self, key: str) -> bytes | None:
+        async with self._blob_reads:
+            try:
+                [content] = await self._round_trips.make([("GET", key)])
+            except RedisError as e:
+                raise translated(e, "GET") from e
+        if isinstance(content, Exception):
+            raise translated(content, "GET")
+        return cast("bytes | None", content)
 
     async def _fold_log(self, snapshot: list[Any]) -> None:
         """Read the contents of a long task, and let the event loop run other tasks after each page and each slice."""
@@ -226,12 +245,11 @@ class AsyncStore:
         """Send operations in one pipeline, wait for replicas if necessary, and return the replies or errors."""
         commands: list[Command] = []
         for operation in operations:
-            call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
-            commands.append((*call, len(operation.keys), *operation.keys, *operation.args))
-        if not self._replicas.confirm(operations[0]):  # all operations belong to one lane
-            return await self._round_trips.make(commands)
-        *replies, confirmed = await self._round_trips.make([*commands, self._replicas.command])
-        return self._replicas.checked(operations, replies, confirmed)
+            commands += commands_of(operation, with_text=with_text)
+        confirms = self._replicas.confirm(operations[0])  # all operations belong to one lane
+        replies = iter(await self._round_trips.make([*commands, self._replicas.command] if confirms else commands))
+        results = [reply_of(operation, replies) for operation in operations]
+        return self._replicas.checked(operations, results, next(replies)) if confirms else results
 
 
 async def run_with_retry(store: AsyncStore, operation: Operation[T]) -> T:
@@ -279,7 +297,7 @@ class SyncStore:
                 self._fold_log(snapshot)
             result, missing = read(operation, reply, {})
         if missing:
-            result, _ = read(operation, reply, require(self._blobs).get_now(missing))
+            result, _ = read(operation, reply, require(self._blobs).get_now(missing, self._get_key))
         return result
 
     def _fold_log(self, snapshot: list[Any]) -> None:
@@ -290,24 +308,33 @@ class SyncStore:
                 request = steps.send(reply)
                 reply = None if request is None else request.parse(self._ask(request))
 
+    def _get_key(self, key: str) -> bytes | None:
+        try:
+            value = self.redis.get(key)
+        except RedisError as e:
+            raise translated(e, "GET") from e
+        return cast("bytes | None", value)
+
     def _ask(self, operation: Operation[Any]) -> Any:
-        s, keys_and_args = operation.script, (len(operation.keys), *operation.keys, *operation.args)
         try:
             try:
-                return self._execute(operation, "EVALSHA", s.sha, *keys_and_args)
+                return self._execute(operation, commands_of(operation))
             except NoScriptError:
-                return self._execute(operation, "EVAL", s.text, *keys_and_args)
+                return self._execute(operation, commands_of(operation, with_text=True))
         except RedisError as e:
-            raise translated(e, s.name) from e
+            raise translated(e, operation.script.name) from e
 
-    def _execute(self, operation: Operation[Any], *command: Any) -> Any:
-        if not self._replicas.confirm(operation):
-            return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]
+    def _execute(self, operation: Operation[Any], commands: Sequence[Command]) -> Any:
+        confirms = self._replicas.confirm(operation)
+        if not confirms and len(commands) == 1:
+            return self.redis.execute_command(*commands[0])  # type: ignore[no-untyped-call]
         with self.redis.pipeline(transaction=False) as pipeline:
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-            pipeline.execute_command(*self._replicas.command)  # type: ignore[no-untyped-call]
-            reply, confirmed = pipeline.execute(raise_on_error=False)
-        [reply] = self._replicas.checked([operation], [reply], confirmed)
+            for command in (*commands, self._replicas.command) if confirms else commands:
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            replies = iter(pipeline.execute(raise_on_error=False))
+        reply = reply_of(operation, replies)
+        if confirms:
+            [reply] = self._replicas.checked([operation], [reply], next(replies))
         if isinstance(reply, Exception):
             raise reply
         return reply

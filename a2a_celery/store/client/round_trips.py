@@ -7,14 +7,14 @@ still provides the connections, handshakes, health checks and the protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redis.asyncio import ConnectionPool
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from ..operation import Argument
+from ..operation import Argument, Operation
 
 Command = Sequence[Argument]
 
@@ -35,6 +35,38 @@ def packed(commands: Sequence[Command]) -> bytes:
             add(encoded)
     add(b"")
     return b"\r\n".join(lines)
+
+
+def commands_of(operation: Operation[Any], *, with_text: bool = False) -> list[Command]:
+    """Return the commands that run an operation.
+
+    Blobs are set and deleted in one transaction with the script, which renames the blobs that it keeps. If the
+    transaction does not run, neither the blobs nor the script's changes exist.
+
+    Args:
+        operation: Operation to run.
+        with_text: True to send the text of the script, which a server needs once, instead of its digest.
+    """
+    call = ("EVAL", operation.script.text) if with_text else ("EVALSHA", operation.script.sha)
+    command = (*call, len(operation.keys), *operation.keys, *operation.args)
+    if not operation.staged:
+        return [command]
+    blobs = [("SET", key, content) for key, content in operation.staged.items()]
+    return [("MULTI",), *blobs, command, ("DEL", *operation.staged), ("EXEC",)]
+
+
+def reply_of(operation: Operation[Any], replies: Iterator[Any]) -> Any:
+    """Return the reply of the operation's script, or an error, from the replies of the commands of `commands_of`.
+
+    If Redis refuses a command of the transaction, the error of this command is returned.
+    """
+    if not operation.staged:
+        return next(replies)
+    of_transaction = [next(replies) for _ in range(len(operation.staged) + 4)]
+    for reply in of_transaction:
+        if isinstance(reply, Exception):
+            return reply
+    return of_transaction[-1][-2]
 
 
 class RoundTrips:

@@ -1,4 +1,4 @@
--- requires: artifacts, events, log, runs, status, stored_bytes, tasks, time
+-- requires: artifacts, blobs, events, log, runs, status, stored_bytes, tasks, time
 
 -- Replace the whole task. Arguments from ARGV[first] on: task event, state, status event, '1' if the status has a
 -- message, packed metadata, number of history events, history events, and pairs of artifact id and chunk.
@@ -31,6 +31,7 @@ local function apply_last_events(keys, r, before, first, last)
   local replacement_bytes = 0
   for i = last + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i] end
   allow_small_write(keys, first, replacement_bytes, last)
+  add_size(r, adopt_blobs(keys))
   if #ARGV > last then replace_task(keys, r, last + 1) end
   apply_events(keys, r, first, last)
 end

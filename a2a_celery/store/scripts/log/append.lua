@@ -4,7 +4,7 @@
 -- ARGV  run, token of its claim, number of records that the run wrote earlier, events
 -- returns {'written', version, state}, even for a repeated call | {'lost', see missing_events}
 --       | {'illegal', number of the event, state}
--- requires: events, full_store, notifications, retirement, runs, states, tasks, time
+-- requires: blobs, events, full_store, notifications, retirement, runs, states, stored_bytes, tasks, time
 local record = KEYS[1]
 local run, token, before, first_event = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), 4
 
@@ -17,6 +17,7 @@ if missing then return {'lost', missing} end
 local illegal = first_illegal(r, first_event)
 if illegal then return {'illegal', micros(illegal), micros(r.state)} end
 if changes_only_state(r, first_event) then allow_small_write(KEYS, first_event) else refuse_on_full_store(record) end
+add_size(r, adopt_blobs(KEYS))
 apply_events(KEYS, r, first_event)
 observe_first_event(KEYS, r, before, first_event)
 r.seq = before + (#ARGV - first_event + 1) / 5

@@ -12,7 +12,7 @@
 --       | {'lost', see missing_events} | {'illegal', number of the event, state}
 --       | {'conflict', version}: another run has saved the session since
 --       | {'open', state}: the events would leave the task in a state that needs a run
--- requires: child_waits, context_queue, events, incoming, keys, notifications, reminders, retirement, runs, sessions, states, status, tasks, time, turns
+-- requires: blobs, child_waits, context_queue, events, incoming, keys, notifications, reminders, retirement, runs, sessions, states, status, stored_bytes, tasks, time, turns
 local record = KEYS[1]
 local run, token, before, due_us, ask_count = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local read_count, pauses, pause_us, pause_timeout, dead_letters = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), ARGV[9], ARGV[10]
@@ -36,6 +36,7 @@ if r.seq <= before and #ARGV >= first_event then
   local illegal = first_illegal(r, first_event)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
   if has_next then replaced_state = keep_working(r, first_event) end
+  add_size(r, adopt_blobs(KEYS))
   apply_events(KEYS, r, first_event)
   observe_first_event(KEYS, r, before, first_event)
   r.seq = before + (#ARGV - first_event + 1) / 5

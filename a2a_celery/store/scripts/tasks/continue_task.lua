@@ -18,7 +18,7 @@
 --       | {'large'}: the task would be too large | {'configs'}: the task has too many configs
 --       | {'known', task id, version, preceding turns}: the message was accepted before
 --       | {'conflict'}: another message has the same id | {'limited', see check_limits}
--- requires: broker, configs, context_queue, full_store, incoming, limits, messages, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
+-- requires: blobs, broker, configs, context_queue, full_store, incoming, limits, messages, notifications, runs, snapshot, states, status, stored_bytes, tasks, time, turns
 local record, history, waiting_turns = KEYS[1], KEYS[3], KEYS[7]
 local scope, context_id, nonce, due_us, message, submitted, request, caller = unpack(ARGV, 1, 8)
 local max_waiting, options, message_key, digest, window_ms, suffix, limits, max_bytes = unpack(ARGV, 9, 16)
@@ -49,13 +49,14 @@ if r.phase ~= '' and redis.call('LLEN', waiting_turns) >= tonumber(max_waiting) 
 if r.phase == '' and answered_run ~= micros(r.run) and r.answer_schema then
   return {'question', micros(r.run), r.answer_schema}
 end
-if max_bytes ~= '' and (r.size or 0) + #message * 2 > tonumber(max_bytes) then return {'large'} end
+if max_bytes ~= '' and (r.size or 0) + #message * 2 + staged_bytes() > tonumber(max_bytes) then return {'large'} end
 local exceeded, queue = check_limits(KEYS, limits, r.phase == '' and 'begins' or 'waits', r.scope,
-  #message * 2 + #request + #caller + #options)
+  #message * 2 + #request + #caller + #options + staged_bytes())
 exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
 if exceeded then return exceeded end
 refuse_on_full_store(record)
 if not save_config(KEYS, r, first_config, r.version) then return {'configs'} end
+add_size(r, adopt_blobs(KEYS))
 if on_message == 'interrupt' and (r.phase == 'queued' or r.phase == 'suspended') then
   append_client_message(KEYS, r, next_timestamp(r), message)
   replace_queued_run(KEYS, r, submitted, request, caller, options, tonumber(due_us))

@@ -42,7 +42,7 @@ if accepted then
   return {'known', accepted[2], accepted[4], accepted[5]}
 end
 local request_size = #request + #caller + #options
-local exceeded, queue, is_counted = check_limits(KEYS, limits, 'creates', scope, #task_event + #message + request_size)
+local exceeded, queue, is_counted = check_limits(KEYS, limits, 'creates', scope, #task_event + #message + request_size + staged_bytes())
 exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
 if exceeded then return exceeded end
 local parent = find_parent(KEYS, first_parent, scope)
@@ -50,7 +50,7 @@ if parent and parent.exceeded == 'depth' then return {'deep'} end
 if parent and parent.exceeded then return {'limited', 'children', ARGV[first_parent + 3], micros(LONG_WAIT)} end
 if parent then task_event = task_event .. task_suffix end
 local at = now()
-local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0)
+local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0) + adopt_blobs(KEYS)
 redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
   'context_index', context_index, 'agent', agent, 'owner', owner, 'retention', retention, 'leases', leases, 'dispatch', dispatch,
   'request', request, 'caller', caller, 'options', '', 'working_event', working_event, 'state', SUBMITTED, 'at', micros(at),

@@ -6,7 +6,7 @@
 --       (CANCELED), then 'event' and one event, or 'task' and the arguments of replace_task
 -- returns {'saved', version} | {'stale', stored version (0 for none in the scope)} | {'blobs_expired'}: the blobs may
 --       have been removed
--- requires: blobs, events, notifications, replacement, retirement, states, tasks, time
+-- requires: blobs, events, notifications, replacement, retirement, states, stored_bytes, tasks, time
 local record = KEYS[1]
 local task_id, context_id, scope, scope_index, context_index, owner, retention, leases, dispatch = unpack(ARGV, 1, 9)
 local previous, overwrites, kind, task_event, first_content = tonumber(ARGV[10]), ARGV[11] == '1', ARGV[12], ARGV[13], 13
@@ -26,6 +26,7 @@ if not r then
     leases = leases, dispatch = dispatch, state = 0, version = 0, run = 0, phase = '', token = '', runner = '', seq = 0, turn = 1,
     attempt = 1, cancel_requested = '0', nonce = '', has_message = '0'}
 end
+add_size(r, adopt_blobs(KEYS))
 if kind == 'event' then
   apply_events(KEYS, r, first_content)
 else

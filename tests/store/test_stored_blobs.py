@@ -1,0 +1,326 @@
+"""Large parts in Redis: they are stored once, outside of Lua, and live and end with their task."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from a2a.server.context import ServerCallContext
+from a2a.types import Artifact, Message, Part, Task
+
+from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.errors import BlobsUnavailable, StoreUnavailable
+from a2a_celery.lifecycle.journal import JournalEntry
+from a2a_celery.lifecycle.states import COMPLETED, INPUT_REQUIRED, WORKING
+from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.blobs.blob_store import Blobs
+from a2a_celery.store.blobs.cleanup import blobs_in_use
+from a2a_celery.store.client.round_trips import Command, RoundTrips
+from a2a_celery.store.operation import Operation, script
+from a2a_celery.store.runs.commands import append
+from a2a_celery.store.runs.suspension import SuspendedRun, Wait, suspend_run
+from a2a_celery.store.sdk import RedisTaskStore
+from a2a_celery.store.tasks.commands import TaskLimits, continue_task, create_task
+from a2a_celery.store.tasks.dead_letters import DeadLetter, read_dead_letter, requeue_task
+from a2a_celery.store.tasks.results import Begun, Created, Ended, NotCreated, Waiting
+from tests.support.blob_setup import THRESHOLD, BlobSetup, created, sent
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, status
+
+LARGE = "x" * 5000
+MESSAGE = LARGE + " of the client"
+
+
+@pytest.fixture
+async def in_redis(redis_server: EmbeddedRedis, keys: Keys, store: AsyncStore) -> AsyncIterator[AsyncStore]:
+    """Empty store that keeps large parts in Redis."""
+    in_redis = AsyncStore(redis_server.store_url, Blobs(None, keys, THRESHOLD))
+    yield in_redis
+    await in_redis.aclose()
+
+
+@pytest.fixture
+def tasks(in_redis: AsyncStore, keys: Keys) -> Seeds:
+    """Helper that creates and reads tasks in the store `in_redis`."""
+    return Seeds(in_redis, keys)
+
+
+async def blobs_of(tasks: Seeds, task_id: str) -> dict[str, int]:
+    """Return the expiry in seconds, or -1, of each blob of a task, by name. Require that the hash has all names."""
+    redis, prefix = tasks.store.redis, tasks.keys.blob(task_id, "")
+    found = {key.decode().removeprefix(prefix): await redis.ttl(key) async for key in redis.scan_iter(f"{prefix}*")}
+    names = {name.decode() for name in await redis.hkeys(tasks.keys.blobs_of(task_id))}
+    assert names == set(found)
+    return found
+
+
+async def size_of(tasks: Seeds, task_id: str) -> int:
+    """Return the size of a task, as its record has it."""
+    return int(await tasks.store.redis.hget(tasks.keys.task(task_id).record, "size") or 0)
+
+
+async def continued(tasks: Seeds, task_id: str, text: str, **options: Any) -> Any:
+    """Send a further message with one part."""
+    message_request = sent([Part(text=text)], task_id)
+    options = {"caller": b"{}", "nonce": uuid4().hex} | options
+    return await tasks.store.run(continue_task(tasks.keys, ANN, task_id, message_request, "", **options))
+
+
+async def test_a_large_message_never_enters_lua_and_is_stored_once(
+    tasks: Seeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []  # of all arguments and replies of scripts
+    make = RoundTrips.make
+
+    async def recording(self: RoundTrips, commands: Sequence[Command]) -> list[Any]:
+        replies = await make(self, commands)
+        for command, reply in zip(commands, replies, strict=True):
+            if str(command[0]).startswith("EVALSHA"):
+                sizes.extend(len(repr(argument)) for argument in (*command, reply))
+            elif command[0] == "EXEC":
+                sizes.append(len(repr(reply)))
+        return replies
+
+    monkeypatch.setattr(RoundTrips, "make", recording)
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    claim = await tasks.claimed(task_id)
+    await tasks.appended(claim, chunk(LARGE))
+    await tasks.settled(claim, status(COMPLETED, LARGE), before=1)
+
+    assert len(sizes) > 100
+    assert max(sizes) < len(LARGE)
+    assert repr(await tasks.everything()).count(MESSAGE) == 1
+    assert claim.request.message.parts[0].text == MESSAGE
+    task = await tasks.task(task_id)
+    assert [task.history[0].parts[0].text, task.artifacts[0].parts[0].text] == [MESSAGE, LARGE]
+    assert task.status.message.parts[0].text == LARGE
+    await tasks.require_consistent(task_id)
+
+
+async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    claim = await tasks.claimed(task_id)
+    await tasks.appended(claim, chunk(LARGE))
+    live = await blobs_of(tasks, task_id)
+    await tasks.settled(claim, status(COMPLETED, LARGE + "."), before=1)
+    ended = await blobs_of(tasks, task_id)
+
+    assert list(live.values()) == [-1, -1]
+    assert len(ended) == 3
+    assert all(0 < seconds <= RETENTION for seconds in ended.values())
+    assert 0 < await tasks.store.redis.ttl(tasks.keys.blobs_of(task_id)) <= RETENTION
+
+
+async def test_blobs_are_deleted_with_their_task(tasks: Seeds) -> None:
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    await tasks.store.run(Operation(script("delete_task"), tasks.keys.task(task_id), [str(ANN)], int))
+
+    assert await blobs_of(tasks, task_id) == {}
+
+
+async def test_blobs_count_once_toward_the_size_and_the_sums(tasks: Seeds, keys: Keys) -> None:
+    limits = TaskLimits(("agent",), owner_bytes=12_000)
+
+    async def create(text: str) -> Any:
+        task_id = str(uuid4())
+        message_request = sent([Part(text=text)], task_id)
+        options: dict[str, Any] = {"caller": b"{}", "retention": RETENTION, "limits": limits}
+        operation = create_task(keys, ANN, task_id, CONTEXT, message_request, **options)
+        return task_id, await tasks.store.run(operation)
+
+    task_id, first = await create(MESSAGE)
+    _, refused = await create("y" * 7000)
+    _, second = await create(MESSAGE)
+
+    assert isinstance(first, Created)
+    assert isinstance(second, Created)
+    assert isinstance(refused, NotCreated)
+    assert len(MESSAGE) < await size_of(tasks, task_id) < 1.3 * len(MESSAGE)
+    sums = await tasks.store.redis.hgetall(keys.stored)
+    assert 2 * len(MESSAGE) < int(sums[b"*"]) < 2.6 * len(MESSAGE)
+    before = await size_of(tasks, task_id)
+    claim = await tasks.claimed(task_id)
+    for n in range(3):
+        await tasks.appended(claim, chunk(LARGE), before=n)
+    assert await size_of(tasks, task_id) - before < len(LARGE) + 3 * THRESHOLD
+
+
+async def test_a_refused_operation_leaves_no_blob(tasks: Seeds, keys: Keys) -> None:
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    claim = await tasks.claimed(task_id)
+    blobs = await blobs_of(tasks, task_id)
+    full = TaskLimits(("agent",), store_bytes=1)
+
+    await continued(tasks, task_id, LARGE, limits=full)
+    await continued(tasks, task_id, LARGE, max_bytes=6000)
+    await tasks.store.run(append(keys, claim.ref, token="lost", before=0, events=[chunk(LARGE)]))
+    assert await blobs_of(tasks, task_id) == blobs
+    await tasks.settled(claim, status(COMPLETED))
+    assert isinstance(await continued(tasks, task_id, LARGE), Ended)
+
+    assert set(await blobs_of(tasks, task_id)) == set(blobs)
+
+
+async def test_a_repeated_call_changes_nothing(tasks: Seeds, keys: Keys) -> None:
+    claim = await tasks.claimed()
+    task_id = claim.ref.task_id
+    operation = append(keys, claim.ref, token=claim.token, before=0, events=[chunk(LARGE)])
+    await tasks.store.run(operation)
+    size = await size_of(tasks, task_id)
+
+    await tasks.store.run(operation)
+
+    assert (await size_of(tasks, task_id), len(await blobs_of(tasks, task_id))) == (size, 1)
+    assert len((await tasks.task(task_id)).artifacts[0].parts) == 1
+
+
+@pytest.mark.parametrize("how", ["waiting", "begun", "steer"])
+async def test_further_messages_reach_the_next_run(tasks: Seeds, how: str) -> None:
+    claim = await tasks.claimed()
+    task_id = claim.ref.task_id
+    if how == "begun":
+        await tasks.settled(claim, status(INPUT_REQUIRED))
+        assert isinstance(await continued(tasks, task_id, MESSAGE), Begun)
+    else:
+        result = await continued(tasks, task_id, MESSAGE, on_message="queue" if how == "waiting" else "steer")
+        assert isinstance(result, Waiting) == (how == "waiting")
+        await tasks.settled(claim, status(INPUT_REQUIRED))
+
+    again = await tasks.claimed(task_id, run=2)
+
+    assert again.request.message.parts[0].text == MESSAGE
+    assert (await tasks.task(task_id)).history[-1].parts[0].text == MESSAGE
+    assert list((await blobs_of(tasks, task_id)).values()) == [-1]
+
+
+async def test_the_blobs_of_a_journal_are_deleted_with_the_journal(tasks: Seeds, keys: Keys) -> None:
+    first = await tasks.claimed(max_attempts=2)
+    task_id = first.ref.task_id
+    entry = JournalEntry("fetch#1", "step", "json", b'"' + b"x" * 5000 + b'"', 1, 1)
+    await tasks.appended(first, entry)
+    [name] = await blobs_of(tasks, task_id)
+    await tasks.lost(first.ref)
+    again = await tasks.claimed(task_id, run=2)
+    with_journal = await size_of(tasks, task_id)
+
+    await tasks.settled(again, status(COMPLETED))
+
+    assert name.startswith("journal-1/")
+    assert again.journal == {"fetch#1": entry}
+    assert await blobs_of(tasks, task_id) == {}
+    assert await size_of(tasks, task_id) < with_journal - 5000
+    assert await tasks.store.run(blobs_in_use(keys)) == 0
+
+
+async def test_a_requeued_dead_letter_has_copies_of_its_blobs(
+    tasks: Seeds, keys: Keys, redis_server: EmbeddedRedis
+) -> None:
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    claim = await tasks.claimed(task_id)
+    entry = JournalEntry("fetch#1", "step", "json", b'"' + b"x" * 5000 + b'"', 1, 1)
+    await tasks.appended(claim, entry)
+    assert (await tasks.lost(claim.ref)).outcome == "failed"
+    operators = SyncStore(redis_server.store_url, Blobs(None, keys, THRESHOLD))
+    dead_letter = operators.run(read_dead_letter(keys, task_id))
+    assert isinstance(dead_letter, DeadLetter)
+    assert operators.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")) == "requeued"
+    operators.close()
+    old = await blobs_of(tasks, task_id)
+    await tasks.store.redis.delete(*[key async for key in tasks.store.redis.scan_iter(f"*{{{task_id}}}*")])
+
+    again = await tasks.claimed("new")
+
+    assert all(0 < seconds <= RETENTION for seconds in old.values())
+    assert len(old) == 1  # the journal has moved
+    assert again.request.message.parts[0].text == MESSAGE
+    assert again.journal == {"fetch#1": entry}
+    assert (await tasks.task("new")).history[0].parts[0].text == MESSAGE
+
+
+async def test_the_last_events_of_a_suspended_run_have_blobs(tasks: Seeds, keys: Keys) -> None:
+    claim = await tasks.claimed()
+    received = JournalEntry("sleep#1", "sleep", "json", b"", 1, 1)
+    wait = Wait(received, received, wait_us=60_000_000)
+    options: dict[str, Any] = {"token": claim.token, "before": 0, "options": b"", "wait": wait}
+
+    result = await tasks.store.run(
+        suspend_run(keys, claim.ref, events=[status(WORKING, MESSAGE), chunk(LARGE)], **options)
+    )
+
+    assert isinstance(result, SuspendedRun)
+    assert list((await blobs_of(tasks, claim.ref.task_id)).values()) == [-1, -1]
+    assert (await tasks.task(claim.ref.task_id)).artifacts[0].parts[0].text == LARGE
+
+
+async def test_a_task_of_another_engine_has_blobs(tasks: Seeds, keys: Keys) -> None:
+    task_store, context = RedisTaskStore(tasks.store, keys), ServerCallContext()
+    task = Task(id="t", context_id=CONTEXT, history=[Message(message_id="m", parts=[Part(text=MESSAGE)])])
+    task.status.state = WORKING
+    version = await task_store.save(task, context=context)
+    task.artifacts.append(Artifact(artifact_id="a", parts=[Part(text=LARGE)]))
+    task.status.state = COMPLETED
+    await task_store.save(task, prev_version=version, context=context)
+
+    stored = await task_store.get("t", context)
+
+    assert stored is not None
+    assert [stored.task.history[0].parts[0].text, stored.task.artifacts[0].parts[0].text] == [MESSAGE, LARGE]
+    assert all(seconds > 0 for seconds in (await blobs_of(tasks, "t")).values())
+
+
+async def test_a_full_store_refuses_a_large_message(tasks: Seeds) -> None:
+    redis = tasks.store.redis
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    before = await tasks.everything()
+    await redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            await created(tasks, [Part(text=MESSAGE)], "refused")
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            await continued(tasks, task_id, LARGE)
+    finally:
+        await redis.config_set("maxmemory", 0)
+
+    assert await tasks.everything() == before
+
+
+async def test_a_missing_or_corrupt_blob_is_reported(tasks: Seeds, keys: Keys) -> None:
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    [name] = await blobs_of(tasks, task_id)
+    key = keys.blob(task_id, name)
+    content = await tasks.store.redis.get(key)
+    assert content is not None
+
+    await tasks.store.redis.set(key, content[:-1] + b"y")
+    with pytest.raises(BlobsUnavailable, match="is corrupt"):
+        await tasks.task(task_id)
+    await tasks.store.redis.delete(key)
+    with pytest.raises(BlobsUnavailable, match="Redis has no blob"):
+        await tasks.task(task_id)
+    await tasks.store.redis.set(key, content)
+    assert (await tasks.task(task_id)).history[0].parts[0].text == MESSAGE
+
+
+async def test_a_process_with_an_object_store_reads_blobs_in_redis(
+    tasks: Seeds, blob_setup: BlobSetup, large: Seeds, keys: Keys
+) -> None:
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+    claim = await large.claimed(task_id)
+
+    await large.appended(claim, chunk(LARGE))
+
+    assert claim.request.message.parts[0].text == MESSAGE
+    assert (await large.task(task_id)).artifacts[0].parts[0].text == LARGE
+    with pytest.raises(BlobsUnavailable, match="A2A_BLOB_URL"):
+        await tasks.task(task_id)
+    await large.settled(claim, status(COMPLETED), before=1)
+    assert all(0 < seconds <= RETENTION for seconds in (await blobs_of(tasks, task_id)).values())
+
+
+async def test_a_server_without_the_script_receives_its_text(tasks: Seeds) -> None:
+    await tasks.store.redis.script_flush()
+
+    task_id = await created(tasks, [Part(text=MESSAGE)])
+
+    assert (await tasks.task(task_id)).history[0].parts[0].text == MESSAGE
