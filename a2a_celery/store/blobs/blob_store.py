@@ -103,13 +103,14 @@ class Blobs:
         return _packed(operation, arguments)
 
     async def get(
-        self, refs: Collection[BlobRef], get_key: Callable[[str], Awaitable[bytes | None]]
+        self, refs: Collection[BlobRef], read_key: Callable[[str, int], Awaitable[bytes | None]]
     ) -> Mapping[str, bytes]:
         """Return the contents of blobs by name.
 
         Args:
             refs: References to the blobs.
-            get_key: Function that returns the value of a Redis key, or None if the key does not exist.
+            read_key: Function that returns the value of a Redis key with the given size, or None if the key does not
+                exist.
 
         Raises:
             BlobMissing: A blob does not exist.
@@ -118,7 +119,7 @@ class Blobs:
 
         async def read_blob(ref: BlobRef) -> tuple[str, bytes]:
             if ref.in_redis:
-                content = _existing(ref, await get_key(self._key(ref.name)))
+                content = _existing(ref, await read_key(self._key(ref.name), ref.size))
             else:
                 content = await require(self._objects).get(ref.name)
             if len(content) > DIGEST_BESIDE:
@@ -137,12 +138,12 @@ class Blobs:
         self._budget.hold(amount)
         return contents
 
-    def get_now(self, refs: Collection[BlobRef], get_key: Callable[[str], bytes | None]) -> Mapping[str, bytes]:
+    def get_now(self, refs: Collection[BlobRef], read_key: Callable[[str, int], bytes | None]) -> Mapping[str, bytes]:
         """Return the contents of blobs as `get` does, without an event loop."""
         contents: dict[str, bytes] = {}
         for ref in refs:
             if ref.in_redis:
-                content = _existing(ref, get_key(self._key(ref.name)))
+                content = _existing(ref, read_key(self._key(ref.name), ref.size))
             else:
                 content = require(self._objects).get_now(ref.name)
             _require_intact(ref, content)

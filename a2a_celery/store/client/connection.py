@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -24,7 +24,7 @@ from ..log.long_tasks import LogIncomplete, fold_log
 from ..operation import Operation
 from .redis_clients import CONNECT_TIMEOUT, aclose_client, async_client, close_client, sync_client, translated
 from .replication import Replicas
-from .round_trips import Command, RoundTrips, commands_of, reply_of
+from .round_trips import Command, RoundTrips, commands_of, reply_of, slices_of
 
 T = TypeVar("T")
 
@@ -140,22 +140,25 @@ class AsyncStore:
                 await self._fold_log(snapshot)
             result, missing = read(operation, reply, {})
         if missing:
-            contents = await require(self._blobs).get(missing, self._get_key)
+            contents = await require(self._blobs).get(missing, self._read_key)
             if sum(map(len, contents.values())) > LARGE_REPLY:
                 result, _ = await asyncio.to_thread(read, operation, reply, contents)
             else:
                 result, _ = read(operation, reply, contents)
         return result
 
-    async def _get_key(self, key: str) -> bytes | None:
+    async def _read_key(self, key: str, size: int) -> bytes | None:
+        slices: list[bytes] = []
         async with self._blob_reads:
-            try:
-                [content] = await self._round_trips.make([("GET", key)])
-            except RedisError as e:
-                raise translated(e, "GET") from e
-        if isinstance(content, Exception):
-            raise translated(content, "GET")
-        return cast("bytes | None", content)
+            for command in slices_of(key, size):
+                try:
+                    [reply] = await self._round_trips.make([command])
+                except RedisError as e:
+                    raise translated(e, "GETRANGE") from e
+                if isinstance(reply, Exception):
+                    raise translated(reply, "GETRANGE")
+                slices.append(reply)
+        return b"".join(slices) if all(slices) else None
 
     async def _fold_log(self, snapshot: list[Any]) -> None:
         """Read the contents of a long task, and let the event loop run other tasks after each page and each slice."""
@@ -297,7 +300,7 @@ class SyncStore:
                 self._fold_log(snapshot)
             result, missing = read(operation, reply, {})
         if missing:
-            result, _ = read(operation, reply, require(self._blobs).get_now(missing, self._get_key))
+            result, _ = read(operation, reply, require(self._blobs).get_now(missing, self._read_key))
         return result
 
     def _fold_log(self, snapshot: list[Any]) -> None:
@@ -308,12 +311,12 @@ class SyncStore:
                 request = steps.send(reply)
                 reply = None if request is None else request.parse(self._ask(request))
 
-    def _get_key(self, key: str) -> bytes | None:
+    def _read_key(self, key: str, size: int) -> bytes | None:
         try:
-            value = self.redis.get(key)
+            slices = [self.redis.execute_command(*command) for command in slices_of(key, size)]  # type: ignore[no-untyped-call]
         except RedisError as e:
-            raise translated(e, "GET") from e
-        return cast("bytes | None", value)
+            raise translated(e, "GETRANGE") from e
+        return b"".join(slices) if all(slices) else None
 
     def _ask(self, operation: Operation[Any]) -> Any:
         try:

@@ -18,6 +18,9 @@ from ..operation import Argument, Operation
 
 Command = Sequence[Argument]
 
+SLICE = 1 << 20
+"""Maximum number of bytes of a string that one command reads."""
+
 _SIZES = tuple(b"$%d" % size for size in range(256))
 """RESP length prefixes of short arguments."""
 
@@ -67,6 +70,15 @@ def reply_of(operation: Operation[Any], replies: Iterator[Any]) -> Any:
         if isinstance(reply, Exception):
             return reply
     return of_transaction[-1][-2]
+
+
+def slices_of(key: str, size: int) -> list[Command]:
+    """Return the commands that read a string of `size` bytes in slices.
+
+    Redis copies a slice into its reply and serves other clients between two round trips. The reply of a slice is empty
+    if the key does not exist.
+    """
+    return [("GETRANGE", key, start, start + SLICE - 1) for start in range(0, size, SLICE)]
 
 
 class RoundTrips:
