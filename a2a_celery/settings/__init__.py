@@ -253,10 +253,11 @@ class Settings:
 
     blob_url: Annotated[str | None, BLOB_URL] = field(default=None, repr=False)
     """fsspec URL of the object store for large parts and large results of durable steps, such as ``s3://bucket/a2a`` or
-    ``file:///srv/a2a``. None: Redis stores all parts and results."""
+    ``file:///srv/a2a``. None: Redis stores all parts and results, outside of Lua."""
 
     blob_threshold: Annotated[int, at_least(1024, " bytes")] = 256 * 1024
-    """Size in bytes above which a part or the result of a durable step is stored at `blob_url`."""
+    """Size in bytes above which a part or the result of a durable step is stored at `blob_url`. Without `blob_url`:
+    size of a message, event or result above which Redis stores its parts outside of Lua."""
 
     allow_networks: Annotated[Sequence[str], NETWORKS] = ()
     """Private networks in which webhooks are allowed, such as ``10.1.0.0/16``, separated by spaces in the

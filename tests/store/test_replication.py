@@ -9,21 +9,25 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
-from a2a.types import TaskState
+from a2a.types import Part, TaskState
 from redis.exceptions import ResponseError
 
 from a2a_celery.errors import StoreUnavailable
 from a2a_celery.store import AsyncStore, Keys, SyncStore
+from a2a_celery.store.blobs.blob_store import Blobs
 from a2a_celery.store.client import replication
 from a2a_celery.store.client.connection import MAX_BATCH, MAX_SENDERS
 from a2a_celery.store.operation import SCRIPTS
-from a2a_celery.store.tasks.commands import read_task, request_cancel
+from a2a_celery.store.tasks.commands import create_task, read_task, request_cancel
+from a2a_celery.store.tasks.results import Created
 from a2a_celery.store.tasks.signals import SignalStored, send_signal
+from tests.support.blob_setup import THRESHOLD, sent
 from tests.support.restarts import installed_servers
-from tests.support.seeds import ANN, CONTEXT, Seeds, status
+from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, status
 from tests.support.sentinels import SentinelGroup, running_sentinels
 
 pytestmark = pytest.mark.merge
@@ -76,6 +80,28 @@ async def test_a_replica_has_accepted_messages(group: SentinelGroup, confirmed: 
 
     with group.client(group.ports[1]) as replica:
         assert replica.exists(keys.task(task_id).record)
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_replica_has_the_large_parts_of_an_accepted_message(
+    group: SentinelGroup, keys: Keys, blocking: bool
+) -> None:
+    blobs = Blobs(None, keys, THRESHOLD)
+    options: dict[str, Any] = {"caller": b"{}", "retention": RETENTION}
+    operation = create_task(keys, ANN, "t", CONTEXT, sent([Part(text="x" * 5000)], "t"), **options)
+    if blocking:
+        operators = SyncStore(group.store_url, blobs, wait_replicas=1)
+        assert isinstance(operators.run(operation), Created)
+        operators.close()
+    else:
+        store = AsyncStore(group.store_url, blobs, wait_replicas=1)
+        assert isinstance(await store.run(operation), Created)
+        await store.aclose()
+
+    with group.client(group.ports[1]) as replica:
+        [name] = replica.hkeys(keys.blobs_of("t"))
+        assert b"x" * 5000 in replica.get(keys.blob("t", name.decode()))
+        assert replica.exists(keys.task("t").record)
 
 
 async def test_an_accepted_message_that_no_replica_confirms_is_refused_and_a_repetition_finds_it(

@@ -98,6 +98,17 @@ async def test_a_large_message_never_enters_lua_and_is_stored_once(
     await tasks.require_consistent(task_id)
 
 
+async def test_a_large_message_of_smaller_parts_does_not_enter_lua(redis_server: EmbeddedRedis, tasks: Seeds) -> None:
+    store = AsyncStore(redis_server.store_url, Blobs(None, tasks.keys, 256 * 1024))
+    parts = [Part(text=str(n) * 100_000) for n in range(5)]
+
+    task_id = await created(Seeds(store, tasks.keys), parts)
+
+    assert len(await blobs_of(tasks, task_id)) == len(parts)
+    assert list((await tasks.task(task_id)).history[0].parts) == parts
+    await store.aclose()
+
+
 async def test_blobs_live_and_expire_with_their_task(tasks: Seeds) -> None:
     task_id = await created(tasks, [Part(text=MESSAGE)])
     claim = await tasks.claimed(task_id)

@@ -36,6 +36,10 @@ T = TypeVar("T")
 ORPHAN_AFTER_US = 600_000_000
 """µs after which the blobs of a registered task that does not exist may be removed."""
 
+SMALL_PART = 16 * 1024
+"""Size in bytes above which a part of a large message becomes a blob in Redis. A large message may consist of parts
+that are all smaller than the threshold."""
+
 DIGEST_BESIDE = 64 * 1024
 """Size of a blob, in bytes, above which its digest is computed in a thread."""
 
@@ -46,7 +50,8 @@ class Blobs:
     Args:
         objects: Object store for new blobs, or None to store new blobs in Redis.
         keys: Keys of the deployment.
-        threshold: Size in bytes above which a part becomes a blob.
+        threshold: Size in bytes above which a part becomes a blob. In Redis, the parts above `SMALL_PART` of a message
+            that is larger than `threshold` become blobs.
     """
 
     def __init__(self, objects: ObjectStore | None, keys: Keys, threshold: int) -> None:
@@ -179,12 +184,14 @@ class Blobs:
 
     def _extracted(self, operation: Operation[Any]) -> tuple[Sequence[Argument], dict[str, bytes]]:
         tag, arguments = tag_in(operation.keys), list(operation.args)
-        mark = IN_REDIS if self._objects is None else ""
+        mark, part_threshold = "", self.threshold
+        if self._objects is None:
+            mark, part_threshold = IN_REDIS, min(self.threshold, SMALL_PART)
         blobs: dict[str, bytes] = {}
         for n, argument in enumerate(arguments):
             if isinstance(argument, Encoded) and len(argument) > self.threshold:
                 if argument.packed is None:
-                    arguments[n], parts = argument.extract_blobs(tag, self.threshold, mark)
+                    arguments[n], parts = argument.extract_blobs(tag, part_threshold, mark)
                     blobs |= parts
                 else:
                     arguments[n] = argument.packed
