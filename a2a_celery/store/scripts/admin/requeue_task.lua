@@ -42,7 +42,7 @@ if dead.quota_account then
   redis.call('HSET', record, 'quota_account', dead.quota_account)
   add_size(r, size_of_request(new_keys))
 end
-add_size(r, adopt_blobs(new_keys))
+add_size(r, adopt_blobs(new_keys, r))
 replace_task(new_keys, r, first_replacement)
 if moves_journal then redis.call('HSET', record, 'journal_origin', dead.journal_origin or dead.task_id) end
 if moves_journal and tonumber(dead.journal_bytes or '0') > 0 then

@@ -32,21 +32,23 @@ local function staged_bytes()
   return bytes
 end
 
--- Make the staged blobs blobs of the task. Return the bytes of the blobs that the task did not have, which the caller
--- adds to the size of the task.
-local function adopt_blobs(keys)
+-- Make the staged blobs blobs of the task. `r` is the record. Return the bytes of the blobs that the task did not have,
+-- which the caller adds to the size of the task.
+local function adopt_blobs(keys, r)
   local bytes = 0
   for name, key in pairs(staged_blobs()) do
     local size = redis.call('STRLEN', key)
     if redis.call('HSETNX', stored_blobs(keys), name, size) == 1 then bytes = bytes + size end
     redis.call('RENAME', key, stored_blob(keys, name))
+    r.blobs = '1'
+    redis.call('HSET', keys[1], 'blobs', r.blobs)
   end
   return bytes
 end
 
 -- Let the blobs of an ended task expire after `retention` seconds.
 local function expire_blobs(keys, retention)
-  if redis.call('EXPIRE', stored_blobs(keys), retention) == 0 then return end
+  redis.call('EXPIRE', stored_blobs(keys), retention)
   for _, name in ipairs(redis.call('HKEYS', stored_blobs(keys))) do
     redis.call('EXPIRE', stored_blob(keys, name), retention)
   end

@@ -9,6 +9,6 @@ local function delete_task(keys, r)
   for _, artifact_id in ipairs(redis.call('LRANGE', keys[4], 0, -1)) do redis.call('DEL', keys[5] .. artifact_id) end
   for _, config in ipairs(config_ids(keys)) do remove_config(keys, r, config, load_delivery(keys, config)) end
   redis.call('DEL', keys[1], keys[2], keys[3], keys[4], keys[6], keys[7], keys[10], keys[11], keys[12])
-  delete_blobs(keys, '')
+  if r.blobs then delete_blobs(keys, '') end
   redis.call('ZADD', blobs_key(r.leases), 'XX', micros(now()), task_tag(keys))
 end

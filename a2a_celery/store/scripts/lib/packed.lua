@@ -29,7 +29,7 @@ end
 -- Return the event of a log entry.
 local function event_of(entry) return string.sub(entry, string.find(entry, ' ', 1, true) + 1) end
 
--- Return true if an entry has parts in the object store.
+-- Return true if an entry refers to blobs.
 local function has_blobs(entry) return string.byte(event_of(entry)) == 0 end
 
 -- Rewrite the record of a packed task, and delete the other keys of the task.
@@ -46,7 +46,7 @@ end
 
 -- Pack an ended task if it is small and its last log entry is its status. The caller saves the record.
 local function pack_task(keys, r)
-  if r.version > PACKED_ENTRIES or (r.size or 0) > PACKED_BYTES then return end
+  if r.blobs or r.version > PACKED_ENTRIES or (r.size or 0) > PACKED_BYTES then return end
   local entries, steps = redis.call('LRANGE', keys[2], 0, -1), redis.call('LRANGE', keys[10], 0, -1)
   if #entries ~= r.version or event_of(entries[r.version]) ~= r.status then return end
   for _, entry in ipairs(entries) do

@@ -31,7 +31,7 @@ local function apply_last_events(keys, r, before, first, last)
   local replacement_bytes = 0
   for i = last + 1, #ARGV do replacement_bytes = replacement_bytes + #ARGV[i] end
   allow_small_write(keys, first, replacement_bytes, last)
-  add_size(r, adopt_blobs(keys))
+  add_size(r, adopt_blobs(keys, r))
   if #ARGV > last then replace_task(keys, r, last + 1) end
   apply_events(keys, r, first, last)
 end

@@ -94,6 +94,7 @@
 --   schedule_index, tick       prefix of the indexes of the schedule that created the task, and µs of the tick; absent
 --                              without a schedule
 --   journal_bytes              bytes of the journal, including keys; absent without a journal
+--   blobs                      '1' if Redis has stored blobs of the task
 --   journal_blobs              folder of the journal's blobs in the folder of the task; absent without such blobs
 --   journal_origin             id of the first dead letter before this task, if the task continues with the journal of
 --                              that dead letter
@@ -108,7 +109,7 @@ local FIELDS = {'state', 'at', 'version', 'run', 'seq', 'turn', 'attempt', 'size
   'cancel_requested', 'nonce', 'retention', 'leases', 'dispatch', 'settled', 'pauses', 'max_attempts', 'enabled_configs',
   'context_queue', 'claimed_at', 'run_without_events', 'queue', 'reply_channel', 'final_only', 'entered_at', 'quota_account',
   'journal_bytes', 'journal_origin', 'resumed_at', 'signal_bytes', 'has_messages', 'interrupt_requested', 'parent',
-  'code_version', 'claimed_version', 'journal_blobs', 'schedule_index', 'packed'}
+  'code_version', 'claimed_version', 'journal_blobs', 'schedule_index', 'packed', 'blobs'}
 
 local NUMBERS = 10 -- the first ten of FIELDS are numbers
 

@@ -17,7 +17,7 @@ if missing then return {'lost', missing} end
 local illegal = first_illegal(r, first_event)
 if illegal then return {'illegal', micros(illegal), micros(r.state)} end
 if changes_only_state(r, first_event) then allow_small_write(KEYS, first_event) else refuse_on_full_store(record) end
-add_size(r, adopt_blobs(KEYS))
+add_size(r, adopt_blobs(KEYS, r))
 apply_events(KEYS, r, first_event)
 observe_first_event(KEYS, r, before, first_event)
 r.seq = before + (#ARGV - first_event + 1) / 5

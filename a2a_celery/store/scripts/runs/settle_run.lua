@@ -36,7 +36,7 @@ if r.seq <= before and #ARGV >= first_event then
   local illegal = first_illegal(r, first_event)
   if illegal then return {'illegal', micros(illegal), micros(r.state)} end
   if has_next then replaced_state = keep_working(r, first_event) end
-  add_size(r, adopt_blobs(KEYS))
+  add_size(r, adopt_blobs(KEYS, r))
   apply_events(KEYS, r, first_event)
   observe_first_event(KEYS, r, before, first_event)
   r.seq = before + (#ARGV - first_event + 1) / 5

@@ -56,7 +56,7 @@ exceeded = exceeded or exceeded_webhooks(KEYS, first_config)
 if exceeded then return exceeded end
 refuse_on_full_store(record)
 if not save_config(KEYS, r, first_config, r.version) then return {'configs'} end
-add_size(r, adopt_blobs(KEYS))
+add_size(r, adopt_blobs(KEYS, r))
 if on_message == 'interrupt' and (r.phase == 'queued' or r.phase == 'suspended') then
   append_client_message(KEYS, r, next_timestamp(r), message)
   replace_queued_run(KEYS, r, submitted, request, caller, options, tonumber(due_us))

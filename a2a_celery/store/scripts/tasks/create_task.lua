@@ -50,7 +50,7 @@ if parent and parent.exceeded == 'depth' then return {'deep'} end
 if parent and parent.exceeded then return {'limited', 'children', ARGV[first_parent + 3], micros(LONG_WAIT)} end
 if parent then task_event = task_event .. task_suffix end
 local at = now()
-local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0) + adopt_blobs(KEYS)
+local size = #task_event + #message + #micros(at) + 1 + (is_counted and request_size or 0) + adopt_blobs(KEYS, {})
 redis.call('HSET', record, 'task_id', task_id, 'context', context_id, 'scope', scope, 'scope_index', scope_index,
   'context_index', context_index, 'agent', agent, 'owner', owner, 'retention', retention, 'leases', leases, 'dispatch', dispatch,
   'request', request, 'caller', caller, 'options', '', 'working_event', working_event, 'state', SUBMITTED, 'at', micros(at),

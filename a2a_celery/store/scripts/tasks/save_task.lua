@@ -26,7 +26,7 @@ if not r then
     leases = leases, dispatch = dispatch, state = 0, version = 0, run = 0, phase = '', token = '', runner = '', seq = 0, turn = 1,
     attempt = 1, cancel_requested = '0', nonce = '', has_message = '0'}
 end
-add_size(r, adopt_blobs(KEYS))
+add_size(r, adopt_blobs(KEYS, r))
 if kind == 'event' then
   apply_events(KEYS, r, first_content)
 else
