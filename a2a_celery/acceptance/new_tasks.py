@@ -3,12 +3,14 @@ message of its run."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from a2a.types import Message, SendMessageConfiguration, SendMessageRequest
@@ -36,6 +38,11 @@ SCHEDULE = "celery_schedule"
 """Key of the message's schedule in the request's metadata."""
 
 TIMES = ("not_before", "not_after")
+
+LARGE_REQUEST = 1 << 16
+"""Size in bytes above which a request is encoded in a thread."""
+
+T = TypeVar("T")
 
 
 def run_options(agent: Agent, request: SendMessageRequest, caller: Caller, call: Call | None = None) -> RunOptions:
@@ -140,14 +147,20 @@ class NewTask:
     """Task to create.
 
     Attributes:
-        create: Operation that creates the task.
+        create: Function that returns the operation that creates the task; see `built`.
         options: Options of the task's first run.
         has_message: True if the operation also pushes the Celery message of the run.
     """
 
-    create: Operation[Created | NotCreated]
+    create: Callable[[], Operation[Created | NotCreated]]
     options: RunOptions
     has_message: bool = False
+
+
+async def built(request: SendMessageRequest, operation: Callable[[], Operation[T]]) -> Operation[T]:
+    """Return the result of `operation`, which encodes `request`. A large request is encoded in a thread, so that the
+    event loop can serve other requests."""
+    return operation() if request.ByteSize() <= LARGE_REQUEST else await asyncio.to_thread(operation)
 
 
 class NewTasks:
@@ -188,7 +201,8 @@ class NewTasks:
         options = run_options(self._agent, request, caller, self.call_of([request.message]))
         parent_id, cancels = parent_named_in(request.message)
         message = None if messages is None else messages.of(self._agent.name, RunRef(task_id, 1), options)
-        create = create_task(
+        create = partial(
+            create_task,
             self._keys,
             scope,
             task_id,

@@ -41,7 +41,7 @@ from ..telemetry.logs import about
 from ..telemetry.names import Action
 from .errors import MAX_ID_LENGTH, invalid, not_found
 from .limits import LIMIT_TEXTS, REQUESTS, error_of_limit, limit_error, task_limits_of
-from .new_tasks import BrokerMessages, NewTasks
+from .new_tasks import BrokerMessages, NewTasks, built
 from .validation import check_message, check_values, require_extensions, require_fields
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class TaskSubmitter:
         new = self._new_tasks_of(agent).of(
             params, caller, scope, task_id, limits=limits, messages=self._messages, tick=tick
         )
-        answer = await self._store.run(new.create)
+        answer = await self._store.run(await built(params, new.create))
         if isinstance(answer, Created) and not answer.is_blocked and not answer.is_published:
             if new.has_message:
                 self._messages.record_refusal()

@@ -42,7 +42,7 @@ class Script:
     name: str
     text: str
     sha: str
-    adopts_blobs: bool
+    adopts_blobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

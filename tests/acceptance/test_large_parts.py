@@ -41,6 +41,14 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield served
 
 
+@pytest.fixture(scope="module")
+def in_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Fleet without an object store."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with serving(folder, app="tests.support.large", concurrency=2, A2A_BLOB_THRESHOLD=str(THRESHOLD)) as served:
+        yield served
+
+
 def parts() -> list[Part]:
     """Return parts of different kinds, with sizes around the threshold."""
     made = [Part(raw=bytes(n % 251 for n in range(size)), filename=f"{size}.bin") for size in SIZES]
@@ -57,8 +65,8 @@ def sending(*sent: Part, **fields: object) -> SendMessageRequest:
     )
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
-async def test_every_client_reads_the_sent_parts(served: Served, folder: Path, binding: str) -> None:
+async def require_all_parts(served: Served, binding: str) -> str:
+    """Send parts to an agent that returns them. Require that all readers get all parts. Return the id of the task."""
     wanted = parts()
     async with sdk_client(served.gateway, "mirror", binding) as client:
         events = [event async for event in client.send_message(sending(*wanted))]
@@ -72,9 +80,26 @@ async def test_every_client_reads_the_sent_parts(served: Served, folder: Path, b
     assert list(chunk.artifact.parts) == wanted
     assert list(task.history[0].parts) == list(task.artifacts[0].parts) == wanted
     assert list(listed) == [task]
-    assert len(list((folder / "a2a" / f"task-{task_id}").iterdir())) >= 5
     seen = [len(part.SerializeToString()) for artifact in task.artifacts for part in artifact.parts]
     assert any(f"seen {seen}" in part.text for e in related for part in e.artifact_update.artifact.parts)
+    return str(task_id)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_every_client_reads_the_sent_parts(served: Served, folder: Path, binding: str) -> None:
+    task_id = await require_all_parts(served, binding)
+
+    assert len(list((folder / "a2a" / f"task-{task_id}").iterdir())) >= 5
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_every_client_reads_the_parts_that_redis_stores(in_redis: Served, binding: str) -> None:
+    task_id = await require_all_parts(in_redis, binding)
+
+    store = SyncStore(in_redis.fleet.redis.store_url)
+    assert store.redis.hlen(Keys().blobs_of(task_id)) >= 5
+    assert store.redis.exists(Keys().blobs) == 0
+    store.close()
 
 
 def test_webhooks_and_another_gateway_get_it_whole_too(served: Served) -> None:

@@ -21,7 +21,7 @@ from a2a.types import Message, SendMessageRequest, Task
 from a2a.utils.errors import A2AError, UnsupportedOperationError
 
 from ...acceptance.errors import invalid, not_found
-from ...acceptance.new_tasks import BrokerMessages, NewTasks, idempotency_key, run_options, with_ids
+from ...acceptance.new_tasks import BrokerMessages, NewTasks, built, idempotency_key, run_options, with_ids
 from ...agents import Agent
 from ...caller import Caller
 from ...clock import SYSTEM_CLOCK, Clock
@@ -219,7 +219,7 @@ class MessageAcceptor:
             reply_channel=reply_channel,
             messages=self._publisher.messages,
         )
-        answer = await self._store.run(new.create)
+        answer = await self._store.run(await built(params, new.create))
         match answer:
             case answers.Created(task, newest, is_blocked, is_published):
                 if not is_blocked and not is_published:
@@ -323,10 +323,10 @@ class MessageAcceptor:
         Raises:
             InvalidParamsError: The message does not fit the open question. The message is not stored.
         """
-        answer = await self._store.run(operation())
+        answer = await self._store.run(await built(request, operation))
         while isinstance(answer, answers.OpenQuestion):
             await require_fitting_answer(answer.schema, request.message)
-            answer = await self._store.run(operation(answered_run=answer.run))
+            answer = await self._store.run(await built(request, partial(operation, answered_run=answer.run)))
         return answer
 
     async def _push(self, params: SendMessageRequest, context: ServerCallContext, task_id: str) -> NewPushConfig | None:
