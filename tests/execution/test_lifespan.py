@@ -11,9 +11,10 @@ from celery import Celery
 
 from a2a_celery import A2A, Turn
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
-from a2a_celery.execution.process.worker_process import worker_stops
+from a2a_celery.execution.process.worker_process import OpenLifespans, worker_stops
 from a2a_celery.lifecycle.states import FAILED, INPUT_REQUIRED
 from a2a_celery.store import AsyncStore, Keys
+from tests.support.waiting import LIMIT
 
 from .scene import TurnByTurn
 
@@ -84,3 +85,50 @@ async def test_a_lifespan_that_fails_fails_the_run_and_is_tried_again(
         "client closed",
         "pool closed",
     ]
+
+
+async def test_leaving_cancels_a_lifespan_that_is_never_entered() -> None:
+    events: list[str] = []
+    connecting = asyncio.Event()
+
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            events.append("pool closed")
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        connecting.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            events.append("client cancelled")
+        yield
+
+    lifespans = OpenLifespans([pool, client])
+    entering = asyncio.create_task(lifespans.enter())
+    await connecting.wait()
+    async with asyncio.timeout(LIMIT):
+        await lifespans.leave()
+        await asyncio.wait({entering})
+
+    assert entering.cancelled(), "the run is not failed: another worker executes it"
+    assert events == ["client cancelled", "pool closed"]
+
+
+async def test_leaving_cancels_a_lifespan_before_its_first_step() -> None:
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[None]:
+        raise AssertionError("entered after the process has stopped")
+        yield
+
+    lifespans = OpenLifespans([pool])
+    entering = asyncio.create_task(lifespans.enter())
+    leaving = asyncio.create_task(lifespans.leave())
+    async with asyncio.timeout(LIMIT):
+        await asyncio.wait({entering, leaving})
+
+    assert entering.cancelled()
+    leaving.result()

@@ -26,7 +26,7 @@ from celery.app import app_or_default
 from celery.signals import worker_process_shutdown, worker_shutdown
 
 from ...agents import Agent
-from ...concurrency import new_loop
+from ...concurrency import new_loop, settle
 from ...dispatch import Publisher
 from ...errors import ConfigError, StoreUnavailable
 from ...hooks import Hooks
@@ -123,9 +123,11 @@ class OpenLifespans:
         await asyncio.shield(self._entered)
 
     async def leave(self) -> None:
-        """Exit the lifespans in reverse order."""
+        """Exit the lifespans in reverse order. If a lifespan is still being entered, cancel it and its waiters."""
         self._stopped.set()
         if self._holder is not None:
+            if self._entered.cancel():
+                self._holder.cancel()
             await asyncio.wait({self._holder})
 
     async def _hold(self, entered: asyncio.Future[None]) -> None:
@@ -133,10 +135,12 @@ class OpenLifespans:
             async with AsyncExitStack() as stack:
                 for lifespan in self._lifespans:
                     await stack.enter_async_context(lifespan())
-                entered.set_result(None)
+                settle(entered, None, None)
                 await self._stopped.wait()
         except BaseException as e:  # including SystemExit, which would stop the event loop of all runs
-            if entered.done():
+            if entered.cancelled():
+                logger.warning("the process stops while its lifespans are being entered")
+            elif entered.done():
                 logger.exception("a lifespan failed")
             else:
                 self._holder = None
