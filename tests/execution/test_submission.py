@@ -140,6 +140,20 @@ async def test_an_id_identifies_a_call_of_one_owner(here: AgentsHere) -> None:
     assert [message.parts[0].text for message in stored[0].history] == ["hello"]
 
 
+async def test_a_repeated_call_without_a_context_returns_the_context_of_its_task(here: AgentsHere) -> None:
+    async def submit() -> tuple[str, str]:
+        submission = Submission.of("asks", "hello")
+        return await here.a2a._submissions.run_async(
+            lambda process: process.submitter.submit("asks", submission.params, submission.caller, task_id="t")
+        )
+
+    first, second = await submit(), await submit()
+
+    stored = await here.store.run(read_task(here.keys, None, "t"))
+    assert stored is not None
+    assert first == second == ("t", stored[0].context_id)
+
+
 async def test_a_handle_belongs_to_its_owner(here: AgentsHere) -> None:
     handle = await here.a2a.submit_async("echo", "hello", owner="ann")
 

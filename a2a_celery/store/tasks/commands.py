@@ -241,7 +241,7 @@ def create_task(
         keys: Keys of the deployment.
         scope: Agent, tenant and owner of the task.
         task_id: Id of the task. A repeated call with the id of an existing task of `scope` changes nothing.
-        context_id: Id of the task's context.
+        context_id: Id of the task's context. A repeated call returns the id of the stored task's context.
         request: Request whose message contains the ids of the task and the context.
         caller: Stored form of the caller.
         retention: Seconds for which the ended task is stored.
@@ -294,7 +294,8 @@ def _created_or_not(task: Task, parent: Parent | None, reply: Sequence[bytes]) -
     require_blobs_retained(reply)
     if reply[0] != b"created":
         return not_created(reply)
-    _, at, is_blocked, is_child, is_published = reply
+    _, at, is_blocked, is_child, is_published, context_id = reply
+    task.context_id = context_id.decode()
     task.status.timestamp.CopyFrom(timestamp(int(at)))
     if is_child == b"1" and parent is not None:
         task.metadata.MergeFrom(parent.metadata())

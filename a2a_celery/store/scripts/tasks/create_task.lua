@@ -9,8 +9,8 @@
 --       find_parent, and for a child a suffix of the task event and packed metadata, the Celery message of the run: the
 --       arguments of push_message, and a push-notification config: the arguments of save_config
 -- returns {'created', µs of the status, '1' if the run is blocked, '1' if the task is a child, '1' if the broker has
---       the message of the run}; a call with the id of an existing task of the scope is a repeated call, and returns
---       the current values of the last three
+--       the message of the run, id of the context}; a call with the id of an existing task of the scope is a repeated
+--       call, and returns the current values of the stored task
 --       | {'known', task id, version, preceding turns}: the message was accepted before
 --       | {'conflict'}: another message has the same id
 --       | {'blobs_expired'}: the blobs may have been removed | {'limited', see check_limits}
@@ -31,7 +31,7 @@ if lacks_blobs(KEYS, leases, task_event) then return {'blobs_expired'} end
 local r = redis.call('EXISTS', record) == 1 and load_record(KEYS)
 if r and r.scope == scope then
   local at = string.match(log_entry(KEYS, r, 1), '^%d+')
-  return {'created', at, is_blocked(KEYS, r) and '1' or '0', r.parent and '1' or '0', is_published(KEYS, r.run)}
+  return {'created', at, is_blocked(KEYS, r) and '1' or '0', r.parent and '1' or '0', is_published(KEYS, r.run), r.context}
 end
 local refused = refused_tick(first_tick, retention)
 if refused then return refused end
@@ -86,4 +86,4 @@ if config ~= '' then save_config(KEYS, load_record(KEYS), first_config, 0) end
 remember_message(message_key, digest, window_ms, task_id, record, 1, 0)
 local blocked = is_blocked(KEYS, run)
 local published = blocked and '0' or push_message(KEYS, run, first_message)
-return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published}
+return {'created', micros(at), blocked and '1' or '0', parent and '1' or '0', published, context_id}
