@@ -21,7 +21,7 @@ from a2a_celery.cli.operator.selection import Selection
 from a2a_celery.errors import BrokerUnavailable
 from a2a_celery.lifecycle.states import CANCELED, COMPLETED, INPUT_REQUIRED, SUBMITTED, WORKING
 from a2a_celery.store import AsyncStore, Keys, Scope, SyncStore
-from a2a_celery.store.admin.scan import all_tasks
+from a2a_celery.store.admin.scan import all_tasks, newest_tasks
 from a2a_celery.store.runs.release import delegate_to_canvas
 from tests.support.seeds import Seeds, chunk, status
 from tests.support.waiting import eventually_async
@@ -216,6 +216,24 @@ async def test_a_long_list_is_read_page_by_page(
 
     assert listed_ids == task_ids[::-1]
     await store.redis.zrem(f"{keys.scope_index(Scope('agent', '', 'owner-0'))}1", "gone")
+
+
+async def test_expired_tasks_take_no_place_on_a_page(
+    store: AsyncStore, keys: Keys, seeds: Seeds, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2a_celery.store.admin.scan.PAGE", 3)
+    made, indexes = [], [f"{keys.scope_index(scope)}{SUBMITTED}" for scope in (ANN, BOB)]
+    for n in range(8):
+        made.append(await seeds.created((ANN, BOB)[n % 2]))
+    expired = {f"gone-{n}": "+inf" for n in range(7)}  # newer than every task
+    await store.redis.zadd(indexes[0], expired)
+
+    newest = await store.run(newest_tasks(keys, indexes, limit=5))
+    found = await read_all(redis_server, keys)
+
+    assert [task.ref.task_id for task in newest.tasks] == made[:2:-1]
+    assert found == made[::-1]
+    await store.redis.zrem(indexes[0], *expired)
 
 
 @pytest.mark.usefixtures("five")

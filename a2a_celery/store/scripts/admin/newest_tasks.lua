@@ -9,25 +9,32 @@ local cursor_at, cursor_id = tonumber(ARGV[5]), ARGV[6]
 
 local function follows_cursor(at, tag) return not cursor_at or at < cursor_at or (at == cursor_at and tag < cursor_id) end
 
-local members = {}
-for _, index in ipairs(KEYS) do
-  local offset, count, batch = 0, 0, nil
+-- Set `list.tag`, `list.score` and `list.at` to the next member of the index after the cursor, or to nil at its end.
+local function advance(list)
   repeat
-    batch = redis.call('ZREVRANGEBYSCORE', index, newest, oldest, 'WITHSCORES', 'LIMIT', offset, limit)
-    for i = 1, #batch, 2 do
-      local at = tonumber(batch[i + 1])
-      if follows_cursor(at, batch[i]) then
-        members[#members + 1] = {batch[i], batch[i + 1], at}
-        count = count + 1
-      end
+    if list.next > #list.batch then
+      list.batch = redis.call('ZREVRANGEBYSCORE', list.index, newest, oldest, 'WITHSCORES', 'LIMIT', list.offset, limit)
+      list.offset, list.next = list.offset + limit, 1
     end
-    offset = offset + limit
-  until count >= limit or #batch < 2 * limit
+    list.tag, list.score = list.batch[list.next], list.batch[list.next + 1]
+    list.at, list.next = tonumber(list.score), list.next + 2
+  until not list.tag or follows_cursor(list.at, list.tag)
 end
-table.sort(members, function(a, b) return a[3] > b[3] or (a[3] == b[3] and a[1] > b[1]) end)
+
+local lists = {}
+for i, index in ipairs(KEYS) do
+  lists[i] = {index = index, batch = {}, offset = 0, next = 1}
+  advance(lists[i])
+end
+
 local reply = {'0', micros(now())}
-for _, member in ipairs(members) do
-  if #reply >= limit + 2 then break end
-  reply[#reply + 1] = task_summary(keys_of(prefix, member[1])[1], member[2]) or nil
+while #reply < limit + 2 do
+  local first
+  for _, list in ipairs(lists) do
+    if list.tag and (not first or list.at > first.at or (list.at == first.at and list.tag > first.tag)) then first = list end
+  end
+  if not first then break end
+  reply[#reply + 1] = task_summary(keys_of(prefix, first.tag)[1], first.score) or nil
+  advance(first)
 end
 return reply
