@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from a2a_celery.push import CircuitBreaker, Poster
+from a2a_celery.push.poster import POST_TIMEOUT
+from tests.support.clocks import ManualClock
 from tests.support.receiver import HANG_UP, Reply, Step, receiver, silent
 
 from .fake_resolver import LOCAL
@@ -29,19 +33,29 @@ def allowing(origin: str, status: int = 200) -> Reply:
         (allowing(ORIGIN, 302), False),
         (200, False),
         (HANG_UP, False),
-        (silent(), False),
     ],
 )
 async def test_only_a_receiver_that_names_the_origin_consents(step: Step, consents: bool) -> None:
     with receiver() as hooks:
         hooks.plan("/hook", [], then=step)
-        async with Poster(LOCAL, timeout=0.5) as poster:
+        async with Poster(LOCAL) as poster:
             assert await poster.has_consent(hooks.url(), ORIGIN) is consents
         [post, *_] = hooks.received()
 
     assert (post.method, post.body) == ("OPTIONS", b"")
     assert post.headers["webhook-request-origin"] == ORIGIN
     assert not {name for name in post.headers if name.startswith(("authorization", "x-a2a", "webhook-id"))}
+
+
+async def test_a_receiver_that_does_not_respond_does_not_consent() -> None:
+    clock = ManualClock()
+    with receiver() as hooks:
+        hooks.plan("/hook", [], then=silent())
+        async with Poster(LOCAL, clock=clock) as poster:
+            asking = asyncio.create_task(poster.has_consent(hooks.url(), ORIGIN))
+            await asyncio.to_thread(hooks.wait_for, "/hook")
+            clock.advance(POST_TIMEOUT)
+            assert not await asking
 
 
 async def test_one_that_cannot_be_asked_does_not_consent() -> None:
