@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType, TracebackType
 
 
 class Garbage:
@@ -14,12 +15,22 @@ class Garbage:
 
     Attributes:
         bytes: Total size of the objects.
-        types: Number of objects for each class name.
+        types: Number of objects for each class name. The name of a frame or traceback includes the function, because
+            one exception leaves a frame of each function that it has passed.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
         self.types: Counter[str] = Counter()
+
+
+def _type_name(garbage: object) -> str:
+    name = type(garbage).__name__
+    if isinstance(garbage, TracebackType):
+        garbage = garbage.tb_frame
+    if isinstance(garbage, FrameType):
+        return f"{name} of {garbage.f_code.co_qualname} in {garbage.f_code.co_filename}"
+    return name
 
 
 @contextmanager
@@ -36,7 +47,7 @@ def cyclic_garbage() -> Iterator[Garbage]:
         gc.collect()
         gc.set_debug(0)
         gc.collect()  # empty Python's free lists, because they are not garbage
-        garbage.types.update(type(unreachable).__name__ for unreachable in gc.garbage)
+        garbage.types.update(map(_type_name, gc.garbage))
         allocated = tracemalloc.get_traced_memory()[0]
         gc.garbage.clear()
         gc.collect()
