@@ -98,15 +98,23 @@ def _dated(response: Response, request: Request, since: datetime) -> Response:
     return Response(status_code=304, headers=headers)
 
 
+def has_current_copy(request: Request, tag: str) -> bool:
+    """Return whether If-None-Match of `request` contains the ETag `tag`, or is ``*``. Tags are compared weakly.
+
+    Source: RFC 9110, sections 8.8.3.2 and 13.1.2.
+    """
+    tags = [other.strip().removeprefix("W/") for other in request.headers.get("if-none-match", "").split(",")]
+    return tag.removeprefix("W/") in tags or "*" in tags
+
+
 def cached_card(response: Response, request: Request) -> Response:
     """Return `response`, an extended card, with caching headers, or 304 if the client's copy is current.
 
-    Source: A2A specification 8.6.1; RFC 9110, section 13.1.2.
+    Source: A2A specification 8.6.1.
     """
     tag = f'W/"{sha256(bytes(response.body)).hexdigest()}"'
     caching = {"Cache-Control": "private, max-age=60", "ETag": tag}
-    tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
-    if tag in tags or "*" in tags:
+    if has_current_copy(request, tag):
         return Response(status_code=304, headers=caching)
     response.headers.update(caching)
     return response

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from .bindings.endpoints import CALLERS
+from .cards import has_current_copy
 from .operator.role import OperatorRole
 
 PATH = "/ui"
@@ -118,14 +119,12 @@ def _contents() -> dict[str, bytes]:
 
 
 def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
-    tag = f'"{sha256(content).hexdigest()[:32]}"'
+    tag = f'W/"{sha256(content).hexdigest()[:32]}"'  # weak, because the compressed file has the same tag
     compressed = gzip.compress(content, mtime=0)
 
     def serve(request: Request) -> Response:
-        # weak, because the compressed file has the same tag
-        headers = {**HEADERS, "ETag": f"W/{tag}", "Vary": "Accept-Encoding"}
-        tags = [part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(",")]
-        if tag in tags or "*" in tags:
+        headers = {**HEADERS, "ETag": tag, "Vary": "Accept-Encoding"}
+        if has_current_copy(request, tag):
             return Response(status_code=304, headers=headers)
         if ACCEPTS_GZIP.search(request.headers.get("accept-encoding", "")):
             return Response(compressed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
