@@ -35,8 +35,7 @@ def test_gateway_processes_share_the_port_and_each_answers_about_any_task(fleet:
     assert asyncio.run(all_of_them()) == [str(number) for number in range(20)]
 
     gateway.stop()
-    _, left = psutil.wait_procs(serving, timeout=15)
-    assert not left
+    eventually(lambda: not any(process.is_running() for process in serving), what="all processes have ended")
 
 
 def test_a_gateway_logs_requests_only_if_asked(fleet: Fleet) -> None:

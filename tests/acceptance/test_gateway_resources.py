@@ -16,7 +16,7 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_celery.acceptance.validation import MAX_JSON_VALUES
 from tests.support.fleet import Fleet, Gateway, running_fleet
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_async
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -33,28 +33,37 @@ def body(text: str, *, data: Any = None, **more: Any) -> dict[str, Any]:
     return {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [part], **more}}
 
 
-async def send_and_leave(url: str, context: str) -> list[object]:
-    """Send three concurrent messages that time out after three seconds. Return the results or errors of the calls."""
-    async with httpx.AsyncClient(headers=HEADERS, timeout=3) as client:
-        sent = [client.post(url, json=body("20", contextId=context)) for _ in range(3)]
-        return list(await asyncio.gather(*sent, return_exceptions=True))
+async def send_and_leave(url: str, context: str) -> None:
+    """Send three concurrent messages, and disconnect when their tasks are listed."""
+    async with httpx.AsyncClient(headers=HEADERS, timeout=None) as client:
+
+        async def accepted() -> bool:
+            listed = await client.get(f"{url}/tasks?contextId={context}")
+            return len(listed.json()["tasks"]) == 3
+
+        message = body("600", contextId=context)
+        sending = [asyncio.create_task(client.post(f"{url}/message:send", json=message)) for _ in range(3)]
+        await eventually_async(accepted, what="the messages are accepted")
+        assert not any(call.done() for call in sending)
+        for call in sending:
+            call.cancel()
+        await asyncio.wait(sending)
 
 
 def test_a_disconnected_client_frees_its_resources_and_cancels_nothing(site: tuple[Fleet, Gateway]) -> None:
     fleet, gateway = site
-    url = f"{gateway.url}/agents/silent/message:send"
+    url = f"{gateway.url}/agents/silent"
     store = redis.Redis.from_url(fleet.redis.store_url)
     context = "gone-clients"
 
-    answers = asyncio.run(send_and_leave(url, context))
+    asyncio.run(send_and_leave(url, context))
 
-    assert all(isinstance(answer, httpx.TimeoutException) for answer in answers)
     eventually(lambda: not store.pubsub_channels("a2a:{*"), what="nobody follows their tasks any more")
-    tasks = httpx.get(f"{gateway.url}/agents/silent/tasks?contextId={context}", headers=HEADERS, timeout=30).json()[
-        "tasks"
-    ]
+    tasks = httpx.get(f"{url}/tasks?contextId={context}", headers=HEADERS, timeout=30).json()["tasks"]
     assert {task["status"]["state"] for task in tasks} <= {"TASK_STATE_WORKING", "TASK_STATE_SUBMITTED"}
     assert len(tasks) == 3
+    for task in tasks:
+        httpx.post(f"{url}/tasks/{task['id']}:cancel", headers=HEADERS, timeout=30)
 
 
 def test_a_message_whose_task_ends_before_its_turn_is_refused(site: tuple[Fleet, Gateway]) -> None:
