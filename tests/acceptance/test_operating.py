@@ -121,12 +121,14 @@ def test_doctor_reports_all_problems_and_their_remedies(site: Site) -> None:
 
 
 def test_top_shows_active_and_prefetched_runs_of_each_worker(site: Site) -> None:
-    [view] = site.a2a.rows("top", "--once")
+    def prefetching() -> Any:
+        [view] = site.a2a.rows("top", "--once")
+        return view if sum(worker["prefetched"] for worker in view["workers"]) == len(site.waits) else None
 
+    view = eventually(prefetching, what="the workers report the runs that they have prefetched")
     workers = {worker["worker"]: worker for worker in view["workers"]}
     assert sorted(workers) == sorted([site.node(site.good), site.node(site.bad)])
     assert {worker["active"] for worker in workers.values()} == {1}
-    assert sum(worker["prefetched"] for worker in workers.values()) == len(site.waits)
     assert view["runs"]["running"] == 2
     assert view["agents"]["patient"]["ended"]["failed"] == 1
     for line in site.a2a("top", "--once").stdout.splitlines():

@@ -104,7 +104,7 @@ class Process:
     def kill(self) -> None:
         """Send SIGKILL to the whole group, as if the machine failed."""
         self.signal_group(signal.SIGKILL)
-        self.popen.wait(10)
+        self.popen.wait(LIMIT)
 
     def terminate(self) -> None:
         """Send SIGTERM, but only once, because a second one makes a worker drop its runs."""
@@ -112,13 +112,13 @@ class Process:
             self._terminated = True
             self.signal(signal.SIGTERM)
 
-    def stop(self, within: float = 10.0) -> int:
+    def stop(self, within: float = LIMIT) -> int:
         """Send SIGTERM, and SIGKILL to the group after at most `within` seconds. Return the exit code."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(within)
         self.signal_group(signal.SIGKILL)
-        code = self.popen.wait(10)
+        code = self.popen.wait(LIMIT)
         self._output.close()
         return code
 
