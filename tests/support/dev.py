@@ -28,6 +28,8 @@ class Dev:
         self.log = log
         self._known: dict[int, psutil.Process] = {}
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))}
+        # otherwise, each worker process imports the frameworks of all sample agents
+        clean["A2A_PRELOAD_AGENTS"] = "False"
         with log.open("wb") as output:
             self.popen = subprocess.Popen(
                 command, cwd=folder, env={**clean, **env}, stdout=output, stderr=output, start_new_session=True

@@ -30,35 +30,69 @@ from . import ROOT
 
 PRELOADED = (
     "a2a_celery",
+    "a2a_celery.acceptance.submitter",
+    "a2a_celery.agent_calls",
     "a2a_celery.agent_cards",
     "a2a_celery.cli.commands",
+    "a2a_celery.cli.serve.h11_protocol",
+    "a2a_celery.client.calling",
     "a2a_celery.execution.agent_worker",
     "a2a_celery.gateway.asgi",
     "a2a_celery.store.sdk",
     "a2a_celery.watcher.service",
+    "billiard.heap",
+    "billiard.popen_fork",
+    "billiard.synchronize",
+    "celery.app.control",
+    "celery.app.log",
     "celery.apps.worker",
     "celery.backends.redis",
     "celery.bin.celery",
     "celery.bin.worker",
     "celery.concurrency.prefork",
     "celery.concurrency.thread",
+    "celery.worker.autoscale",
+    "celery.worker.components",
     "celery.worker.consumer",
+    "celery.worker.consumer.delayed_delivery",
     "celery.worker.pidbox",
     "celery.worker.strategy",
+    "cffi.cparser",
     "kombu.transport.pyamqp",
     "kombu.transport.redis",
     "uvicorn",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.websockets.auto",
 )
 
+ADK = (
+    "a2a_celery.frameworks.adk",
+    "google.adk.a2a.executor.a2a_agent_executor",
+    "google.adk.apps.app",
+    "google.adk.flows.llm_flows.auto_flow",
+    "google.adk.runners",
+    "google.adk.tools.function_tool",
+)
+AGENT_FRAMEWORK = ("a2a_celery.frameworks.agent_framework", "agent_framework._agents")
+LANGGRAPH = ("a2a_celery.frameworks.langgraph", "langgraph.checkpoint.memory", "langgraph.graph", "langgraph.prebuilt")
+LLAMAINDEX = ("a2a_celery.frameworks.llamaindex", "llama_index.core.agent.workflow", "workflows.plugins.basic")
+OPENAI_AGENTS = ("a2a_celery.frameworks.openai_agents", "agents.testing")
+PYDANTIC_AI = ("a2a_celery.frameworks.pydantic_ai", "pydantic_ai.models.function")
+STRANDS = ("a2a_celery.frameworks.strands", "strands")
+
 FRAMEWORKS = {
-    "tests.support.framework_agents": (
-        *("agent_framework", "agents", "google.adk.a2a.executor.a2a_agent_executor", "google.adk.runners"),
-        *("llama_index.core.agent.workflow", "pydantic_ai", "strands"),
+    "tests.support.early_stops": (*ADK, *AGENT_FRAMEWORK, *STRANDS),
+    "tests.support.framework_agents": (*ADK, *AGENT_FRAMEWORK, *LLAMAINDEX, *OPENAI_AGENTS, *PYDANTIC_AI, *STRANDS),
+    "tests.support.langgraph_agents": LANGGRAPH,
+    "tests.support.llamaindex_agents": LLAMAINDEX,
+    "workers.app": (
+        *(*ADK, *AGENT_FRAMEWORK, *LANGGRAPH, *LLAMAINDEX, *OPENAI_AGENTS, *PYDANTIC_AI, *STRANDS),
+        "llama_index.core.llms.mock",
     ),
-    "tests.support.langgraph_agents": ("langchain_core.messages", "langgraph.graph"),
-    "tests.support.llamaindex_agents": ("llama_index.core.agent.workflow", "workflows"),
 }
-"""Modules that the server imports too, by the app of the process. Each of these apps has a separate server."""
+"""Modules that the server imports too, by the app of the process. Each of these apps has a separate server. The server
+skips frameworks that are not installed, because the environment of CrewAI has no others."""
 
 READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
 """Environment variables that Celery reads when it is imported. Each combination of values has a separate server."""
@@ -193,8 +227,11 @@ def _server(imported: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) 
 
 def _serve(control: socket.socket, frameworks: list[str]) -> None:
     """Fork a process for each request until the client closes its socket. Return only in forked processes."""
-    for module in (*PRELOADED, *frameworks):
+    for module in PRELOADED:
         importlib.import_module(module)
+    for module in frameworks:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(module)
     gc.collect()
     gc.freeze()
     threads = os.listdir("/proc/self/task")
