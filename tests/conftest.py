@@ -27,7 +27,15 @@ from .support.certificates import Authority
 from .support.databases import Maria, Postgres
 from .support.fleet import RABBITMQ_URL, Fleet, running_fleet
 from .support.moved_clock import MovedClock
-from .tiers import BROKERS, MARKERS, assign_tiers, may_contain, select_change_tier, selected_tier
+from .tiers import (
+    BROKERS,
+    MARKERS,
+    assign_tiers,
+    may_contain,
+    select_change_tier,
+    selected_tier,
+    sort_for_loadfile,
+)
 
 # On a loaded machine, Hypothesis draws examples slowly. The code under test is not the cause.
 settings.register_profile("a2a_celery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -172,9 +180,10 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of the tiers."""
+    """Register the markers of the tiers. Keep pytest-xdist from sorting the files by their number of tests."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    config.option.loadscopereorder = False
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -196,11 +205,15 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test its tier, and select the change tier unless the command line selects another."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Give each test its tier, and select the change tier unless the command line selects another. In a process of
+    pytest-xdist, sort the selected tests."""
     assign_tiers(items)
     select_change_tier(config, items)
+    yield
+    if hasattr(config, "workerinput"):
+        sort_for_loadfile(items)
 
 
 NEXT = "All of it works. Next: .venv/bin/a2a-celery demo runs sample agents, and prints what to send them."

@@ -14,6 +14,7 @@ tier, or in the nightly tier if the merge tier leaves out its cell. Every other 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,20 @@ processes, in threads and as coroutines, and on each broker."""
 MORE_CELLS = {EACH_KIND: KINDS, EVERY_CELL: (*KINDS, ("solo", "redis"), ("gevent", "rabbitmq"))}
 """Cells on which the merge tier also runs the tests with a marker. With `FIRST_CELL`, `every_cell` has each pool."""
 
+LONG_FILES = (
+    "test_dev.py",
+    "test_frameworks.py",
+    "test_dev_loop.py",
+    "test_framework_calls.py",
+    "test_framework_steps.py",
+    "test_readme_commands.py",
+    "test_testing_agents_page.py",
+    "test_broker_hangs.py",
+    "test_broker_restarts.py",
+    "test_failover.py",
+)
+"""Files whose few tests take half a minute or more each, the longest first."""
+
 
 def assign_tiers(items: Iterable[pytest.Item]) -> None:
     """Add the marker of its tier to each item that has none."""
@@ -62,6 +77,16 @@ def select_change_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
         (selected if item.get_closest_marker("change") else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = selected
+
+
+def sort_for_loadfile(items: list[pytest.Item]) -> None:
+    """Sort the files of `items` so that `LONG_FILES` come first, then the files with the most tests.
+
+    A long file that starts last is executed while the other processes of a distribution by file are idle.
+    """
+    count = Counter(item.path for item in items)
+    rank = {name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: (rank.get(item.path.name, len(rank)), -count[item.path], item.path))
 
 
 def may_contain(path: Path, tier: str) -> bool:

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tests.tiers import (
     BROKERS,
     EACH_KIND,
     EVERY_CELL,
     FIRST_CELL,
+    LONG_FILES,
     MORE_CELLS,
     POOLS,
     TIERS,
     assign_tiers,
     at_night,
     may_contain,
+    sort_for_loadfile,
 )
 
 
@@ -125,3 +128,16 @@ def test_a_file_is_imported_for_the_tiers_of_its_folder_and_its_markers(
     path.write_text(text)
 
     assert {tier for tier in TIERS if may_contain(path, tier)} == tiers
+
+
+def test_long_files_start_first_and_then_the_files_with_the_most_tests() -> None:
+    paths = [Path("tests", name) for name in ("test_a.py", "test_b.py", "test_b.py", LONG_FILES[1], LONG_FILES[0])]
+    items: list[Any] = [SimpleNamespace(path=path, number=number) for number, path in enumerate(paths)]
+
+    sort_for_loadfile(items)
+
+    assert [item.number for item in items] == [4, 3, 1, 2, 0]
+
+
+def test_each_long_file_exists() -> None:
+    assert [name for name in LONG_FILES if not list((ROOT / "tests").rglob(name))] == []
