@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 import pytest
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
 from a2a_celery.gateway import protocol_errors
+from a2a_celery.gateway.auth.authenticator import Authenticator
+from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
+from a2a_celery.gateway.bindings.grpc import GrpcServer
 from a2a_celery.store import AsyncStore, Keys
 from tests.support.clocks import ManualClock
+from tests.support.fleet import free_port
 from tests.support.garbage import cyclic_garbage
 from tests.support.limited import Limited, limited
 
@@ -18,6 +25,9 @@ from timers of the gateway or of redis-py."""
 
 GATEWAY_TYPES = {"Request", "ServerCallContext", "LimitExceededError", "TaskNotFoundError"}
 """Classes of the gateway's objects. The test's own client leaves cycles of other classes."""
+
+GRPC_TYPES = {"traceback", "frame", "RPCState", "_ServicerContext", "AbortError", "ServerCallContext"}
+"""Classes of the objects of a gRPC call. gRPC's own search for the method leaves a cycle of other classes."""
 
 
 def is_of_gateway(name: str) -> bool:
@@ -55,3 +65,61 @@ async def test_a_request_leaves_no_cycles(
     left = {name for name, count in garbage.types.items() if count >= STRAY and is_of_gateway(name)}
     assert left <= {"Request"}
     assert garbage.types["Request"] <= REQUESTS, "the client's own, and none of the server's"
+
+
+CLIENT = """
+import sys
+import grpc
+
+address, method, calls, body = sys.argv[1:]
+channel = grpc.insecure_channel(address)
+call = getattr(channel, "unary_stream" if "Streaming" in method else "unary_unary")(method)
+for _ in range(int(calls)):
+    try:
+        list(call(bytes.fromhex(body), metadata=[("a2a-version", "1.0")], timeout=30))
+    except grpc.RpcError as e:
+        print(e.code().name)
+"""
+"""Program that repeats a gRPC call. The program is a separate process, because a client in the test's process leaves
+cycles of the same classes as the server."""
+
+
+async def repeat_over_grpc(address: str, method: str, body: bytes, calls: int) -> set[str]:
+    """Make `calls` gRPC calls, one after the other, and return their statuses."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, address, method, str(calls), body.hex(), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    return set(output.decode().split())
+
+
+class Known(Authenticator):
+    """Authenticator that identifies every caller as the same user."""
+
+    async def identify(self, presented: PresentedCredentials) -> Identity:
+        """Return the same identity for every caller."""
+        return Identity("ann")
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+@pytest.mark.parametrize("service", ["lf.a2a.v1.A2AService", "a2a.v1.A2AService"])
+@pytest.mark.parametrize(
+    ("authenticator", "status"),
+    [(Authenticator([]), "UNAUTHENTICATED"), (Known([]), "INVALID_ARGUMENT"), (None, "INVALID_ARGUMENT")],
+    ids=["stranger", "malformed", "malformed, without authentication"],
+)
+async def test_a_refused_grpc_call_leaves_no_cycles(
+    service: str, method: str, authenticator: Authenticator | None, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol_errors, "MAX_DELAYED", 0)
+    port = free_port()
+    server = GrpcServer({}, "127.0.0.1", port, 1024, authenticator)
+    await server.start()
+    try:
+        with cyclic_garbage() as garbage:
+            statuses = await repeat_over_grpc(f"127.0.0.1:{port}", f"/{service}/{method}", b"\x0a\xff", REQUESTS)
+    finally:
+        await server.stop(0)
+
+    assert statuses == {status}
+    assert not {name for name in GRPC_TYPES if garbage.types[name] >= STRAY}

@@ -12,7 +12,7 @@ import grpc.aio
 from a2a.utils.errors import InvalidRequestError
 from starlette.authentication import AuthenticationError
 
-from ..bindings.grpc_errors import abort
+from ..bindings.grpc_errors import set_error
 from ..protocol_errors import to_a2a
 from .authenticator import Authenticator, protocol_error
 from .schemes import Identity, PresentedCredentials
@@ -47,10 +47,14 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         parse = method.request_deserializer or _unchanged
 
         async def unary(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            return await method.unary_unary(parse(await self._read(context)), context)
+            body = await self._read(context)
+            return None if body is None else await method.unary_unary(parse(body), context)
 
         async def stream(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncGenerator[Any, None]:
-            async with aclosing(method.unary_stream(parse(await self._read(context)), context)) as events:
+            body = await self._read(context)
+            if body is None:
+                return
+            async with aclosing(method.unary_stream(parse(body), context)) as events:
                 async for event in events:
                     yield event
 
@@ -58,25 +62,28 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
             return grpc.stream_stream_rpc_method_handler(stream, None, method.response_serializer)
         return grpc.stream_unary_rpc_method_handler(unary, None, method.response_serializer)
 
-    async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Authenticate and admit the caller, then read and return the request."""
-        await self._authenticate(context)
-        body: Any = await context.read()
-        if not isinstance(body, bytes):
-            await abort(InvalidRequestError("The call has no request message"), context)
-        request: bytes = body
-        return request
+    async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
+        """Authenticate and admit the caller, then read the request.
 
-    async def _authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        Returns:
+            The request, or None if the call has failed and its status is set.
+        """
         try:
             identity = await self._authenticator.identify(presented(context))
             caller.set(identity)
             if identity is not None and self._admit is not None:
                 await self._admit(identity.owner)
         except AuthenticationError as e:
-            await abort(protocol_error(e), context)
+            set_error(protocol_error(e), context)
+            return None
         except Exception as e:  # otherwise, gRPC would send the exception's text
-            await abort(to_a2a(e), context)
+            set_error(to_a2a(e), context)
+            return None
+        body: Any = await context.read()
+        if isinstance(body, bytes):
+            return body
+        set_error(InvalidRequestError("The call has no request message"), context)
+        return None
 
 
 def presented(context: grpc.aio.ServicerContext[Any, Any]) -> PresentedCredentials:

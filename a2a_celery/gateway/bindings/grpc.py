@@ -36,7 +36,7 @@ from ..middleware.extensions import active_extensions
 from ..operations.limits import METER, ResponseMeter
 from ..protocol_errors import REACHED
 from .endpoints import require_version
-from .grpc_errors import abort, retry_after, status_code
+from .grpc_errors import retry_after, set_error, status_code
 from .legacy import StrictLegacyHandler, map_legacy_error
 from .shared_address import choose_agent
 
@@ -177,8 +177,8 @@ class GrpcBinding(grpc_handler.GrpcHandler):
     """Servicer of protocol 1.0 that sends errors with all details; see `grpc_errors`."""
 
     async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """End the call with `error`."""
-        await abort(error, context)
+        """Set `error` as the status of the call; see `set_error`."""
+        set_error(error, context)
 
 
 class LegacyGrpcBinding(CompatGrpcHandler):
@@ -190,10 +190,11 @@ class LegacyGrpcBinding(CompatGrpcHandler):
         self.handler03 = StrictLegacyHandler(request_handler)
 
     async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """End the call with `error`."""
+        """Set `error` as the status of the call; see `set_error`."""
         if isinstance(error, LimitExceededError):
             context.set_trailing_metadata(retry_after(error))
-        await context.abort(status_code(error), f"{type(error).__name__}: {error.message}")
+        context.set_code(status_code(error))
+        context.set_details(f"{type(error).__name__}: {error.message}")
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -221,12 +222,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def unary(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
                 await self._charge(body, request)
-                return await method.unary_unary(await parse_soon(len(body), parse, body), context)
-            except grpc.aio.AbortError as e:
-                await self._count(e)
-                raise
+                response = await method.unary_unary(await parse_soon(len(body), parse, body), context)
+                if context.code() is not None:  # the servicer has set an error
+                    await self._count()
+                return response
             except Exception as e:
-                await abort(map_legacy_error(await self._count(e), _call.get()), context)
+                set_error(map_legacy_error(await self._count(e) or e, _call.get()), context)
             finally:
                 await _pay()
 
@@ -238,11 +239,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                     async for event in events:
                         await _pay()
                         yield event
-            except grpc.aio.AbortError as e:
-                await self._count(e)
-                raise
+                if context.code() is not None:  # the servicer has set an error
+                    await self._count()
             except Exception as e:
-                await abort(map_legacy_error(await self._count(e), _call.get()), context)
+                set_error(map_legacy_error(await self._count(e) or e, _call.get()), context)
             finally:
                 await _pay()
 
@@ -265,18 +265,21 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 f"The request has more than {MAX_FIELDS} fields, or is not well-formed: send large data as a file part"
             )
 
-    async def _count(self, error: Exception) -> Exception:
-        """Count a call that failed with `error` before it reached an operation. Return `error`, or a limit error if the
-        caller has no token left."""
+    async def _count(self, error: Exception | None = None) -> LimitExceededError | None:
+        """Count a call that failed with `error` before it reached an operation.
+
+        Returns:
+            The limit error if the caller has no token left, or None.
+        """
         call = _call.get()
         is_counted = isinstance(error, LimitExceededError) or (call is not None and bool(call.state.get(REACHED)))
         if self._handler is None or is_counted:
-            return error
+            return None
         try:
             await self._handler.limits.count_unparsed_request(self._handler.agent.name, _owner())
         except LimitExceededError as e:
             return e
-        return error
+        return None
 
 
 async def _pay() -> None:

@@ -23,12 +23,18 @@ from ...acceptance.errors import LimitExceededError
 from ..protocol_errors import HEADER, retry_seconds
 
 
-async def abort(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    """End the call with `error`. The trailing metadata of a limit error contains the retry delay."""
+def set_error(error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Set `error` as the status of the call. The servicer must then return.
+
+    The trailing metadata of a limit error contains the retry delay. gRPC's `abort` is not used: gRPC stores the
+    exception that `abort` raises in the call, and the exception's traceback refers to the call. This reference cycle
+    would keep all objects of the call until the next garbage collection.
+    """
     rich = status_to_grpc(error_status(error))
     metadata = retry_after(error) if isinstance(error, LimitExceededError) else ()
     context.set_trailing_metadata((*(context.trailing_metadata() or ()), *metadata, *rich.trailing_metadata))
-    await context.abort(rich.code, rich.details)
+    context.set_code(rich.code)
+    context.set_details(rich.details)
 
 
 def status_code(error: A2AError) -> grpc.StatusCode:
