@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 
 import pytest
+from starlette.applications import Starlette
 
 from a2a_celery.cli.dev.embedded_redis import EmbeddedRedis
+from a2a_celery.cli.serve.gateway import freeze_heap_at_start
 from a2a_celery.gateway import protocol_errors
 from a2a_celery.gateway.auth.authenticator import Authenticator
 from a2a_celery.gateway.auth.schemes import Identity, PresentedCredentials
@@ -123,3 +126,16 @@ async def test_a_refused_grpc_call_leaves_no_cycles(
 
     assert statuses == {status}
     assert not {name for name in GRPC_TYPES if garbage.types[name] >= STRAY}
+
+
+async def test_a_garbage_collection_skips_what_existed_at_the_start() -> None:
+    early: list[object] = []
+    app = freeze_heap_at_start(Starlette())
+
+    def is_collected(value: object) -> bool:
+        return any(tracked is value for tracked in gc.get_objects())
+
+    assert is_collected(early)
+    async with app.router.lifespan_context(app):
+        late: list[object] = []
+        assert (is_collected(early), is_collected(late)) == (False, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -62,7 +63,7 @@ def gateway_app(a2a: A2A) -> Starlette:
         ConfigError: A setting is invalid.
     """
     sys.setswitchinterval(SWITCH_INTERVAL)
-    return _trust_proxies(_begin_shutdown_on_signals(a2a.asgi(standalone=True)))
+    return _trust_proxies(_begin_shutdown_on_signals(freeze_heap_at_start(a2a.asgi(standalone=True))))
 
 
 def _trust_proxies(asgi: Starlette) -> Starlette:
@@ -76,6 +77,25 @@ def _trust_proxies(asgi: Starlette) -> Starlette:
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
     asgi.add_middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)
     asgi.add_middleware(PeerAddressMiddleware)  # the middleware that is added last runs first
+    return asgi
+
+
+def freeze_heap_at_start(asgi: Starlette) -> Starlette:
+    """Extend the lifespan of `asgi` so that garbage collections skip all objects that exist after the start.
+
+    Modules, agents and services are about 180,000 objects, which live as long as the process. A full collection of
+    these objects would stop the event loop for about 100 ms.
+    """
+    wrapped = asgi.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[Any]:
+        async with wrapped(app) as state:
+            gc.collect()
+            gc.freeze()
+            yield state
+
+    asgi.router.lifespan_context = lifespan
     return asgi
 
 
