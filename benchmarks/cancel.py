@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,8 @@ def timed(client: httpx.Client, method: str, url: str) -> tuple[dict[str, Any], 
 
 
 def at(values: list[float], percent: int) -> float:
-    """Return the value that `percent` of the sorted `values` do not exceed."""
-    return values[min(len(values) - 1, len(values) * percent // 100)]
+    """Return the smallest of the sorted `values` that at least `percent` of the values do not exceed (nearest rank)."""
+    return values[ceil(len(values) * percent / 100) - 1]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.__main__ import measured
+from benchmarks.cancel import at
 from benchmarks.collapse import collapsed
 from benchmarks.environment import Environment, Options
 from benchmarks.measures import MEASURES
@@ -34,6 +35,13 @@ def result(project: list[float], *, more_is_better: bool = True, **peers: list[f
         more_is_better=more_is_better,
         targets=[Target(0.8, peer, at_least=more_is_better) for peer in peers],
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "percent", "value"), [(100, 99, 99), (200, 99, 198), (201, 99, 199), (2, 50, 1), (1, 99, 1)]
+)
+def test_a_percentile_is_that_of_the_nearest_rank(count: int, percent: int, value: int) -> None:
+    assert at([float(number) for number in range(1, count + 1)], percent) == value
 
 
 def test_a_ratio_is_that_of_medians_and_its_spread_that_of_rounds() -> None:
