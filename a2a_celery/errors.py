@@ -153,8 +153,7 @@ class StepFailed(A2ACeleryError):
 
 
 class StepsChanged(BaseException):
-    """The agent's code does not match the steps that an earlier run of the turn recorded. The task fails and becomes a
-    dead letter.
+    """The agent's code does not match the steps that an earlier run recorded. The task fails and becomes a dead letter.
 
     The class is not an `Exception`, so that an ``except Exception`` in agent code does not catch it.
     """
