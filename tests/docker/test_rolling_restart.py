@@ -16,6 +16,8 @@ from tests.support.clients import V1, message_json
 from .deployment import Deployment, deployment
 from .engine import run
 
+pytestmark = pytest.mark.nightly
+
 ROLLED = ("worker", "watcher", "gateway")
 CLIENTS = 4
 

@@ -30,6 +30,13 @@ def test_the_tests_command_is_what_ci_runs() -> None:
     assert command in (ROOT / ".ci" / "run").read_text()
 
 
+def test_a_contributors_extras_keep_the_editable_installation() -> None:
+    installs = re.findall(r"pip install (.*?)'\.\[", PAGES[1])
+
+    assert len(installs) >= 6
+    assert set(installs) == {"-e "}
+
+
 def test_every_link_leads_somewhere() -> None:
     targets = {target for page in PAGES for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ from tests.tiers import (
     may_contain,
     sort_for_loadfile,
 )
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Item:
@@ -141,3 +144,14 @@ def test_long_files_start_first_and_then_the_files_with_the_most_tests() -> None
 
 def test_each_long_file_exists() -> None:
     assert [name for name in LONG_FILES if not list((ROOT / "tests").rglob(name))] == []
+
+
+def test_the_files_that_run_for_minutes_are_nightly_as_documented() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    [row] = [line for line in page.splitlines() if "| They run for minutes" in line]
+    names = re.findall(r"`(test_\w+)`", row.split(" | ")[0])
+    files = {name: file for name in names for file in (ROOT / "tests").rglob(f"{name}.py")}
+
+    assert "test_rolling_restart" in names
+    assert sorted(files) == sorted(names)
+    assert [name for name, file in files.items() if "pytestmark = pytest.mark.nightly" not in file.read_text()] == []

@@ -1,0 +1,62 @@
+"""compose/rolling_restart with stand-ins for docker and docker-compose; tests/docker runs it on an engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DOCKER = """#!/bin/sh
+echo "docker $*" >> "$CALLS"
+[ "$1" != inspect ] || echo "$HEALTH"
+"""
+COMPOSE = """#!/bin/sh
+case " $* " in
+  *" ps "*) cat "$CALLS.containers" ;;
+  *" up "*) echo new-container >> "$CALLS.containers" ;;
+esac
+"""
+
+
+def restart(folder: Path, health: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Restart a service with one container, whose successor has the given health. Return the process, and the calls of
+    docker except ``docker inspect``."""
+    for name, text in (("docker", DOCKER), ("docker-compose", COMPOSE)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "calls.containers").write_text("old-container\n")
+    env = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "CALLS": str(folder / "calls"),
+        "HEALTH": health,
+        "HEALTHY_WITHIN": "0",
+        "SERVICES": "worker",
+    }
+    command = [str(ROOT / "compose" / "rolling_restart"), "-f", "compose/compose.yaml"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    calls = (folder / "calls").read_text().splitlines()
+    return done, [call for call in calls if not call.startswith("docker inspect")]
+
+
+def test_an_old_container_is_stopped_when_its_successor_is_healthy(tmp_path: Path) -> None:
+    done, calls = restart(tmp_path, "healthy")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "worker: new-containe replaces old-containe\n"
+    assert calls == ["docker stop old-container", "docker rm old-container"]
+
+
+@pytest.mark.parametrize("health", ["starting", "unhealthy"])
+def test_a_new_container_that_is_not_healthy_stops_the_restart(tmp_path: Path, health: str) -> None:
+    done, calls = restart(tmp_path, health)
+
+    assert done.returncode == 1
+    assert calls == []
+    assert done.stderr == (
+        "the new container new-containe is not healthy after 0 s. The old containers still run.\n"
+        "See docker logs new-containe, remove it with docker rm -f new-containe, and start the rolling restart again.\n"
+    )
