@@ -52,9 +52,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def test_the_client_streams_and_answers(folder: Path, demo: Gateway) -> None:
     *streamed, first, second, last = printed(folder, "ask.mjs", demo.url)
 
-    words = [line for line in streamed if line and not line.startswith("TASK_STATE_")]
+    words = [line for line in streamed if not line.startswith("TASK_STATE_")]
     assert words == ["Once ", "upon ", "a ", "time ", "a "]
-    assert streamed[-1] == "TASK_STATE_COMPLETED"
+    assert (streamed[0], streamed[-1]) == ("TASK_STATE_SUBMITTED", "TASK_STATE_COMPLETED")
     assert [first, second] == ["For how many people?", "For which day?"]
     assert last == "TASK_STATE_COMPLETED A table for 4 is booked for 4."
 
