@@ -21,7 +21,8 @@ def test_a_project_of_a_checkout_installs_a_wheel_in_its_folder() -> None:
     files = dict(project_files("shop", released=False))
 
     assert files["requirements.txt"] == f"--find-links wheels\na2a-celery[fast]>={__version__}\n"
-    assert [name for name, text in files.items() if "wheels" in text] == ["requirements.txt", "Dockerfile"]
+    assert [name for name, text in files.items() if "wheels" in text] == ["requirements.txt", "Dockerfile", "README.md"]
+    assert "pip wheel --no-deps --wheel-dir wheels " in files["README.md"]
     lines = files["Dockerfile"].splitlines()
     assert lines.index("COPY wheels ./wheels/") == lines.index("COPY requirements.txt ./") + 1
 

@@ -32,6 +32,16 @@ TARGETS = {
 }
 """Paths of the project's files, by template. The suffix .txt keeps tools from processing the templates."""
 
+WHEELS_NOTE = """Until a2a-celery is released, the project installs it from the folder `wheels`. Build the wheel from a
+checkout of a2a-celery, and commit the folder, because CI and the image need it:
+
+```sh
+pip wheel --no-deps --wheel-dir wheels ../a2a-celery
+```
+
+"""
+"""Section of the README of a project that installs this package from a wheel."""
+
 
 @click.command()
 @click.argument("folder", metavar="NAME", type=click.Path(path_type=Path, file_okay=False))
@@ -73,6 +83,7 @@ def project_files(module: str, *, released: bool) -> Iterator[tuple[str, str]]:
         "version": __version__,
         "find_links": "" if released else "--find-links wheels\n",
         "copy_wheels": "" if released else "COPY wheels ./wheels/\n",
+        "wheels_note": "" if released else WHEELS_NOTE,
     }
     templates = files(__package__) / "template"
     for template, target in TARGETS.items():
