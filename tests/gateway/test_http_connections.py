@@ -44,8 +44,8 @@ PROTOCOLS = {"h11": H11} | ({"httptools": HTTPTOOLS} if find_spec("httptools") e
 
 
 @pytest.fixture(params=PROTOCOLS.values(), ids=list(PROTOCOLS))
-async def address(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, int]]:
-    """Address of a server with each of the gateway's protocol classes."""
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[uvicorn.Server]:
+    """Server with each of the gateway's protocol classes."""
     routes = [Route("/", echo, methods=["POST"]), Route("/rpc", guard_rpc(rpc, TOO_MUCH), methods=["POST"])]
     config = uvicorn.Config(Starlette(routes=routes), http=request.param, log_config=None, lifespan="off")
     listening = socket.create_server(("127.0.0.1", 0))
@@ -56,9 +56,16 @@ async def address(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, in
         return server.started
 
     await eventually_async(is_started)
-    yield listening.getsockname()
+    yield server
     server.should_exit = server.force_exit = True
     await serving
+
+
+@pytest.fixture
+def address(server: uvicorn.Server) -> tuple[str, int]:
+    """Address of `server`."""
+    name: tuple[str, int] = server.servers[0].sockets[0].getsockname()
+    return name
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
@@ -161,4 +168,41 @@ async def test_a_body_that_does_not_come_is_refused(address: tuple[str, int], mo
     async with asyncio.timeout(LIMIT):
         answer = await reader.readuntil(b"}]")
     assert b"did not arrive in time" in answer
+    writer.close()
+
+
+async def shut_down(server: uvicorn.Server) -> None:
+    """Begin the graceful shutdown of `server` while it has one connection."""
+
+    async def is_connected() -> bool:
+        return len(server.server_state.connections) == 1
+
+    async def is_closed() -> bool:
+        return not server.servers[0].is_serving()
+
+    await eventually_async(is_connected)
+    server.should_exit = True
+    await eventually_async(is_closed)
+
+
+async def test_a_first_request_is_answered_after_shutdown_has_begun(
+    server: uvicorn.Server, address: tuple[str, int]
+) -> None:
+    reader, writer = await asyncio.open_connection(*address)
+    await shut_down(server)
+
+    writer.write(HEAD + b"Content-Length: 2\r\n\r\n{}")
+
+    assert (await until_closed(reader)).startswith(b"HTTP/1.1 200 OK")
+    writer.close()
+
+
+async def test_shutdown_closes_a_connection_without_a_request(
+    server: uvicorn.Server, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h11_protocol, "FIRST_REQUEST_TIMEOUT", 0.1)
+    reader, writer = await asyncio.open_connection(*address)
+    await shut_down(server)
+
+    assert await until_closed(reader) == b""
     writer.close()

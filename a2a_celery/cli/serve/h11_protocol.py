@@ -1,8 +1,9 @@
-"""Time limit for request headers in uvicorn's protocol classes. uvicorn itself has no such limit."""
+"""Time limits for requests in uvicorn's protocol classes. uvicorn itself has no time limit for headers."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -10,11 +11,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEAD_TIMEOUT = 30.0
 """Seconds from the opening of a connection, or from the first byte of a further request, to the end of the headers."""
 
+FIRST_REQUEST_TIMEOUT = 1.0
+"""Seconds after the beginning of a shutdown in which a connection may send its first request."""
+
 
 class HeadTimeout:
     """Mixin for a uvicorn protocol class that closes a connection if headers are not complete within `HEAD_TIMEOUT`.
 
     Between two requests, uvicorn's own ``timeout_keep_alive`` applies.
+
+    At shutdown, uvicorn closes a connection that has not begun its first request. The request may already be in the
+    socket's buffer, and a proxy does not send a POST again. This mixin waits for the request.
     """
 
     transport: Any
@@ -37,10 +44,22 @@ class HeadTimeout:
             self._last_cycle = self.cycle
             self._stop_timer()
 
+    def shutdown(self) -> None:
+        """Begin the graceful shutdown. A connection without a request stays open for `FIRST_REQUEST_TIMEOUT`."""
+        shut_down = super().shutdown  # type: ignore[misc]
+        if self.cycle is None:
+            asyncio.get_running_loop().call_later(FIRST_REQUEST_TIMEOUT, self._unless_closed, shut_down)
+        else:
+            shut_down()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._last_cycle = None
         super().connection_lost(exc)  # type: ignore[misc]
+
+    def _unless_closed(self, callback: Callable[[], None]) -> None:
+        if not self.transport.is_closing():
+            callback()
 
     def _start_timer(self) -> None:
         self._head_timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self.transport.close)
