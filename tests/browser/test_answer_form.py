@@ -18,7 +18,7 @@ def asked(page: Page) -> Page:
     """Page with the question of the agent "table"."""
     page.open().agent("table")
     page.send("a table, please")
-    page.shows("#task .asked", "Which table?")
+    page.shows("#task .question-text", "Which table?")
     return page
 
 
@@ -31,7 +31,7 @@ def test_a_form_is_filled_in_with_keys(asked: Page) -> None:
     assert labels(asked) == ["People", optional[0], "Your name", *optional[1:]]
     assert asked.text("#task .answer-field .hint") == "How many of you are coming?"
     assert not asked.all("#task .question .composer"), "the form is the only way to answer"
-    assert "$defs" not in asked.text("#task .asked")
+    assert "$defs" not in asked.text("#task .question-text")
     asked.until(lambda: "Which table?" in asked.texts("#tasks .groups .line"), "the list shows the question alone")
 
     asked.tab_to("People")
@@ -45,7 +45,7 @@ def test_a_form_is_filled_in_with_keys(asked: Page) -> None:
     assert asked.focused() == "Answer"
     asked.press(Keys.ENTER)
 
-    asked.shows("#task .asked", "Shall I book it?")
+    asked.shows("#task .question-text", "Shall I book it?")
     assert labels(asked) == ["Answer"]
     asked.tab_to("Answer")
     asked.press(Keys.SPACE, Keys.ENTER)
@@ -65,11 +65,11 @@ def test_a_refused_answer_stays_with_the_reason_at_its_field(asked: Page) -> Non
     assert asked.focused().startswith("People")
     asked.press(Keys.CONTROL, "a")
     asked.press("3", Keys.ENTER)
-    asked.shows("#task .asked", "people: our tables are for an even number of people.")
+    asked.shows("#task .question-text", "people: our tables are for an even number of people.")
     asked.tab_to("People")
     asked.press(Keys.CONTROL, "a")
     asked.press("4", Keys.ENTER)
-    asked.shows("#task .asked", "Shall I book it?")
+    asked.shows("#task .question-text", "Shall I book it?")
     asked.open()
 
 
@@ -90,7 +90,7 @@ def test_invalid_json_is_refused_at_its_field(asked: Page) -> None:
 def test_several_questions_are_one_form(page: Page) -> None:
     page.open().agent("survey")
     page.send("go")
-    page.shows("#task .asked", "size: Which size?")
+    page.shows("#task .question-text", "size: Which size?")
 
     assert labels(page) == ["size", "colour", "note"]
     page.one("#task .answer-form input").click()

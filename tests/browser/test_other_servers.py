@@ -154,7 +154,7 @@ async def test_messages_with_the_same_id_are_all_shown(browser: webdriver.Chrome
 
 
 ASKED_AT = """
-  const { Agent } = await import("./wire.js");
+  const { Agent } = await import("./agent_client.js");
   const offered = { url: arguments[0], protocolBinding: "JSONRPC", protocolVersion: "1.0" };
   const card = { name: "x", supportedInterfaces: [offered] };
   return new Agent(card, location.href, () => ({})).url.replace(location.origin, "HERE");

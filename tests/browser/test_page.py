@@ -57,7 +57,7 @@ def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
     page.until(lambda: "900" in page.content("#task .log").replace(",", "") or len(page.versions()) == 200, "the log")
     newest = page.versions()[-1]
     assert page.versions() == list(range(newest - 199, newest + 1))
-    shown = page.script("return [...document.querySelectorAll('.events .when')].map(cell => cell.textContent)")
+    shown = page.script("return [...document.querySelectorAll('.events .event-time')].map(cell => cell.textContent)")
     now = page.script("const now = new Date(); return now.toTimeString().slice(0, 5)")
     assert [time for time in shown if not re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", time)] == []
     assert {time[:3] for time in shown} <= {now[:3], f"{(int(now[:2]) - 1) % 24:02}:"}, "times of the events"
@@ -70,7 +70,7 @@ def test_a_task_that_is_opened_later_shows_its_whole_log(page: Page) -> None:
 def test_a_question_is_answered_in_its_task(page: Page) -> None:
     page.open().agent("ask")
     page.send("begin")
-    page.shows("#task .asked", "How many?")
+    page.shows("#task .question-text", "How many?")
     task = page.task_id()
     page.answer("many")
     page.until(lambda: page.content("#task .messages").count("How many?") == 1, "it has asked again")
@@ -142,7 +142,7 @@ def test_a_gateway_that_is_restarted_costs_no_event(page: Page, served: tuple[Fl
 def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
     page.open().agent("ask")
     page.send("begin")
-    page.shows("#task .asked", "How many?")
+    page.shows("#task .question-text", "How many?")
     address = page.browser.current_url.partition("/ui/")[2]
     for _ in range(7):  # a browser makes six connections to one address
         page.open(address)
@@ -156,8 +156,8 @@ def test_output_of_an_agent_is_shown_as_text(page: Page) -> None:
     page.one("#tasks .about summary").click()
     assert page.text("#tasks .lead") == f"Says {MARK}"
     page.send(f"{MARK} {RTL}")
-    page.shows("#task .asked", "script link")
-    asked = page.content("#task .asked")
+    page.shows("#task .question-text", "script link")
+    asked = page.content("#task .question-text")
     assert MARK in asked
     page.answer(MARK)
     page.shows("#task .badge", "Completed")
@@ -219,7 +219,7 @@ def test_it_fits_and_can_be_read(page: Page, size: tuple[int, int], dark: bool) 
     page.shape(size, dark=dark)
     page.open("#card=/agents/hostile/.well-known/agent-card.json")
     page.send("look")
-    page.shows("#task .asked", "script link")
+    page.shows("#task .question-text", "script link")
 
     assert page.script("return document.documentElement.scrollWidth - innerWidth") <= 0
     assert page.script(CUT_OFF) == []
@@ -273,7 +273,7 @@ def test_no_pane_scrolls_sideways(page: Page, size: tuple[int, int]) -> None:
 
     page.open("#card=/agents/hostile/.well-known/agent-card.json")
     page.send("look")
-    page.shows("#task .asked", "script link")
+    page.shows("#task .question-text", "script link")
     assert page.script(SIDEWAYS) == []
 
 

@@ -140,7 +140,7 @@ def test_an_agent_without_push_notifications_has_no_list_of_webhooks(page: Page)
 def test_a_task_without_webhooks_is_shown_as_such(page: Page) -> None:
     page.open().agent("ask")
     page.send("begin")
-    page.shows("#task .asked", "How many?")
+    page.shows("#task .question-text", "How many?")
 
     page.one(".webhooks > summary").click()
 

@@ -1,29 +1,29 @@
 /** List of agents with the number of live tasks of each. */
 
-import { el, keyed, mark, say } from "./dom.js";
-import { LIVE, PAUSED, explain, wordFor } from "./words.js";
+import { el, reconcile, setCurrent, setText } from "./dom.js";
+import { INTERRUPTED_STATES, LIVE_STATES, explain, stateName } from "./texts.js";
 
 /** Milliseconds between two counts of live tasks. Each count requests the tasks of one agent that is not selected. */
-const ROUND = 2500;
+const COUNT_INTERVAL = 2500;
 
 export class AgentsPane {
-  #next = 0;
+  #nextIndex = 0;
 
   constructor(element, app) {
     this.app = app;
     this.list = el("ul", { class: "list" });
     this.empty = el("p", { class: "empty", hidden: true }, "No agents. Sign in, or add an agent.");
-    element.append(el("h2", { class: "sr" }, "Agents"), this.list, this.empty, this.#adder());
-    setInterval(() => document.hidden || this.#count(), ROUND);
+    element.append(el("h2", { class: "sr-only" }, "Agents"), this.list, this.empty, this.#addForm());
+    setInterval(() => document.hidden || this.#count(), COUNT_INTERVAL);
   }
 
-  show(selected) {
+  show(selection) {
     const entries = [...this.app.agents.values()];
-    this.selected = selected;
+    this.selection = selection;
     this.empty.hidden = entries.length > 0;
-    const waiting = entries.flatMap(({ counts }) => PAUSED.map((state) => counts?.[state] ?? 0));
-    this.app.views.count("inbox", waiting.reduce((sum, many) => sum + many, 0), "wait for an answer");
-    keyed(
+    const interruptedCounts = entries.flatMap(({ counts }) => INTERRUPTED_STATES.map((state) => counts?.[state] ?? 0));
+    this.app.views.setCount("inbox", interruptedCounts.reduce((sum, count) => sum + count, 0), "wait for an answer");
+    reconcile(
       this.list,
       entries,
       (entry) => entry.cardUrl,
@@ -33,37 +33,37 @@ export class AgentsPane {
   }
 
   #draw(anchor, entry) {
-    const [name, counts, about] = anchor.children;
+    const [name, counts, description] = anchor.children;
     anchor.setAttribute("href", this.app.address(entry.cardUrl));
-    mark(anchor, entry === this.selected);
-    say(name, entry.name || new URL(entry.cardUrl).pathname);
-    say(about, entry.error ? explain(entry.error) : (entry.agent?.card.description ?? "loading …"));
-    const found = Object.entries(entry.counts ?? {}).filter(([, many]) => many > 0);
-    const key = JSON.stringify(found);
+    setCurrent(anchor, entry === this.selection);
+    setText(name, entry.name || new URL(entry.cardUrl).pathname);
+    setText(description, entry.error ? explain(entry.error) : (entry.agent?.card.description ?? "loading …"));
+    const stateCounts = Object.entries(entry.counts ?? {}).filter(([, count]) => count > 0);
+    const key = JSON.stringify(stateCounts);
     if (counts.dataset.key === key) return;
     counts.dataset.key = key;
     counts.replaceChildren(
-      ...found.map(([state, many]) =>
-        el("span", { class: "count", "data-state": state, title: `${wordFor(state)}: ${many}` }, `${many}`, el("span", { class: "sr" }, ` ${wordFor(state)}`)),
+      ...stateCounts.map(([state, count]) =>
+        el("span", { class: "count", "data-state": state, title: `${stateName(state)}: ${count}` }, `${count}`, el("span", { class: "sr-only" }, ` ${stateName(state)}`)),
       ),
     );
   }
 
   async #count() {
-    const others = [...this.app.agents.values()].filter(({ agent }) => agent?.lists);
-    if (!others.length) return;
-    const entry = others[this.#next++ % others.length];
-    if (entry === this.selected) return; // TasksPane counts the tasks of the selected agent
+    const candidates = [...this.app.agents.values()].filter(({ agent }) => agent?.canList);
+    if (!candidates.length) return;
+    const entry = candidates[this.#nextIndex++ % candidates.length];
+    if (entry === this.selection) return; // TasksPane counts the tasks of the selected agent
     try {
-      const pages = await Promise.all(LIVE.map((status) => entry.agent.list({ status, pageSize: 1, historyLength: 0 })));
-      entry.counts = Object.fromEntries(pages.map((page, i) => [LIVE[i], page.totalSize ?? page.tasks?.length ?? 0]));
+      const pages = await Promise.all(LIVE_STATES.map((status) => entry.agent.list({ status, pageSize: 1, historyLength: 0 })));
+      entry.counts = Object.fromEntries(pages.map((page, i) => [LIVE_STATES[i], page.totalSize ?? page.tasks?.length ?? 0]));
     } catch {
       entry.counts = null; // the error is shown when the user selects the agent
     }
-    this.show(this.selected);
+    this.show(this.selection);
   }
 
-  #adder() {
+  #addForm() {
     const input = el("input", { id: "card-url", type: "text", inputmode: "url", placeholder: "/.well-known/agent-card.json", spellcheck: "false" });
     const form = el(
       "form",
@@ -75,7 +75,7 @@ export class AgentsPane {
       event.preventDefault();
       if (!input.value.trim()) return;
       try {
-        location.hash = this.app.address(this.app.know(input.value.trim()).cardUrl);
+        location.hash = this.app.address(this.app.addAgent(input.value.trim()).cardUrl);
         input.value = "";
       } catch (error) {
         this.app.notify(error.message);

@@ -10,28 +10,28 @@ const FORMATS = { date: "date", email: "email" };
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** Returns true if `part` contains the schema of the answer. */
+/** Return true if `part` contains the schema of the answer. */
 export const isSchemaPart = (part) =>
   isObject(part) && "data" in part && (part.metadata?.[KEY] === true || part.mediaType === MEDIA_TYPE);
 
-/** Returns the schema that the question `message` contains, or null. */
+/** Return the schema that the question `message` contains, or null. */
 export function schemaOf(message) {
   const part = (message?.parts ?? []).find(isSchemaPart);
   return isObject(part?.data) ? part.data : null;
 }
 
-/** Returns the schema to which a reference such as "#/$defs/Colour" points, or null. */
-function referenced(reference, root) {
+/** Return the schema to which a reference such as "#/$defs/Colour" points, or null. */
+function resolveReference(reference, root) {
   if (!reference.startsWith("#")) return null;
   return reference
     .slice(1)
     .split("/")
     .slice(1)
-    .map((step) => decoded(step).replace(/~1/g, "/").replace(/~0/g, "~"))
-    .reduce((found, key) => (isObject(found) && Object.hasOwn(found, key) ? found[key] : null), root);
+    .map((step) => decodeStep(step).replace(/~1/g, "/").replace(/~0/g, "~"))
+    .reduce((node, key) => (isObject(node) && Object.hasOwn(node, key) ? node[key] : null), root);
 }
 
-function decoded(step) {
+function decodeStep(step) {
   try {
     return decodeURIComponent(step);
   } catch {
@@ -39,51 +39,51 @@ function decoded(step) {
   }
 }
 
-/** Returns the schema with references resolved and without the alternative null, or {} if several types remain. */
-function simplified(schema, root) {
-  for (let left = MAX_REFERENCES; left > 0 && isObject(schema); left--) {
+/** Return the schema with references resolved and without the alternative null, or {} if several types remain. */
+function simplify(schema, root) {
+  for (let remaining = MAX_REFERENCES; remaining > 0 && isObject(schema); remaining--) {
     if (typeof schema.$ref === "string") {
-      schema = referenced(schema.$ref, root);
+      schema = resolveReference(schema.$ref, root);
       continue;
     }
     if (Array.isArray(schema.type)) {
-      const named = schema.type.filter((type) => type !== "null");
-      return { ...schema, type: named.length === 1 ? named[0] : null };
+      const types = schema.type.filter((type) => type !== "null");
+      return { ...schema, type: types.length === 1 ? types[0] : null };
     }
     const options = [schema.anyOf, schema.oneOf, schema.allOf].find(Array.isArray);
     if (options === undefined) return schema;
-    const others = options.filter((option) => option?.type !== "null");
-    schema = others.length === 1 ? others[0] : null;
+    const alternatives = options.filter((option) => option?.type !== "null");
+    schema = alternatives.length === 1 ? alternatives[0] : null;
   }
   return {};
 }
 
-/** Returns the fields of a form for `schema`, in the order that the agent specifies with `propertyOrder`. */
+/** Return the fields of a form for `schema`, in the order that the agent specifies with `propertyOrder`. */
 function fieldsOf(schema) {
-  const outer = simplified(schema, schema);
-  if (!isObject(outer.properties) || Object.keys(outer.properties).length === 0) return [fieldOf(null, outer, outer, true)];
-  const required = Array.isArray(outer.required) ? outer.required : [];
-  const place = ([, property]) => (typeof property?.propertyOrder === "number" ? property.propertyOrder : Infinity);
-  return Object.entries(outer.properties)
-    .sort((one, other) => (place(one) === place(other) ? 0 : place(one) - place(other)))
-    .map(([name, property]) => fieldOf(name, isObject(property) ? property : {}, simplified(property, schema), required.includes(name)));
+  const rootSchema = simplify(schema, schema);
+  if (!isObject(rootSchema.properties) || Object.keys(rootSchema.properties).length === 0) return [fieldOf(null, rootSchema, rootSchema, true)];
+  const required = Array.isArray(rootSchema.required) ? rootSchema.required : [];
+  const orderOf = ([, property]) => (typeof property?.propertyOrder === "number" ? property.propertyOrder : Infinity);
+  return Object.entries(rootSchema.properties)
+    .sort((a, b) => (orderOf(a) === orderOf(b) ? 0 : orderOf(a) - orderOf(b)))
+    .map(([name, property]) => fieldOf(name, isObject(property) ? property : {}, simplify(property, schema), required.includes(name)));
 }
 
-function fieldOf(name, given, inner, required) {
-  const text = (key) => [given[key], inner[key]].find((value) => typeof value === "string") ?? "";
-  const scalars = Array.isArray(inner.enum) && inner.enum.length > 0 && inner.enum.every((one) => typeof one !== "object" || one === null);
-  const kind = scalars ? "choice" : ["string", "integer", "number", "boolean"].includes(inner.type) ? inner.type : "json";
-  return { name, kind, label: text("title") || name || "Answer", description: text("description"), required, default: given.default, schema: inner };
+function fieldOf(name, property, schema, required) {
+  const text = (key) => [property[key], schema[key]].find((value) => typeof value === "string") ?? "";
+  const isEnum = Array.isArray(schema.enum) && schema.enum.length > 0 && schema.enum.every((value) => typeof value !== "object" || value === null);
+  const kind = isEnum ? "choice" : ["string", "integer", "number", "boolean"].includes(schema.type) ? schema.type : "json";
+  return { name, kind, label: text("title") || name || "Answer", description: text("description"), required, default: property.default, schema };
 }
 
-/** Returns the control of a field. `control.read()` returns the entered value, or undefined if the control is empty. */
+/** Return the control of a field. `control.read()` returns the entered value, or undefined if the control is empty. */
 function controlOf(field, id) {
-  const about = { id, name: field.name, required: field.required, "aria-describedby": `${id}-about` };
+  const attributes = { id, name: field.name, required: field.required, "aria-describedby": `${id}-about` };
   if (field.kind === "boolean" && (field.required || typeof field.default === "boolean")) return checkbox(field, id);
-  if (field.kind === "boolean") return select(field, about, [[true, "Yes"], [false, "No"]]);
-  if (field.kind === "choice") return select(field, about, field.schema.enum.map((value) => [value, typeof value === "string" ? value : JSON.stringify(value)]));
-  if (field.kind === "json") return json(field, about);
-  return input(field, about);
+  if (field.kind === "boolean") return select(field, attributes, [[true, "Yes"], [false, "No"]]);
+  if (field.kind === "choice") return select(field, attributes, field.schema.enum.map((value) => [value, typeof value === "string" ? value : JSON.stringify(value)]));
+  if (field.kind === "json") return json(field, attributes);
+  return input(field, attributes);
 }
 
 function checkbox(field, id) {
@@ -92,19 +92,19 @@ function checkbox(field, id) {
   return element;
 }
 
-function select(field, about, choices) {
-  const chosen = choices.findIndex(([value]) => value === field.default);
-  const empty = chosen < 0 ? el("option", { value: "" }, "Choose …") : null;
-  const options = choices.map(([, label], number) => el("option", { value: String(number), selected: number === chosen }, label));
-  const element = el("select", about, empty, ...options);
+function select(field, attributes, choices) {
+  const selectedIndex = choices.findIndex(([value]) => value === field.default);
+  const empty = selectedIndex < 0 ? el("option", { value: "" }, "Choose …") : null;
+  const options = choices.map(([, label], index) => el("option", { value: String(index), selected: index === selectedIndex }, label));
+  const element = el("select", attributes, empty, ...options);
   element.read = () => (element.value === "" ? undefined : choices[Number(element.value)][0]);
   return element;
 }
 
-function json(field, about) {
-  const shown = field.default === undefined || field.default === null ? "" : JSON.stringify(field.default, null, 2);
-  const element = el("textarea", { ...about, rows: "3", spellcheck: "false", placeholder: "JSON" });
-  element.value = shown;
+function json(field, attributes) {
+  const text = field.default === undefined || field.default === null ? "" : JSON.stringify(field.default, null, 2);
+  const element = el("textarea", { ...attributes, rows: "3", spellcheck: "false", placeholder: "JSON" });
+  element.value = text;
   element.read = () => {
     if (!element.value.trim()) return undefined;
     try {
@@ -116,31 +116,31 @@ function json(field, about) {
   return element;
 }
 
-function input(field, about) {
+function input(field, attributes) {
   const { schema, kind } = field;
-  const number = kind !== "string";
-  const limits = number
+  const isNumber = kind !== "string";
+  const limits = isNumber
     ? { min: schema.minimum, max: schema.maximum, step: kind === "integer" ? "1" : "any" }
     : { minlength: schema.minLength, maxlength: schema.maxLength };
   const type = FORMATS[schema.format] ?? INPUT_TYPES[kind];
-  const element = el("input", { ...about, ...limits, type, dir: number ? null : "auto", autocomplete: "off" });
+  const element = el("input", { ...attributes, ...limits, type, dir: isNumber ? null : "auto", autocomplete: "off" });
   if (["string", "number"].includes(typeof field.default)) element.value = String(field.default);
-  element.read = () => (element.value === "" ? undefined : number ? Number(element.value) : element.value);
+  element.read = () => (element.value === "" ? undefined : isNumber ? Number(element.value) : element.value);
   return element;
 }
 
 class FieldError extends Error {}
 
-let forms = 0;
+let formCount = 0;
 
 export class AnswerForm {
-  #shown = "";
+  #schemaText = "";
   #rows = [];
 
   /** `send(parts)` is awaited. If it fails, the entered values stay in the form. */
   constructor(send) {
     this.send = send;
-    this.id = `answer-${++forms}`;
+    this.id = `answer-${++formCount}`;
     this.fields = el("div", { class: "answer-fields" });
     this.button = el("button", { type: "submit", class: "primary" }, "Answer");
     this.hint = el("span", { class: "hint", role: "status" });
@@ -151,14 +151,14 @@ export class AnswerForm {
     });
   }
 
-  /** Shows the fields of `schema`, or no fields for null. If the schema has not changed, the entered values stay. */
+  /** Show the fields of `schema`, or no fields for null. If the schema has not changed, the entered values stay. */
   show(schema) {
-    const shown = schema === null ? "" : JSON.stringify(schema);
+    const schemaText = schema === null ? "" : JSON.stringify(schema);
     this.element.hidden = schema === null;
-    if (shown === this.#shown) return;
-    this.#shown = shown;
+    if (schemaText === this.#schemaText) return;
+    this.#schemaText = schemaText;
     this.hint.textContent = "";
-    this.#rows = schema === null ? [] : fieldsOf(schema).map((field, number) => this.#row(field, `${this.id}-${number}`));
+    this.#rows = schema === null ? [] : fieldsOf(schema).map((field, index) => this.#row(field, `${this.id}-${index}`));
     this.fields.replaceChildren(...this.#rows.map((row) => row.element));
   }
 
@@ -166,38 +166,38 @@ export class AnswerForm {
     const control = controlOf(field, id);
     const error = el("span", { class: "field-error" });
     const label = el("label", { for: id, dir: "auto" }, field.label, field.required ? null : el("span", { class: "hint" }, " (optional)"));
-    const about = el("div", { id: `${id}-about`, class: "hint" }, field.description ? el("span", { dir: "auto" }, field.description) : null, error);
-    const check = control.type === "checkbox";
-    const element = check
-      ? el("div", { class: "answer-field" }, el("div", { class: "check-line" }, control, label), about)
-      : el("div", { class: "answer-field" }, label, control, about);
-    control.addEventListener("input", () => this.#mark({ control, error }, ""));
+    const note = el("div", { id: `${id}-about`, class: "hint" }, field.description ? el("span", { dir: "auto" }, field.description) : null, error);
+    const isCheckbox = control.type === "checkbox";
+    const element = isCheckbox
+      ? el("div", { class: "answer-field" }, el("div", { class: "check-line" }, control, label), note)
+      : el("div", { class: "answer-field" }, label, control, note);
+    control.addEventListener("input", () => this.#setError({ control, error }, ""));
     return { field, control, error, element };
   }
 
-  #mark({ control, error }, text) {
+  #setError({ control, error }, text) {
     error.textContent = text;
     if (text) control.setAttribute("aria-invalid", "true");
     else control.removeAttribute("aria-invalid");
   }
 
-  /** Returns the answer. If a field is invalid, focuses the first invalid field and returns undefined. */
+  /** Return the answer. If a field is invalid, focus the first invalid field and return undefined. */
   #value() {
     const values = [];
-    let wrong = null;
+    let invalidControl = null;
     for (const row of this.#rows) {
-      this.#mark(row, "");
+      this.#setError(row, "");
       try {
         const value = row.control.read();
         if (value !== undefined) values.push([row.field.name, value]);
       } catch (error) {
         if (!(error instanceof FieldError)) throw error;
-        this.#mark(row, error.message);
-        wrong ??= row.control;
+        this.#setError(row, error.message);
+        invalidControl ??= row.control;
       }
     }
-    wrong?.focus();
-    if (wrong !== null) return undefined;
+    invalidControl?.focus();
+    if (invalidControl !== null) return undefined;
     return this.#rows.length === 1 && this.#rows[0].field.name === null ? values[0]?.[1] : Object.fromEntries(values);
   }
 
@@ -211,24 +211,24 @@ export class AnswerForm {
       await this.send([{ data, mediaType: "application/json" }]);
       this.hint.textContent = "";
     } catch (error) {
-      this.#refused(error);
+      this.#showViolations(error);
     } finally {
       this.button.disabled = false;
     }
   }
 
-  /** Shows each violation in the server's error beside its field, and violations without a field below the form. */
-  #refused(error) {
-    const others = [];
-    let first = null;
+  /** Show each violation in the server's error beside its field, and violations without a field below the form. */
+  #showViolations(error) {
+    const messages = [];
+    let firstControl = null;
     for (const { field, description } of error.violations ?? []) {
       const path = String(field ?? "").replace(/^message\.parts\[\d+\]\.data\.?/, "");
       const row = this.#rows.find(({ field: { name } }) => name !== null && (path === name || path.startsWith(`${name}.`) || path.startsWith(`${name}[`)));
-      if (row) this.#mark(row, description ?? "");
-      else others.push(description ?? "");
-      first ??= row?.control ?? null;
+      if (row) this.#setError(row, description ?? "");
+      else messages.push(description ?? "");
+      firstControl ??= row?.control ?? null;
     }
-    this.hint.textContent = others.join(" ") || "Not accepted.";
-    first?.focus();
+    this.hint.textContent = messages.join(" ") || "Not accepted.";
+    firstControl?.focus();
   }
 }

@@ -1,21 +1,21 @@
 /** Small SVG charts of values over time. A gap in the samples interrupts the line. */
 
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 300;
 const HEIGHT = 72;
 const MINUTE = 60_000;
 /** Minimum and maximum length of a chart's time axis, in milliseconds. */
-const SHORTEST = 2 * MINUTE;
-const LONGEST = 30 * MINUTE;
+const MIN_SPAN = 2 * MINUTE;
+const MAX_SPAN = 30 * MINUTE;
 /** Number of milliseconds between two samples above which the line is interrupted. */
 const GAP = 20_000;
 
 function svg(tag, attributes) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
 }
 
 export class Chart {
@@ -35,42 +35,42 @@ export class Chart {
     this.element = el("figure", { class: "card" }, el("figcaption", {}, el("h3", {}, title)), legend, this.image, el("div", { class: "head" }, this.window, this.scale));
   }
 
-  /** Draws `samples`, a list of `[time in ms, [a value or null for each series]]` pairs, oldest first. */
-  draw(samples, now = Date.now()) {
-    const span = Math.min(LONGEST, Math.max(SHORTEST, now - (samples[0]?.[0] ?? now)));
-    const shown = samples.filter(([at]) => at >= now - span);
-    say(this.window, `last ${Math.ceil(span / MINUTE)} min`);
-    const values = shown.flatMap(([, row]) => row).filter((value) => value !== null);
-    const top = Math.max(...values, 0) || 1;
-    const newest = shown.at(-1)?.[1] ?? this.series.map(() => null);
-    const texts = newest.map((value) => (value === null ? "–" : this.format(value)));
-    texts.forEach((text, i) => say(this.values[i], text));
-    say(this.scale, values.length ? `highest ${this.format(Math.max(...values))}` : "no values yet");
+  /** Draw `samples`, a list of `[time in ms, [a value or null for each series]]` pairs, oldest first. */
+  draw(samples, end = Date.now()) {
+    const span = Math.min(MAX_SPAN, Math.max(MIN_SPAN, end - (samples[0]?.[0] ?? end)));
+    const visibleSamples = samples.filter(([time]) => time >= end - span);
+    setText(this.window, `last ${Math.ceil(span / MINUTE)} min`);
+    const values = visibleSamples.flatMap(([, values]) => values).filter((value) => value !== null);
+    const maximum = Math.max(...values, 0) || 1;
+    const newestValues = visibleSamples.at(-1)?.[1] ?? this.series.map(() => null);
+    const texts = newestValues.map((value) => (value === null ? "–" : this.format(value)));
+    texts.forEach((text, i) => setText(this.values[i], text));
+    setText(this.scale, values.length ? `highest ${this.format(Math.max(...values))}` : "no values yet");
     this.image.setAttribute("aria-label", `${this.title}: ${this.series.map(({ name }, i) => `${name} ${texts[i]}`).join(", ")}; ${this.scale.textContent}`);
     this.series.forEach((_, i) => {
-      const parts = segments(shown, i).map((part) => part.map(([at, value]) => [((at - (now - span)) / span) * WIDTH, HEIGHT - 2 - (value / top) * (HEIGHT - 8)]));
-      this.lines[i].setAttribute("d", parts.map((part) => path(part)).join(""));
-      this.areas[i].setAttribute("d", parts.map((part) => `${path(part)}L${part.at(-1)[0].toFixed(1)} ${HEIGHT}L${part[0][0].toFixed(1)} ${HEIGHT}Z`).join(""));
+      const polylines = segments(visibleSamples, i).map((segment) => segment.map(([time, value]) => [((time - (end - span)) / span) * WIDTH, HEIGHT - 2 - (value / maximum) * (HEIGHT - 8)]));
+      this.lines[i].setAttribute("d", polylines.map((polyline) => path(polyline)).join(""));
+      this.areas[i].setAttribute("d", polylines.map((polyline) => `${path(polyline)}L${polyline.at(-1)[0].toFixed(1)} ${HEIGHT}L${polyline[0][0].toFixed(1)} ${HEIGHT}Z`).join(""));
     });
   }
 }
 
-/** Returns an SVG path through points. A single point becomes a dot. */
+/** Return an SVG path through points. A single point becomes a dot. */
 const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("") + (points.length > 1 ? "" : "h0");
 
-/** Returns the uninterrupted segments of a series, each a list of `[time, value]`. */
+/** Return the uninterrupted segments of a series, each a list of `[time, value]`. */
 function segments(samples, series) {
-  const found = [];
-  let last = -Infinity;
-  for (const [at, row] of samples) {
-    const value = row[series];
+  const result = [];
+  let lastTime = -Infinity;
+  for (const [time, values] of samples) {
+    const value = values[series];
     if (value === null) {
-      last = -Infinity;
+      lastTime = -Infinity;
       continue;
     }
-    if (at - last > GAP) found.push([]);
-    found.at(-1).push([at, value]);
-    last = at;
+    if (time - lastTime > GAP) result.push([]);
+    result.at(-1).push([time, value]);
+    lastTime = time;
   }
-  return found;
+  return result;
 }

@@ -2,17 +2,17 @@
 
 import { el } from "./dom.js";
 
-let boxes = 0;
+let composerCount = 0;
 
 export class Composer {
   /** `send(parts)` is awaited. If it fails, the text stays in the box. */
-  constructor(label, verb, send) {
-    const id = `message-${++boxes}`;
-    this.verb = verb;
+  constructor(label, buttonText, send) {
+    const id = `message-${++composerCount}`;
+    this.buttonText = buttonText;
     this.send = send;
     this.text = el("textarea", { id, rows: "3", dir: "auto", "aria-describedby": `${id}-hint` });
     this.kind = el("select", { "aria-label": "Send as" }, el("option", { value: "text" }, "Text"), el("option", { value: "data" }, "JSON"));
-    this.button = el("button", { type: "submit", class: "primary" }, verb);
+    this.button = el("button", { type: "submit", class: "primary" }, buttonText);
     this.hint = el("span", { class: "hint", id: `${id}-hint`, role: "status" });
     this.element = el(
       "form",
@@ -31,7 +31,7 @@ export class Composer {
     this.text.addEventListener("input", () => (this.hint.textContent = "Ctrl+Enter sends"));
   }
 
-  /** Puts `text` into the box, so that the user can edit and send it. */
+  /** Put `text` into the box, so that the user can edit and send it. */
   fill(text) {
     this.kind.value = "text";
     this.text.value = text;
@@ -53,7 +53,7 @@ export class Composer {
       await this.send(parts);
       this.clear();
     } catch (error) {
-      this.hint.textContent = error.said ?? "Not sent.";
+      this.hint.textContent = error.hint ?? "Not sent.";
     } finally {
       this.button.disabled = false;
     }

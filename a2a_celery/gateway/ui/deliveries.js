@@ -1,9 +1,9 @@
 /** Webhooks of all owners that were given up or wait for a delivery, with a button that replays the failed events. */
 
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { Poll } from "./poll.js";
-import { Table, anchor, point } from "./table.js";
-import { DELIVERY_STATES, showTime, time } from "./words.js";
+import { Table, createLink, setLink } from "./table.js";
+import { DELIVERY_STATES, showTime, timeElement } from "./texts.js";
 
 const INTERVAL = 5000;
 
@@ -32,44 +32,44 @@ export class DeliveriesView {
 
 class Deliveries {
   #pages = [];
-  #next = null;
+  #nextCursor = null;
 
   constructor(view, state, title) {
     this.view = view;
     this.state = state;
     this.table = new Table(
       title,
-      [["Task", anchor], ["Webhook"], ["Agent"], ["State", () => el("span", { class: "badge" })], ["Events", null, "number"], ["Failures", null, "number"], ["Since", () => time("")], ["Reason"], ["", () => this.#button()]],
+      [["Task", createLink], ["Webhook"], ["Agent"], ["State", () => el("span", { class: "badge" })], ["Events", null, "number"], ["Failures", null, "number"], ["Since", () => timeElement("")], ["Reason"], ["", () => this.#button()]],
       ({ task, id }) => `${task} ${id}`,
-      ([link, name, agent, badge, events, tries, since, reason, button], found) => {
-        point(link, view.views.addressOf(found.task), found.task);
-        say(name, found.id);
-        say(agent, found.agent);
-        badge.dataset.delivery = found.state;
-        say(badge, DELIVERY_STATES[found.state] ?? found.state);
-        say(events, `${found.delivered} of ${found.lastEvent}`);
-        say(tries, String(found.failures));
-        showTime(since, found.givenUpAt ?? found.failingSince ?? "");
-        say(reason, found.reason ?? "–");
-        button.hidden = !["dead", "failing"].includes(found.state);
-        button.found = found;
-        button.setAttribute("aria-label", `Replay webhook ${found.id} of task ${found.task}`);
+      ([link, name, agent, badge, events, failures, since, reason, button], webhook) => {
+        setLink(link, view.views.addressOf(webhook.task), webhook.task);
+        setText(name, webhook.id);
+        setText(agent, webhook.agent);
+        badge.dataset.delivery = webhook.state;
+        setText(badge, DELIVERY_STATES[webhook.state] ?? webhook.state);
+        setText(events, `${webhook.delivered} of ${webhook.lastEvent}`);
+        setText(failures, String(webhook.failures));
+        showTime(since, webhook.givenUpAt ?? webhook.failingSince ?? "");
+        setText(reason, webhook.reason ?? "–");
+        button.hidden = !["dead", "failing"].includes(webhook.state);
+        button.webhook = webhook;
+        button.setAttribute("aria-label", `Replay webhook ${webhook.id} of task ${webhook.task}`);
       },
     );
-    this.more = el("button", { type: "button", hidden: true }, "Show more");
-    this.more.addEventListener("click", () => view.views.attempt(() => this.load(this.#next)));
-    this.element = el("section", { class: "stack", hidden: true }, el("h3", {}, title), this.table.element, this.more);
+    this.moreButton = el("button", { type: "button", hidden: true }, "Show more");
+    this.moreButton.addEventListener("click", () => view.views.attempt(() => this.load(this.#nextCursor)));
+    this.element = el("section", { class: "stack", hidden: true }, el("h3", {}, title), this.table.element, this.moreButton);
   }
 
   async load(cursor = 0) {
     const page = await this.view.views.api.webhooks(this.state, cursor);
     if (cursor) this.#pages.push(page.webhooks);
     else this.#pages[0] = page.webhooks;
-    if (cursor || this.#pages.length < 2) this.#next = page.next;
-    const all = [...new Map(this.#pages.flat().map((one) => [`${one.task} ${one.id}`, one])).values()];
-    this.table.draw(all);
-    this.element.hidden = all.length === 0;
-    this.more.hidden = this.#next === null;
+    if (cursor || this.#pages.length < 2) this.#nextCursor = page.next;
+    const webhooks = [...new Map(this.#pages.flat().map((webhook) => [`${webhook.task} ${webhook.id}`, webhook])).values()];
+    this.table.draw(webhooks);
+    this.element.hidden = webhooks.length === 0;
+    this.moreButton.hidden = this.#nextCursor === null;
   }
 
   #button() {
@@ -77,10 +77,10 @@ class Deliveries {
     button.addEventListener("click", async () => {
       button.disabled = true;
       await this.view.views.attempt(async () => {
-        await this.view.views.api.replay(button.found.task, button.found.id);
+        await this.view.views.api.replay(button.webhook.task, button.webhook.id);
         this.view.views.title.focus();
         await this.view.load();
-        this.view.views.feed.now();
+        this.view.views.feed.refresh();
       });
       button.disabled = false;
     });

@@ -3,86 +3,86 @@
  * Content-Security-Policy of the page (trusted types) enforces this rule.
  */
 
-/** Returns a new element. An attribute `on…` adds a listener, and null, undefined and false omit an attribute or a
+/** Return a new element. An attribute `on…` adds a listener, and null, undefined and false omit an attribute or a
  * child. Strings among the children become text. */
 export function el(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value === true ? "" : String(value));
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
-  return made;
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
 }
 
-/** Updates the children of `parent` to one element for each of `items`, in order. The element of an item that was
+/** Update the children of `parent` to one element for each of `items`, in order. The element of an item that was
  * already shown is reused, with focus and selection. Keys come from agents and clients, so several items may have the
  * same key. Each of these items has its own element. */
-export function keyed(parent, items, keyOf, make, update) {
-  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
-  const times = new Map();
-  let before = parent.firstElementChild;
+export function reconcile(parent, items, keyOf, create, update) {
+  const previous = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const occurrences = new Map();
+  let next = parent.firstElementChild;
   for (const item of items) {
-    const given = keyOf(item);
-    times.set(given, (times.get(given) ?? 0) + 1);
-    const key = `${times.get(given)} ${given}`;
-    let child = old.get(key);
-    old.delete(key);
+    const baseKey = keyOf(item);
+    occurrences.set(baseKey, (occurrences.get(baseKey) ?? 0) + 1);
+    const key = `${occurrences.get(baseKey)} ${baseKey}`;
+    let child = previous.get(key);
+    previous.delete(key);
     if (!child) {
-      child = make(item);
+      child = create(item);
       child.dataset.key = key;
     }
     update(child, item);
-    if (child === before) before = before.nextElementSibling;
-    else parent.insertBefore(child, before);
+    if (child === next) next = next.nextElementSibling;
+    else parent.insertBefore(child, next);
   }
-  for (const gone of old.values()) gone.remove();
+  for (const child of previous.values()) child.remove();
 }
 
-/** Sets the text of `element` only if it changes, so that a selection in an unchanged text stays. */
-export function say(element, text) {
+/** Set the text of `element` only if it changes, so that a selection in an unchanged text stays. */
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Marks `element` as the current item of its list, or removes the mark. */
-export function mark(element, isCurrent) {
+/** Mark `element` as the current item of its list, or remove the mark. */
+export function setCurrent(element, isCurrent) {
   if (isCurrent) element.setAttribute("aria-current", "true");
   else element.removeAttribute("aria-current");
 }
 
-/** Returns a function that calls `draw` in the next frame, only once for all calls before this frame. */
-export function oncePerFrame(draw) {
-  let asked = false;
+/** Return a function that calls `draw` in the next frame, only once for all calls before this frame. */
+export function throttleByFrame(draw) {
+  let isScheduled = false;
   return () => {
-    if (asked) return;
-    asked = true;
-    const now = () => {
-      if (!asked) return;
-      asked = false;
+    if (isScheduled) return;
+    isScheduled = true;
+    const run = () => {
+      if (!isScheduled) return;
+      isScheduled = false;
       draw();
     };
-    requestAnimationFrame(now);
-    setTimeout(now, 250); // a hidden page has no frames
+    requestAnimationFrame(run);
+    setTimeout(run, 250); // a hidden page has no frames
   };
 }
 
-/** Returns a link to `url` if its scheme is http or https. Any other URL, such as "javascript:…", becomes text. */
+/** Return a link to `url` if its scheme is http or https. Any other URL, such as "javascript:…", becomes text. */
 export function link(url, text = url) {
-  let parsed;
+  let address;
   try {
-    parsed = new URL(url);
+    address = new URL(url);
   } catch {
-    parsed = null;
+    address = null;
   }
-  if (parsed === null || !["http:", "https:"].includes(parsed.protocol)) {
+  if (address === null || !["http:", "https:"].includes(address.protocol)) {
     return el("span", { title: "Not a web address, so it is shown as text" }, text === url ? url : `${text} (${url})`);
   }
-  return el("a", { href: parsed.href, target: "_blank", rel: "noopener noreferrer", title: parsed.href }, text);
+  return el("a", { href: address.href, target: "_blank", rel: "noopener noreferrer", title: address.href }, text);
 }
 
-/** Returns a button that copies `text`. */
-export function copier(text, label) {
+/** Return a button that copies `text`. */
+export function copyButton(text, label) {
   const button = el("button", { type: "button", class: "quiet small", "aria-label": label, title: label }, "Copy");
   button.addEventListener("click", async () => {
     try {
@@ -96,7 +96,7 @@ export function copier(text, label) {
   return button;
 }
 
-/** Returns a new message id. `crypto.randomUUID` is not used, because it is available only on https and localhost. */
+/** Return a new message id. `crypto.randomUUID` is not used, because it is available only on https and localhost. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");

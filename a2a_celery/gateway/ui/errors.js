@@ -7,13 +7,13 @@ export class A2AError extends Error {
     this.status = status;
     this.code = code;
     this.retryAfter = retryAfter;
-    this.others = [];
-    for (const detail of Array.isArray(details) ? details : []) this.#take(detail);
+    this.otherDetails = [];
+    for (const detail of Array.isArray(details) ? details : []) this.#addDetail(detail);
     this.reason ??= REASON_OF_CODE[code] ?? null;
   }
 
   /** True if the server does not have the operation. */
-  get unsupported() {
+  get isUnsupported() {
     return (
       ["METHOD_NOT_FOUND", "UNSUPPORTED_OPERATION"].includes(this.reason) ||
       [404, 405, 501].includes(this.status) && this.reason !== "TASK_NOT_FOUND"
@@ -21,18 +21,18 @@ export class A2AError extends Error {
   }
 
   /** True if the error is temporary, so that the same request may succeed later. */
-  get passing() {
+  get isTemporary() {
     return this.status === 0 || this.status === 429 || this.status >= 500 && this.status !== 501;
   }
 
-  #take(detail) {
+  #addDetail(detail) {
     const type = String(detail?.["@type"] ?? "");
     if (type.endsWith("google.rpc.ErrorInfo")) {
       this.reason = detail.reason;
       this.metadata = detail.metadata;
     } else if (type.endsWith("google.rpc.BadRequest")) this.violations = detail.fieldViolations ?? [];
     else if (type.endsWith("google.rpc.RetryInfo")) this.retryAfter ??= parseFloat(detail.retryDelay) || null;
-    else if (detail) this.others.push(detail);
+    else if (detail) this.otherDetails.push(detail);
   }
 }
 
@@ -50,7 +50,7 @@ const REASON_OF_CODE = {
   [-32603]: "INTERNAL_ERROR",
 };
 
-/** Returns the A2AError for an HTTP error response from the server or from a proxy. */
+/** Return the A2AError for an HTTP error response from the server or from a proxy. */
 export async function errorOf(response) {
   const retryAfter = Number(response.headers.get("Retry-After")) || null;
   let body = null;
@@ -59,20 +59,20 @@ export async function errorOf(response) {
   } catch {
     // the body is empty or a proxy's page, so the error has only the HTTP status
   }
-  return fromBody(body?.error, response.status, retryAfter) ?? new A2AError("", { status: response.status, retryAfter });
+  return errorFromBody(body?.error, response.status, retryAfter) ?? new A2AError("", { status: response.status, retryAfter });
 }
 
-export function fromBody(error, status, retryAfter = null) {
+export function errorFromBody(error, status, retryAfter = null) {
   if (error === null || typeof error !== "object") return null;
-  const rpc = typeof error.code === "number" && error.code < 0;
+  const isRpcCode = typeof error.code === "number" && error.code < 0;
   return new A2AError(String(error.message ?? ""), {
     status,
-    code: rpc ? error.code : null,
+    code: isRpcCode ? error.code : null,
     details: error.details ?? error.data,
     retryAfter,
   });
 }
 
-/** Returns `error` as an A2AError. The text of a TypeError from fetch is dropped, because it states no cause. */
+/** Return `error` as an A2AError. The text of a TypeError from fetch is dropped, because it states no cause. */
 export const asError = (error) =>
   error instanceof A2AError ? error : new A2AError(error instanceof TypeError ? "" : String(error?.message ?? error));

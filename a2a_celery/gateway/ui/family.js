@@ -1,8 +1,8 @@
 /** Family of a task: links to its parent task and its child tasks. */
 
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { asError } from "./errors.js";
-import { badge, explain } from "./words.js";
+import { badge, explain } from "./texts.js";
 
 /** Milliseconds between two requests while the list is open. */
 const INTERVAL = 3000;
@@ -12,7 +12,7 @@ export class Family {
   #task = "";
   #round = 0;
   #timer = null;
-  #shown = "";
+  #familyText = "";
 
   /** `addressOf(agent, task)` returns the link to a task on this page. */
   constructor(addressOf) {
@@ -23,12 +23,12 @@ export class Family {
     this.element.addEventListener("toggle", () => (this.element.open ? this.#load() : this.leave()));
   }
 
-  /** Shows another task. Its family is requested when the list is opened. */
+  /** Show another task. Its family is requested when the list is opened. */
   show(agent, task) {
     this.leave();
     this.#agent = agent;
     this.#task = task;
-    this.#shown = "";
+    this.#familyText = "";
     this.list.replaceChildren();
     this.element.open = false;
   }
@@ -48,12 +48,12 @@ export class Family {
         if (round !== this.#round) return;
         this.#draw(family);
         if (!family.parent && !family.children.length) note = "None. No agent started this task, and its agent has started no other task.";
-      } catch (raised) {
-        const error = asError(raised);
-        note = error.unsupported || error.status === 404 ? "This server does not report parent and child tasks." : explain(error);
+      } catch (cause) {
+        const error = asError(cause);
+        note = error.isUnsupported || error.status === 404 ? "This server does not report parent and child tasks." : explain(error);
       }
       if (round !== this.#round) return;
-      say(this.note, note);
+      setText(this.note, note);
       this.note.hidden = !note;
     }
     this.#timer = setTimeout(() => this.#load(), INTERVAL);
@@ -61,8 +61,8 @@ export class Family {
 
   #draw({ parent, children }) {
     const key = JSON.stringify([parent, children]);
-    if (key === this.#shown) return;
-    this.#shown = key;
+    if (key === this.#familyText) return;
+    this.#familyText = key;
     const groups = [["Parent task", parent ? [parent] : []], ["Child tasks", children]].filter(([, tasks]) => tasks.length);
     this.list.replaceChildren(
       ...groups.flatMap(([title, tasks]) => [el("h4", {}, title), el("ul", {}, ...tasks.map((task) => el("li", {}, ...this.#line(task))))]),

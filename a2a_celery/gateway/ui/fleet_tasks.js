@@ -1,10 +1,10 @@
 /** Tasks for operators: open tasks of all owners by phase, failed tasks of all owners, and all tasks of one owner or
  * schedule. */
 
-import { el, keyed, mark, say } from "./dom.js";
+import { el, reconcile, setCurrent, setText } from "./dom.js";
 import { Poll } from "./poll.js";
-import { Table, anchor, point } from "./table.js";
-import { ALL, badge, showState, showTime, time, wordFor } from "./words.js";
+import { Table, createLink, setLink } from "./table.js";
+import { ALL_STATES, badge, showState, showTime, stateName, timeElement } from "./texts.js";
 
 const INTERVAL = 4000;
 const ANY = "any";
@@ -24,7 +24,7 @@ export class FleetTasksView {
   #phase = "";
   #filters = {};
   #pages = [];
-  #next = null;
+  #nextCursor = null;
 
   constructor(views) {
     this.views = views;
@@ -35,60 +35,60 @@ export class FleetTasksView {
     this.empty = el("p", { class: "empty", hidden: true });
     this.table = new Table(
       "Tasks",
-      [["Task", anchor], ["Agent"], ["Owner"], ["State", () => badge("")], ["Since", () => time("")], ["Attempt"], ["Worker"]],
+      [["Task", createLink], ["Agent"], ["Owner"], ["State", () => badge("")], ["Since", () => timeElement("")], ["Attempt"], ["Worker"]],
       ({ id }) => id,
       ([link, agent, owner, state, since, attempt, worker], task) => {
-        point(link, views.addressOf(task.id), task.id);
-        say(agent, task.agent);
-        say(owner, ownerOf(task));
+        setLink(link, views.addressOf(task.id), task.id);
+        setText(agent, task.agent);
+        setText(owner, ownerOf(task));
         showState(state, task.state);
         showTime(since, task.since);
-        say(attempt, task.attempt ? `${task.attempt} of ${task.maxAttempts}` : "–");
-        say(worker, task.worker || "–");
+        setText(attempt, task.attempt ? `${task.attempt} of ${task.maxAttempts}` : "–");
+        setText(worker, task.worker || "–");
       },
     );
-    this.more = el("button", { type: "button", hidden: true }, "Show more");
-    this.more.addEventListener("click", () => this.#loadMore());
-    this.skipped = el("ul", { class: "ticks" });
-    this.ticks = el("section", { class: "card stack", hidden: true }, el("h3", {}, "Skipped ticks"), el("p", { class: "hint" }, "A task of the schedule was still running."), this.skipped);
+    this.moreButton = el("button", { type: "button", hidden: true }, "Show more");
+    this.moreButton.addEventListener("click", () => this.#loadMore());
+    this.skippedList = el("ul", { class: "ticks" });
+    this.ticks = el("section", { class: "card stack", hidden: true }, el("h3", {}, "Skipped ticks"), el("p", { class: "hint" }, "A task of the schedule was still running."), this.skippedList);
     this.filters = this.#filterForm();
-    const form = el("form", { class: "row", role: "search" }, el("label", { for: "fleet-search", class: "sr" }, "Find a task"), this.search, el("button", { type: "submit" }, "Open by id"));
+    const form = el("form", { class: "row", role: "search" }, el("label", { for: "fleet-search", class: "sr-only" }, "Find a task"), this.search, el("button", { type: "submit" }, "Open by id"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.search.value.trim()) location.hash = views.addressOf(this.search.value.trim());
     });
-    this.element = el("div", { class: "stack" }, el("nav", { class: "tabs", "aria-label": "Phases" }, ...this.tabs), this.filters, form, this.note, this.table.element, this.empty, this.more, this.ticks);
+    this.element = el("div", { class: "stack" }, el("nav", { class: "tabs", "aria-label": "Phases" }, ...this.tabs), this.filters, form, this.note, this.table.element, this.empty, this.moreButton, this.ticks);
     this.poll = new Poll(() => views.attempt(() => this.#load()), INTERVAL);
-    this.follow = () => this.#choose();
+    this.onHashChange = () => this.#applyFragment();
   }
 
   enter() {
-    window.addEventListener("hashchange", this.follow);
-    this.#choose();
+    window.addEventListener("hashchange", this.onHashChange);
+    this.#applyFragment();
   }
 
   leave() {
-    window.removeEventListener("hashchange", this.follow);
+    window.removeEventListener("hashchange", this.onHashChange);
     this.poll.stop();
   }
 
-  /** Reads the phase and the filters from the fragment of the page's URL. */
-  #choose() {
-    const asked = new URLSearchParams(location.hash.slice(1));
-    if (asked.get("view") !== "tasks") return;
-    const phase = PHASES.find(([name]) => name === asked.get("phase"))?.[0] ?? "running";
-    const filters = phase === ANY ? Object.fromEntries(FILTERS.map((name) => [name, asked.get(name) ?? ""])) : {};
-    PHASES.forEach(([name], i) => mark(this.tabs[i], name === phase));
+  /** Read the phase and the filters from the fragment of the page's URL. */
+  #applyFragment() {
+    const query = new URLSearchParams(location.hash.slice(1));
+    if (query.get("view") !== "tasks") return;
+    const phase = PHASES.find(([name]) => name === query.get("phase"))?.[0] ?? "running";
+    const filters = phase === ANY ? Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""])) : {};
+    PHASES.forEach(([name], i) => setCurrent(this.tabs[i], name === phase));
     if (phase !== this.#phase || JSON.stringify(filters) !== JSON.stringify(this.#filters)) {
       this.#pages = [];
-      this.#next = null;
+      this.#nextCursor = null;
       this.ticks.hidden = true;
     }
     this.#phase = phase;
     this.#filters = filters;
     this.#showFilters();
     this.#draw();
-    this.poll.now();
+    this.poll.refresh();
   }
 
   #request(cursor) {
@@ -101,11 +101,11 @@ export class FleetTasksView {
     try {
       page = await this.#request(0);
     } catch (error) {
-      say(this.note, "");
+      setText(this.note, "");
       throw error;
     }
     if (filters !== this.#filters) return;
-    if (this.#pages.length < 2) this.#next = page.next;
+    if (this.#pages.length < 2) this.#nextCursor = page.next;
     this.#pages[0] = page.tasks;
     this.#drawTicks(page.skippedTicks ?? []);
     this.#draw();
@@ -114,40 +114,40 @@ export class FleetTasksView {
   #loadMore() {
     return this.views.attempt(async () => {
       const filters = this.#filters;
-      const page = await this.#request(this.#next);
+      const page = await this.#request(this.#nextCursor);
       if (filters !== this.#filters) return;
       this.#pages.push(page.tasks);
-      this.#next = page.next;
+      this.#nextCursor = page.next;
       this.#draw();
     });
   }
 
   #draw() {
-    const all = [...new Map(this.#pages.flat().map((task) => [task.id, task])).values()];
-    const word = this.search.value.trim().toLowerCase();
-    const shown = all.filter((task) => [task.id, task.agent, task.owner, task.tenant, task.contextId, task.worker].some((text) => text.toLowerCase().includes(word)));
-    if (this.#phase !== ANY) shown.sort((one, other) => (one.since < other.since ? 1 : -1));
-    this.table.draw(shown);
-    this.more.hidden = this.#next === null;
-    this.empty.hidden = shown.length > 0 || !this.#pages.length;
-    say(this.empty, word && all.length ? "None of the loaded tasks matches." : this.#phase === ANY ? "No stored task matches." : "No task is in this phase.");
-    const about = PHASES.find(([name]) => name === this.#phase)[2];
-    const number = word ? `${shown.length} of ${all.length}` : `${all.length}`;
-    const counted = all.length ? ` ${number} shown${this.#next === null ? "" : ", more exist"}.` : "";
-    say(this.note, this.#pages.length ? about + counted : "Loading …");
+    const tasks = [...new Map(this.#pages.flat().map((task) => [task.id, task])).values()];
+    const term = this.search.value.trim().toLowerCase();
+    const visibleTasks = tasks.filter((task) => [task.id, task.agent, task.owner, task.tenant, task.contextId, task.worker].some((text) => text.toLowerCase().includes(term)));
+    if (this.#phase !== ANY) visibleTasks.sort((a, b) => (a.since < b.since ? 1 : -1));
+    this.table.draw(visibleTasks);
+    this.moreButton.hidden = this.#nextCursor === null;
+    this.empty.hidden = visibleTasks.length > 0 || !this.#pages.length;
+    setText(this.empty, term && tasks.length ? "None of the loaded tasks matches." : this.#phase === ANY ? "No stored task matches." : "No task is in this phase.");
+    const description = PHASES.find(([name]) => name === this.#phase)[2];
+    const shownCount = term ? `${visibleTasks.length} of ${tasks.length}` : `${tasks.length}`;
+    const countText = tasks.length ? ` ${shownCount} shown${this.#nextCursor === null ? "" : ", more exist"}.` : "";
+    setText(this.note, this.#pages.length ? description + countText : "Loading …");
   }
 
   #drawTicks(ticks) {
     this.ticks.hidden = ticks.length === 0;
-    keyed(this.skipped, ticks, (tick) => tick, (tick) => el("li", {}, new Date(tick).toLocaleString()), () => {});
+    reconcile(this.skippedList, ticks, (tick) => tick, (tick) => el("li", {}, new Date(tick).toLocaleString()), () => {});
   }
 
   #filterForm() {
     const input = (name, label, hint) => [name, label, el("input", { type: "text", spellcheck: "false", autocomplete: "off", placeholder: hint, dir: "auto" })];
-    const choice = (name, label, first) => [name, label, el("select", {}, el("option", { value: "" }, first))];
+    const choice = (name, label, placeholder) => [name, label, el("select", {}, el("option", { value: "" }, placeholder))];
     this.fields = [input("owner", "Owner", "none"), input("tenant", "Tenant", "none"), choice("agent", "Agent", "Every agent"), choice("state", "State", "Every state"), input("schedule", "Or a schedule", "name")];
     this.controls = Object.fromEntries(this.fields.map(([name, , control]) => [name, control]));
-    this.controls.state.append(...ALL.map((state) => el("option", { value: state }, wordFor(state))));
+    this.controls.state.append(...ALL_STATES.map((state) => el("option", { value: state }, stateName(state))));
     const form = el("form", { class: "card filter-form", hidden: true, "aria-label": "Filters" });
     for (const [name, label, control] of this.fields) {
       control.id = `filter-${name}`;
@@ -156,8 +156,8 @@ export class FleetTasksView {
     form.append(el("button", { type: "submit", class: "primary" }, "Show"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const chosen = FILTERS.map((name) => [name, this.controls[name].value.trim()]).filter(([, value]) => value);
-      location.hash = `#${new URLSearchParams([["view", "tasks"], ["phase", ANY], ...chosen])}`;
+      const entries = FILTERS.map((name) => [name, this.controls[name].value.trim()]).filter(([, value]) => value);
+      location.hash = `#${new URLSearchParams([["view", "tasks"], ["phase", ANY], ...entries])}`;
     });
     return form;
   }
@@ -173,5 +173,5 @@ export class FleetTasksView {
   }
 }
 
-/** Returns the owner and the tenant of a task as text. */
+/** Return the owner and the tenant of a task as text. */
 export const ownerOf = ({ owner, tenant }) => [owner || "–", tenant && `(${tenant})`].filter(Boolean).join(" ");

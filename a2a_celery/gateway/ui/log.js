@@ -1,33 +1,33 @@
 /** Log of a task's events with their versions. Only some events have elements, so that a long log stays responsive. */
 
 import { el } from "./dom.js";
-import { kindOf, summary } from "./fold.js";
-import { clock, wordFor } from "./words.js";
+import { kindOf, summary } from "./task_reducer.js";
+import { formatClock, stateName } from "./texts.js";
 
 /** Number of newest events that are shown, and of earlier events that each click of the button adds. */
-const ROWS = 200;
+const PAGE_SIZE = 200;
 /** Maximum number of events in memory. The oldest events are dropped. */
-const KEPT = 20_000;
+const MAX_EVENTS = 20_000;
 
 const KINDS = { task: "Task", message: "Message", statusUpdate: "Status", artifactUpdate: "Artifact" };
 
 export class Log {
   #events = [];
-  #drawnFrom = 0; // index of the first event that has a row
-  #drawnTo = 0;
-  #dropped = 0;
+  #rowStart = 0; // index of the first event that has a row
+  #rowEnd = 0;
+  #droppedCount = 0;
   /** True while earlier events are being read. */
-  reading = false;
+  isLoading = false;
 
   constructor() {
-    this.earlier = el("button", { type: "button", class: "quiet small", hidden: true });
-    this.earlier.addEventListener("click", () => this.#showEarlier());
+    this.earlierButton = el("button", { type: "button", class: "quiet small", hidden: true });
+    this.earlierButton.addEventListener("click", () => this.#showEarlier());
     this.note = el("p", { class: "hint", hidden: true });
     this.rows = el("ol", { class: "events" });
     this.box = el(
       "div",
       { class: "log", role: "log", "aria-live": "off", "aria-label": "Events", tabindex: "0" },
-      this.earlier,
+      this.earlierButton,
       this.rows,
     );
     this.count = el("span", { class: "hint" });
@@ -46,110 +46,110 @@ export class Log {
 
   add(event) {
     this.#events.push(event);
-    if (this.#events.length > KEPT * 1.1) {
-      const gone = this.#events.length - KEPT;
-      this.#events.splice(0, gone);
-      this.#dropped += gone;
-      this.#drawnFrom = Math.max(0, this.#drawnFrom - gone);
-      this.#drawnTo = Math.max(0, this.#drawnTo - gone);
+    if (this.#events.length > MAX_EVENTS * 1.1) {
+      const excess = this.#events.length - MAX_EVENTS;
+      this.#events.splice(0, excess);
+      this.#droppedCount += excess;
+      this.#rowStart = Math.max(0, this.#rowStart - excess);
+      this.#rowEnd = Math.max(0, this.#rowEnd - excess);
       this.#redraw();
     }
   }
 
-  /** Adds events that precede all others. */
+  /** Add events that precede all others. */
   addEarlier(events) {
-    const kept = events.slice(-KEPT);
-    this.#dropped += events.length - kept.length;
-    this.#events.unshift(...kept);
-    this.#drawnFrom = this.#drawnTo = 0;
+    const newestEvents = events.slice(-MAX_EVENTS);
+    this.#droppedCount += events.length - newestEvents.length;
+    this.#events.unshift(...newestEvents);
+    this.#rowStart = this.#rowEnd = 0;
     this.#redraw();
   }
 
-  say(text) {
+  showNote(text) {
     this.note.hidden = !text;
     this.note.textContent = text;
   }
 
-  /** Draws the events that were added since the last call. */
+  /** Draw the events that were added since the last call. */
   draw() {
-    const many = this.#events.length;
-    const all = many + this.#dropped;
-    this.count.textContent = this.reading ? "loading earlier events …" : all === 0 ? "none yet" : all.toLocaleString();
-    if (this.#drawnTo < many) {
-      const atEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 40;
-      if (many - this.#drawnTo > ROWS) {
+    const count = this.#events.length;
+    const total = count + this.#droppedCount;
+    this.count.textContent = this.isLoading ? "loading earlier events …" : total === 0 ? "none yet" : total.toLocaleString();
+    if (this.#rowEnd < count) {
+      const isAtEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 40;
+      if (count - this.#rowEnd > PAGE_SIZE) {
         this.rows.replaceChildren();
-        this.#drawnFrom = this.#drawnTo = many - ROWS;
+        this.#rowStart = this.#rowEnd = count - PAGE_SIZE;
       }
-      const fresh = document.createDocumentFragment();
-      for (; this.#drawnTo < many; this.#drawnTo++) fresh.append(row(this.#events[this.#drawnTo]));
-      this.rows.append(fresh);
-      if (atEnd) {
-        while (this.rows.childElementCount > ROWS * 2) {
+      const fragment = document.createDocumentFragment();
+      for (; this.#rowEnd < count; this.#rowEnd++) fragment.append(row(this.#events[this.#rowEnd]));
+      this.rows.append(fragment);
+      if (isAtEnd) {
+        while (this.rows.childElementCount > PAGE_SIZE * 2) {
           this.rows.firstElementChild.remove();
-          this.#drawnFrom++;
+          this.#rowStart++;
         }
         this.box.scrollTop = this.box.scrollHeight;
       }
     }
-    this.earlier.hidden = this.#drawnFrom === 0;
-    this.earlier.textContent = `Show earlier events (${this.#drawnFrom.toLocaleString()} more)`;
+    this.earlierButton.hidden = this.#rowStart === 0;
+    this.earlierButton.textContent = `Show earlier events (${this.#rowStart.toLocaleString()} more)`;
   }
 
   #redraw() {
     this.rows.replaceChildren();
-    this.#drawnFrom = this.#drawnTo = Math.max(0, this.#events.length - ROWS);
+    this.#rowStart = this.#rowEnd = Math.max(0, this.#events.length - PAGE_SIZE);
     this.draw();
     this.box.scrollTop = this.box.scrollHeight;
   }
 
   #showEarlier() {
-    const from = Math.max(0, this.#drawnFrom - ROWS);
+    const start = Math.max(0, this.#rowStart - PAGE_SIZE);
     const height = this.box.scrollHeight;
-    const fresh = document.createDocumentFragment();
-    for (let at = from; at < this.#drawnFrom; at++) fresh.append(row(this.#events[at]));
-    this.rows.prepend(fresh);
-    this.#drawnFrom = from;
+    const fragment = document.createDocumentFragment();
+    for (let index = start; index < this.#rowStart; index++) fragment.append(row(this.#events[index]));
+    this.rows.prepend(fragment);
+    this.#rowStart = start;
     this.draw();
     this.box.scrollTop += this.box.scrollHeight - height;
-    if (this.earlier.hidden) this.box.focus();
+    if (this.earlierButton.hidden) this.box.focus();
   }
 }
 
-function row({ id, event, at }) {
+function row({ id, event, time }) {
   const kind = kindOf(event);
   const status = event?.statusUpdate?.status ?? event?.task?.status;
-  const when = clock(status?.timestamp ?? at);
-  const line = el(
+  const eventTime = formatClock(status?.timestamp ?? time);
+  const summaryElement = el(
     "summary",
     {},
     el("span", { class: "id", title: id === null ? "The events of this server have no versions" : "Version" }, id === null ? "·" : `#${id}`),
-    el("span", { class: "when" }, when),
+    el("span", { class: "event-time" }, eventTime),
     el("span", { class: `kind ${kind}` }, KINDS[kind] ?? "Other"),
-    el("span", { class: "what", dir: "auto" }, what(kind, event)),
+    el("span", { class: "description", dir: "auto" }, eventText(kind, event)),
   );
-  const detail = el("details", {}, line);
-  detail.addEventListener("toggle", () => {
-    if (detail.open && detail.childElementCount === 1) {
-      detail.append(el("pre", { class: "data", tabindex: "0" }, JSON.stringify(event, null, 2)));
+  const element = el("details", {}, summaryElement);
+  element.addEventListener("toggle", () => {
+    if (element.open && element.childElementCount === 1) {
+      element.append(el("pre", { class: "data", tabindex: "0" }, JSON.stringify(event, null, 2)));
     }
   });
-  return el("li", {}, detail);
+  return el("li", {}, element);
 }
 
-function what(kind, event) {
+function eventText(kind, event) {
   switch (kind) {
     case "task":
-      return stated(event.task.status);
+      return statusText(event.task.status);
     case "statusUpdate": {
       const { status, metadata } = event.statusUpdate;
-      const told = summary(status?.message) || (metadata ? JSON.stringify(metadata).slice(0, 200) : "");
-      return stated(status, told);
+      const text = summary(status?.message) || (metadata ? JSON.stringify(metadata).slice(0, 200) : "");
+      return statusText(status, text);
     }
     case "artifactUpdate": {
       const { artifact, append, lastChunk } = event.artifactUpdate;
-      const how = [append ? "+" : "", summary(artifact), lastChunk ? "(last)" : ""];
-      return how.filter(Boolean).join(" ");
+      const words = [append ? "+" : "", summary(artifact), lastChunk ? "(last)" : ""];
+      return words.filter(Boolean).join(" ");
     }
     case "message":
       return summary(event.message);
@@ -158,4 +158,4 @@ function what(kind, event) {
   }
 }
 
-const stated = (status, told = summary(status?.message)) => [wordFor(status?.state), told].filter(Boolean).join(": ");
+const statusText = (status, text = summary(status?.message)) => [stateName(status?.state), text].filter(Boolean).join(": ");

@@ -1,20 +1,20 @@
 /** The page, with its agents, its credentials, and the agent, task or view that the fragment of the URL selects. */
 
+import { discover } from "./agent_client.js";
 import { AgentsPane } from "./agents.js";
 import { Credentials, showForm } from "./credentials.js";
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { asError, errorOf } from "./errors.js";
 import { TaskPane } from "./task.js";
 import { TasksPane } from "./tasks.js";
-import { details, explain, showTimes } from "./words.js";
+import { errorDetails, explain, updateTimes } from "./texts.js";
 import { Views } from "./views.js";
-import { discover } from "./wire.js";
 
-const at = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 
 class App {
   credentials = new Credentials();
-  /** Entries `{ name, cardUrl, agent, error, reading, counts }` of the agents, by the URL of the card. */
+  /** Entries `{ name, cardUrl, agent, error, cardRequest, counts }` of the agents, by the URL of the card. */
   agents = new Map();
   /** Name of the caller, or "" for an unauthenticated caller. */
   owner = "";
@@ -22,55 +22,55 @@ class App {
   cards = Promise.resolve();
 
   constructor() {
-    this.agentsPane = new AgentsPane(at("agents"), this);
-    this.tasksPane = new TasksPane(at("tasks"), this);
-    this.taskPane = new TaskPane(at("task"), this);
-    this.views = new Views(at("view"), at("views"), this);
-    at("where").textContent = location.host;
-    at("credentials-button").addEventListener("click", () => this.askCredentials(at("credentials").hidden));
+    this.agentsPane = new AgentsPane(byId("agents"), this);
+    this.tasksPane = new TasksPane(byId("tasks"), this);
+    this.taskPane = new TaskPane(byId("task"), this);
+    this.views = new Views(byId("view"), byId("views"), this);
+    byId("host").textContent = location.host;
+    byId("credentials-button").addEventListener("click", () => this.toggleCredentials(byId("credentials").hidden));
     window.addEventListener("hashchange", () => this.show());
     // the browser may cache a page that the user has left, and its stream would occupy one of six connections
     window.addEventListener("pagehide", () => this.taskPane.show(null, ""));
     window.addEventListener("pageshow", (event) => event.persisted && this.show());
     document.addEventListener("visibilitychange", () => document.hidden || this.tasksPane.refresh());
-    document.addEventListener("keydown", (event) => event.key === "Escape" && this.askCredentials(false));
-    setInterval(() => document.hidden || showTimes(), 1000);
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.toggleCredentials(false));
+    setInterval(() => document.hidden || updateTimes(), 1000);
   }
 
   headers = () => this.credentials.headers();
 
   async start() {
-    this.#sayWhoAsks();
-    const { agents, owner = "", operator = false } = await this.#listed();
+    this.#showCaller();
+    const { agents, owner = "", operator = false } = await this.#readAgents();
     this.owner = owner;
-    for (const { name, card } of agents) this.know(card, name);
-    this.views.allow(operator);
-    if (owner) say(at("credentials-button"), `Signed in as ${owner}`);
-    this.cards = this.#readAll();
+    for (const { name, card } of agents) this.addAgent(card, name);
+    this.views.setOperator(operator);
+    if (owner) setText(byId("credentials-button"), `Signed in as ${owner}`);
+    this.cards = this.#readCards();
     this.show();
     await this.cards;
     this.show();
   }
 
-  #readAll() {
-    const unread = [...this.agents.values()].filter(({ agent }) => agent === null);
-    return Promise.all(unread.map((entry) => this.#read(entry)));
+  #readCards() {
+    const entries = [...this.agents.values()].filter(({ agent }) => agent === null);
+    return Promise.all(entries.map((entry) => this.#readCard(entry)));
   }
 
-  /** Adds the agent whose card is at `url`, and returns its entry. Throws an Error for another origin, to which the
+  /** Add the agent whose card is at `url`, and return its entry. Throw an Error for another origin, to which the
    * page may not send requests. */
-  know(url, name = "") {
+  addAgent(url, name = "") {
     const cardUrl = new URL(url, document.baseURI);
     if (cardUrl.origin !== location.origin) {
       throw new Error(`The page can use only agents at ${location.origin}.`);
     }
     if (!this.agents.has(cardUrl.href)) {
-      this.agents.set(cardUrl.href, { name, cardUrl: cardUrl.href, agent: null, error: null, reading: null, counts: null });
+      this.agents.set(cardUrl.href, { name, cardUrl: cardUrl.href, agent: null, error: null, cardRequest: null, counts: null });
     }
     return this.agents.get(cardUrl.href);
   }
 
-  /** Returns the link to an agent's task on this page or, without a task, to the agent. */
+  /** Return the link to an agent's task on this page or, without a task, to the agent. */
   address(cardUrl, task = "") {
     const url = new URL(cardUrl);
     const query = new URLSearchParams({ card: url.pathname + url.search });
@@ -78,7 +78,7 @@ class App {
     return `#${query}`;
   }
 
-  /** Returns the link to a task of the agent `name` of this gateway. */
+  /** Return the link to a task of the agent `name` of this gateway. */
   addressOf(name, task) {
     return this.address(new URL(`../agents/${encodeURIComponent(name)}/.well-known/agent-card.json`, document.baseURI), task);
   }
@@ -90,7 +90,7 @@ class App {
     if (hasView) return this.taskPane.show(null, "");
     let entry = null;
     try {
-      entry = query.has("card") ? this.know(query.get("card")) : null;
+      entry = query.has("card") ? this.addAgent(query.get("card")) : null;
     } catch (error) {
       this.notify(error);
     }
@@ -98,44 +98,44 @@ class App {
     document.body.dataset.pane = task ? "task" : entry ? "tasks" : "agents";
     entry ??= this.agents.values().next().value ?? null;
     const { hash } = location;
-    if (entry && !entry.agent && !entry.error) await this.#read(entry);
+    if (entry && !entry.agent && !entry.error) await this.#readCard(entry);
     if (location.hash !== hash) return; // the user has navigated while the card was being read
     this.agentsPane.show(entry);
     this.tasksPane.show(entry, task);
     this.taskPane.show(entry, task);
   }
 
-  /** Shows an error or a text as a notice, which screen readers announce. */
-  notify(what) {
-    const error = typeof what === "string" ? null : asError(what);
-    const told = error ? details(error) : [];
+  /** Show an error or a text as a notice, which screen readers announce. */
+  notify(problem) {
+    const error = typeof problem === "string" ? null : asError(problem);
+    const detailPairs = error ? errorDetails(error) : [];
     const close = el("button", { type: "button", class: "quiet small", "aria-label": "Dismiss" }, "Dismiss");
     const notice = el(
       "div",
       { class: "notice" },
-      el("p", {}, error ? explain(error) : what, " ", close),
-      told.length > 0 && el("dl", {}, ...told.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { dir: "auto" }, text)])),
+      el("p", {}, error ? explain(error) : problem, " ", close),
+      detailPairs.length > 0 && el("dl", {}, ...detailPairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", { dir: "auto" }, text)])),
     );
     close.addEventListener("click", () => notice.remove());
-    const shown = [...at("notices").children];
-    const same = shown.find((one) => one.firstChild.textContent === notice.firstChild.textContent);
-    if (same) same.replaceWith(notice);
-    else at("notices").append(notice);
-    if (shown.length > 3) shown[0].remove();
-    if (error?.status === 401) this.askCredentials(true);
+    const notices = [...byId("notices").children];
+    const duplicate = notices.find((candidate) => candidate.firstChild.textContent === notice.firstChild.textContent);
+    if (duplicate) duplicate.replaceWith(notice);
+    else byId("notices").append(notice);
+    if (notices.length > 3) notices[0].remove();
+    if (error?.status === 401) this.toggleCredentials(true);
   }
 
-  askCredentials(open) {
-    const sheet = at("credentials");
+  toggleCredentials(open) {
+    const sheet = byId("credentials");
     if (open && !sheet.hidden) return;
     if (!open && sheet.hidden) return;
     sheet.hidden = !open;
-    at("credentials-button").setAttribute("aria-expanded", String(open));
-    if (!open) at("credentials-button").focus();
+    byId("credentials-button").setAttribute("aria-expanded", String(open));
+    if (!open) byId("credentials-button").focus();
     else this.#showCredentialsForm(sheet);
   }
 
-  /** Shows the form with the schemes of the shown agent's card, or of the public card at the root of the gateway. */
+  /** Show the form with the schemes of the shown agent's card, or of the public card at the root of the gateway. */
   async #showCredentialsForm(sheet) {
     let card = this.tasksPane.entry?.agent?.card;
     try {
@@ -143,12 +143,12 @@ class App {
     } catch {
       // without a card, the form offers only a bearer token
     }
-    if (!sheet.hidden) showForm(sheet, this.credentials, card, () => this.#changed());
+    if (!sheet.hidden) showForm(sheet, this.credentials, card, () => this.#restart());
   }
 
-  #changed() {
-    this.askCredentials(false);
-    at("notices").replaceChildren();
+  #restart() {
+    this.toggleCredentials(false);
+    byId("notices").replaceChildren();
     for (const entry of this.agents.values()) {
       entry.error = null;
       entry.agent = null; // the card may depend on the caller, so it is read again
@@ -157,11 +157,11 @@ class App {
     this.start();
   }
 
-  #sayWhoAsks() {
-    say(at("credentials-button"), this.credentials.given ? "Signed in" : "Sign in");
+  #showCaller() {
+    setText(byId("credentials-button"), this.credentials.isSet ? "Signed in" : "Sign in");
   }
 
-  async #listed() {
+  async #readAgents() {
     try {
       const response = await fetch("agents.json", { headers: this.headers(), redirect: "error" });
       if (response.ok) return { agents: [], ...(await response.json()) };
@@ -175,9 +175,9 @@ class App {
     return { agents: [{ name: "", card: "/.well-known/agent-card.json" }] };
   }
 
-  #read(entry) {
-    entry.reading ??= this.#discover(entry).finally(() => (entry.reading = null));
-    return entry.reading;
+  #readCard(entry) {
+    entry.cardRequest ??= this.#discover(entry).finally(() => (entry.cardRequest = null));
+    return entry.cardRequest;
   }
 
   async #discover(entry) {

@@ -1,6 +1,6 @@
 /** Client of the operator's API of this gateway. */
 
-import { requestJson } from "./wire.js";
+import { requestJson } from "./agent_client.js";
 
 export class OperatorApi {
   /** `headers()` returns the headers that authenticate a request. */
@@ -13,12 +13,12 @@ export class OperatorApi {
     return this.#request("GET", "/overview");
   }
 
-  /** Returns `{ tasks, next }`, a page of the tasks in a phase. */
+  /** Return `{ tasks, next }`, a page of the tasks in a phase. */
   tasks(phase, cursor = 0) {
     return this.#request("GET", `/tasks?phase=${phase}&cursor=${cursor}`);
   }
 
-  /** Returns a page of the open and ended tasks that match `filters`: an owner, a tenant, an agent and a state, or a
+  /** Return a page of the open and ended tasks that match `filters`: an owner, a tenant, an agent and a state, or a
    * schedule and a state. */
   storedTasks(filters, cursor = 0) {
     return this.#request("GET", `/tasks?${new URLSearchParams({ ...filters, phase: "any", cursor })}`);
@@ -36,7 +36,7 @@ export class OperatorApi {
     return this.#request("POST", `/dead-letters/${encodeURIComponent(id)}:requeue`);
   }
 
-  /** Returns `{ webhooks, next }`, a page of the webhooks that were given up (`state` "dead") or wait for a delivery. */
+  /** Return `{ webhooks, next }`, a page of the webhooks that were given up (`state` "dead") or wait for a delivery. */
   webhooks(state, cursor = 0) {
     return this.#request("GET", `/webhooks?state=${state}&cursor=${cursor}`);
   }

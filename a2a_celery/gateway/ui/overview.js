@@ -1,24 +1,24 @@
 /** Overview of the fleet: the waiting, running and ended tasks, their durations, and the agents. */
 
 import { Chart } from "./charts.js";
-import { el, keyed, say } from "./dom.js";
+import { el, reconcile, setText } from "./dom.js";
 import { Poll } from "./poll.js";
 import { Table } from "./table.js";
-import { bytes, seconds } from "./words.js";
-import { unserved } from "./workers.js";
+import { formatBytes, formatDuration } from "./texts.js";
+import { unservedAgents } from "./workers.js";
 
 /** Milliseconds between two requests for the workers. The gateway sends a broadcast to all workers for each request. */
 const WORKERS_INTERVAL = 15_000;
 
-const ENDED = [
+const TERMINAL_STATES = [
   ["Completed", "TASK_STATE_COMPLETED"],
   ["Failed", "TASK_STATE_FAILED"],
   ["Canceled", "TASK_STATE_CANCELED"],
   ["Rejected", "TASK_STATE_REJECTED"],
 ];
 
-const perMinute = (value) => `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)}/min`;
-const whole = (value) => Math.round(value).toLocaleString();
+const formatRate = (value) => `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)}/min`;
+const formatCount = (value) => Math.round(value).toLocaleString();
 
 export class OverviewView {
   #workers = null;
@@ -27,24 +27,24 @@ export class OverviewView {
     this.views = views;
     this.tiles = el("dl", { class: "tiles" });
     this.charts = [
-      [new Chart("Ended tasks", [{ name: "all", kind: "main" }, { name: "failed", kind: "bad" }], perMinute), (samples) => samples.throughput()],
-      [new Chart("Run time", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], seconds), (samples) => samples.latency("run")],
-      [new Chart("Wait for a worker", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], seconds), (samples) => samples.latency("queue")],
-      [new Chart("Open runs", [{ name: "running", kind: "main" }, { name: "waiting", kind: "slow" }], whole), (samples) => samples.open()],
-      [new Chart("Posts to webhooks", [{ name: "delivered", kind: "main" }, { name: "failed", kind: "bad" }], perMinute), (samples) => samples.posts()],
-      [new Chart("Memory of the store", [{ name: "used", kind: "main" }, { name: "limit", kind: "soft" }], bytes), (samples) => samples.memory()],
+      [new Chart("Ended tasks", [{ name: "all", kind: "main" }, { name: "failed", kind: "bad" }], formatRate), (samples) => samples.throughput()],
+      [new Chart("Run time", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], formatDuration), (samples) => samples.latency("run")],
+      [new Chart("Wait for a worker", [{ name: "median", kind: "main" }, { name: "95th percentile", kind: "slow" }], formatDuration), (samples) => samples.latency("queue")],
+      [new Chart("Open runs", [{ name: "running", kind: "main" }, { name: "waiting", kind: "slow" }], formatCount), (samples) => samples.open()],
+      [new Chart("Posts to webhooks", [{ name: "delivered", kind: "main" }, { name: "failed", kind: "bad" }], formatRate), (samples) => samples.posts()],
+      [new Chart("Memory of the store", [{ name: "used", kind: "main" }, { name: "limit", kind: "soft" }], formatBytes), (samples) => samples.memory()],
     ];
     this.agents = new Table(
       "Agents",
-      [["Agent"], ["Oldest waiting", null, "number"], ...ENDED.map(([title]) => [title, null, "number"]), ["Workers lost", null, "number"]],
+      [["Agent"], ["Oldest waiting", null, "number"], ...TERMINAL_STATES.map(([title]) => [title, null, "number"]), ["Workers lost", null, "number"]],
       ([name]) => name,
-      ([agent, oldest, ...cells], [name, counted]) => {
-        say(agent, name);
-        say(oldest, counted.oldestWaitingSeconds === null ? "–" : seconds(counted.oldestWaitingSeconds));
-        const counts = [...ENDED.map(([, state]) => counted.ended[state]), counted.lost];
-        counts.forEach((count, i) => {
-          say(cells[i], count.toLocaleString());
-          cells[i].className = count ? "" : "zero";
+      ([agent, oldest, ...cells], [name, agentCounts]) => {
+        setText(agent, name);
+        setText(oldest, agentCounts.oldestWaitingSeconds === null ? "–" : formatDuration(agentCounts.oldestWaitingSeconds));
+        const cellValues = [...TERMINAL_STATES.map(([, state]) => agentCounts.ended[state]), agentCounts.lost];
+        cellValues.forEach((value, i) => {
+          setText(cells[i], value.toLocaleString());
+          cells[i].className = value ? "" : "zero";
         });
       },
     );
@@ -61,7 +61,7 @@ export class OverviewView {
 
   enter() {
     this.draw();
-    this.views.feed.now();
+    this.views.feed.refresh();
     this.poll.start();
   }
 
@@ -81,9 +81,9 @@ export class OverviewView {
   draw() {
     const { overview, samples } = this.views;
     if (!this.element.isConnected) return;
-    this.views.say(overview ? "" : "The counts of the fleet are unavailable.");
+    this.views.showNote(overview ? "" : "The counts of the fleet are unavailable.");
     if (!overview) return;
-    keyed(this.tiles, tilesOf(overview, this.#workers), ([title]) => title, tile, drawTile);
+    reconcile(this.tiles, tilesOf(overview, this.#workers), ([title]) => title, tile, drawTile);
     for (const [chart, series] of this.charts) chart.draw(series(samples), Date.parse(overview.at));
     this.agents.draw(Object.entries(overview.agents));
   }
@@ -95,28 +95,28 @@ function tile([title, , , , href]) {
 }
 
 function drawTile(element, [, value, detail, kind]) {
-  const [number, about] = element.lastChild.children;
+  const [number, hint] = element.lastChild.children;
   element.className = `card tile ${kind}`;
-  say(number, value);
-  say(about, detail);
+  setText(number, value);
+  setText(hint, detail);
 }
 
 function tilesOf({ runs, paused, deadLetters, webhooks, agents }, fleet) {
   const waiting = runs.queued + runs.blocked;
   const oldest = Math.max(0, ...Object.values(agents).map(({ oldestWaitingSeconds }) => oldestWaitingSeconds ?? 0));
   return [
-    ["Running", whole(runs.running), runs.suspended ? `${whole(runs.suspended)} suspended` : "", "", "#view=tasks&phase=running"],
-    ["Waiting", whole(waiting), waiting ? `oldest ${seconds(oldest)}` : "", oldest > 60 ? "warn" : "", "#view=tasks&phase=queued"],
-    ["Need a person", whole(paused), "", "", "#view=tasks&phase=paused"],
+    ["Running", formatCount(runs.running), runs.suspended ? `${formatCount(runs.suspended)} suspended` : "", "", "#view=tasks&phase=running"],
+    ["Waiting", formatCount(waiting), waiting ? `oldest ${formatDuration(oldest)}` : "", oldest > 60 ? "warn" : "", "#view=tasks&phase=queued"],
+    ["Need a person", formatCount(paused), "", "", "#view=tasks&phase=paused"],
     workersTile(fleet),
-    ["Dead letters", whole(deadLetters), "", deadLetters ? "alarm" : "", "#view=dead"],
-    ["Webhooks given up", whole(webhooks.dead), webhooks.waiting ? `${whole(webhooks.waiting)} waiting` : "", webhooks.dead ? "alarm" : "", "#view=webhooks"],
+    ["Dead letters", formatCount(deadLetters), "", deadLetters ? "alarm" : "", "#view=dead"],
+    ["Webhooks given up", formatCount(webhooks.dead), webhooks.waiting ? `${formatCount(webhooks.waiting)} waiting` : "", webhooks.dead ? "alarm" : "", "#view=webhooks"],
   ];
 }
 
 function workersTile(fleet) {
   if (!fleet) return ["Workers", "–", "", "", "#view=workers"];
-  const idle = unserved(fleet).length;
-  const detail = idle ? `${idle} ${idle === 1 ? "agent" : "agents"} without a worker` : fleet.watchers.length ? "" : "no watcher";
-  return ["Workers", whole(fleet.workers.length), detail, detail ? "alarm" : "", "#view=workers"];
+  const unservedCount = unservedAgents(fleet).length;
+  const detail = unservedCount ? `${unservedCount} ${unservedCount === 1 ? "agent" : "agents"} without a worker` : fleet.watchers.length ? "" : "no watcher";
+  return ["Workers", formatCount(fleet.workers.length), detail, detail ? "alarm" : "", "#view=workers"];
 }

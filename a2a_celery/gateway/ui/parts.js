@@ -1,15 +1,15 @@
 /** Parts of messages and artifacts: text as text, data pretty-printed, files as downloads or links. */
 
 import { isSchemaPart } from "./answer_form.js";
-import { copier, el, link } from "./dom.js";
-import { bytes } from "./words.js";
+import { copyButton, el, link } from "./dom.js";
+import { formatBytes } from "./texts.js";
 
 /** Number of characters of a long text that are shown until the user requests the whole text. The last characters are
  * shown, because the text may grow. */
-const SHOWN = 20_000;
+const VISIBLE_LENGTH = 20_000;
 
 /** Makes texts with a scroll bar focusable, so that keys can scroll them. */
-const sizes = new ResizeObserver((entries) => {
+const resizeObserver = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     if (target.scrollHeight > target.clientHeight) target.tabIndex = 0;
     else target.removeAttribute("tabindex");
@@ -20,37 +20,37 @@ const sizes = new ResizeObserver((entries) => {
 class TextBlock {
   #pieces = [];
   #length = 0;
-  #shown = 0;
-  #whole = false;
+  #visibleLength = 0;
+  #isComplete = false;
 
   constructor() {
     this.node = document.createTextNode("");
     this.text = el("div", { class: "text", dir: "auto" }, this.node);
-    sizes.observe(this.text);
-    this.more = el("button", { type: "button", class: "quiet small", hidden: true });
-    this.more.addEventListener("click", () => this.#all());
-    this.element = el("div", { class: "part" }, this.more, this.text);
+    resizeObserver.observe(this.text);
+    this.moreButton = el("button", { type: "button", class: "quiet small", hidden: true });
+    this.moreButton.addEventListener("click", () => this.#showAll());
+    this.element = el("div", { class: "part" }, this.moreButton, this.text);
   }
 
   append(piece) {
     this.#pieces.push(piece);
     this.#length += piece.length;
     this.node.appendData(piece);
-    this.#shown += piece.length;
-    if (!this.#whole && this.#shown > SHOWN * 2) this.#cut();
+    this.#visibleLength += piece.length;
+    if (!this.#isComplete && this.#visibleLength > VISIBLE_LENGTH * 2) this.#truncate();
   }
 
-  #cut() {
-    this.node.data = this.node.data.slice(-SHOWN);
-    this.#shown = SHOWN;
-    this.more.hidden = false;
-    this.more.textContent = `Only the end is shown: show all ${this.#length.toLocaleString()} characters`;
+  #truncate() {
+    this.node.data = this.node.data.slice(-VISIBLE_LENGTH);
+    this.#visibleLength = VISIBLE_LENGTH;
+    this.moreButton.hidden = false;
+    this.moreButton.textContent = `Only the end is shown: show all ${this.#length.toLocaleString()} characters`;
   }
 
-  #all() {
-    this.#whole = true;
+  #showAll() {
+    this.#isComplete = true;
     this.node.data = this.#pieces.join("");
-    this.more.hidden = true;
+    this.moreButton.hidden = true;
   }
 }
 
@@ -89,14 +89,14 @@ export class Parts {
       return;
     }
     this.#text = null;
-    this.element.append(this.#shown(part));
+    this.element.append(this.#partElement(part));
   }
 
-  #shown(part) {
-    if ("data" in part) return data(part);
-    if (typeof part.raw === "string") return this.#file(part, decoded(part.raw));
+  #partElement(part) {
+    if ("data" in part) return dataPart(part);
+    if (typeof part.raw === "string") return this.#file(part, decodeBase64(part.raw));
     if (typeof part.text === "string") return this.#file(part, part.text);
-    if (typeof part.url === "string") return web(part);
+    if (typeof part.url === "string") return linkPart(part);
     return el("div", { class: "part" }, el("pre", { class: "data" }, JSON.stringify(part, null, 2)));
   }
 
@@ -108,28 +108,28 @@ export class Parts {
     const url = URL.createObjectURL(blob);
     this.#urls.push(url);
     const anchor = el("a", { href: url, download: name.replace(/[/\\]/g, "_"), class: "download" }, `Download ${name}`);
-    return el("p", { class: "part file" }, anchor, " ", about(part.mediaType, bytes(blob.size)));
+    return el("p", { class: "part file" }, anchor, " ", hint(part.mediaType, formatBytes(blob.size)));
   }
 }
 
-function data(part) {
+function dataPart(part) {
   if (isSchemaPart(part)) {
     const schema = el("pre", { class: "data", tabindex: "0", "aria-label": "Schema of the answer" }, JSON.stringify(part.data, null, 2));
     return el("details", { class: "part" }, el("summary", {}, "Schema of the answer"), schema);
   }
   const text = JSON.stringify(part.data, null, 2) ?? "null";
-  const shown = text.length > SHOWN ? `${text.slice(0, SHOWN)}\n… ${text.length.toLocaleString()} characters in all` : text;
-  const pre = el("pre", { class: "data", tabindex: "0", "aria-label": "Data" }, shown);
-  return el("div", { class: "part copied" }, copier(text, "Copy the data"), pre);
+  const visibleText = text.length > VISIBLE_LENGTH ? `${text.slice(0, VISIBLE_LENGTH)}\n… ${text.length.toLocaleString()} characters in all` : text;
+  const pre = el("pre", { class: "data", tabindex: "0", "aria-label": "Data" }, visibleText);
+  return el("div", { class: "part copyable" }, copyButton(text, "Copy the data"), pre);
 }
 
-function web(part) {
-  return el("p", { class: "part file" }, link(part.url, part.filename || part.url), " ", about(part.mediaType));
+function linkPart(part) {
+  return el("p", { class: "part file" }, link(part.url, part.filename || part.url), " ", hint(part.mediaType));
 }
 
-const about = (...words) => el("span", { class: "hint" }, words.filter(Boolean).join(", "));
+const hint = (...words) => el("span", { class: "hint" }, words.filter(Boolean).join(", "));
 
-function decoded(base64) {
+function decodeBase64(base64) {
   try {
     const text = atob(base64.replace(/-/g, "+").replace(/_/g, "/"));
     return Uint8Array.from(text, (char) => char.charCodeAt(0));
@@ -138,9 +138,9 @@ function decoded(base64) {
   }
 }
 
-/** Returns an element with the parts of a message or artifact that does not grow. */
-export function partsOf(holder) {
+/** Return an element with the parts of a message or artifact that does not grow. */
+export function partsElement(content) {
   const parts = new Parts();
-  parts.update(holder?.parts ?? []);
+  parts.update(content?.parts ?? []);
   return parts.element;
 }

@@ -3,17 +3,17 @@
 export class Poll {
   #timer = null;
   #round = 0;
-  #busy = false;
+  #isLoading = false;
 
   /** `load()` is awaited and must not throw. `interval` is the time from the end of a call to the next, in ms. */
   constructor(load, interval) {
     this.load = load;
     this.interval = interval;
-    document.addEventListener("visibilitychange", () => document.hidden || !this.#timer || this.now());
+    document.addEventListener("visibilitychange", () => document.hidden || !this.#timer || this.refresh());
   }
 
   start() {
-    if (this.#timer === null) this.now();
+    if (this.#timer === null) this.refresh();
   }
 
   stop() {
@@ -22,23 +22,23 @@ export class Poll {
     this.#timer = null;
   }
 
-  /** Calls `load()` now, or soon after the call that is in progress. */
-  async now() {
+  /** Call `load()` now, or soon after the call that is in progress. */
+  async refresh() {
     const round = ++this.#round;
     clearTimeout(this.#timer);
     this.#timer = -1;
-    if (this.#busy) return this.#later(round, 50);
-    this.#busy = true;
+    if (this.#isLoading) return this.#schedule(round, 50);
+    this.#isLoading = true;
     try {
       if (!document.hidden) await this.load();
     } finally {
-      this.#busy = false;
+      this.#isLoading = false;
     }
-    return this.#later(round, this.interval);
+    return this.#schedule(round, this.interval);
   }
 
-  #later(round, wait) {
+  #schedule(round, delay) {
     if (round !== this.#round) return;
-    this.#timer = setTimeout(() => this.now(), wait);
+    this.#timer = setTimeout(() => this.refresh(), delay);
   }
 }

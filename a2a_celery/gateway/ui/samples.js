@@ -1,90 +1,90 @@
 /** Samples of the fleet's counts, and the rates and percentiles between two samples. */
 
 /** Maximum number of samples in memory: one hour with a sample every five seconds. */
-const MOST = 720;
+const MAX_SAMPLES = 720;
 /** Milliseconds over which a rate or a percentile is computed. */
-const SPAN = 60_000;
+const WINDOW = 60_000;
 
 export class Samples {
   #list = [];
 
-  /** Adds an overview as the operator's API returns it. */
+  /** Add an overview as the operator's API returns it. */
   add(overview) {
     const at = Date.parse(overview.at);
-    const last = this.#list.at(-1);
-    if (last && at <= last.at) return;
+    const newest = this.#list.at(-1);
+    if (newest && at <= newest.at) return;
     const { bounds, runs, times, webhooks, store } = overview;
-    this.#list.push({ at, ended: endedOf(overview), queue: times.queue, run: times.run, bounds, runs, webhooks, store });
-    if (this.#list.length > MOST) this.#list.shift();
+    this.#list.push({ at, terminal: terminalCounts(overview), queue: times.queue, run: times.run, bounds, runs, webhooks, store });
+    if (this.#list.length > MAX_SAMPLES) this.#list.shift();
   }
 
-  /** Returns `[time, [ended tasks per minute, failed and rejected tasks per minute]]` of each sample. */
+  /** Return `[time, [ended tasks per minute, failed and rejected tasks per minute]]` of each sample. */
   throughput() {
-    return this.#rates("ended", ["all", "failed"]);
+    return this.#rates("terminal", ["total", "failed"]);
   }
 
-  /** Returns `[time, [delivered posts per minute, failed posts per minute]]` of each sample. */
+  /** Return `[time, [delivered posts per minute, failed posts per minute]]` of each sample. */
   posts() {
     return this.#rates("webhooks", ["delivered", "failed"]);
   }
 
-  /** Returns `[time, [bytes of the store, limit in bytes]]` of each sample. A value is null if unknown or unlimited. */
+  /** Return `[time, [bytes of the store, limit in bytes]]` of each sample. A value is null if unknown or unlimited. */
   memory() {
     return this.#list.map(({ at, store }) => [at, [store.bytes, store.maxBytes || null]]);
   }
 
-  /** Returns `[time, [median, 95th percentile]]` of the times of `kind` ("queue" or "run"), in seconds, of each sample.
+  /** Return `[time, [median, 95th percentile]]` of the times of `kind` ("queue" or "run"), in seconds, of each sample.
    * A value is null if nothing was measured. */
   latency(kind) {
-    return this.#each((now, before) => {
-      const counts = now[kind].map((count, i) => count - (before[kind][i] ?? 0));
-      return [0.5, 0.95].map((share) => percentile(counts, now.bounds, share));
+    return this.#compareSamples((current, previous) => {
+      const counts = current[kind].map((count, i) => count - (previous[kind][i] ?? 0));
+      return [0.5, 0.95].map((share) => percentile(counts, current.bounds, share));
     });
   }
 
-  /** Returns `[time, [running runs, waiting runs]]` of each sample. */
+  /** Return `[time, [running runs, waiting runs]]` of each sample. */
   open() {
     return this.#list.map(({ at, runs }) => [at, [runs.running, runs.queued + runs.blocked]]);
   }
 
   #rates(counts, kinds) {
-    return this.#each((now, before) => {
-      const minutes = (now.at - before.at) / 60_000;
-      return kinds.map((kind) => Math.max(0, now[counts][kind] - before[counts][kind]) / minutes);
+    return this.#compareSamples((current, previous) => {
+      const minutes = (current.at - previous.at) / 60_000;
+      return kinds.map((kind) => Math.max(0, current[counts][kind] - previous[counts][kind]) / minutes);
     });
   }
 
-  #each(compare) {
-    let first = 0;
-    return this.#list.slice(1).map((now, i) => {
-      while (first < i && now.at - this.#list[first].at > SPAN) first++;
-      return [now.at, compare(now, this.#list[first])];
+  #compareSamples(compare) {
+    let start = 0;
+    return this.#list.slice(1).map((current, i) => {
+      while (start < i && current.at - this.#list[start].at > WINDOW) start++;
+      return [current.at, compare(current, this.#list[start])];
     });
   }
 }
 
-function endedOf({ agents }) {
+function terminalCounts({ agents }) {
   const counts = Object.values(agents).map(({ ended }) => ended);
-  const sum = (states) => counts.reduce((all, ended) => all + states.reduce((some, state) => some + (ended[state] ?? 0), 0), 0);
+  const sum = (states) => counts.reduce((total, ended) => total + states.reduce((subtotal, state) => subtotal + (ended[state] ?? 0), 0), 0);
   return {
-    all: sum(["TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"]),
+    total: sum(["TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"]),
     failed: sum(["TASK_STATE_FAILED", "TASK_STATE_REJECTED"]),
   };
 }
 
-/** Returns the value below which the fraction `share` of a histogram lies, interpolated linearly within its bucket, or
+/** Return the value below which the fraction `share` of a histogram lies, interpolated linearly within its bucket, or
  * null for an empty histogram. */
 export function percentile(counts, bounds, share) {
-  const all = counts.reduce((sum, count) => sum + count, 0);
-  if (all <= 0) return null;
-  let below = 0;
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  if (total <= 0) return null;
+  let cumulative = 0;
   for (let i = 0; i < counts.length; i++) {
-    if (below + counts[i] >= share * all && counts[i] > 0) {
-      const from = i === 0 ? 0 : bounds[i - 1];
-      const to = bounds[i] ?? bounds.at(-1);
-      return from + ((share * all - below) / counts[i]) * (to - from);
+    if (cumulative + counts[i] >= share * total && counts[i] > 0) {
+      const lower = i === 0 ? 0 : bounds[i - 1];
+      const upper = bounds[i] ?? bounds.at(-1);
+      return lower + ((share * total - cumulative) / counts[i]) * (upper - lower);
     }
-    below += counts[i];
+    cumulative += counts[i];
   }
   return bounds.at(-1);
 }

@@ -1,10 +1,10 @@
 /** Schedules of the app: when they submit a message, their newest task, and their skipped ticks. */
 
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { ownerOf } from "./fleet_tasks.js";
 import { Poll } from "./poll.js";
-import { Table, anchor, point } from "./table.js";
-import { badge, showState, showTime, time } from "./words.js";
+import { Table, createLink, setLink } from "./table.js";
+import { badge, showState, showTime, timeElement } from "./texts.js";
 
 const INTERVAL = 5000;
 const OVERLAPS = { skip: "Skips ticks while a task runs", queue: "Queues tasks", cancel: "Cancels earlier tasks" };
@@ -15,19 +15,19 @@ export class SchedulesView {
     this.empty = el("p", { class: "empty", hidden: true }, "No schedules. No entry of Celery beat in this app submits a message.");
     this.table = new Table(
       "Schedules",
-      [["Schedule", anchor], ["When"], ["Agent"], ["Owner"], ["Overlap"], ["Newest task", () => badge("")], ["Since", () => time("")], ["Skipped ticks", null, "number"], ["Last skipped", () => time("")]],
+      [["Schedule", createLink], ["When"], ["Agent"], ["Owner"], ["Overlap"], ["Newest task", () => badge("")], ["Since", () => timeElement("")], ["Skipped ticks", null, "number"], ["Last skipped", () => timeElement("")]],
       ({ name }) => name,
-      ([link, when, agent, owner, overlap, state, since, skipped, last], found) => {
-        point(link, `#${new URLSearchParams({ view: "tasks", phase: "any", schedule: found.name })}`, found.name);
-        say(when, found.when);
-        say(agent, found.agent);
-        say(owner, ownerOf(found));
-        say(overlap, OVERLAPS[found.overlap] ?? found.overlap);
-        state.hidden = !found.lastTask;
-        showState(state, found.lastTask?.state);
-        showTime(since, found.lastTask?.since);
-        say(skipped, found.skippedTicks.toLocaleString());
-        showTime(last, found.lastSkippedTick);
+      ([link, timing, agent, owner, overlap, state, since, skippedTicks, lastSkipped], schedule) => {
+        setLink(link, `#${new URLSearchParams({ view: "tasks", phase: "any", schedule: schedule.name })}`, schedule.name);
+        setText(timing, schedule.when);
+        setText(agent, schedule.agent);
+        setText(owner, ownerOf(schedule));
+        setText(overlap, OVERLAPS[schedule.overlap] ?? schedule.overlap);
+        state.hidden = !schedule.lastTask;
+        showState(state, schedule.lastTask?.state);
+        showTime(since, schedule.lastTask?.since);
+        setText(skippedTicks, schedule.skippedTicks.toLocaleString());
+        showTime(lastSkipped, schedule.lastSkippedTick);
       },
     );
     this.element = el("div", { class: "stack" }, el("p", { class: "hint" }, "Schedules of this app, with their stored tasks and skipped ticks. To find the tasks of another scheduler, enter the name of its schedule in Tasks."), this.table.element, this.empty);

@@ -1,11 +1,11 @@
 /** Parser of server-sent events. The browser's EventSource can send neither a POST request nor headers. */
 
-const LONGEST = 64 * 1024 * 1024;
+const MAX_LENGTH = 64 * 1024 * 1024;
 
-/** Yields `{ id, event, data }` for each event of `body`. `id` is the newest id, or null before the first id. */
+/** Yield `{ id, event, data }` for each event of `body`. `id` is the newest id, or null before the first id. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let pending = "";
+  let buffer = "";
   let id = null;
   let event = "";
   let data = [];
@@ -13,11 +13,11 @@ export async function* events(body) {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return; // an event without an empty line after it is incomplete
-      pending += value;
-      if (pending.length > LONGEST) throw new Error("An event of the stream is too large for this page.");
+      buffer += value;
+      if (buffer.length > MAX_LENGTH) throw new Error("An event of the stream is too large for this page.");
       if (!/[\r\n]/.test(value)) continue;
-      const lines = pending.split(/\r\n|\n|\r(?!$)/); // a "\r" at the end may be half of "\r\n"
-      pending = lines.pop();
+      const lines = buffer.split(/\r\n|\n|\r(?!$)/); // a "\r" at the end may be half of "\r\n"
+      buffer = lines.pop();
       for (const line of lines) {
         if (line === "") {
           if (data.length) yield { id, event: event || "message", data: data.join("\n") };

@@ -1,9 +1,9 @@
 /** Tables that reuse the elements of their rows. A narrow window shows the rows as cards. */
 
-import { el, keyed } from "./dom.js";
+import { el, reconcile } from "./dom.js";
 
 export class Table {
-  /** `columns` is a list of `[title, makeCell(), class]`; the last two are optional. `update(cells, item)` fills the
+  /** `columns` is a list of `[title, createCell(), className]`; the last two are optional. `update(cells, item)` fills the
    * cells of a row. */
   constructor(caption, columns, keyOf, update) {
     this.columns = columns;
@@ -13,35 +13,35 @@ export class Table {
     this.element = el(
       "table",
       { hidden: true },
-      el("caption", { class: "sr" }, caption),
-      el("thead", {}, el("tr", {}, ...columns.map(([title, , kind]) => el("th", { scope: "col", class: kind }, title || el("span", { class: "sr" }, "Action"))))),
+      el("caption", { class: "sr-only" }, caption),
+      el("thead", {}, el("tr", {}, ...columns.map(([title, , className]) => el("th", { scope: "col", class: className }, title || el("span", { class: "sr-only" }, "Action"))))),
       this.body,
     );
   }
 
   draw(items) {
     this.element.hidden = items.length === 0;
-    keyed(this.body, items, this.keyOf, () => this.#row(), (row, item) => this.#fill(row.cells_, item));
+    reconcile(this.body, items, this.keyOf, () => this.#row(), (row, item) => this.#fill(row.contents, item));
   }
 
-  /** Fills the cells of a row, and marks those without a value, which a narrow window does not show. */
+  /** Fill the cells of a row, and mark those without a value, which a narrow window does not show. */
   #fill(cells, item) {
     this.update(cells, item);
-    for (const cell of cells) cell.parentElement.classList.toggle("none", ["", "–"].includes(cell.textContent) || cell.hidden);
+    for (const cell of cells) cell.parentElement.classList.toggle("no-value", ["", "–"].includes(cell.textContent) || cell.hidden);
   }
 
   #row() {
-    const cells = this.columns.map(([, make]) => make?.() ?? el("span", {}));
+    const cells = this.columns.map(([, create]) => create?.() ?? el("span", {}));
     const row = el("tr", {}, ...cells.map((cell, i) => el("td", { "data-label": this.columns[i][0] || null, class: this.columns[i][2] }, cell)));
-    row.cells_ = cells;
+    row.contents = cells;
     return row;
   }
 }
 
-/** Returns a link whose address and text are set by `point`. */
-export const anchor = (attributes = {}) => el("a", { dir: "auto", ...attributes });
+/** Return a link whose address and text are set by `setLink`. */
+export const createLink = (attributes = {}) => el("a", { dir: "auto", ...attributes });
 
-export function point(link, href, text) {
+export function setLink(link, href, text) {
   if (link.getAttribute("href") !== href) link.setAttribute("href", href);
   if (link.textContent !== text) link.textContent = text;
 }

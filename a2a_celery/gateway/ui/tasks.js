@@ -1,88 +1,88 @@
 /** Pane of one agent: its description, an input box for a message, and its tasks. */
 
-import { About } from "./about.js";
+import { AgentHeader } from "./agent_header.js";
 import { Composer } from "./composer.js";
-import { el, keyed, mark, newId, say } from "./dom.js";
+import { el, newId, reconcile, setCurrent, setText } from "./dom.js";
 import { asError } from "./errors.js";
-import { summary } from "./fold.js";
-import { ALL, LIVE, badge, explain, isEnded, showState, showTime, time, wordFor } from "./words.js";
+import { summary } from "./task_reducer.js";
+import { ALL_STATES, LIVE_STATES, badge, explain, isTerminal, showState, showTime, stateName, timeElement } from "./texts.js";
 
-const EVERY = 2500;
-const PAGE = 50;
+const INTERVAL = 2500;
+const PAGE_SIZE = 50;
 
 export class TasksPane {
-  #busy = false;
-  #again = null;
+  #isLoading = false;
+  #timer = null;
   #view = "live";
   #groups = [];
   #token = "";
-  #sent = new Map();
+  #knownTasks = new Map();
 
   constructor(element, app) {
     this.app = app;
-    this.about = new About(() => this.composer);
+    this.header = new AgentHeader(() => this.composer);
     this.composer = new Composer("Message", "Send", (parts) => this.#send(parts));
-    this.live = el("button", { type: "button", "aria-pressed": "true" }, "Live");
-    this.recent = el("button", { type: "button", "aria-pressed": "false" }, "All");
-    this.live.addEventListener("click", () => this.#choose("live"));
-    this.recent.addEventListener("click", () => this.#choose("recent"));
+    this.liveButton = el("button", { type: "button", "aria-pressed": "true" }, "Live");
+    this.allButton = el("button", { type: "button", "aria-pressed": "false" }, "All");
+    this.liveButton.addEventListener("click", () => this.#selectView("live"));
+    this.allButton.addEventListener("click", () => this.#selectView("recent"));
     this.search = el("input", { type: "search", "aria-label": "Find in these tasks", placeholder: "Find a text or an id", spellcheck: "false", autocomplete: "off" });
     this.search.addEventListener("input", () => this.#draw());
-    this.state = el("select", { "aria-label": "State", hidden: true }, el("option", { value: "" }, "Every state"), ...ALL.map((state) => el("option", { value: state }, wordFor(state))));
-    this.state.addEventListener("change", () => this.#choose("recent"));
+    this.state = el("select", { "aria-label": "State", hidden: true }, el("option", { value: "" }, "Every state"), ...ALL_STATES.map((state) => el("option", { value: state }, stateName(state))));
+    this.state.addEventListener("change", () => this.#selectView("recent"));
     this.note = el("p", { class: "hint", role: "status" });
     this.list = el("div", { class: "groups" });
-    this.more = el("button", { type: "button", class: "wide", hidden: true }, "Show more");
-    this.more.addEventListener("click", () => this.#load(this.#token));
+    this.moreButton = el("button", { type: "button", class: "wide", hidden: true }, "Show more");
+    this.moreButton.addEventListener("click", () => this.#load(this.#token));
     this.body = el(
       "div",
       { hidden: true },
-      this.about.element,
+      this.header.element,
       this.composer.element,
-      el("div", { class: "head" }, el("h3", {}, "Tasks"), el("div", { class: "switch", role: "group", "aria-label": "Which tasks" }, this.live, this.recent)),
+      el("div", { class: "head" }, el("h3", {}, "Tasks"), el("div", { class: "switch", role: "group", "aria-label": "Which tasks" }, this.liveButton, this.allButton)),
       el("div", { class: "row filters" }, this.search, this.state),
       this.note,
       this.list,
-      this.more,
-      this.#opener(),
+      this.moreButton,
+      this.#openForm(),
     );
     this.problem = el("p", { class: "empty", hidden: true });
     element.append(el("a", { class: "back", href: "#" }, "‹ Agents"), this.problem, this.body);
   }
 
   show(entry, task) {
-    const another = entry !== this.entry;
+    const isNewEntry = entry !== this.entry;
     this.entry = entry;
     this.task = task;
     this.body.hidden = !entry?.agent;
     this.problem.hidden = !entry?.error;
     if (entry?.error) {
-      say(this.problem, [explain(entry.error), entry.error.message].filter((text, i, all) => text && all.indexOf(text) === i).join(" "));
-      if (another && entry.error.status === 401) this.app.askCredentials(true);
+      setText(this.problem, [explain(entry.error), entry.error.message].filter((text, i, all) => text && all.indexOf(text) === i).join(" "));
+      if (isNewEntry && entry.error.status === 401) this.app.toggleCredentials(true);
     }
     if (!entry?.agent) return;
-    this.about.show(entry.agent);
-    if (another) {
+    this.header.show(entry.agent);
+    if (isNewEntry) {
       this.#groups = [];
       this.#token = "";
       this.note.textContent = "";
       this.composer.clear();
     }
     this.#draw();
-    if (another) this.refresh();
+    if (isNewEntry) this.refresh();
   }
 
-  /** Requests the tasks now, and then every few seconds. */
+  /** Request the tasks now, and then every few seconds. */
   refresh() {
-    clearTimeout(this.#again);
-    this.#again = null;
+    clearTimeout(this.#timer);
+    this.#timer = null;
     if (this.entry?.agent) this.#load("");
   }
 
-  #choose(view) {
+  #selectView(view) {
     this.#view = view;
-    this.live.setAttribute("aria-pressed", String(view === "live"));
-    this.recent.setAttribute("aria-pressed", String(view === "recent"));
+    this.liveButton.setAttribute("aria-pressed", String(view === "live"));
+    this.allButton.setAttribute("aria-pressed", String(view === "recent"));
     this.state.hidden = view !== "recent";
     this.#groups = [];
     this.#token = "";
@@ -94,110 +94,110 @@ export class TasksPane {
     const entry = this.entry;
     const view = this.#view;
     const status = this.state.value;
-    if (!entry?.agent || this.#busy) return;
-    this.#busy = true;
-    let wait = EVERY;
+    if (!entry?.agent || this.#isLoading) return;
+    this.#isLoading = true;
+    let delay = INTERVAL;
     try {
-      if (!entry.agent.lists) this.#fromHere();
+      if (!entry.agent.canList) this.#listKnownTasks();
       else if (view === "live") await this.#loadLive(entry);
       else await this.#loadRecent(entry, token);
-    } catch (raised) {
-      const error = asError(raised);
-      wait = Math.max(EVERY * 3, (error.retryAfter ?? 0) * 1000);
-      if (!entry.agent.lists) this.#fromHere();
+    } catch (cause) {
+      const error = asError(cause);
+      delay = Math.max(INTERVAL * 3, (error.retryAfter ?? 0) * 1000);
+      if (!entry.agent.canList) this.#listKnownTasks();
       else if (entry === this.entry) {
-        say(this.note, explain(error));
+        setText(this.note, explain(error));
         if (error.status === 401) this.app.notify(error);
       }
     } finally {
-      this.#busy = false;
+      this.#isLoading = false;
     }
     if (entry === this.entry && view === this.#view && status === this.state.value) this.#draw();
-    else wait = 0;
-    clearTimeout(this.#again);
-    this.#again = setTimeout(() => document.hidden || this.refresh(), wait);
+    else delay = 0;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => document.hidden || this.refresh(), delay);
   }
 
   async #loadLive(entry) {
-    const pages = await Promise.all(LIVE.map((status) => entry.agent.list({ status, pageSize: PAGE, historyLength: 1 })));
-    entry.counts = Object.fromEntries(pages.map((page, i) => [LIVE[i], page.totalSize ?? page.tasks?.length ?? 0]));
+    const pages = await Promise.all(LIVE_STATES.map((status) => entry.agent.list({ status, pageSize: PAGE_SIZE, historyLength: 1 })));
+    entry.counts = Object.fromEntries(pages.map((page, i) => [LIVE_STATES[i], page.totalSize ?? page.tasks?.length ?? 0]));
     if (entry !== this.entry || this.#view !== "live") return;
-    this.#groups = pages.map((page, i) => ({ state: LIVE[i], many: entry.counts[LIVE[i]], tasks: page.tasks ?? [] }));
+    this.#groups = pages.map((page, i) => ({ state: LIVE_STATES[i], total: entry.counts[LIVE_STATES[i]], tasks: page.tasks ?? [] }));
     this.#token = "";
-    const any = this.#groups.some((group) => group.tasks.length);
-    say(this.note, any ? "" : "No live tasks. Send a message, or select All.");
+    const hasTasks = this.#groups.some((group) => group.tasks.length);
+    setText(this.note, hasTasks ? "" : "No live tasks. Send a message, or select All.");
     this.app.agentsPane.show(entry);
   }
 
   async #loadRecent(entry, token) {
     const status = this.state.value;
-    const query = { pageSize: PAGE, historyLength: 1, ...(status && { status }), ...(token ? { pageToken: token } : {}) };
+    const query = { pageSize: PAGE_SIZE, historyLength: 1, ...(status && { status }), ...(token ? { pageToken: token } : {}) };
     const page = await entry.agent.list(query);
     if (entry !== this.entry || this.#view !== "recent" || status !== this.state.value) return;
-    const old = this.#groups[0]?.tasks ?? [];
-    const fresh = page.tasks ?? [];
-    const ids = new Set(fresh.map(({ id }) => id));
-    const rest = old.filter(({ id }) => !ids.has(id));
-    // the first page is requested repeatedly, and the tasks that "more" has added stay after it
-    const tasks = token ? [...old.filter(({ id }) => !ids.has(id)), ...fresh] : old.length > PAGE ? [...fresh, ...rest] : fresh;
-    if (token || old.length <= PAGE) this.#token = page.nextPageToken ?? "";
-    this.#groups = [{ state: "", many: page.totalSize ?? tasks.length, tasks }];
-    say(this.note, tasks.length ? "" : status ? "No task is in this state." : "No tasks yet. Send a message.");
+    const previous = this.#groups[0]?.tasks ?? [];
+    const newTasks = page.tasks ?? [];
+    const ids = new Set(newTasks.map(({ id }) => id));
+    const remainder = previous.filter(({ id }) => !ids.has(id));
+    // the first page is requested repeatedly, and the tasks that the button has added stay after it
+    const tasks = token ? [...previous.filter(({ id }) => !ids.has(id)), ...newTasks] : previous.length > PAGE_SIZE ? [...newTasks, ...remainder] : newTasks;
+    if (token || previous.length <= PAGE_SIZE) this.#token = page.nextPageToken ?? "";
+    this.#groups = [{ state: "", total: page.totalSize ?? tasks.length, tasks }];
+    setText(this.note, tasks.length ? "" : status ? "No task is in this state." : "No tasks yet. Send a message.");
   }
 
-  #fromHere() {
-    const tasks = [...(this.#sent.get(this.entry.cardUrl)?.values() ?? [])].reverse();
-    const shown = this.#view === "live" ? tasks.filter(({ status }) => !isEnded(status?.state)) : tasks;
-    this.#groups = [{ state: "", many: shown.length, tasks: shown }];
-    say(this.note, "This agent does not list its tasks. These are the tasks that you sent or opened on this page.");
+  #listKnownTasks() {
+    const tasks = [...(this.#knownTasks.get(this.entry.cardUrl)?.values() ?? [])].reverse();
+    const visibleTasks = this.#view === "live" ? tasks.filter(({ status }) => !isTerminal(status?.state)) : tasks;
+    this.#groups = [{ state: "", total: visibleTasks.length, tasks: visibleTasks }];
+    setText(this.note, "This agent does not list its tasks. These are the tasks that you sent or opened on this page.");
   }
 
-  /** Remembers a task that this page has received. If the agent does not support ListTasks, the list shows
+  /** Remember a task that this page has received. If the agent does not support ListTasks, the list shows
    * these tasks. */
-  seen(agent, task) {
-    const of = this.#sent.get(agent.cardUrl) ?? new Map();
-    this.#sent.set(agent.cardUrl, of);
+  rememberTask(agent, task) {
+    const tasks = this.#knownTasks.get(agent.cardUrl) ?? new Map();
+    this.#knownTasks.set(agent.cardUrl, tasks);
     const { id, status, history } = task;
-    of.set(id, { id, status, history: history?.slice(0, 1) });
-    if (!agent.lists && this.entry?.agent === agent) {
-      this.#fromHere();
+    tasks.set(id, { id, status, history: history?.slice(0, 1) });
+    if (!agent.canList && this.entry?.agent === agent) {
+      this.#listKnownTasks();
       this.#draw();
     }
   }
 
   #draw() {
-    const word = this.search.value.trim().toLowerCase();
-    const groups = this.#groups.map((group) => ({ ...group, tasks: group.tasks.filter((task) => textOf(task).toLowerCase().includes(word)) }));
-    keyed(
+    const term = this.search.value.trim().toLowerCase();
+    const groups = this.#groups.map((group) => ({ ...group, tasks: group.tasks.filter((task) => searchText(task).toLowerCase().includes(term)) }));
+    reconcile(
       this.list,
       groups.filter((group) => group.tasks.length),
       (group) => group.state || "all",
       () => el("section", {}, el("h4", {}, badge(""), el("span", { class: "hint" })), el("ul", { class: "list" }), el("p", { class: "hint" })),
       (section, group) => this.#drawGroup(section, group),
     );
-    this.more.hidden = this.#token === "";
+    this.moreButton.hidden = this.#token === "";
   }
 
-  #drawGroup(section, { state, many, tasks }) {
-    const [head, list, rest] = section.children;
-    head.hidden = state === "";
-    showState(head.firstChild, state);
-    say(head.lastChild, String(many));
-    say(rest, state && many > tasks.length && !this.search.value.trim() ? `${many - tasks.length} more` : "");
-    rest.hidden = rest.textContent === "";
-    keyed(
+  #drawGroup(section, { state, total, tasks }) {
+    const [heading, list, remainder] = section.children;
+    heading.hidden = state === "";
+    showState(heading.firstChild, state);
+    setText(heading.lastChild, String(total));
+    setText(remainder, state && total > tasks.length && !this.search.value.trim() ? `${total - tasks.length} more` : "");
+    remainder.hidden = remainder.textContent === "";
+    reconcile(
       list,
       tasks,
       (task) => task.id,
-      () => el("li", {}, el("a", {}, badge(""), el("span", { class: "line", dir: "auto" }), time(""))),
+      () => el("li", {}, el("a", {}, badge(""), el("span", { class: "line", dir: "auto" }), timeElement(""))),
       (item, task) => {
-        const [shown, text, when] = item.firstChild.children;
+        const [stateBadge, text, statusTime] = item.firstChild.children;
         item.firstChild.setAttribute("href", this.app.address(this.entry.cardUrl, task.id));
-        mark(item.firstChild, task.id === this.task);
-        shown.hidden = state !== ""; // the heading of the group shows the state
-        showState(shown, task.status?.state);
-        showTime(when, task.status?.timestamp);
-        say(text, lineOf(task));
+        setCurrent(item.firstChild, task.id === this.task);
+        stateBadge.hidden = state !== ""; // the heading of the group shows the state
+        showState(stateBadge, task.status?.state);
+        showTime(statusTime, task.status?.timestamp);
+        setText(text, titleOf(task));
       },
     );
   }
@@ -209,7 +209,7 @@ export class TasksPane {
     if (agent === this.entry?.agent) this.refresh();
   }
 
-  #opener() {
+  #openForm() {
     const input = el("input", { id: "task-id", type: "text", spellcheck: "false", autocomplete: "off" });
     const form = el("form", { class: "fields" }, el("label", { for: "task-id" }, "Task id"), el("div", { class: "row" }, input, el("button", { type: "submit" }, "Open")));
     form.addEventListener("submit", (event) => {
@@ -221,8 +221,8 @@ export class TasksPane {
   }
 }
 
-/** Returns the text of a task in the list. */
-const lineOf = (task) => summary(task.status?.message) || summary(task.history?.at(-1)) || task.id;
+/** Return the text of a task in the list. */
+const titleOf = (task) => summary(task.status?.message) || summary(task.history?.at(-1)) || task.id;
 
-/** Returns the text of a task that the search examines. */
-const textOf = (task) => [task.id, task.contextId, lineOf(task), ...(task.history ?? []).map((message) => summary(message))].join(" ");
+/** Return the text of a task that the search examines. */
+const searchText = (task) => [task.id, task.contextId, titleOf(task), ...(task.history ?? []).map((message) => summary(message))].join(" ");

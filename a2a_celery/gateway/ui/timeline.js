@@ -1,9 +1,9 @@
 /** Timeline of one task of any owner, for operators: its runs, steps, events, deliveries and relatives. */
 
-import { el, keyed, link, say } from "./dom.js";
+import { el, link, reconcile, setText } from "./dom.js";
 import { ownerOf } from "./fleet_tasks.js";
 import { Poll } from "./poll.js";
-import { OUTCOMES, badge, clock, seconds, showState, wordFor } from "./words.js";
+import { OUTCOMES, badge, formatClock, formatDuration, showState, stateName } from "./texts.js";
 
 const INTERVAL = 3000;
 const STEP_KINDS = {
@@ -15,7 +15,7 @@ const STEP_KINDS = {
   CANCELLED: ["Canceled", "soft"],
   ERROR: ["Failed", "bad"],
 };
-const ENDS = ["COMPLETED", "INTERRUPTED", "CANCELLED", "ERROR"];
+const END_STATES = ["COMPLETED", "INTERRUPTED", "CANCELLED", "ERROR"];
 
 export class TimelineView {
   #id = "";
@@ -46,7 +46,7 @@ export class TimelineView {
     const id = query.get("id") ?? "";
     if (id !== this.#id) this.element.hidden = true;
     this.#id = id;
-    this.poll.now();
+    this.poll.refresh();
   }
 
   leave() {
@@ -55,15 +55,15 @@ export class TimelineView {
 
   async #load() {
     const id = this.#id;
-    const found = await this.views.api.timeline(id);
+    const timeline = await this.views.api.timeline(id);
     if (id !== this.#id) return;
     this.element.hidden = false;
-    document.title = `Timeline · ${wordFor(found.task.state)}`;
-    this.#drawHead(found.task);
-    this.#drawRuns(found.steps, found.events, Date.parse(found.task.now));
-    this.#drawFamily(found);
-    const rows = itemsOf(found);
-    keyed(this.list, rows, ({ key }) => key, row, (item, { text }) => say(item.lastChild, text));
+    document.title = `Timeline · ${stateName(timeline.task.state)}`;
+    this.#drawHead(timeline.task);
+    this.#drawRuns(timeline.steps, timeline.events, Date.parse(timeline.task.now));
+    this.#drawFamily(timeline);
+    const rows = itemsOf(timeline);
+    reconcile(this.list, rows, ({ key }) => key, row, (item, { text }) => setText(item.lastChild, text));
   }
 
   #drawHead(task) {
@@ -73,23 +73,23 @@ export class TimelineView {
     if (this.facts.dataset.key === key) return;
     this.facts.dataset.key = key;
     this.facts.replaceChildren(...pairs.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
-    const own = task.owner === this.views.app.owner && !task.tenant && el("a", { href: this.views.app.addressOf(task.agent, task.id) }, "Show messages and artifacts");
-    this.links.replaceChildren(...[own, task.traceUrl && link(task.traceUrl, "Open the trace")].filter(Boolean));
+    const ownLink = task.owner === this.views.app.owner && !task.tenant && el("a", { href: this.views.app.addressOf(task.agent, task.id) }, "Show messages and artifacts");
+    this.links.replaceChildren(...[ownLink, task.traceUrl && link(task.traceUrl, "Open the trace")].filter(Boolean));
   }
 
-  /** Draws a bar for each run. The time axis begins with the first event, so that it shows how long the first run
+  /** Draw a bar for each run. The time axis begins with the first event, so that it shows how long the first run
    * waited. */
   #drawRuns(steps, events, now) {
     this.runs.hidden = steps.length === 0;
     if (!steps.length) return;
-    const from = Math.min(...[events[0], steps[0]].filter(Boolean).map(({ at }) => Date.parse(at)));
-    const ends = [steps.at(-1), events.at(-1)].filter(Boolean).map(({ at }) => Date.parse(at));
-    const until = Math.max(...ends, steps.at(-1).open ? now : 0, from + 1);
+    const start = Math.min(...[events[0], steps[0]].filter(Boolean).map(({ at }) => Date.parse(at)));
+    const endTimes = [steps.at(-1), events.at(-1)].filter(Boolean).map(({ at }) => Date.parse(at));
+    const end = Math.max(...endTimes, steps.at(-1).open ? now : 0, start + 1);
     const starts = steps.map(({ at }) => Date.parse(at));
     // a step without a recorded end, such as the last one before a worker was lost, lasts until the next step at most
-    const bars = steps.map((step, i) => ({ ...step, until: step.seconds === null ? (starts[i + 1] ?? until) : starts[i] + step.seconds * 1000 }));
+    const bars = steps.map((step, i) => ({ ...step, end: step.seconds === null ? (starts[i + 1] ?? end) : starts[i] + step.seconds * 1000 }));
     const runs = [...Map.groupBy(bars, ({ run, attempt, worker }) => JSON.stringify([run, attempt, worker])).entries()];
-    keyed(
+    reconcile(
       this.bars,
       runs,
       ([key]) => key,
@@ -97,16 +97,16 @@ export class TimelineView {
         const [run, attempt, worker] = JSON.parse(key);
         return el("div", { role: "listitem", class: "run" }, el("span", { class: "run-name" }, `Run ${run}, attempt ${attempt}`), el("div", { class: "bar" }), el("span", { class: "hint line", title: worker }, worker));
       },
-      (item, [, its]) => drawBar(item.children[1], its, from, until),
+      (item, [, steps]) => drawBar(item.children[1], steps, start, end),
     );
-    say(this.scale.firstChild, clock(from).slice(0, 8));
-    say(this.scale.lastChild, `${seconds((until - from) / 1000)} in total`);
+    setText(this.scale.firstChild, formatClock(start).slice(0, 8));
+    setText(this.scale.lastChild, `${formatDuration((end - start) / 1000)} in total`);
   }
 
   #drawFamily({ parent, children }) {
     const relatives = [...(parent ? [["Parent", parent]] : []), ...children.map((child) => ["Child", child])];
     this.family.hidden = relatives.length === 0;
-    keyed(
+    reconcile(
       this.relatives,
       relatives,
       ([role, { id }]) => `${role} ${id}`,
@@ -116,73 +116,73 @@ export class TimelineView {
   }
 }
 
-function drawBar(bar, steps, from, until) {
-  const share = (ms) => `${Math.min(100, Math.max(0, (ms / (until - from)) * 100))}%`;
-  const shown = steps.filter(({ state }) => !ENDS.includes(state));
-  const text = steps.map((step) => [STEP_KINDS[step.state]?.[0] ?? step.state, lengthOf(step)].filter(Boolean).join(" ")).join(", ");
+function drawBar(bar, steps, start, end) {
+  const percent = (ms) => `${Math.min(100, Math.max(0, (ms / (end - start)) * 100))}%`;
+  const visibleSteps = steps.filter(({ state }) => !END_STATES.includes(state));
+  const text = steps.map((step) => [STEP_KINDS[step.state]?.[0] ?? step.state, durationText(step)].filter(Boolean).join(" ")).join(", ");
   if (bar.title === text && !steps.at(-1).open) return;
   bar.title = text;
   bar.setAttribute("role", "img");
   bar.setAttribute("aria-label", text);
   bar.replaceChildren(
-    ...shown.map((step) => {
+    ...visibleSteps.map((step) => {
       const segment = el("span", { class: `segment ${STEP_KINDS[step.state]?.[1] ?? "soft"}${step.seconds === null ? " unknown" : ""}` });
-      segment.style.insetInlineStart = share(Date.parse(step.at) - from);
-      segment.style.inlineSize = share(step.until - Date.parse(step.at));
+      segment.style.insetInlineStart = percent(Date.parse(step.at) - start);
+      segment.style.inlineSize = percent(step.end - Date.parse(step.at));
       return segment;
     }),
   );
 }
 
-/** Returns the duration of a step as text, or "" for the end of a run. */
-function lengthOf({ state, seconds: time, open }) {
-  if (ENDS.includes(state)) return "";
-  return time === null ? "no end recorded" : `${seconds(time)}${open ? " so far" : ""}`;
+/** Return the duration of a step as text, or "" for the end of a run. */
+function durationText({ state, seconds: duration, open }) {
+  if (END_STATES.includes(state)) return "";
+  return duration === null ? "no end recorded" : `${formatDuration(duration)}${open ? " so far" : ""}`;
 }
 
-/** Returns the rows of the list in the order of their times, each as `{ key, at, kind, mark, text }`. */
+/** Return the rows of the list in the order of their times, each as `{ key, at, kind, mark, text }`. */
 function itemsOf({ steps, events, webhooks }) {
-  const ofSteps = steps.map((step) => {
+  const stepItems = steps.map((step) => {
     const [name, mark] = STEP_KINDS[step.state] ?? [step.state, "soft"];
     const detail = Object.entries(step.detail).map(([key, value]) => `${key} ${value}`);
-    return { key: `s ${step.run} ${step.worker} ${step.at} ${step.state}`, at: step.at, kind: `Run ${step.run}`, mark, text: [name, lengthOf(step), ...detail].filter(Boolean).join(" · ") };
+    return { key: `s ${step.run} ${step.worker} ${step.at} ${step.state}`, at: step.at, kind: `Run ${step.run}`, mark, text: [name, durationText(step), ...detail].filter(Boolean).join(" · ") };
   });
-  const ofEvents = events.map(({ kind, first, last, at, state }) => {
+  const eventItems = events.map(({ kind, first, last, at, state }) => {
     const number = first === last ? `#${first}` : `#${first} to #${last}`;
-    const text = state ? wordFor(state) : { artifact: "Artifact", client_message: "Message of the client", answer: "Answer" }[kind] ?? kind;
+    const text = state ? stateName(state) : { artifact: "Artifact", client_message: "Message of the client", answer: "Answer" }[kind] ?? kind;
     return { key: `e ${first}`, at, kind: "Event", mark: state ? "state" : "soft", state, text: `${text} · ${number}` };
   });
-  const ofPosts = webhooks.flatMap(({ id, attempts }) =>
-    grouped(attempts).map(({ at, first, last, outcome, status, latencyMs, reason }) => {
+  const postItems = webhooks.flatMap(({ id, attempts }) =>
+    mergeAttempts(attempts).map(({ at, first, last, outcome, status, latencyMs, reason }) => {
       const events = first === last ? first : `${first} to ${last}`;
       const text = [OUTCOMES[outcome] ?? outcome, events, status, latencyMs === null ? "" : `${latencyMs} ms`, reason].filter(Boolean).join(" · ");
       return { key: `w ${id} ${first} ${outcome} ${at}`, at, kind: `Webhook ${id}`, mark: outcome === "delivered" ? "good" : "bad", text };
     }),
   );
-  return [...ofSteps, ...ofEvents, ...ofPosts].sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
+  return [...stepItems, ...eventItems, ...postItems].sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
 }
 
-/** Returns the attempts of one webhook, oldest first. Consecutive successful posts of events are one item with the time
+/** Return the attempts of one webhook, oldest first. Consecutive successful posts of events are one item with the time
  * of the last post. */
-function grouped(attempts) {
-  const found = [];
+function mergeAttempts(attempts) {
+  const groups = [];
   for (const attempt of attempts.toReversed()) {
     const event = /^\d/.test(attempt.event) ? `#${parseInt(attempt.event, 10)}` : attempt.event && "Ping";
-    const before = found.at(-1);
-    const follows = before?.outcome === "delivered" && attempt.outcome === "delivered" && before.status === attempt.status && event !== "Ping" && before.last !== "Ping";
-    if (follows) Object.assign(before, { last: event, at: attempt.at, latencyMs: null });
-    else found.push({ ...attempt, first: event, last: event });
+    const previous = groups.at(-1);
+    const isContinuation = previous?.outcome === "delivered" && attempt.outcome === "delivered" && previous.status === attempt.status && event !== "Ping" && previous.last !== "Ping";
+    if (isContinuation) Object.assign(previous, { last: event, at: attempt.at, latencyMs: null });
+    else groups.push({ ...attempt, first: event, last: event });
   }
-  return found;
+  return groups;
 }
 
 function row({ at, kind, mark, state }) {
   return el(
     "li",
     {},
-    el("span", { title: at, class: "exact" }, clock(at).slice(0, 8), el("span", { class: "fraction" }, clock(at).slice(8))),
+    el("span", { title: at, class: "exact" }, formatClock(at).slice(0, 8), el("span", { class: "fraction" }, formatClock(at).slice(8))),
     el("span", { class: `mark ${mark}`, "data-state": state }),
     el("span", { class: "kind line" }, kind),
-    el("span", { class: "what", dir: "auto" }),
+    el("span", { class: "description", dir: "auto" }),
   );
 }

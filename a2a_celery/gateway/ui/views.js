@@ -2,7 +2,7 @@
 
 import { DeadLettersView } from "./dead_letters.js";
 import { DeliveriesView } from "./deliveries.js";
-import { el, mark, say } from "./dom.js";
+import { el, setCurrent, setText } from "./dom.js";
 import { asError } from "./errors.js";
 import { FleetTasksView } from "./fleet_tasks.js";
 import { InboxView } from "./inbox.js";
@@ -11,8 +11,8 @@ import { OverviewView } from "./overview.js";
 import { Poll } from "./poll.js";
 import { Samples } from "./samples.js";
 import { SchedulesView } from "./schedules.js";
+import { explain } from "./texts.js";
 import { TimelineView } from "./timeline.js";
-import { explain } from "./words.js";
 import { WorkersView } from "./workers.js";
 
 /** Milliseconds between two requests for the overview, whose counts the links of the views show. */
@@ -33,8 +33,8 @@ const VIEWS = [
 ];
 
 export class Views {
-  #shown = null;
-  #made = new Map();
+  #current = null;
+  #instances = new Map();
 
   constructor(element, nav, app) {
     this.element = element;
@@ -43,7 +43,7 @@ export class Views {
     this.api = new OperatorApi(app.headers);
     this.samples = new Samples();
     this.overview = null;
-    this.feed = new Poll(() => this.#read(), INTERVAL);
+    this.feed = new Poll(() => this.#readOverview(), INTERVAL);
     this.links = new Map([["", this.#link("", "Agents")], ...VIEWS.map(([name, title]) => [name, this.#link(name, title)])]);
     nav.append(el("ul", {}, ...this.links.values()));
     this.title = el("h2", { tabindex: "-1" });
@@ -52,8 +52,8 @@ export class Views {
     element.append(this.title, this.note, this.body);
   }
 
-  /** Shows the links that the caller may use. If the caller is an operator, the overview is requested repeatedly. */
-  allow(operator) {
+  /** Show the links that the caller may use. If the caller is an operator, the overview is requested repeatedly. */
+  setOperator(operator) {
     this.operator = operator;
     for (const [name, , , restricted] of VIEWS) this.links.get(name).hidden = restricted && !operator;
     this.#revealLink();
@@ -61,82 +61,82 @@ export class Views {
     else this.feed.stop();
   }
 
-  /** Shows the view that `query` selects. Returns false if there is no such view. */
+  /** Show the view that `query` selects. Return false if there is no such view. */
   show(query) {
     const name = query.get("view") ?? "";
     for (const [key, item] of this.links) {
       const isCurrent = key === (name === "task" ? "tasks" : name);
-      mark(item.firstChild, isCurrent);
+      setCurrent(item.firstChild, isCurrent);
     }
     this.#revealLink();
     const key = `${name} ${query.get("id") ?? ""} ${this.operator}`;
-    const found = name === "task" ? ["task", "Timeline", TimelineView, true] : VIEWS.find(([one]) => one === name);
-    if (this.#shown?.key === key) return Boolean(found);
-    const moved = this.#shown !== null;
-    this.#shown?.view?.leave();
-    this.#shown = { key, view: null };
-    this.element.hidden = !found;
-    if (!found) return false;
-    const [, title, View, restricted] = found;
-    say(this.title, title);
+    const definition = name === "task" ? ["task", "Timeline", TimelineView, true] : VIEWS.find(([viewName]) => viewName === name);
+    if (this.#current?.key === key) return Boolean(definition);
+    const isNavigation = this.#current !== null;
+    this.#current?.view?.leave();
+    this.#current = { key, view: null };
+    this.element.hidden = !definition;
+    if (!definition) return false;
+    const [, title, View, restricted] = definition;
+    setText(this.title, title);
     document.title = title;
     this.body.replaceChildren();
-    const allowed = this.operator || !restricted;
-    this.say(allowed ? "" : OPERATORS_ONLY, !allowed);
-    if (moved) this.title.focus();
-    if (!allowed) return true;
-    if (!this.#made.has(name)) this.#made.set(name, new View(this));
-    this.#shown.view = this.#made.get(name);
-    this.body.append(this.#shown.view.element);
-    this.#shown.view.enter(query);
+    const isAllowed = this.operator || !restricted;
+    this.showNote(isAllowed ? "" : OPERATORS_ONLY, !isAllowed);
+    if (isNavigation) this.title.focus();
+    if (!isAllowed) return true;
+    if (!this.#instances.has(name)) this.#instances.set(name, new View(this));
+    this.#current.view = this.#instances.get(name);
+    this.body.append(this.#current.view.element);
+    this.#current.view.enter(query);
     return true;
   }
 
-  say(text, isProblem = false) {
-    say(this.note, text);
+  showNote(text, isProblem = false) {
+    setText(this.note, text);
     this.note.hidden = !text;
     this.note.classList.toggle("problem", isProblem);
   }
 
-  /** Awaits `work()`. An error that it throws is shown above the view. */
+  /** Await `work()`. An error that it throws is shown above the view. */
   async attempt(work) {
-    const shown = this.#shown;
+    const current = this.#current;
     try {
       await work();
-      if (shown === this.#shown) this.say("");
-    } catch (raised) {
-      const error = asError(raised);
+      if (current === this.#current) this.showNote("");
+    } catch (cause) {
+      const error = asError(cause);
       if (error.status === 401) this.app.notify(error);
-      if (shown === this.#shown) this.say([explain(error), ...(error.violations ?? []).map(({ description }) => description)].join(" "), true);
+      if (current === this.#current) this.showNote([explain(error), ...(error.violations ?? []).map(({ description }) => description)].join(" "), true);
     }
   }
 
-  /** Returns the link to a task's timeline. */
+  /** Return the link to a task's timeline. */
   addressOf(id) {
     return `#${new URLSearchParams({ view: "task", id })}`;
   }
 
-  /** Shows `number` at the link of a view, or no number for 0. `what` describes the number to screen readers. */
-  count(name, number, what) {
+  /** Show `number` at the link of a view, or no number for 0. `label` describes the number to screen readers. */
+  setCount(name, number, label) {
     const badge = this.links.get(name).firstChild.lastChild;
-    const text = `${number} ${what}`;
+    const text = `${number} ${label}`;
     if (badge.textContent === text && badge.hidden === !number) return;
     badge.hidden = !number;
-    badge.replaceChildren(String(number), el("span", { class: "sr" }, ` ${what}`));
+    badge.replaceChildren(String(number), el("span", { class: "sr-only" }, ` ${label}`));
     this.#revealLink();
   }
 
-  /** Scrolls the links, which a narrow window cannot show all, until the link of the current view is visible. */
+  /** Scroll the links, which a narrow window cannot show all, until the link of the current view is visible. */
   #revealLink() {
-    const current = [...this.links.values()].find((item) => item.firstChild.hasAttribute("aria-current"));
-    current?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const currentLink = [...this.links.values()].find((item) => item.firstChild.hasAttribute("aria-current"));
+    currentLink?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  async #read() {
+  async #readOverview() {
     try {
       this.overview = await this.api.overview();
-    } catch (raised) {
-      if ([401, 403].includes(asError(raised).status)) this.allow(false);
+    } catch (cause) {
+      if ([401, 403].includes(asError(cause).status)) this.setOperator(false);
       this.overview = null;
     }
     if (this.overview) {
@@ -144,7 +144,7 @@ export class Views {
       this.count("dead", this.overview.deadLetters, "dead letters");
       this.count("webhooks", this.overview.webhooks.dead, "given up");
     }
-    this.#made.get("overview")?.draw();
+    this.#instances.get("overview")?.draw();
   }
 
   #link(name, title) {

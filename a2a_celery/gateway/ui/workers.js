@@ -1,49 +1,49 @@
 /** Workers, watchers and the queues of the agents. */
 
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { Poll } from "./poll.js";
 import { Table } from "./table.js";
-import { seconds } from "./words.js";
+import { formatDuration } from "./texts.js";
 
 const INTERVAL = 10_000;
 
 export class WorkersView {
   constructor(views) {
     this.views = views;
-    this.none = el("p", { class: "empty", hidden: true }, "No worker replies. Start one with celery -A … worker.");
+    this.empty = el("p", { class: "empty", hidden: true }, "No worker replies. Start one with celery -A … worker.");
     this.workers = new Table(
       "Workers",
       [["Worker"], ["State", () => el("span", { class: "badge" })], ["Pool"], ["Queues"], ["Agents"], ["Version"]],
       ({ name }) => name,
       ([name, badge, pool, queues, agents, version], worker) => {
         const [state, text] = stateOf(worker);
-        say(name, worker.name);
+        setText(name, worker.name);
         badge.dataset.worker = state;
-        say(badge, text);
-        say(pool, worker.pool ?? "–");
-        say(queues, listed(worker.queues));
-        say(agents, listed(worker.agents));
-        say(version, worker.versions?.["a2a-celery"] ?? "–");
+        setText(badge, text);
+        setText(pool, worker.pool ?? "–");
+        setText(queues, joinNames(worker.queues));
+        setText(agents, joinNames(worker.agents));
+        setText(version, worker.versions?.["a2a-celery"] ?? "–");
       },
     );
     this.queues = new Table(
       "Queues",
       [["Agent"], ["Queue"], ["Workers", () => el("span", { class: "badge" })], ["Oldest waiting", null, "number"]],
       ({ agent }) => agent,
-      ([agent, queue, badge, oldest], found) => {
-        say(agent, found.agent);
-        say(queue, found.queue ?? "selected by an exchange");
-        badge.dataset.worker = found.workers || found.queue === null ? "good" : "bad";
-        say(badge, found.queue === null ? "unknown" : found.workers === 1 ? "1 worker" : found.workers ? `${found.workers} workers` : "No worker");
-        const waits = views.overview?.agents[found.agent]?.oldestWaitingSeconds;
-        say(oldest, waits === null || waits === undefined ? "–" : seconds(waits));
+      ([agent, queue, badge, oldest], entry) => {
+        setText(agent, entry.agent);
+        setText(queue, entry.queue ?? "selected by an exchange");
+        badge.dataset.worker = entry.workers || entry.queue === null ? "good" : "bad";
+        setText(badge, entry.queue === null ? "unknown" : entry.workers === 1 ? "1 worker" : entry.workers ? `${entry.workers} workers` : "No worker");
+        const waitSeconds = views.overview?.agents[entry.agent]?.oldestWaitingSeconds;
+        setText(oldest, waitSeconds === null || waitSeconds === undefined ? "–" : formatDuration(waitSeconds));
       },
     );
     this.watchers = el("p", {});
     this.element = el(
       "div",
       { class: "stack" },
-      el("section", { class: "stack" }, el("h3", {}, "Celery workers"), this.workers.element, this.none),
+      el("section", { class: "stack" }, el("h3", {}, "Celery workers"), this.workers.element, this.empty),
       el("section", { class: "stack" }, el("h3", {}, "Queues of the agents"), this.queues.element),
       el("section", { class: "stack" }, el("h3", {}, "Watchers"), this.watchers),
     );
@@ -52,7 +52,7 @@ export class WorkersView {
   }
 
   enter() {
-    if (this.element.hidden) this.views.say("Loading …");
+    if (this.element.hidden) this.views.showNote("Loading …");
     this.poll.start();
   }
 
@@ -64,20 +64,20 @@ export class WorkersView {
     const { workers, watchers, queues } = await this.views.api.workers();
     this.element.hidden = false;
     this.workers.draw(workers);
-    this.none.hidden = workers.length > 0;
+    this.empty.hidden = workers.length > 0;
     this.queues.draw(
       Object.entries(queues).map(([agent, queue]) => ({ agent, queue, workers: workers.filter((worker) => serves(worker, agent, queue)).length })),
     );
-    say(this.watchers, watchers.join(", ") || "No watcher runs: tasks of lost workers stay open, and webhooks receive nothing. Start one with celery -A … a2a watcher.");
+    setText(this.watchers, watchers.join(", ") || "No watcher runs: tasks of lost workers stay open, and webhooks receive nothing. Start one with celery -A … a2a watcher.");
   }
 }
 
-const listed = (names) => (names?.length ? names.join(", ") : "–");
+const joinNames = (names) => (names?.length ? names.join(", ") : "–");
 
 const serves = ({ queues, agents }, agent, queue) => (queues ?? []).includes(queue) && (agents ?? [agent]).includes(agent);
 
-/** Returns the agents whose queue no worker serves. Unknown queues count as served. */
-export const unserved = ({ workers, queues }) =>
+/** Return the agents whose queue no worker serves. Unknown queues count as served. */
+export const unservedAgents = ({ workers, queues }) =>
   Object.entries(queues)
     .filter(([agent, queue]) => queue !== null && !workers.some((worker) => serves(worker, agent, queue)))
     .map(([agent]) => agent);

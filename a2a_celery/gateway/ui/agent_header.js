@@ -4,8 +4,8 @@ import { el, link } from "./dom.js";
 
 const BINDINGS = { JSONRPC: "JSON-RPC", "HTTP+JSON": "HTTP+JSON" };
 
-export class About {
-  #shown = null;
+export class AgentHeader {
+  #agent = null;
 
   constructor(composer) {
     this.composer = composer;
@@ -13,19 +13,19 @@ export class About {
   }
 
   show(agent) {
-    if (agent === this.#shown) return;
-    this.#shown = agent;
+    if (agent === this.#agent) return;
+    this.#agent = agent;
     const { card } = agent;
     this.element.replaceChildren(
       el("h2", { dir: "auto" }, card.name),
       el("p", { class: "lead", dir: "auto" }, card.description ?? ""),
-      el("p", { class: "facts" }, ...facts(agent).map((fact) => el("span", {}, fact))),
-      ...words(agent).map((text) => el("p", { class: "hint" }, text)),
-      this.#more(agent),
+      el("p", { class: "facts" }, ...featureNames(agent).map((name) => el("span", {}, name))),
+      ...warnings(agent).map((text) => el("p", { class: "hint" }, text)),
+      this.#details(agent),
     );
   }
 
-  #more({ card, cardUrl, url }) {
+  #details({ card, cardUrl, url }) {
     const pairs = [
       ["Version", card.version],
       ["Provider", card.provider?.organization],
@@ -55,16 +55,16 @@ export class About {
   }
 }
 
-function facts(agent) {
+function featureNames(agent) {
   const version = agent.card.supportedInterfaces?.find(({ protocolBinding }) => protocolBinding === agent.binding)?.protocolVersion;
-  return [`A2A ${version ?? "1.0"}`, BINDINGS[agent.binding], agent.streams ? "streams" : "no streams", agent.pushes ? "webhooks" : "no webhooks"];
+  return [`A2A ${version ?? "1.0"}`, BINDINGS[agent.binding], agent.canStream ? "streams" : "no streams", agent.canPush ? "webhooks" : "no webhooks"];
 }
 
-function words(agent) {
-  const found = [];
-  if (!agent.streams) found.push("This agent does not stream. The page reads its tasks every two seconds.");
-  if (agent.elsewhere) found.push(`The card names ${agent.elsewhere}. The page sends requests to its own address, ${location.origin}, instead.`);
+function warnings(agent) {
+  const warningTexts = [];
+  if (!agent.canStream) warningTexts.push("This agent does not stream. The page reads its tasks every two seconds.");
+  if (agent.cardOrigin) warningTexts.push(`The card names ${agent.cardOrigin}. The page sends requests to its own address, ${location.origin}, instead.`);
   const required = (agent.card.capabilities?.extensions ?? []).filter((extension) => extension.required);
-  if (required.length) found.push(`This agent requires ${required.map(({ uri }) => uri).join(", ")}, which this page does not support. It may refuse your messages.`);
-  return found;
+  if (required.length) warningTexts.push(`This agent requires ${required.map(({ uri }) => uri).join(", ")}, which this page does not support. It may refuse your messages.`);
+  return warningTexts;
 }

@@ -5,15 +5,15 @@
  */
 
 import { newId } from "./dom.js";
-import { A2AError, asError, errorOf, fromBody } from "./errors.js";
+import { A2AError, asError, errorFromBody, errorOf } from "./errors.js";
 import { events } from "./sse.js";
 
 const VERSION = "1.0";
-const PATIENCE = 60_000;
+const TIMEOUT = 60_000;
 
-/** Returns the agent whose card is at `cardUrl`. `headers()` returns the headers that authenticate a request. */
+/** Return the agent whose card is at `cardUrl`. `headers()` returns the headers that authenticate a request. */
 export async function discover(cardUrl, headers) {
-  const response = await ask(cardUrl, { headers: { Accept: "application/json", ...headers() }, cache: "no-cache" });
+  const response = await fetchOk(cardUrl, { headers: { Accept: "application/json", ...headers() }, cache: "no-cache" });
   let card;
   try {
     card = await response.json();
@@ -31,21 +31,21 @@ export class Agent {
     this.card = card;
     this.cardUrl = cardUrl;
     this.headers = headers;
-    this.streams = card.capabilities?.streaming === true;
-    this.pushes = card.capabilities?.pushNotifications === true;
-    this.lists = true; // until the agent responds that it does not support ListTasks
-    const chosen = chooseInterface(card.supportedInterfaces ?? []);
-    if (!chosen) throw new A2AError(whyNone(card));
-    this.binding = chosen.protocolBinding;
-    this.tenant = chosen.tenant || "";
-    const named = new URL(chosen.url, cardUrl);
+    this.canStream = card.capabilities?.streaming === true;
+    this.canPush = card.capabilities?.pushNotifications === true;
+    this.canList = true; // until the agent responds that it does not support ListTasks
+    const agentInterface = chooseInterface(card.supportedInterfaces ?? []);
+    if (!agentInterface) throw new A2AError(noInterfaceMessage(card));
+    this.binding = agentInterface.protocolBinding;
+    this.tenant = agentInterface.tenant || "";
+    const interfaceUrl = new URL(agentInterface.url, cardUrl);
     // The page may send requests to its own origin only, but behind a proxy or a forwarded port, the card may name
     // another origin. Requests therefore go to the path of the interface at this origin.
     const url = new URL(location.origin);
-    url.pathname = named.pathname; // not resolved as a relative URL, because "//host/" would be another origin
-    url.search = named.search;
+    url.pathname = interfaceUrl.pathname; // not resolved as a relative URL, because "//host/" would be another origin
+    url.search = interfaceUrl.search;
     this.url = url.href;
-    this.elsewhere = named.origin === location.origin ? "" : named.origin;
+    this.cardOrigin = interfaceUrl.origin === location.origin ? "" : interfaceUrl.origin;
   }
 
   get name() {
@@ -65,7 +65,7 @@ export class Agent {
     try {
       return await this.#call("ListTasks", query, "GET", "/tasks", query, signal);
     } catch (error) {
-      if (error.unsupported) this.lists = false;
+      if (error.isUnsupported) this.canList = false;
       throw error;
     }
   }
@@ -74,27 +74,27 @@ export class Agent {
     return this.#call("CancelTask", { id }, "POST", `/tasks/${encodeURIComponent(id)}:cancel`, {});
   }
 
-  /** Returns the push notification configs of a task. */
+  /** Return the push notification configs of a task. */
   async webhooks(taskId) {
     const path = `/tasks/${encodeURIComponent(taskId)}/pushNotificationConfigs`;
     return (await this.#call("ListTaskPushNotificationConfigs", { taskId }, "GET", path, {})).configs ?? [];
   }
 
-  /** Returns the deliveries of a webhook, or sends a POST that queues a replay or a ping. These operations of the
+  /** Return the deliveries of a webhook, or send a POST that queues a replay or a ping. These operations of the
    * gateway are not part of A2A. */
   async deliveries(taskId, id, verb = "GET", path = "/deliveries") {
-    return this.#own(`/webhooks/${encodeURIComponent(taskId)}/${encodeURIComponent(id)}${path}`, verb);
+    return this.#requestExtension(`/webhooks/${encodeURIComponent(taskId)}/${encodeURIComponent(id)}${path}`, verb);
   }
 
-  /** Returns the parent and the children of a task. This operation of the gateway is not part of A2A. */
+  /** Return the parent and the children of a task. This operation of the gateway is not part of A2A. */
   family(taskId) {
-    return this.#own(`/families/${encodeURIComponent(taskId)}`, "GET");
+    return this.#requestExtension(`/families/${encodeURIComponent(taskId)}`, "GET");
   }
 
-  async #own(path, verb) {
+  async #requestExtension(path, verb) {
     const url = new URL(this.cardUrl);
-    const [base, rest] = url.pathname.split("/.well-known/");
-    if (rest !== "agent-card.json") throw new A2AError("", { status: 404 });
+    const [base, suffix] = url.pathname.split("/.well-known/");
+    if (suffix !== "agent-card.json") throw new A2AError("", { status: 404 });
     const tenant = this.tenant ? `/${encodeURIComponent(this.tenant)}` : "";
     url.pathname = `${base}${tenant}${path}`;
     const headers = { "A2A-Version": VERSION, Accept: "application/json", ...this.headers() };
@@ -102,24 +102,24 @@ export class Agent {
     return requestJson(url.href, { method: verb, headers, ...body });
   }
 
-  /** Sends a message and yields `{ id, event }` for each event of the stream. `id` is null if the server sends none. */
+  /** Send a message and yield `{ id, event }` for each event of the stream. `id` is null if the server sends none. */
   sendStreaming(params, signal) {
     return this.#stream("SendStreamingMessage", params, "POST", "/message:stream", {}, signal);
   }
 
-  /** Yields the events of a task as `sendStreaming` does. `after` is the id of the event after which the stream begins,
+  /** Yield the events of a task as `sendStreaming` does. `after` is the id of the event after which the stream begins,
    * or null. Servers that send no ids ignore `after`. */
   subscribe(id, after, signal) {
     const headers = after === null ? {} : { "Last-Event-ID": after };
     return this.#stream("SubscribeToTask", { id }, "GET", `/tasks/${encodeURIComponent(id)}:subscribe`, headers, signal);
   }
 
-  #request(method, params, verb, path, query, extra) {
-    const headers = { "A2A-Version": VERSION, ...this.headers(), ...extra };
+  #request(method, params, verb, path, query, extraHeaders) {
+    const headers = { "A2A-Version": VERSION, ...this.headers(), ...extraHeaders };
     if (this.binding === "JSONRPC") {
       headers["Content-Type"] = "application/json";
-      const given = this.tenant ? { tenant: this.tenant, ...params } : params;
-      const body = JSON.stringify({ jsonrpc: "2.0", id: newId(), method, params: given });
+      const tenantParams = this.tenant ? { tenant: this.tenant, ...params } : params;
+      const body = JSON.stringify({ jsonrpc: "2.0", id: newId(), method, params: tenantParams });
       return [this.url, { method: "POST", headers, body }];
     }
     const url = new URL(this.url);
@@ -134,60 +134,60 @@ export class Agent {
 
   async #call(method, params, verb, path, query, signal) {
     const [url, init] = this.#request(method, params, verb, path, query, { Accept: "application/json" });
-    const limits = [AbortSignal.timeout(PATIENCE), ...(signal ? [signal] : [])];
-    const response = await ask(url, { ...init, signal: AbortSignal.any(limits) });
-    return this.#result(await json(response), response.status);
+    const signals = [AbortSignal.timeout(TIMEOUT), ...(signal ? [signal] : [])];
+    const response = await fetchOk(url, { ...init, signal: AbortSignal.any(signals) });
+    return this.#result(await parseBody(response), response.status);
   }
 
-  async *#stream(method, params, verb, path, extra, signal) {
-    const headers = { Accept: "text/event-stream", ...extra };
+  async *#stream(method, params, verb, path, extraHeaders, signal) {
+    const headers = { Accept: "text/event-stream", ...extraHeaders };
     const [url, init] = this.#request(method, params, verb, path, {}, headers);
-    const response = await ask(url, { ...init, signal });
+    const response = await fetchOk(url, { ...init, signal });
     if (!(response.headers.get("Content-Type") ?? "").startsWith("text/event-stream")) {
-      const result = this.#result(await json(response), response.status);
+      const result = this.#result(await parseBody(response), response.status);
       throw new A2AError(`The response to ${method} is not a stream: ${JSON.stringify(result).slice(0, 200)}`);
     }
     for await (const { id, event, data } of events(response.body)) {
-      const parsed = parse(data);
-      const error = fromBody(parsed?.error, event === "error" ? 500 : response.status);
+      const payload = parsePayload(data);
+      const error = errorFromBody(payload?.error, event === "error" ? 500 : response.status);
       if (error) throw error;
-      yield { id, event: this.binding === "JSONRPC" ? parsed?.result : parsed };
+      yield { id, event: this.binding === "JSONRPC" ? payload?.result : payload };
     }
   }
 
   #result(body, status) {
-    const error = fromBody(body?.error, status);
+    const error = errorFromBody(body?.error, status);
     if (error) throw error;
     return this.binding === "JSONRPC" ? body?.result : body;
   }
 }
 
-/** Returns the first interface that this page supports, preferably at this origin, or undefined. */
+/** Return the first interface that this page supports, preferably at this origin, or undefined. */
 function chooseInterface(interfaces) {
-  const spoken = interfaces.filter(
+  const candidates = interfaces.filter(
     ({ protocolBinding, protocolVersion, url }) =>
       ["JSONRPC", "HTTP+JSON"].includes(protocolBinding) && /^1(\.|$)/.test(protocolVersion ?? "") && isUrl(url),
   );
-  return spoken.find(({ url }) => new URL(url, location.href).origin === location.origin) ?? spoken[0];
+  return candidates.find(({ url }) => new URL(url, location.href).origin === location.origin) ?? candidates[0];
 }
 
 function isUrl(url) {
   return typeof url === "string" && URL.canParse(url, location.href);
 }
 
-function whyNone(card) {
-  const offered = (card.supportedInterfaces ?? []).map((one) => `${one.protocolBinding} ${one.protocolVersion ?? ""}`.trim());
-  if (!offered.length && card.url) offered.push(`${card.preferredTransport ?? "JSONRPC"} ${card.protocolVersion ?? "0.3"}`);
-  const offers = offered.length ? `This agent offers ${offered.join(", ")}` : "The agent’s card names no interface";
-  return `${offers}; this page supports A2A 1.0 over JSON-RPC or HTTP+JSON.`;
+function noInterfaceMessage(card) {
+  const names = (card.supportedInterfaces ?? []).map(({ protocolBinding, protocolVersion }) => `${protocolBinding} ${protocolVersion ?? ""}`.trim());
+  if (!names.length && card.url) names.push(`${card.preferredTransport ?? "JSONRPC"} ${card.protocolVersion ?? "0.3"}`);
+  const sentence = names.length ? `This agent offers ${names.join(", ")}` : "The agent’s card names no interface";
+  return `${sentence}; this page supports A2A 1.0 over JSON-RPC or HTTP+JSON.`;
 }
 
-/** Returns the JSON of a response. Throws an A2AError for an error response, or after a minute without a response. */
+/** Return the JSON of a response. Throw an A2AError for an error response, or after a minute without a response. */
 export async function requestJson(url, init) {
-  return json(await ask(url, { signal: AbortSignal.timeout(PATIENCE), ...init }));
+  return parseBody(await fetchOk(url, { signal: AbortSignal.timeout(TIMEOUT), ...init }));
 }
 
-async function ask(url, init) {
+async function fetchOk(url, init) {
   let response;
   try {
     response = await fetch(url, { credentials: "same-origin", redirect: "error", ...init });
@@ -200,7 +200,7 @@ async function ask(url, init) {
   return response;
 }
 
-async function json(response) {
+async function parseBody(response) {
   try {
     return await response.json();
   } catch {
@@ -208,7 +208,7 @@ async function json(response) {
   }
 }
 
-function parse(data) {
+function parsePayload(data) {
   try {
     return JSON.parse(data);
   } catch {

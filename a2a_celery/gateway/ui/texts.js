@@ -2,13 +2,13 @@
 
 import { el } from "./dom.js";
 
-export const LIVE = [
+export const LIVE_STATES = [
   "TASK_STATE_INPUT_REQUIRED",
   "TASK_STATE_AUTH_REQUIRED",
   "TASK_STATE_WORKING",
   "TASK_STATE_SUBMITTED",
 ];
-export const PAUSED = LIVE.slice(0, 2);
+export const INTERRUPTED_STATES = LIVE_STATES.slice(0, 2);
 
 const STATES = {
   TASK_STATE_SUBMITTED: ["Submitted", "The task waits for a worker."],
@@ -21,16 +21,15 @@ const STATES = {
   TASK_STATE_REJECTED: ["Rejected", "The task was not accepted."],
 };
 
-/** All task states. */
-export const ALL = Object.keys(STATES);
+export const ALL_STATES = Object.keys(STATES);
 
-export const isPaused = (state) => PAUSED.includes(state);
-export const isEnded = (state) => state in STATES && !LIVE.includes(state);
+export const isInterrupted = (state) => INTERRUPTED_STATES.includes(state);
+export const isTerminal = (state) => state in STATES && !LIVE_STATES.includes(state);
 
-/** Returns the word for a state. An unknown state is returned unchanged. */
-export const wordFor = (state) => STATES[state]?.[0] ?? String(state ?? "Unknown");
+/** Return the name of a state. An unknown state is returned unchanged. */
+export const stateName = (state) => STATES[state]?.[0] ?? String(state ?? "Unknown");
 
-/** Returns a badge with the word and the colour of a state. `showState` changes the state of a badge. */
+/** Return a badge with the name and the colour of a state. `showState` changes the state of a badge. */
 export function badge(state) {
   return showState(el("span", { class: "badge" }), state);
 }
@@ -38,75 +37,75 @@ export function badge(state) {
 export function showState(element, state) {
   if (element.dataset.state === state) return element;
   element.dataset.state = state ?? "";
-  element.textContent = wordFor(state);
+  element.textContent = stateName(state);
   element.title = STATES[state]?.[1] ?? "";
   return element;
 }
 
-/** Words for the states of a webhook. */
+/** Names of the states of a webhook. */
 export const DELIVERY_STATES = { delivered: "Up to date", waiting: "Waiting", failing: "Failing", dead: "Given up" };
 
-/** Words for the outcomes of a post to a webhook. */
+/** Names of the outcomes of a post to a webhook. */
 export const OUTCOMES = { delivered: "Delivered", failed: "Failed", gone: "Gone", refused: "Not sent" };
 
-const STEPS = [
+const TIME_UNITS = [
   [60, 1, "s"],
   [3600, 60, "min"],
   [86400, 3600, "h"],
   [Infinity, 86400, "d"],
 ];
 
-/** Returns a time relative to the browser's clock, such as "5 s ago". A time in the future is "now". */
-export function ago(when, now = Date.now()) {
-  const seconds = Math.max(0, Math.floor((now - when) / 1000));
-  if (seconds < 2) return "now";
-  const [, unit, name] = STEPS.find(([below]) => seconds < below);
-  return `${Math.floor(seconds / unit)} ${name} ago`;
+/** Return a time relative to the browser's clock, such as "5 s ago". A time in the future is "now". */
+export function relativeTime(date, now = Date.now()) {
+  const age = Math.max(0, Math.floor((now - date) / 1000));
+  if (age < 2) return "now";
+  const [, unit, name] = TIME_UNITS.find(([limit]) => age < limit);
+  return `${Math.floor(age / unit)} ${name} ago`;
 }
 
-/** Returns an element with a relative time. Its title is the exact time. `showTimes` updates all such elements. */
-export function time(timestamp) {
+/** Return an element with a relative time. Its title is the exact time. `updateTimes` updates all such elements. */
+export function timeElement(timestamp) {
   return showTime(el("time"), timestamp);
 }
 
 export function showTime(element, timestamp) {
-  const when = Date.parse(timestamp ?? "");
-  if (Number.isNaN(when)) {
+  const date = Date.parse(timestamp ?? "");
+  if (Number.isNaN(date)) {
     element.removeAttribute("datetime");
     element.textContent = "";
     return element;
   }
-  const exact = new Date(when).toISOString();
+  const exact = new Date(date).toISOString();
   if (element.getAttribute("datetime") !== exact) {
     element.setAttribute("datetime", exact);
-    element.title = `${new Date(when).toLocaleString()} (${exact})`;
+    element.title = `${new Date(date).toLocaleString()} (${exact})`;
   }
-  const said = ago(when);
-  if (element.textContent !== said) element.textContent = said;
+  const text = relativeTime(date);
+  if (element.textContent !== text) element.textContent = text;
   return element;
 }
 
-export function showTimes(root = document) {
+export function updateTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) showTime(element, element.getAttribute("datetime"));
 }
 
-/** Returns the local time of an event with milliseconds, for a log, or "" for an unknown time. */
-export function clock(timestamp) {
-  const when = new Date(timestamp ?? NaN);
-  if (Number.isNaN(when.getTime())) return "";
-  const two = (number, digits = 2) => String(number).padStart(digits, "0");
-  return `${two(when.getHours())}:${two(when.getMinutes())}:${two(when.getSeconds())}.${two(when.getMilliseconds(), 3)}`;
+/** Return the local time of an event with milliseconds, for a log, or "" for an unknown time. */
+export function formatClock(timestamp) {
+  const date = new Date(timestamp ?? NaN);
+  if (Number.isNaN(date.getTime())) return "";
+  const pad = (number, digits = 2) => String(number).padStart(digits, "0");
+  return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}.${pad(date.getMilliseconds(), 3)}`;
 }
 
-/** Returns a duration in seconds as text with a single unit. */
-export function seconds(value) {
+/** Return a duration in seconds as text with a single unit. */
+export function formatDuration(value) {
   if (value < 1) return `${Math.round(value * 1000)} ms`;
   if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
-  const [, unit, name] = STEPS.find(([below]) => value < below);
+  const [, unit, name] = TIME_UNITS.find(([limit]) => value < limit);
   return `${Math.floor(value / unit)} ${name}`;
 }
 
-export function bytes(size) {
+export function formatBytes(size) {
   if (size < 1000) return `${size} bytes`;
   if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
   return size < 1e9 ? `${(size / 1e6).toFixed(1)} MB` : `${(size / 1e9).toFixed(1)} GB`;
@@ -139,22 +138,22 @@ const STATUSES = {
   504: "The server did not respond in time.",
 };
 
-/** Returns one sentence for an error. `details` returns the other information that the server sent. */
+/** Return one sentence for an error. `errorDetails` returns the other information that the server sent. */
 export function explain(error) {
-  const said = REASONS[error.reason] ?? STATUSES[error.status];
-  if (said) return said;
+  const sentence = REASONS[error.reason] ?? STATUSES[error.status];
+  if (sentence) return sentence;
   return error.violations?.length ? "The server refused the request." : error.message || "The request failed.";
 }
 
-/** Returns the information in an error as pairs of a name and a text. */
-export function details(error) {
-  const found = [];
-  if (error.message && error.message !== explain(error)) found.push(["Message", error.message]);
-  for (const { field, description } of error.violations ?? []) found.push([field || "Request", description ?? ""]);
-  if (error.reason) found.push(["Reason", error.reason]);
-  for (const [name, value] of Object.entries(error.metadata ?? {})) found.push([name, String(value)]);
-  if (error.retryAfter) found.push(["Try again in", `${error.retryAfter} s`]);
-  if (error.code) found.push(["Code", String(error.code)]);
-  for (const other of error.others ?? []) found.push([other["@type"] ?? "Detail", JSON.stringify(other, null, 2)]);
-  return found;
+/** Return the information in an error as pairs of a name and a text. */
+export function errorDetails(error) {
+  const pairs = [];
+  if (error.message && error.message !== explain(error)) pairs.push(["Message", error.message]);
+  for (const { field, description } of error.violations ?? []) pairs.push([field || "Request", description ?? ""]);
+  if (error.reason) pairs.push(["Reason", error.reason]);
+  for (const [name, value] of Object.entries(error.metadata ?? {})) pairs.push([name, String(value)]);
+  if (error.retryAfter) pairs.push(["Try again in", `${error.retryAfter} s`]);
+  if (error.code) pairs.push(["Code", String(error.code)]);
+  for (const detail of error.otherDetails ?? []) pairs.push([detail["@type"] ?? "Detail", JSON.stringify(detail, null, 2)]);
+  return pairs;
 }
