@@ -63,10 +63,15 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # the browser asks each time and gets 304 for an unchanged file, so that an upgrade never mixes old and new files
+    # the browser revalidates a file before each use
     "Cache-Control": "no-cache",
 }
 
+IMMUTABLE = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+"""Headers of a file under a path with the digest of all files: the browser never requests the file again."""
+
+REFERENCE = re.compile(rb'(?<=href="|.src=")(?=[\w.]+\.(?:js|css|svg)")')
+"""Position of a file's name in an attribute of the page."""
 
 ACCEPTS_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 """Pattern of an Accept-Encoding header that allows gzip."""
@@ -99,17 +104,28 @@ def root_route(*, has_page: bool) -> Route:
 
 
 def shell_routes() -> list[Route]:
-    """Return the routes of ``/ui/`` and its files, which are the same for every user."""
+    """Return the routes of ``/ui/`` and its files, which are the same for every user.
+
+    The page refers to its files under a path with the digest of all files. The browser caches these paths forever, and
+    requests all files after an upgrade.
+    """
 
     async def with_slash(request: Request) -> Response:
         # relative, because a proxy may serve this page under another path
         query = f"?{request.url.query}" if request.url.query else ""
         return Response(status_code=307, headers={"Location": f"{PATH.lstrip('/')}/{query}"})
 
-    routes = [Route(PATH, with_slash, methods=["GET"])]
-    for name, content in _contents().items():
-        path = f"{PATH}/" if name == "index.html" else f"{PATH}/{name}"
-        routes.append(Route(path, _file(content, MEDIA_TYPES[name.rpartition(".")[2]]), methods=["GET"]))
+    contents = _contents()
+    version = sha256(b"".join(contents.values())).hexdigest()[:16]
+    page = REFERENCE.sub(f"{version}/".encode(), contents.pop("index.html"))
+    routes = [
+        Route(PATH, with_slash, methods=["GET"]),
+        Route(f"{PATH}/", _file(page, MEDIA_TYPES["html"]), methods=["GET"]),
+    ]
+    for name, content in contents.items():
+        serve = _file(content, MEDIA_TYPES[name.rpartition(".")[2]], version)
+        # during a rolling upgrade, a gateway of another version also answers
+        routes += [Route(f"{PATH}/{folder}{name}", serve, methods=["GET"]) for folder in ("", "{version}/")]
     return routes
 
 
@@ -118,12 +134,13 @@ def _contents() -> dict[str, bytes]:
     return {name: (FOLDER / name).read_bytes() for name in names}
 
 
-def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
+def _file(content: bytes, media_type: str, version: str | None = None) -> Callable[[Request], Response]:
     tag = f'W/"{sha256(content).hexdigest()[:32]}"'  # weak, because the compressed file has the same tag
     compressed = gzip.compress(content, mtime=0)
 
     def serve(request: Request) -> Response:
-        headers = {**HEADERS, "ETag": tag, "Vary": "Accept-Encoding"}
+        is_immutable = version is not None and request.path_params.get("version") == version
+        headers = {**(IMMUTABLE if is_immutable else HEADERS), "ETag": tag, "Vary": "Accept-Encoding"}
         if has_current_copy(request, tag):
             return Response(status_code=304, headers=headers)
         if ACCEPTS_GZIP.search(request.headers.get("accept-encoding", "")):

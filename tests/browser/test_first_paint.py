@@ -30,14 +30,28 @@ LOADED = """
 return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
   .map(one => [new URL(one.name).pathname, one.encodedBodySize]);
 """
+"""Script that returns the paths and sizes of the responses in the order of their requests."""
 
+INTERVALS = """
+const overviews = performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/operator/v1/overview'));
+return overviews.slice(1).map(({ startTime }, i) => startTime - overviews[i].responseEnd);
+"""
+"""Script that returns the milliseconds from each response with an overview to the next request."""
+
+REFRESH = 5000
+"""Interval of the page's requests for the overview, in milliseconds."""
 
 AGENTS = "return fetch('agents.json').then(answer => answer.json()).then(({ agents }) => agents.length)"
 
 
+def paths(page: Page) -> list[str]:
+    """Return the paths of the responses that the page has received, in the order of their requests."""
+    return [path for path, _ in page.script(LOADED)]
+
+
 def cards(page: Page) -> list[str]:
     """Return the paths of the cards that the page has read."""
-    return [path for path, _ in page.script(LOADED) if path.endswith("agent-card.json")]
+    return [path for path in paths(page) if path.endswith("agent-card.json")]
 
 
 async def seed(url: str) -> None:
@@ -75,3 +89,40 @@ def test_the_first_view_is_small(
     assert len(files) <= MAX_FILES
     assert sum(files) <= MAX_FILE_BYTES
     assert sum(data.values()) <= MAX_DATA_BYTES, data
+
+
+@pytest.mark.parametrize(("view", "path"), [("overview", "/operator/v1/overview"), ("tasks", "/operator/v1/tasks")])
+def test_the_data_of_a_view_is_requested_before_the_cards(
+    browser: webdriver.Chrome, served: tuple[Fleet, Gateway], view: str, path: str
+) -> None:
+    page = Page(browser, served[1].url)
+    page.open(f"#view={view}")
+    page.until(lambda: cards(page) and path in paths(page), "a card and the data are read")
+
+    assert path in paths(page)[: paths(page).index(cards(page)[0])]
+
+
+def test_the_overview_is_requested_once_in_each_interval(
+    browser: webdriver.Chrome, served: tuple[Fleet, Gateway]
+) -> None:
+    page = Page(browser, served[1].url)
+    page.open("#view=overview")
+    page.until(lambda: page.script(INTERVALS), "the overview is requested again")
+
+    assert min(page.script(INTERVALS)) >= REFRESH
+
+
+def test_the_browser_requests_no_script_of_the_page_again(
+    browser: webdriver.Chrome, served: tuple[Fleet, Gateway]
+) -> None:
+    page = Page(browser, served[1].url)
+    for _ in range(2):
+        page.open()
+        page.one("#agents .list")
+
+    transferred = page.script(
+        "return performance.getEntriesByType('resource').filter(one => /\\.(js|css)$/.test(one.name))"
+        ".map(one => one.transferSize)"
+    )
+    assert transferred
+    assert set(transferred) == {0}

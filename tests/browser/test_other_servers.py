@@ -139,7 +139,7 @@ REPEATED = """
   view.draw(task);
   view.draw(task);
   const last = shown(view.messages);
-  view.earlier.click();
+  view.earlierButton.click();
   return [last, shown(view.messages), shown(view.artifacts)];
 """
 

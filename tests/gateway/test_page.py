@@ -67,10 +67,11 @@ async def test_the_page_is_there_to_ask_for_a_token_and_what_it_shows_is_not(
 async def test_every_file_of_the_page_is_served_with_its_type_and_the_policy(client: httpx.AsyncClient) -> None:
     types = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
     for path in UI.iterdir():
-        answer = await client.get(f"/ui/{'' if path.name == 'index.html' else path.name}")
+        is_page = path.name == "index.html"
+        answer = await client.get(f"/ui/{'' if is_page else path.name}")
 
         assert answer.status_code == 200
-        assert answer.content == path.read_bytes()
+        assert is_page or answer.content == path.read_bytes()
         assert answer.headers["content-type"].startswith(types[path.suffix])
         assert {name: answer.headers[name] for name in HEADERS} == HEADERS
 
@@ -96,6 +97,26 @@ def test_the_page_preloads_all_of_its_scripts() -> None:
     preloaded = re.findall(r'rel="modulepreload" href="(.*?)"', (UI / "index.html").read_text())
 
     assert preloaded == sorted(path.name for path in UI.glob("*.js") if path.name != "main.js")
+
+
+async def test_the_page_refers_to_files_that_a_browser_caches_forever(client: httpx.AsyncClient) -> None:
+    html = (await client.get("/ui/")).text
+    paths = re.findall(r'(?:href|src)="([^"#]+)"', html)
+    answers = {path: await client.get(f"/ui/{path}") for path in paths}
+
+    [version] = {path.partition("/")[0] for path in paths}
+    assert html.replace(f"{version}/", "") == (UI / "index.html").read_text()
+    assert {path.partition("/")[2] for path in paths} == {path.name for path in UI.iterdir()} - {"index.html"}
+    for path, answer in answers.items():
+        assert answer.content == (UI / path.partition("/")[2]).read_bytes()
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+
+
+async def test_a_gateway_of_another_version_serves_files_that_are_not_cached(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/ui/0123456789abcdef/main.js")
+
+    assert answer.content == (UI / "main.js").read_bytes()
+    assert answer.headers["cache-control"] == "no-cache"
 
 
 async def test_a_file_that_the_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:

@@ -11,9 +11,10 @@ import { events } from "./sse.js";
 const VERSION = "1.0";
 const TIMEOUT = 60_000;
 
-/** Return the agent whose card is at `cardUrl`. `headers()` returns the headers that authenticate a request. */
-export async function discover(cardUrl, headers) {
-  const response = await fetchOk(cardUrl, { headers: { Accept: "application/json", ...headers() }, cache: "no-cache" });
+/** Return the agent whose card is at `cardUrl`. `headers()` returns the headers that authenticate a request. `priority`
+ * is the priority of the request among the requests of the page. */
+export async function discover(cardUrl, headers, priority = "auto") {
+  const response = await fetchOk(cardUrl, { headers: { Accept: "application/json", ...headers() }, cache: "no-cache", priority });
   let card;
   try {
     card = await response.json();

@@ -35,7 +35,7 @@ export class InboxView {
   }
 
   async #load() {
-    await this.views.app.cards;
+    await this.views.app.readCards();
     const entries = [...this.views.app.agents.values()].filter(({ agent }) => agent?.canList);
     const query = { pageSize: MAX_TASKS, historyLength: 1 };
     const results = await Promise.allSettled(

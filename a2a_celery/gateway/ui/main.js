@@ -18,8 +18,6 @@ class App {
   agents = new Map();
   /** Name of the caller, or "" for an unauthenticated caller. */
   owner = "";
-  /** Promise that is settled when the cards of the listed agents have been read. */
-  cards = Promise.resolve();
 
   constructor() {
     this.agentsPane = new AgentsPane(byId("agents"), this);
@@ -46,15 +44,15 @@ class App {
     for (const { name, card } of agents) this.addAgent(card, name);
     this.views.setOperator(operator);
     if (owner) setText(byId("credentials-button"), `Signed in as ${owner}`);
-    this.cards = this.#readCards();
-    this.show();
-    await this.cards;
+    this.show(); // requests the data of the selected agent or view before the other cards
+    await this.readCards();
     this.show();
   }
 
-  #readCards() {
-    const entries = [...this.agents.values()].filter(({ agent }) => agent === null);
-    return Promise.all(entries.map((entry) => this.#readCard(entry)));
+  /** Read the cards of the agents that have not been read. */
+  readCards() {
+    const entries = [...this.agents.values()].filter(({ agent, error }) => agent === null && error === null);
+    return Promise.all(entries.map((entry) => this.#readCard(entry, "low")));
   }
 
   /** Add the agent whose card is at `url`, and return its entry. Throw an Error for another origin, to which the
@@ -175,14 +173,14 @@ class App {
     return { agents: [{ name: "", card: "/.well-known/agent-card.json" }] };
   }
 
-  #readCard(entry) {
-    entry.cardRequest ??= this.#discover(entry).finally(() => (entry.cardRequest = null));
+  #readCard(entry, priority = "auto") {
+    entry.cardRequest ??= this.#discover(entry, priority).finally(() => (entry.cardRequest = null));
     return entry.cardRequest;
   }
 
-  async #discover(entry) {
+  async #discover(entry, priority) {
     try {
-      entry.agent = await discover(entry.cardUrl, this.headers);
+      entry.agent = await discover(entry.cardUrl, this.headers, priority);
       entry.name = entry.agent.name || entry.name;
       entry.error = null;
     } catch (error) {

@@ -61,7 +61,7 @@ export class OverviewView {
 
   enter() {
     this.draw();
-    this.views.feed.refresh();
+    if (this.views.overview) this.views.feed.refresh(); // without an overview, the first request is in progress
     this.poll.start();
   }
 

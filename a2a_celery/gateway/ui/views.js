@@ -141,8 +141,8 @@ export class Views {
     }
     if (this.overview) {
       this.samples.add(this.overview);
-      this.count("dead", this.overview.deadLetters, "dead letters");
-      this.count("webhooks", this.overview.webhooks.dead, "given up");
+      this.setCount("dead", this.overview.deadLetters, "dead letters");
+      this.setCount("webhooks", this.overview.webhooks.dead, "given up");
     }
     this.#instances.get("overview")?.draw();
   }
