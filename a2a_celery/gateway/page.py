@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 
@@ -67,7 +67,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-IMMUTABLE = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+IMMUTABLE = {**HEADERS, "Cache-Control": "max-age=31536000, immutable"}
 """Headers of a file under a path with the digest of all files: the browser never requests the file again."""
 
 REFERENCE = re.compile(rb'(?<=href="|.src=")(?=[\w.]+\.(?:js|css|svg)")')
@@ -123,9 +123,9 @@ def shell_routes() -> list[Route]:
         Route(f"{PATH}/", _file(page, MEDIA_TYPES["html"]), methods=["GET"]),
     ]
     for name, content in contents.items():
-        serve = _file(content, MEDIA_TYPES[name.rpartition(".")[2]], version)
-        # during a rolling upgrade, a gateway of another version also answers
-        routes += [Route(f"{PATH}/{folder}{name}", serve, methods=["GET"]) for folder in ("", "{version}/")]
+        for path, headers in ((name, HEADERS), (f"{version}/{name}", IMMUTABLE)):
+            serve = _file(content, MEDIA_TYPES[name.rpartition(".")[2]], headers)
+            routes.append(Route(f"{PATH}/{path}", serve, methods=["GET"]))
     return routes
 
 
@@ -134,13 +134,12 @@ def _contents() -> dict[str, bytes]:
     return {name: (FOLDER / name).read_bytes() for name in names}
 
 
-def _file(content: bytes, media_type: str, version: str | None = None) -> Callable[[Request], Response]:
+def _file(content: bytes, media_type: str, file_headers: Mapping[str, str] = HEADERS) -> Callable[[Request], Response]:
     tag = f'W/"{sha256(content).hexdigest()[:32]}"'  # weak, because the compressed file has the same tag
     compressed = gzip.compress(content, mtime=0)
 
     def serve(request: Request) -> Response:
-        is_immutable = version is not None and request.path_params.get("version") == version
-        headers = {**(IMMUTABLE if is_immutable else HEADERS), "ETag": tag, "Vary": "Accept-Encoding"}
+        headers = {**file_headers, "ETag": tag, "Vary": "Accept-Encoding"}
         if has_current_copy(request, tag):
             return Response(status_code=304, headers=headers)
         if ACCEPTS_GZIP.search(request.headers.get("accept-encoding", "")):

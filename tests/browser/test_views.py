@@ -243,6 +243,7 @@ def test_tasks_of_an_owner_are_filtered_with_ended_ones(page: Page, scene: Scene
     ended, other = scene.send("count", "5"), scene.send("ask", "begin")
     scene.wait_for("count", ended, "TASK_STATE_COMPLETED")
     page.open("#view=tasks")
+    page.one("#view .tabs a")
     [tab] = [tab for tab in page.all("#view .tabs a") if tab.text == "By owner or schedule"]
     tab.click()
     page.until(lambda: {ended, other} <= {row.split()[0] for row in rows(page)}, "open and ended tasks")
