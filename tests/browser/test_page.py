@@ -330,7 +330,7 @@ for (const state of states) {
   badge.remove();
 }
 for (const name of ['--text', '--soft', '--accent', '--danger']) {
-  for (const ground of ['--ground', '--surface', '--raised']) {
+  for (const ground of ['--background', '--surface', '--raised']) {
     const root = getComputedStyle(document.documentElement);
     found[`${name} on ${ground}`] = ratio(root.getPropertyValue(name), root.getPropertyValue(ground));
   }
