@@ -1,4 +1,4 @@
-"""Check of a page against the WCAG rules, by axe-core in the browser. `make peers` installs axe-core from npm."""
+"""Accessibility check that runs axe-core in the browser. `make peers` installs axe-core from npm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ axe.run(document, {resultTypes: ['violations']}).then(
 
 
 def violations(browser: Chrome) -> list[str]:
-    """Return each broken rule with the elements that break it.
+    """Return a line for each violated WCAG rule: the rule's id and the CSS selectors of the elements.
 
     The driver injects axe-core as an expression. The page's Content-Security-Policy does not block expressions.
     """

@@ -66,35 +66,35 @@ async def echo(turn: Turn) -> str:
 
 @a2a.agent("sync-echo")
 def sync_echo(turn: Turn) -> str:
-    """Return the text of the message, from a plain function."""
+    """Return the text of the message from a plain function."""
     turn.blocking.say("on it", thread=threading.current_thread().name != "a2a-runs")
     return turn.text
 
 
 @a2a.agent("count")
 async def count(turn: Turn) -> AsyncIterator[str]:
-    """Yield the number of chunks in the message."""
+    """Yield as many chunks as the message requests."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
 
 @a2a.agent("files")
 async def files(turn: Turn) -> Artifact:
-    """Return the text as a file with a name that leads out of a folder, and a file without a name."""
+    """Return two files: one whose name attempts path traversal, and one without a name."""
     named = Part(raw=turn.text.encode(), filename="../../report.txt", media_type="text/plain")
     return Artifact(artifact_id="made", parts=[Part(text="two files"), named, Part(raw=b"\0", media_type="image/png")])
 
 
 @a2a.agent("sync-count")
 def sync_count(turn: Turn) -> Iterator[str]:
-    """Yield the number of chunks in the message, from a plain generator."""
+    """Yield as many chunks as the message requests from a plain generator."""
     for number in range(int(turn.text)):
         yield f"{number} "
 
 
 @a2a.agent("pace")
 async def pace(turn: Turn) -> AsyncIterator[str]:
-    """Yield chunks at an interval: "<chunks> <seconds>"."""
+    """Yield chunks at an interval. The message has the form "<chunks> <seconds>"."""
     chunks, seconds = turn.text.split()
     for number in range(int(chunks)):
         yield f"{number} "
@@ -103,14 +103,14 @@ async def pace(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("silent")
 async def silent(turn: Turn) -> str:
-    """Wait for the number of seconds in the message, by default a minute."""
+    """Sleep for the number of seconds in the message, or for a minute if the message is empty."""
     await asyncio.sleep(float(turn.text or 60))
     return "done"
 
 
 @a2a.agent("data")
 async def data(turn: Turn) -> dict[str, object]:
-    """Return the fields of the turn as data."""
+    """Return the caller and other fields of the turn as a data part."""
     return {
         "user": turn.caller.user,
         "authenticated": turn.caller.authenticated,
@@ -128,7 +128,7 @@ async def data(turn: Turn) -> dict[str, object]:
 
 @a2a.agent("suspended", description="Waits for two signals, the first of which times out.")
 async def suspended(turn: Turn) -> str:
-    """Wait for the signals "late", for a moment, and "go"."""
+    """Wait briefly for the signal "late", and then without a timeout for the signal "go"."""
     try:
         late = await turn.wait_for("late", timeout=0.2)
     except TimeoutError:
@@ -138,7 +138,7 @@ async def suspended(turn: Turn) -> str:
 
 @a2a.agent("ask")
 async def ask(turn: Turn) -> str:
-    """Ask until the answer is a number."""
+    """Request input until a follow-up message is a number."""
     if turn.number == 1 or not turn.text.isdigit():
         raise InputRequired("How many?")
     return f"{turn.text} it is"
@@ -146,7 +146,7 @@ async def ask(turn: Turn) -> str:
 
 @a2a.agent("slow-ask")
 async def slow_ask(turn: Turn) -> str:
-    """Work briefly on every message and ask for the next, until the message is "stop"."""
+    """Request input 0.3 s after each message until the message is "stop"."""
     await asyncio.sleep(0.3)
     if turn.text == "stop":
         return "stopped"
@@ -155,7 +155,7 @@ async def slow_ask(turn: Turn) -> str:
 
 @a2a.agent("interview")
 async def interview(turn: Turn) -> dict[str, object]:
-    """Ask three questions, and return the answers and the id of the process that completes the task."""
+    """Ask three questions. Return the answers and the id of the process that completes the task."""
     name = await turn.ask("Name?")
     town = await turn.ask(f"Where do you live, {name}?")
     colour = await turn.ask(parts=[Part(text="Colour?"), Part(text="red or blue")])
@@ -164,13 +164,13 @@ async def interview(turn: Turn) -> dict[str, object]:
 
 @a2a.agent("sync-interview")
 def sync_interview(turn: Turn) -> str:
-    """Ask, from a plain function."""
+    """Ask two questions from a plain function."""
     return f"{turn.blocking.ask('One?')} and {turn.blocking.ask('Two?')}"
 
 
 @a2a.agent("moody")
 async def moody(turn: Turn) -> str:
-    """Ask in two ways, one after the other, and ask again."""
+    """Request input with `Turn.ask`, then with `InputRequired`, and then with `Turn.ask` again."""
     if turn.text == "begin":
         await turn.ask("First?")
         raise InputRequired("Say continue.")
@@ -220,7 +220,7 @@ class Full(AgentExecutor):
 
 
 class Direct(AgentExecutor):
-    """Executor that answers with a message only, after the number of seconds in the request."""
+    """Executor that responds with a message and no task, after the number of seconds in the request."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await asyncio.sleep(float(context.get_user_input() or 0))
@@ -286,7 +286,8 @@ a2a.add_agent(card("unbuildable"), "tests.support.slow_import:Unbuildable")
 
 @a2a.agent("once", idempotency_window=600)
 async def once(turn: Turn) -> str:
-    """Work for the seconds in the last word of the message. If the message begins with "ask", ask for more."""
+    """Sleep for the number of seconds in the last word of the message. If the message begins with "ask", request
+    input."""
     word, _, seconds = turn.text.rpartition(" ")
     await asyncio.sleep(float(seconds))
     if word.startswith("ask"):
@@ -299,8 +300,8 @@ a2a.add_agent(card("once-direct"), Direct, idempotency_window=600)
 
 @a2a.agent("steady", max_attempts=3)
 async def steady(turn: Turn) -> AsyncIterator[object]:
-    """Stream an artifact, and pause for the seconds that the message lists for this attempt. In the first attempt,
-    complete another artifact before."""
+    """Stream an artifact with a pause. The message lists the seconds of the pause for each attempt. In the first
+    attempt, send a complete artifact before the stream."""
     if turn.attempt == 1:
         await turn.artifact("finished", artifact_id="first")
     yield f"attempt {turn.attempt} "
@@ -310,27 +311,27 @@ async def steady(turn: Turn) -> AsyncIterator[object]:
 
 @a2a.agent("poison", max_attempts=2)
 async def poison(turn: Turn) -> str:
-    """Kill the whole worker in any pool."""
+    """Kill the worker's process group."""
     os.killpg(os.getpgid(0), signal.SIGKILL)
     return "never"
 
 
 @a2a.agent("related")
 async def related(turn: Turn) -> list[str]:
-    """Return the id of each task that the message refers to, with the number of its artifacts."""
+    """Return the id and the number of artifacts of each task to which the message refers."""
     return [f"{task.id}: {len(task.artifacts)}" for task in turn.related_tasks]
 
 
 @a2a.agent("second-time")
 async def second_time(turn: Turn) -> str:
-    """Complete if the message refers to a task. Otherwise work until the worker is killed."""
+    """Complete if the message refers to a task. Otherwise sleep for an hour."""
     if not turn.related_tasks:
         await asyncio.sleep(3600)
     return f"after {turn.related_tasks[0].id}"
 
 
 class Related(AgentExecutor):
-    """Executor that completes if the message refers to a task, and otherwise works until the worker is killed."""
+    """Executor that returns the ids of the tasks to which the message refers."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -349,7 +350,8 @@ a2a.add_agent(card("related-executor", extensions=[AgentExtension(uri=uri) for u
 
 
 def by_word(request: SendMessageRequest, caller: Caller) -> dict[str, object]:
-    """Route "to <queue>", "rank <priority>" and the tenant "acme". Fail or return a wrong route on request."""
+    """Return the route that the message requests, or the queue of the tenant "acme". Some messages request an exception
+    or an invalid route."""
     match request.message.parts[0].text.split():
         case ["to", queue, *_]:
             return {"queue": f"{app.conf.task_default_queue}-{queue}", "priority": 3}
@@ -368,7 +370,7 @@ def by_word(request: SendMessageRequest, caller: Caller) -> dict[str, object]:
 
 @a2a.agent("routed", route=by_word, scheduling=True)
 async def routed(turn: Turn) -> str:
-    """Return the text of the message, or ask for more if it contains "ask"."""
+    """Return the text of the message, or request input if the text contains "ask"."""
     if "ask" in turn.text:
         await asyncio.sleep(0.5)
         raise InputRequired("Where to?")
@@ -377,5 +379,5 @@ async def routed(turn: Turn) -> str:
 
 @a2a.agent("nonsense")
 async def nonsense(turn: Turn) -> object:
-    """Return a value that cannot be sent to a client."""
+    """Return an object that cannot be serialized."""
     return object()

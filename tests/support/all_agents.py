@@ -1,4 +1,4 @@
-"""The app of `agents` with the executor of `states`, for fleets. Importing this module adds the agent to the app."""
+"""App of `agents` with the additional agent "states", for fleets."""
 
 from __future__ import annotations
 

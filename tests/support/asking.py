@@ -1,4 +1,4 @@
-"""Calls of an operation over each binding, with responses that can be compared."""
+"""Calls of A2A operations over each binding. Their responses have a common type for comparisons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ LEGACY = {
 
 @dataclass(frozen=True)
 class Answer:
-    """Response: the status of the transport, the relevant headers, and the body, or the first event of a stream."""
+    """Response to an operation.
+
+    Attributes:
+        status: HTTP status code or name of the gRPC status code.
+        headers: Content type and authentication challenge, or () for gRPC.
+        body: Body as text, or the data of the first event of a stream.
+    """
 
     status: int | str
     headers: tuple[tuple[str, str], ...]
@@ -44,7 +50,7 @@ class Answer:
         return json.loads(self.body) if self.body else {}
 
     def without(self, *ids: str) -> Answer:
-        """Return a copy with "…" in place of each of `ids`."""
+        """Return a copy in which "…" replaces each of `ids` in the body."""
         body = self.body
         for word in ids:
             body = body.replace(word, "…")
@@ -58,8 +64,17 @@ class Answer:
 async def ask(
     gateway: Gateway, binding: str, operation: str, params: dict[str, Any], tenant: str, agent: str, who: dict[str, str]
 ) -> Answer:
-    """Call an operation of `agent` in `tenant` over a binding, and return the response. The headers `who` authenticate
-    the caller. A binding that is not in A2A 1.0 stands for JSON-RPC in protocol 0.3."""
+    """Call an operation over a binding and return the response.
+
+    Args:
+        gateway: Gateway that serves the agent.
+        binding: Binding of A2A 1.0, or any other text for JSON-RPC in protocol 0.3.
+        operation: Name of the operation in A2A 1.0.
+        params: Parameters of the operation.
+        tenant: Tenant, or "" for none.
+        agent: Name of the agent.
+        who: Headers that authenticate the caller.
+    """
     match binding:
         case "JSONRPC":
             return await _over_rpc(gateway, operation, params | {"tenant": tenant}, agent, {**V1, **who})

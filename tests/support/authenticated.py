@@ -1,4 +1,4 @@
-"""The test agents with authentication by Starlette's middleware around the gateway, as in a deployment."""
+"""ASGI application of the test agents behind Starlette's authentication middleware."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ class Tokens(AuthenticationBackend):
     """Backend that accepts "Bearer <secret>-<user>" as <user>. A request without a token is anonymous."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Return the user of a request."""
         header = conn.headers.get("authorization")
         if header is None:
             return None

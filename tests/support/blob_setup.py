@@ -1,4 +1,4 @@
-"""Object store for tests that can be made unavailable, and tasks with large parts."""
+"""Tasks with large parts, and an object store that tests can make unavailable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THRESHOLD = 1024
 
 
 class UnreliableObjectStore(ObjectStore):
-    """Object store that counts its reads and writes and can be made unavailable."""
+    """Object store that counts reads, lists written names, and is unavailable while `is_down` is true."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -52,7 +52,7 @@ class UnreliableObjectStore(ObjectStore):
 
 
 class BlobSetup:
-    """Store that keeps large parts in a folder."""
+    """Store that saves large parts as files in a folder."""
 
     def __init__(self, url: str, folder: Path, keys: Keys) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ def sent(parts: list[Part], task_id: str) -> SendMessageRequest:
 
 
 async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options: bool) -> str:
-    """Create a task from a message with `parts`. Return the task's id."""
+    """Create a task from a message with `parts` and return the task's id."""
     task_id = task_id or str(uuid4())
     operation = create_task(
         seeds.keys, ANN, task_id, CONTEXT, sent(parts, task_id), caller=b"{}", retention=RETENTION, **options
@@ -84,7 +84,7 @@ async def created(seeds: Seeds, parts: list[Part], task_id: str = "", **options:
 
 
 async def remove_due_blobs(blob_setup: BlobSetup, keys: Keys) -> None:
-    """Make all tasks with blobs due and let a watcher remove their blobs."""
+    """Make the removal of all blobs due, and run one tick of the blob remover."""
     redis = blob_setup.store.redis
     for key in (keys.blobs, keys.orphaned_blobs):
         for tag in await redis.zrange(key, 0, -1):

@@ -1,4 +1,4 @@
-"""The booking agents of workers/, the formats of the answers to their questions, and clients."""
+"""Booking agents of workers/, the answer format of each framework, and a client of the agents."""
 
 from __future__ import annotations
 
@@ -57,7 +57,12 @@ def _approved(asked: Part, agreed: bool) -> Part:
 
 @dataclass(frozen=True)
 class BookingAgent:
-    """Agent of a framework. `answer` returns the part that approves or rejects the question in a data part."""
+    """Booking agent of a framework.
+
+    Attributes:
+        name: Name of the agent.
+        answer: Function that returns the part that approves or rejects the question in a data part.
+    """
 
     name: str
     answer: Callable[[Part, bool], Part]
@@ -74,11 +79,12 @@ BOOKING_AGENTS = [
 ]
 
 WITH_SCHEMA = ("pydantic-ai", "openai-agents", "llamaindex")
-"""Agents whose questions have a JSON Schema."""
+"""Names of the agents whose questions have a JSON Schema."""
 
 
 def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
-    """Return a turn of task "t" in context "c" with a session state, reduced to the fields that the agents use."""
+    """Return a stub of a turn of task "t" in context "c". The stub has the session state and the fields that the agents
+    read."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=parts)
     request_context = SimpleNamespace(message=message, parts=list(parts), text=get_message_text(message), task_id="t")
     request_context.context_id, request_context.session = "c", SimpleNamespace(state=state)
@@ -87,7 +93,7 @@ def turn(state: dict[str, Any], *parts: A2APart) -> Turn:
 
 
 class NewTurn:
-    """Turn with a session that records the turn's status messages in `said`."""
+    """Stub of a turn with a session. `said` contains the status messages of the turn."""
 
     def __init__(self, state: dict[str, Any], *parts: A2APart) -> None:
         self.said: list[Any] = []
@@ -100,7 +106,8 @@ class NewTurn:
 
 
 async def book_over(gateway: Gateway, agent: BookingAgent, binding: str) -> str:
-    """Book a table and approve the agent's question with the SDK's client over a binding. Return the answer."""
+    """Book a table with the SDK's client over a binding, approve the agent's question, and return the text of the last
+    artifact."""
     async with sdk_client(gateway, agent.name, binding, streaming=False) as client:
         asked = await send(client, "book a table")
         assert state(asked) == "INPUT_REQUIRED", asked
@@ -113,7 +120,7 @@ async def book_over(gateway: Gateway, agent: BookingAgent, binding: str) -> str:
 
 
 class Client:
-    """Client of one agent that sends all messages in one context. `task` is the current task."""
+    """Client that sends all messages to one agent in one context. `task` is the current task."""
 
     def __init__(self, gateway: Gateway, agent: BookingAgent) -> None:
         self.agent = agent
@@ -122,11 +129,11 @@ class Client:
         self._url = f"{gateway.url}/agents/{agent.name}"
 
     def say(self, what: str | Part, **configuration: Any) -> str:
-        """Begin a task and return its state and its last text."""
+        """Start a task. Return its state and, if it completed, the text of the last artifact."""
         return self._send({"text": what} if isinstance(what, str) else what, {}, configuration)
 
     def stream(self, text: str) -> list[str]:
-        """Begin a task and return the chunks of its text."""
+        """Start a task and return the chunks of the streamed text."""
         chunks = []
         message = {"messageId": str(uuid4()), "role": "ROLE_USER", "contextId": self.context_id}
         body = {"message": {**message, "parts": [{"text": text}]}}
@@ -139,19 +146,19 @@ class Client:
         return [chunk for chunk in chunks if chunk]
 
     def reply(self, part: Part) -> str:
-        """Send a part to the task."""
+        """Send a part to the current task."""
         return self._send(part, {"taskId": self.task["id"]}, {})
 
     def agree(self, agreed: bool = True) -> str:
-        """Approve or reject the question of the task."""
+        """Approve or reject the open question."""
         return self.reply(self.agent.answer(self.asked, agreed))
 
     def cancel(self) -> str:
-        """Cancel the task."""
+        """Cancel the current task."""
         return self._read(httpx.post(f"{self._url}/tasks/{self.task['id']}:cancel", headers=HEADERS, timeout=TIMEOUT))
 
     def read(self) -> str:
-        """Read the task."""
+        """Read the current task."""
         return self._read(httpx.get(f"{self._url}/tasks/{self.task['id']}", headers=HEADERS, timeout=TIMEOUT))
 
     @property

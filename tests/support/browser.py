@@ -1,4 +1,4 @@
-"""Headless Chromium, and the operator's page in it."""
+"""Headless Chromium and a page object for the operator's page."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ SHOWN = """
 for (const found of document.querySelectorAll(arguments[0])) if (found.checkVisibility()) return found.innerText;
 return '';
 """
-"""Script that returns the visible text of an element. The driver's own method takes seconds for a long text."""
+"""Script that returns the text of the first visible element of a selector. The driver's own method takes seconds for a
+long text."""
 
 
 def missing() -> str:
-    """Return the names of Chromium's programs that are not installed, or "" if none is missing."""
+    """Return the names of the missing programs of Chromium, or "" if all are installed."""
     return " and ".join(name for name in ("chromium", "chromedriver") if which(name) is None)
 
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[webdriver.Chrome]:
-    """Start Chromium with its profile in `folder` and without background connections. Its console is recorded."""
+    """Run Chromium with a profile in `folder`. Background connections are disabled. The driver records the console."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(which("chromium"))
     options.add_argument(f"--user-data-dir={folder / 'profile'}")
@@ -56,14 +57,14 @@ return one.labels?.[0]?.innerText ?? one.getAttribute('aria-label') ?? one.inner
 
 
 class Page:
-    """Operator's page of the gateway at `url`."""
+    """Page object for the operator's page of the gateway at `url`."""
 
     def __init__(self, browser: webdriver.Chrome, url: str) -> None:
         self.browser = browser
         self.url = f"{url}/ui/"
 
     def open(self, path: str = "") -> Page:
-        """Load `path`, even if it is loaded already."""
+        """Load `path`, even if the browser already shows it."""
         self.browser.get("about:blank")
         self.browser.get(self.url + path)
         return self
@@ -76,28 +77,29 @@ class Page:
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def all(self, css: str) -> list[WebElement]:
-        """Return the visible elements of `css`."""
+        """Return the visible elements that match `css`."""
         return [element for element in self.browser.find_elements(By.CSS_SELECTOR, css) if element.is_displayed()]
 
     def one(self, css: str) -> WebElement:
-        """Wait for a visible element of `css` and return the first."""
+        """Wait for a visible element that matches `css` and return the first."""
         self.until(lambda: bool(self.all(css)), f"{css} is shown")
         return self.all(css)[0]
 
     def text(self, css: str) -> str:
-        """Return the text of the first visible element of `css`, or "" if there is none."""
+        """Return the text of the first visible element that matches `css`, or "" if no element matches."""
         return str(self.script(SHOWN, css))
 
     def texts(self, css: str) -> list[str]:
-        """Return the texts of the visible elements of `css`."""
+        """Return the texts of the visible elements that match `css`."""
         return [found.text for found in self.all(css)]
 
     def content(self, css: str) -> str:
-        """Return the text content of the first element of `css`."""
+        """Return the text content of the first element that matches `css`."""
         return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))
 
     def until(self, true: Callable[[], object], what: str, within: float = LIMIT) -> None:
-        """Wait until `true` returns a true value. On timeout, fail with the URL and the text of the page."""
+        """Wait until `true` returns a true value. The failure after a timeout contains the URL and the text of the
+        page."""
 
         def holds() -> bool:
             try:
@@ -111,7 +113,7 @@ class Page:
             raise AssertionError(f"{e}\n{self.browser.current_url}\n{self.content('body')[:3000]}") from None
 
     def shows(self, css: str, text: str, within: float = LIMIT) -> None:
-        """Wait until the first element of `css` contains `text`."""
+        """Wait until the first visible element that matches `css` contains `text`."""
         self.until(lambda: text in self.text(css), f"{css} shows {text!r}", within)
 
     def agent(self, name: str) -> None:
@@ -130,12 +132,12 @@ class Page:
         self._write("#task .question .composer", text)
 
     def events(self) -> list[str]:
-        """Return the rows of the log, oldest first."""
+        """Return the texts of the event log's rows, oldest first."""
         rows = self.script("return [...document.querySelectorAll('.events summary')].map(row => row.innerText)")
         return [" ".join(row.split()) for row in rows]
 
     def versions(self) -> list[int]:
-        """Return the versions of the events that have rows."""
+        """Return the versions of the events in the event log."""
         versions = self.script("return [...document.querySelectorAll('.events .id')].map(cell => cell.textContent)")
         return [int(text.lstrip("#")) for text in versions]
 
@@ -148,11 +150,11 @@ class Page:
         return str(self.script(FOCUSED))
 
     def press(self, *keys: str) -> None:
-        """Press keys or type a text in the focused element."""
+        """Press keys, or type a text into the focused element."""
         self.browser.switch_to.active_element.send_keys(*keys)
 
     def tab_to(self, name: str) -> None:
-        """Press the tab key until the element named `name` has the focus."""
+        """Press the tab key until an element whose label starts with `name` has the focus."""
         for _ in range(100):
             if self.focused().startswith(name):
                 return
@@ -160,11 +162,12 @@ class Page:
         raise AssertionError(f"{name!r} is not reached with the tab key")
 
     def script(self, code: str, *arguments: Any) -> Any:
-        """Return the result of `code` in the page."""
+        """Run `code` in the page and return the result."""
         return self.browser.execute_script(code, *arguments)
 
     def console(self) -> list[str]:
-        """Return the console's warnings and errors since the last call, without those about error responses."""
+        """Return the warnings and errors on the console since the last call. Messages about error responses are
+        omitted."""
         entries = self.browser.get_log("browser")
         lines = [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
         return [line for line in lines if "Failed to load resource" not in line]

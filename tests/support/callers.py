@@ -1,4 +1,4 @@
-"""App that calls agents, without agents or a store. Its workers run the tests of `a2a.call`."""
+"""App without agents and without a store. Its workers execute the tasks of `a2a.call`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if os.environ.get("TEST_VISIBILITY"):
 
 
 def die(mark: Path) -> None:
-    """Kill this process, unless the file `mark` exists. Create the file first."""
+    """Create the file `mark` and kill this process. Do nothing if the file exists."""
     if not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -43,14 +43,14 @@ if dies_once:
     submit = RemoteAgent.submit
 
     async def submit_and_die(self: RemoteAgent, *args: Any, **kwargs: Any) -> Result:
-        """Send the message. The first time, kill the process before it uses the response."""
+        """Send the message. After the first response, kill the process."""
         result = await submit(self, *args, **kwargs)
         die(Path(dies_once or ""))
         return result
 
     RemoteAgent.submit = submit_and_die  # type: ignore[method-assign]
 
-if os.environ.get("TEST_NO_LOOKS"):  # do not poll within a test, so that only a webhook advances a step
+if os.environ.get("TEST_NO_LOOKS"):  # poll less often than once per test, so that only a webhook advances a step
     progress.WEBHOOK_POLL_INTERVAL_MIN = progress.WEBHOOK_POLL_INTERVAL_MAX = 3600.0
 
 hook = os.environ.get("TEST_WEBHOOK")
@@ -64,7 +64,7 @@ receiver = call.receiver() if hook else None
 
 @app.task
 def add(x: int, y: int) -> int:
-    """Add two numbers, without an agent."""
+    """Add two numbers without an agent."""
     return x + y
 
 
@@ -76,5 +76,5 @@ def texts(results: list[dict[str, Any]]) -> list[str]:
 
 @app.task
 def note(request: Any, error: BaseException, traceback: Any) -> None:
-    """Errback that writes the error's type and text to the result backend for the test."""
+    """Errback that writes the error's type and text to the result backend."""
     app.backend.set(f"noted-{request.id}", f"{type(error).__name__}: {error}")

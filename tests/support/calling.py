@@ -1,4 +1,4 @@
-"""Agents and an app that calls them, with real gateway and worker processes."""
+"""Fleet of agents, and a Celery app that calls the agents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ APP = "tests.support.callers"
 
 @dataclass
 class Callers:
-    """Fleet of agents, and the app of `callers`, with which this process publishes steps and reads results."""
+    """Fleet of agents, and an app with which the test publishes steps and reads results."""
 
     fleet: Fleet
     gateway: Gateway
@@ -54,7 +54,7 @@ class Callers:
         return {"TEST_CALL_QUEUE": self.queue, "TEST_REMOTE": self.url("echo")}
 
     def step(self, task: str, *args: Any, **kwargs: Any) -> Any:
-        """Return a signature of another task of the app."""
+        """Return a signature of a task of the app by its name."""
         return self.app.signature(f"{APP}.{task}", args=args, kwargs=kwargs)
 
     def tasks(self, agent: str) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Callers:
         return [task["status"]["state"].removeprefix("TASK_STATE_") for task in self.tasks(agent)]
 
     def waits(self, result: AsyncResult) -> None:
-        """Wait until the step is scheduled for its next poll."""
+        """Wait until Celery has scheduled the next poll of the step."""
         eventually(lambda: result.state == "RETRY", what="the step waits")
 
 
@@ -79,8 +79,8 @@ def text_of(result: AsyncResult) -> str:
 
 @contextmanager
 def calling(folder: Path, broker: str, *, agents: bool = True, **env: str) -> Iterator[Callers]:
-    """Run a gateway, and, if `agents` is true, a worker with eight threads for its agents. No worker calls the agents
-    until the test starts one."""
+    """Run a gateway and, if `agents` is true, a worker with eight threads that executes the agents. The test starts the
+    workers that call the agents."""
     with running_fleet(folder, broker, **env) as fleet:
         gateway = fleet.gateway()
         if agents:

@@ -1,6 +1,6 @@
-"""More agents on the app of `agents`: different reactions to a cancellation.
+"""Agents with different reactions to a cancellation, added to the app of `agents`.
 
-An agent that ignores its cancellation appends to the file named in the message about a hundred times a second.
+An agent that ignores the cancellation appends to a file about a hundred times a second. The message names the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .endings import app as _with_endings
 
 assert _with_endings is app
 LIFE = 60.0
-"""Seconds after which an agent that ignores its cancellation ends. No test waits this long."""
+"""Seconds after which an agent that ignores the cancellation returns. No test waits this long."""
 
 
 def marks(path: str) -> Iterator[None]:
-    """Append to a file at an interval."""
+    """Append to a file every 10 ms and yield."""
     until = time.monotonic() + LIFE
     while time.monotonic() < until:
         with Path(path).open("a") as file:
@@ -35,7 +35,7 @@ def marks(path: str) -> Iterator[None]:
 
 @a2a.agent("deaf-function")
 def deaf_function(turn: Turn) -> str:
-    """Ignore the cancellation, in a plain function."""
+    """Ignore the cancellation in a plain function."""
     for _ in marks(turn.text):
         pass
     return "done"
@@ -50,7 +50,7 @@ async def blocks_the_loop(turn: Turn) -> str:
 
 
 async def swallow(path: str) -> None:
-    """Suppress every cancellation."""
+    """Suppress every `CancelledError`."""
     for _ in marks(path):
         try:
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def swallows(turn: Turn) -> str:
 
 
 class HangsInCancel(AgentExecutor):
-    """Executor whose cancel() never returns, but whose run can be cancelled."""
+    """Executor whose `cancel` hangs, but whose `execute` can be cancelled."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await asyncio.sleep(LIFE)
@@ -99,13 +99,13 @@ async def idle_blocks(turn: Turn) -> str:
 
 @a2a.agent("lost-once", max_attempts=2)
 def lost_once(turn: Turn) -> str:
-    """Run forever in the first attempt."""
+    """Ignore the cancellation in the first attempt."""
     return deaf_function(turn) if turn.attempt == 1 else "second"
 
 
 @a2a.agent("looks")
 def looks(turn: Turn) -> str:
-    """Check for the cancellation in a plain function, and clean up for a moment."""
+    """Poll for the cancellation in a plain function, and clean up for half a second."""
     while not turn.cancelled:
         time.sleep(0.01)
     time.sleep(0.5)
@@ -115,7 +115,7 @@ def looks(turn: Turn) -> str:
 
 @a2a.agent("talks")
 def talks(turn: Turn) -> str:
-    """Send texts from a plain function, and suppress every Exception."""
+    """Send status messages from a plain function, and suppress every `Exception`."""
     try:
         for number in range(int(LIFE / 0.02)):
             try:
@@ -130,7 +130,7 @@ def talks(turn: Turn) -> str:
 
 @a2a.agent("draws")
 def draws(turn: Turn) -> Iterator[str]:
-    """Yield from a plain generator."""
+    """Yield chunks from a plain generator until cancelled."""
     try:
         for number in range(int(LIFE / 0.02)):
             yield f"{number} "

@@ -1,4 +1,4 @@
-"""Celery's events, as Flower receives them."""
+"""Receiver of Celery's events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from celery import Celery
 
 
 class CeleryEvents:
-    """Types of the events of each Celery task, in order, without the prefix "task-"."""
+    """Receiver that records Celery's events. `of` lists the types of each task's events in order, without the prefix
+    "task-"."""
 
     def __init__(self, broker_url: str) -> None:
         self.of: dict[str, list[str]] = defaultdict(list)
@@ -26,11 +27,10 @@ class CeleryEvents:
         assert self._ready.wait(30)
 
     def ends_of(self, celery_id: str) -> list[str]:
-        """Return the events of a Celery task that report an end."""
+        """Return the types of a Celery task's events that report a final state or a retry."""
         return [kind for kind in self.of[celery_id] if kind not in ("sent", "received", "started")]
 
     def stop(self) -> None:
-        """Stop listening."""
         self._stopping = True
         self._thread.join(10)
 
@@ -55,7 +55,7 @@ class CeleryEvents:
 
 @contextmanager
 def celery_events(broker_url: str) -> Iterator[CeleryEvents]:
-    """Collect the events of `broker_url` while the block runs."""
+    """Record the events on `broker_url` while the block runs."""
     events = CeleryEvents(broker_url)
     try:
         yield events

@@ -1,4 +1,4 @@
-"""A certificate authority for the tests."""
+"""Certificate authority for the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Authority:
-    """Self-signed certificate authority that issues certificates for names."""
+    """Certificate authority with a self-signed certificate."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -35,7 +35,7 @@ class Authority:
         return cls(key, builder.add_extension(usage, critical=True).sign(key, SHA256()), folder)
 
     def server(self, *names: str) -> ssl.SSLContext:
-        """Return the TLS context of a server for `names`."""
+        """Return the TLS context of a server with a new certificate for `names`."""
         file = self.folder / f"{names[0]}.pem"
         file.write_bytes(b"".join(self._issued(*map(x509.DNSName, names))))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -44,14 +44,15 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """Return the file of the authority's certificate."""
+        """Return the path of the authority's certificate, in PEM format."""
         file = self.folder / "authority.pem"
         if not file.exists():
             file.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         return file
 
     def issue(self, name: str, address: str = "") -> tuple[Path, Path]:
-        """Return the files of a new key and its certificate for `name` and, if given, for an IP `address`."""
+        """Issue a certificate for `name` and, if given, for an IP `address`. Return the paths of the key and the
+        certificate."""
         private, public = self.folder / f"{name}.key", self.folder / f"{name}.pem"
         key, certificate = self._issued(x509.DNSName(name), *([x509.IPAddress(ip_address(address))] if address else []))
         private.write_bytes(key)
@@ -63,7 +64,7 @@ class Authority:
         return ssl.create_default_context(cadata=self.certificate.public_bytes(Encoding.PEM).decode())
 
     def _issued(self, *names: x509.GeneralName) -> tuple[bytes, bytes]:
-        """Return a new key and its certificate for `names`, as PEM."""
+        """Return a new key and a certificate for `names`, in PEM format."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _dated(x509.CertificateBuilder()).issuer_name(self.certificate.subject)
         builder = builder.subject_name(_name(str(names[0].value))).public_key(key.public_key())
@@ -75,7 +76,7 @@ class Authority:
 
 
 def signer(folder: Path, name: str) -> tuple[Path, Path]:
-    """Write a key that signs Celery's messages, and its self-signed certificate, to `folder`."""
+    """Write a key that signs Celery's messages and a self-signed certificate to `folder`. Return their paths."""
     key = rsa.generate_private_key(65537, 2048)
     builder = _dated(x509.CertificateBuilder()).issuer_name(_name(name)).subject_name(_name(name))
     private, public = folder / f"{name}.key", folder / f"{name}.pem"

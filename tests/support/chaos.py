@@ -1,4 +1,4 @@
-"""A chaos run: clients use a fleet while its processes and servers are disrupted, and the results are checked.
+"""Chaos run: clients use a fleet whose processes and servers are disrupted, and checks compare the results.
 
 `chaos_plan` draws the scenarios of the clients and the disruptions from a seed. `chaos_fleet` is the fleet,
 `chaos_disruptor` disrupts it, `chaos_clients` are the clients, and `chaos_checks` compares the store's logs, the marks
@@ -30,22 +30,20 @@ from .restarts import version_of
 from .small_disk import SmallDisk
 
 LONGEST = 20.0
-"""Maximum number of seconds that an agent works in all turns of a task together, without a disruption."""
+"""Maximum total seconds for which an agent works on all turns of a task if no disruption occurs."""
 
 SETTLED = LONGEST + ATTEMPTS * (LEASE_AND_SCAN + 2 * LEASE) + 8 * REDISPATCH + 30
-"""Seconds after the last disruption within which at least one client or task must advance. The time allows for the
-loss of every attempt, and for three failed publications of a run with doubled delays. On a loaded machine, all of them
-together may take longer."""
+"""Seconds after the last disruption within which at least one client or task must advance. The time allows for the loss
+of every attempt, and for three failed publications of a run with exponential backoff."""
 
 START_MARGIN = 5.0
 """Seconds after the end of the plan during which clients may still start."""
 
 MAX_CLIENTS = 200
-"""Maximum number of concurrent clients. On a machine that is too slow for the plan, the other clients start later or
-not at all."""
+"""Maximum number of concurrent clients. Further clients start later. On a slow machine, some clients never start."""
 
 SERVING = 90.0
-"""Seconds within which every process of the fleet must work again."""
+"""Seconds within which every gateway and every worker must serve again."""
 
 
 class ChaosRun:
@@ -103,7 +101,8 @@ class ChaosRun:
         await client.run()
 
     async def _settle(self, scenarios: list[asyncio.Task[None]]) -> None:
-        """Wait until all clients and tasks have ended, as long as one of them advances within `SETTLED` seconds."""
+        """Wait until all clients have finished and all tasks are terminal. Stop waiting if none of them advances for
+        `SETTLED` seconds."""
         began = time.monotonic()
         late = set(scenarios)
         done: set[asyncio.Task[None]] = set()
@@ -135,7 +134,7 @@ class ChaosRun:
         await store.aclose()
 
     async def _all_serve(self, http: httpx.AsyncClient) -> None:
-        """Require that each gateway responds and each worker runs a task."""
+        """Add a problem for each gateway that does not respond, and for each worker that runs no task."""
         until = time.monotonic() + SERVING
         silent = {p.name for p in self.fleet.slots if p.kind == "gateway"}
         idle = {p.process.name for p in self.fleet.slots_of("worker") if p.process is not None}
@@ -189,8 +188,8 @@ class ChaosRun:
         yield f"  settled {self.settled_after:.1f} s after the last disruption; doubles: {findings.doubles}"
 
     def report(self) -> str:
-        """Return the summary and, if there are problems, the data to repeat and explain them. Write all data to
-        ``details.txt``."""
+        """Return the summary. If the run has problems, add the command that repeats the run and the evidence. Write all
+        lines to ``details.txt``."""
         lines = [*self.summary()]
         lines += [f"PROBLEM {problem}" for problem in [*self.problems, *self.findings.problems]]
         details = [

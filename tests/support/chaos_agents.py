@@ -1,7 +1,7 @@
-"""Agents for the chaos test. Each run writes marks outside of the store: its process, its start and its end.
+"""Agents for the chaos test. Each run writes marks of its start and its end to a file outside the store.
 
-The text of the message is the order for the agent: an `Order` as JSON. Every text of an agent names the run that sent
-it, so that the log of a task shows whether two runs wrote at once.
+The text of a message is an `Order` as JSON. Each chunk of an agent contains the tag of the run, so that the log of a
+task shows whether two runs wrote concurrently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ a2a = A2A(app)
 
 @dataclass(frozen=True)
 class Order:
-    """Order for an agent: the number of questions, the number of chunks, the pause before each, and the end."""
+    """Order for an agent.
+
+    Attributes:
+        asks: Number of questions.
+        chunks: Number of chunks.
+        pause: Seconds before each chunk.
+        fails: Fail after the last chunk.
+    """
 
     asks: int = 0
     chunks: int = 1
@@ -43,16 +50,23 @@ class Order:
     fails: bool = False
 
     def to_text(self) -> str:
-        """Return the text of a message with this order."""
+        """Return the order as the text of a message."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Line in the marks of a task.
+    """Start or end of a run, as a line in the file of a task.
 
-    `run` is a random id, which is also in every text of the run. `real` and `clock` are the seconds of `time.time` and
-    `time.monotonic`, which all processes of a machine share.
+    Attributes:
+        what: "start" or "stop".
+        turn: Number of the turn.
+        attempt: Number of the attempt.
+        run: Random id of the run. Each chunk of the run contains the id.
+        process: Name of the process.
+        pid: Id of the process.
+        real: Time of `time.time`.
+        clock: Time of `time.monotonic`, which all processes of a machine share.
     """
 
     what: str
@@ -102,7 +116,7 @@ def marked(task_id: str, turn: int, attempt: int) -> Iterator[str]:
 
 
 async def work(turn: Turn) -> AsyncIterator[str]:
-    """Carry out the order."""
+    """Execute the order in the message."""
     order = Order(**json.loads(turn.text))
     with marked(turn.task_id, turn.number, turn.attempt) as tag:
         answers = [await turn.ask(f"Question {number}?") for number in range(order.asks)]
@@ -114,7 +128,7 @@ async def work(turn: Turn) -> AsyncIterator[str]:
 
 
 def sync_work(turn: Turn) -> Iterator[str]:
-    """Carry out the order in a plain function."""
+    """Execute the order in the message from a plain function."""
     order = Order(**json.loads(turn.text))
     with marked(turn.task_id, turn.number, turn.attempt) as tag:
         answers = [turn.blocking.ask(f"Question {number}?") for number in range(order.asks)]
@@ -126,7 +140,7 @@ def sync_work(turn: Turn) -> Iterator[str]:
 
 
 async def talk(turn: Turn) -> AsyncIterator[str]:
-    """Send a chunk for each message and ask for the next, until the message is "stop"."""
+    """Send a chunk for each message. Request input until the message is "stop"."""
     with marked(turn.task_id, turn.number, turn.attempt) as tag:
         await asyncio.sleep(0.3)
         yield f"{tag}.0={turn.text} "
@@ -135,7 +149,6 @@ async def talk(turn: Turn) -> AsyncIterator[str]:
 
 
 def card(name: str) -> AgentCard:
-    """Return a minimal card."""
     return AgentCard(
         name=name,
         description=f"The agent {name}.",
@@ -159,4 +172,4 @@ a2a.add_agent(card("direct"), DIRECT, idempotency_window=WINDOW)
 a2a.add_agent(card("direct-steady"), DIRECT, idempotency_window=WINDOW, max_attempts=ATTEMPTS)
 
 MOST_RUNS = {"steady": ATTEMPTS, "sync-steady": ATTEMPTS, "talk-steady": ATTEMPTS, "direct-steady": ATTEMPTS}
-"""Maximum number of runs of a message for each agent. Agents that are not listed run a message once."""
+"""Maximum number of runs of a message by agent. The default is one run."""

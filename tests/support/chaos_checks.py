@@ -24,7 +24,7 @@ from .chaos_fleet import LEASE_AND_SCAN, Incident
 from .chaos_losses import LostRun, cause_of, recoverable_seconds
 
 SLACK = 4.0
-"""Seconds that a recovery may take in addition on a loaded machine."""
+"""Additional seconds that a recovery may take on a loaded machine."""
 
 
 @dataclass
@@ -47,8 +47,18 @@ class Record:
 
 @dataclass
 class Findings:
-    """Results of the checks. `ends` counts final states by kind of scenario. The lists of seconds contain a value for
-    each lost run."""
+    """Results of the checks.
+
+    Attributes:
+        ends: Counts of final states by kind of scenario.
+        problems: Violated rules.
+        evidence: Logs and marks of the tasks with problems.
+        causes: Counts of lost runs by the kind of incident.
+        release_seconds: For each lost run, the seconds from the incident to the release.
+        wait_seconds: `release_seconds` without the outages of the store and the watchers.
+        restart_seconds: Seconds from each release to the start of the next attempt.
+        doubles: Number of messages that were accepted or executed twice.
+    """
 
     ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     problems: list[str] = field(default_factory=list)
@@ -139,7 +149,8 @@ def add_problems(findings: Findings, record: Record, marks: list[Mark], problems
 
 
 def log_problems(record: Record) -> Iterator[str]:
-    """Check that the log has no gaps and one end, has the words of each run in order, and folds to the snapshot."""
+    """Yield a problem unless the log has no gaps, folds to the snapshot, contains the words of each run in order, and
+    ends with its only final event."""
     log = record.log
     if [e.version for e in log] != list(range(1, record.version + 1)):
         yield f"the log has versions {[e.version for e in log]}, the task is at {record.version}"
@@ -157,7 +168,7 @@ def log_problems(record: Record) -> Iterator[str]:
 
 
 def word_problems(log: list[LogEntry]) -> Iterator[str]:
-    """Check that the words of different runs do not mix, and that each run's words start with the first."""
+    """Yield a problem if the words of two runs are mixed, or if the words of a run are incomplete."""
     turn, attempt, run, following = 1, 1, "", 0
     for entry in log:
         event = entry.event
@@ -188,8 +199,8 @@ def words_of(event: object) -> list[str]:
 
 
 def mark_problems(record: Record, marks: list[Mark], incidents: list[Incident]) -> Iterator[str]:
-    """Check that no run began twice, that no agent ran more often than it may, and that two runs overlap only if the
-    first was lost."""
+    """Yield a problem for each run that started twice, for each attempt beyond the agent's maximum, and for each
+    overlap of two runs of which the first was not lost."""
     starts = [mark for mark in marks if mark.what == "start"]
     stops = {mark.run: mark for mark in marks if mark.what == "stop"}
     times = Counter((mark.turn, mark.attempt) for mark in starts)
@@ -210,7 +221,8 @@ def mark_problems(record: Record, marks: list[Mark], incidents: list[Incident]) 
 def loss_problems(
     record: Record, marks: list[Mark], incidents: list[Incident], findings: Findings, times: list[float]
 ) -> Iterator[str]:
-    """Check that each lost run had a cause and was released in time, and add the measured seconds to `findings`."""
+    """Yield a problem for each lost run without a cause and for each late release. Add the measured seconds to
+    `findings`."""
     starts = {(mark.turn, mark.attempt): mark for mark in marks if mark.what == "start"}
     for lost in losses(record.log, starts, times):
         cause = cause_of(lost, incidents)
@@ -219,7 +231,7 @@ def loss_problems(
             continue
         most = MOST_RUNS.get(record.agent, 1)
         findings.causes[f"{cause.kind} ({'once' if most == 1 else 'again'})"] += 1
-        if cause.of == "store" and most == 1:  # with further attempts, the worker itself gives up the run
+        if cause.of == "store" and most == 1:  # with further attempts, the worker abandons the run
             yield f"run {lost.turn}.{lost.attempt} was released although its worker only lost the store: {cause}"
         if lost.final and lost.attempt < most:
             yield f"it failed with the loss of run {lost.turn}.{lost.attempt}; its agent has {most} attempts"
@@ -238,8 +250,8 @@ def loss_problems(
 def real_times(log: list[LogEntry], clock_moves: list[tuple[float, float]]) -> list[float]:
     """Return the real time of each entry, or infinity if it is unknown.
 
-    The log's times never go back: after the store's clock was set back, entries follow each other by a microsecond
-    until the clock has caught up.
+    The times in a log increase strictly. After the store's clock was set back, consecutive entries are one microsecond
+    apart until the clock has caught up.
     """
     spans = [(*move, end) for move, (end, _) in pairwise([*clock_moves, (inf, 0.0)])]
     times: list[float] = []
@@ -274,7 +286,8 @@ def losses(log: list[LogEntry], starts: dict[tuple[int, int], Mark], times: list
 
 
 def transcript_problems(record: Record, transcript: Transcript) -> Iterator[str]:
-    """Check that the client received what the log has, and that the task ended as such a task may end."""
+    """Yield a problem for each difference between the log and the client's transcript, and for an invalid final
+    state."""
     state = record.task.status.state
     reported = transcript.state.removeprefix("TASK_STATE_")
     if transcript.done and reported and reported != TaskState.Name(state)[11:]:
@@ -291,7 +304,7 @@ def transcript_problems(record: Record, transcript: Transcript) -> Iterator[str]
 
 
 def end_problems(record: Record, transcript: Transcript) -> Iterator[str]:
-    """Check that the end of the task fits its order."""
+    """Yield a problem if the final state or the output does not match the order."""
     order, state = transcript.scenario.order, record.task.status.state
     text = "".join(part.text for part in record.task.status.message.parts)
     words = [word for artifact in record.task.artifacts for part in artifact.parts for word in part.text.split()]
@@ -317,7 +330,7 @@ def end_problems(record: Record, transcript: Transcript) -> Iterator[str]:
 
 
 def stream_problems(record: Record, transcript: Transcript) -> Iterator[str]:
-    """Check that the client's stream had every event once and in order, from its first event on."""
+    """Yield a problem unless the client's stream had each event after the first once and in order."""
     if not transcript.seen or "message" in transcript.seen[0][1]:
         return
     numbers = [number for number, _ in transcript.seen]

@@ -1,4 +1,4 @@
-"""Clients of the chaos test. They repeat requests without a response and record all responses."""
+"""Clients of the chaos test that retry requests without a response and record all responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .clients import Frame, frames
 
 HEADERS = {"A2A-Version": "1.0"}
 TIMEOUT = httpx.Timeout(15.0, connect=3.0)
-"""Seconds without a byte after which a client tries another gateway."""
+"""Timeouts in seconds, after which a client tries another gateway."""
 
 ENDED = {f"TASK_STATE_{state}" for state in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
 PAUSED = {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
@@ -25,10 +25,21 @@ PAUSED = {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
 
 @dataclass
 class Transcript:
-    """Actions of a client and the responses to it.
+    """Actions of a client and the responses that the client received.
 
-    `sent` has its message ids in order, `accepted` those that a gateway has accepted, and `seen` the numbered frames of
-    its stream. `wrong` has responses that no client may receive. `state` is the last state that it received.
+    Attributes:
+        scenario: Scenario of the client.
+        context_id: Id of the client's context.
+        sent: Ids of the client's messages, in order.
+        accepted: Ids of the messages that a gateway has accepted.
+        task_id: Id of the task, or "" before the first response.
+        state: Last received state of the task.
+        seen: Versions and data of the SSE events of the stream.
+        direct: Text of a response that is a message.
+        canceled: The client cancelled the task, and received the state CANCELED.
+        resumed: Number of times that the client resumed the stream.
+        done: The client finished the scenario without a problem.
+        wrong: Responses that no client may receive.
     """
 
     scenario: Scenario
@@ -54,7 +65,7 @@ class Refused(Exception):
 
 
 class Client:
-    """Client that runs a scenario against the gateways at `urls`, beginning with the gateway of the scenario."""
+    """Client that runs a scenario against the gateways at `urls`. Each request is sent to the next gateway."""
 
     def __init__(self, scenario: Scenario, urls: list[str], http: httpx.AsyncClient, responses: Counter[str]) -> None:
         self.transcript = Transcript(scenario, context_id=f"scenario-{scenario.number}")
@@ -65,7 +76,7 @@ class Client:
         self._last_event_id = ""
 
     async def run(self) -> None:
-        """Run the scenario. The transcript records errors."""
+        """Run the scenario and record errors in the transcript."""
         transcript, scenario = self.transcript, self.transcript.scenario
         try:
             if scenario.follow_ups:
@@ -88,7 +99,7 @@ class Client:
             transcript.wrong.append(f"wrong response: {e}")
 
     async def _wait_for_end(self) -> None:
-        """Poll until the task has ended, and answer its questions."""
+        """Poll until the task is terminal, and answer the agent's questions."""
         transcript, answered = self.transcript, 0
         while transcript.task_id and transcript.state not in ENDED:
             if transcript.state in PAUSED:
@@ -100,7 +111,7 @@ class Client:
             self._update_task(await self._request("GET", f"/tasks/{transcript.task_id}"))
 
     async def _send_follow_ups(self) -> None:
-        """Send follow-up messages without waiting for the turns of earlier ones, until the last."""
+        """Send follow-up messages. Wait for the end of a turn only after the last message."""
         transcript = self.transcript
         await self._send("message-0", immediately=True)
         for number in range(1, transcript.scenario.follow_ups + 1):
@@ -123,7 +134,7 @@ class Client:
         transcript.canceled = transcript.state == "TASK_STATE_CANCELED"
 
     async def _require_ended(self, refused: Refused, reason: str) -> None:
-        """Require that a request was refused because the task has ended."""
+        """Require that the gateway rejected a request because the task is terminal."""
         self._update_task(await self._request("GET", f"/tasks/{self.transcript.task_id}"))
         assert refused.reason == reason, refused
         assert self.transcript.state in ENDED, f"refused, but the task has not ended: {refused}"
@@ -140,7 +151,7 @@ class Client:
         self._accept(await self._request("POST", "/message:send", body), immediately=immediately)
 
     async def _send_once(self, text: str, *, immediately: bool) -> None:
-        """Send a message without a retry, to an agent that does not detect repeated messages."""
+        """Send a message without a retry, because the agent does not deduplicate messages."""
         body = self._message(text, immediately=immediately)
         answer = await self._try_request("POST", "/message:send", body)
         if answer is not None:
@@ -165,10 +176,10 @@ class Client:
         transcript.task_id, transcript.state = task["id"], task["status"]["state"]
 
     async def _request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Repeat a request until a gateway responds, and return the response.
+        """Retry a request until a gateway responds, and return the response.
 
         Raises:
-            Refused: the response is a final error.
+            Refused: The response is an error for which a retry is useless.
         """
         while True:
             answer = await self._try_request(method, path, body)
@@ -190,7 +201,7 @@ class Client:
         return self._raise_if_final(answer.status_code, answer.text)
 
     def _raise_if_final(self, status: int, text: str) -> None:
-        """Raise `Refused` for an error response, unless the request may be repeated."""
+        """Raise `Refused` unless the request may be retried after the error response."""
         try:
             error = json.loads(text)["error"]
         except (ValueError, KeyError):
@@ -203,7 +214,7 @@ class Client:
         return f"{self._urls[self._turn % len(self._urls)]}/agents/{self.transcript.scenario.agent}"
 
     async def _stream(self, text: str) -> None:
-        """Read the stream to its end. After an interruption, resume it over a new connection."""
+        """Read the stream to its end. After an interruption, resume the stream over a new connection."""
         transcript = self.transcript
         body = self._message(text)
         while True:
@@ -222,7 +233,7 @@ class Client:
             await asyncio.sleep(0.3)
 
     async def _read(self, path: str, headers: dict[str, str], body: Any) -> bool:
-        """Read the frames of one connection. Return whether the stream has ended."""
+        """Read the SSE events of one connection. Return True if the stream is complete."""
         request = self._http.stream("POST", f"{self._next_url()}{path}", json=body, headers=headers, timeout=TIMEOUT)
         async with request as response:
             self._responses[f"stream: {response.status_code}"] += 1

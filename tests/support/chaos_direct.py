@@ -1,4 +1,4 @@
-"""An executor that is slow to import, like those of frameworks, and that answers with a message only."""
+"""Executor that responds with a message and no task. The import is slow, like the import of a framework."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ time.sleep(0.7)
 
 
 class Direct(AgentExecutor):
-    """Executor that answers after the pause of its order."""
+    """Executor that responds with a message after the pause of the order."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None

@@ -1,4 +1,4 @@
-"""Disruptor of a fleet. It carries out a plan, restores the fleet, and records incidents and unexpected deaths."""
+"""Disruptor that executes the disruptions of a plan on a fleet and records incidents and unexpected exits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .chaos_plan import CLOCKS, Disruption
 
 
 class Disruptor:
-    """Executor of planned disruptions on `fleet`."""
+    """Disruptor of `fleet`."""
 
     def __init__(self, fleet: ChaosFleet) -> None:
         self._fleet = fleet
         self.skipped = 0
         self.died: list[str] = []
-        """Processes that ended without a disruption."""
+        """Names and last output of processes that exited without a disruption."""
 
     async def disrupt_all(self, disruptions: list[Disruption], began: float) -> None:
-        """Carry out each disruption at its time after `began`, a time of the event loop's clock. Wait until every
-        process and server is up again.
+        """Execute each disruption at the planned time after `began`, a time of the event loop's clock. Return when
+        every process and server is up again.
 
         Raises:
-            ExceptionGroup: A disruption could not be carried out or undone. The rest of the run would be meaningless.
+            ExceptionGroup: A disruption could not be executed or undone.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as under_way:
@@ -34,7 +34,7 @@ class Disruptor:
                 under_way.create_task(self._disrupt(disruption))
 
     async def restart_dead(self) -> None:
-        """Restart processes that ended without a disruption, until cancelled."""
+        """Restart processes that exited without a disruption, until cancelled."""
         while True:
             for slot in self._fleet.slots:
                 if slot.state == "up" and slot.process is not None and not slot.process.running:
@@ -58,7 +58,7 @@ class Disruptor:
         slots = [p for p in self._fleet.slots_of("worker" if target == "child" else target) if p.state == "up"]
         if target == "child":
             slots = [p for p in slots if p.prefork]
-        if not slots or (target == "worker" and len(slots) == 1):  # leave the last worker, so that runs go on
+        if not slots or (target == "worker" and len(slots) == 1):  # keep the last worker, so that runs continue
             self.skipped += 1
             return
         slot = slots[disruption.target % len(slots)]
@@ -80,7 +80,7 @@ class Disruptor:
             return
         fleet = self._fleet
         is_shared = target == "broker" and fleet.broker is None
-        if is_shared and (fleet.proxy is None or disruption.kind == "fill broker"):  # by the store, or by other tests
+        if is_shared and (fleet.proxy is None or disruption.kind == "fill broker"):  # with the store or tests
             self.skipped += 1
             return
         incident = self._add_incident(disruption)

@@ -1,4 +1,4 @@
-"""A fleet for chaos tests. Dead processes are replaced in their slots. Store and broker can be interrupted."""
+"""Fleet for chaos tests, whose processes can be replaced and whose store and broker can be interrupted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WATCHERS = 2
 
 
 class PortRedis(MortalRedis):
-    """MortalRedis that listens on a port and syncs its append-only file after every write. If `primary` is given, the
+    """MortalRedis that listens on a port and syncs the append-only file after every write. If `primary` is given, the
     server is a replica of the server on that port."""
 
     def __init__(
@@ -60,10 +60,7 @@ class PortRedis(MortalRedis):
 
 
 class BreakableProxy:
-    """TCP proxy in front of a server that other tests share.
-
-    `shut` breaks connections and refuses new ones. During `hold`, no bytes are forwarded.
-    """
+    """TCP proxy for a broker that other tests use at the same time."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = free_port()
@@ -75,11 +72,10 @@ class BreakableProxy:
         self._flows.set()
 
     async def open(self) -> None:
-        """Accept connections."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
 
     async def shut(self) -> None:
-        """Break all connections and refuse new ones."""
+        """Reset all connections and refuse new connections until `open`."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -121,9 +117,16 @@ class BreakableProxy:
 
 @dataclass
 class ProcessSlot:
-    """Slot of a process in the fleet. A new process replaces a dead one in the same slot.
+    """Slot of the fleet for a process and its successors.
 
-    `state` is "up", "frozen", or "down" (dead or starting).
+    Attributes:
+        name: Kind and number of the slot.
+        arguments: Arguments of ``celery``.
+        ready: Function that returns True when the process serves.
+        state: "up", "frozen", or "down" (dead or starting).
+        process: Current process.
+        generation: Number of processes that were started in the slot.
+        url: URL of a gateway.
     """
 
     name: str
@@ -141,15 +144,20 @@ class ProcessSlot:
 
     @property
     def prefork(self) -> bool:
-        """Return whether its child processes can be killed alone."""
+        """Return True for a worker with the prefork pool."""
         return "prefork" in self.arguments
 
 
 @dataclass
 class Incident:
-    """Disruption or unexpected death of a process or server.
+    """Disruption or unexpected exit of a process or server.
 
-    `begin` and `end` are real seconds. `end` is infinite until the previous state is restored.
+    Attributes:
+        kind: Verb and target of the disruption.
+        process: Name of the process, or "" for a server.
+        pid: Id of the process, or 0 for a server.
+        begin: Real time in seconds.
+        end: Real time at which the previous state was restored, or infinity before that.
     """
 
     kind: str
@@ -169,14 +177,14 @@ class ChaosFleet(Fleet):
 
     Args:
         folder: Folder of the processes' files.
-        broker: "redis", "rabbitmq", or "store" for another database of the store, to which the store publishes runs.
+        broker: "redis", "rabbitmq", or "store". For "store", the broker is another database of the store's server.
         workers: Pool and concurrency of each worker.
         gateways: Number of gateways.
         watchers: Number of watchers.
-        server: Redis server of store and broker, or None for the first on the PATH.
+        server: Path of redis-server for store and broker, or None for the default.
         clock: Clock of the store.
         disk: Disk of the store's data.
-        failover: Give the store a replica.
+        failover: Run a replica of the store.
     """
 
     def __init__(
@@ -275,7 +283,7 @@ class ChaosFleet(Fleet):
         await _restart(self.store, downtime)
 
     async def restart_broker(self, downtime: float) -> None:
-        """Kill the broker, and start it again after `downtime` seconds. A shared broker is only disconnected for that
+        """Kill the broker, and start it again after `downtime` seconds. Only disconnect a shared broker for that
         time."""
         if self.broker is not None:
             await _restart(self.broker, downtime)
@@ -285,10 +293,13 @@ class ChaosFleet(Fleet):
             await self.proxy.open()
 
     async def fail_over_store(self, downtime: float) -> bool:
-        """Kill the store, and start a server with the replica's data in its place after `downtime` seconds.
+        """Kill the store, and start a server with the replica's data on the same port after `downtime` seconds.
 
-        The replica has all confirmed writes: the store accepts no writes until the replica has caught up. Return False,
-        and change nothing, if it does not catch up in time.
+        Before that, pause writes to the store until the replica has caught up. The replica then has all confirmed
+        writes.
+
+        Returns:
+            False, without a failover, if the store has no replica or the replica does not catch up in time.
         """
         store, replica = self.store, self.replica
         if replica is None:
@@ -315,7 +326,8 @@ class ChaosFleet(Fleet):
         return True
 
     async def refuse_writes(self, server: PortRedis, why: str, seconds: float) -> None:
-        """Let a server refuse writes for some seconds, with the error "OOM" (full) or "MISCONF" (unable to save)."""
+        """Make a server refuse writes for some seconds with the error "OOM" (out of memory) or "MISCONF" (unable to
+        save)."""
         try:
             await asyncio.to_thread(refuse_writes, server, why)
             await asyncio.sleep(seconds)
@@ -323,9 +335,11 @@ class ChaosFleet(Fleet):
             await asyncio.to_thread(allow_writes, server)
 
     async def exhaust_disk(self, seconds: float) -> bool:
-        """Fill the store's disk for some seconds. Restart servers that end because they cannot append.
+        """Fill the store's disk for some seconds. Restart servers that exited because they could not append to their
+        file.
 
-        Return False, and change nothing, if the store has no separate disk.
+        Returns:
+            False, without a change, if the store has no separate disk.
         """
         if self._disk is None:
             return False
@@ -344,11 +358,11 @@ class ChaosFleet(Fleet):
             self.clock_moves.append((now(), offset))
 
     async def cut_store(self) -> None:
-        """Break all connections of the store."""
+        """Kill all client connections of the store."""
         await _cut(self.store)
 
     async def cut_broker(self) -> None:
-        """Break all connections of the broker."""
+        """Kill all client connections of the broker."""
         if self.broker is not None:
             await _cut(self.broker)
         if self.proxy is not None:
@@ -356,11 +370,11 @@ class ChaosFleet(Fleet):
             await self.proxy.open()
 
     async def freeze_store(self, seconds: float) -> None:
-        """Freeze the store for some seconds. It neither responds nor accepts connections."""
+        """Suspend the store with SIGSTOP for some seconds."""
         await _freeze(self.store, seconds)
 
     async def freeze_broker(self, seconds: float) -> None:
-        """Freeze the broker for some seconds."""
+        """Suspend the broker for some seconds. For a shared broker, forward no bytes instead."""
         if self.broker is not None:
             await _freeze(self.broker, seconds)
         if self.proxy is not None:
@@ -396,7 +410,7 @@ async def _cut(server: PortRedis) -> None:
 
 
 async def _has_all(primary: redis.asyncio.Redis, replica: redis.asyncio.Redis) -> bool:
-    """Return whether the replica has all writes of the primary, and has saved them."""
+    """Return True if the replica has received and saved all writes of the primary."""
     at, has = await primary.info("replication"), await replica.info("replication")
     saving = await replica.info("persistence")
     is_saved = saving["aof_enabled"] and not saving["aof_rewrite_in_progress"] and not saving["aof_rewrite_scheduled"]
@@ -430,7 +444,7 @@ def _serves(url: str) -> Callable[[Process], Awaitable[bool]]:
 
 
 def now() -> float:
-    """Return the real time in seconds, like the times of marks and logs."""
+    """Return the wall-clock time in seconds since the epoch."""
     return time.time()
 
 

@@ -1,4 +1,4 @@
-"""The cause of a lost run, and the time in which the run could have been recovered."""
+"""Causes of lost runs, and the time in which a watcher could have recovered them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ CATCHING_UP = 2.0
 
 @dataclass(frozen=True)
 class LostRun:
-    """Run that was released from its worker at real second `at`.
+    """Run that the store released from a worker.
 
-    `start` is its mark, or None if its agent never began. With `final`, the task failed and had no further attempt.
+    Attributes:
+        turn: Number of the turn.
+        attempt: Number of the attempt.
+        at: Real time of the release in seconds.
+        start: Mark of the run's start, or None if the agent did not start.
+        final: The task failed without a further attempt.
     """
 
     turn: int
@@ -32,13 +37,13 @@ class LostRun:
 
 
 def cause_of(lost: LostRun, incidents: list[Incident]) -> Incident | None:
-    """Return the incident to which the run was lost, or None if there is none.
+    """Return the incident that caused the loss of a run, or None if no incident explains the loss.
 
-    The cause is the first incident of the run's process, or of the store, while the run executed. A run without a mark
-    may have been lost to an incident of any worker, so its cause is the last incident.
+    The cause is the first incident of the run's process or of the store while the run executed. For a run without a
+    mark, the process is unknown. The cause is then the last incident of any worker or of the store.
     """
     start = lost.start
-    # a process that was frozen during its claim may begin after its run was released
+    # a process that was frozen during the claim may start the run after its release
     began = min(start.real, lost.at) if start is not None else 0.0
     matching = []
     for incident in incidents:
@@ -61,7 +66,8 @@ def cause_of(lost: LostRun, incidents: list[Incident]) -> Incident | None:
 
 
 def recoverable_seconds(begin: float, end: float, incidents: list[Incident]) -> float:
-    """Return the seconds of a time span in which the store and a watcher that may recover runs were available."""
+    """Return the number of seconds between `begin` and `end` in which the store and at least one watcher could recover
+    runs."""
     outages: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for incident in incidents:
         if incident.of == "store":

@@ -23,11 +23,18 @@ TASKS_PER_SECOND = 5.0
 
 @dataclass(frozen=True)
 class Scenario:
-    """Actions of a client from second `at` on.
+    """Actions of a client.
 
-    The client sends `order` to `agent`. According to `how`, the client waits for the response ("block"), reads the
-    stream ("stream") or polls ("poll"). Then it cancels the task after `cancel_after` seconds, unless that is None, or
-    sends `follow_ups` messages to the task.
+    Attributes:
+        number: Number of the scenario.
+        at: Second of the run at which the client starts.
+        kind: Key of `SCENARIO_WEIGHTS`.
+        agent: Name of the agent.
+        order: Order that the client sends to the agent.
+        how: Wait for the response ("block"), read the stream ("stream"), or poll the task ("poll").
+        gateway: Offset in the round-robin order of the gateways.
+        cancel_after: Seconds after which the client cancels the task, or None to not cancel.
+        follow_ups: Number of follow-up messages.
     """
 
     number: int
@@ -43,10 +50,14 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Disruption:
-    """Disruption of the fleet at second `at`: `kind` of the `target`-th possible target, for `lasts` seconds.
+    """Disruption of the fleet.
 
-    During `lasts`, a process is down or frozen, or a server is down, is full, cannot save or has a full disk. A moved
-    clock is not moved back. Its `lasts` is the time within which leases that are acquired after the move expire.
+    Attributes:
+        at: Second of the run.
+        kind: Verb and kind of the target.
+        target: Number that selects one of the possible targets.
+        lasts: Seconds for which the target is down, frozen or impaired. A moved clock is not moved back. For a moved
+            clock, `lasts` is the time within which leases that are acquired after the move expire.
     """
 
     at: float
@@ -87,7 +98,7 @@ DISRUPTION_CYCLE = (
     "fill broker",
     "cut broker",
 )
-"""Kinds of disruption, each repeated as often as it occurs in one shuffled cycle."""
+"""Kinds of disruption in a cycle, before the cycle is shuffled."""
 
 CLOCKS = (0.0, 7200.0, -7200.0, 14400.0)
 """Seconds by which the store's clock may be ahead of this machine's clock. The offsets differ so much that a recorded
@@ -170,7 +181,7 @@ def scenario(number: int, kind: str, at: float, chance: random.Random) -> Scenar
 
 
 def disruptions(chance: random.Random, seconds: float) -> Iterator[Disruption]:
-    """Yield disruptions, none of them in the first two seconds."""
+    """Yield disruptions in order of time. The first two seconds have no disruption."""
     at = 2.0
     while True:
         kinds = list(DISRUPTION_CYCLE)

@@ -40,7 +40,7 @@ KNOWN_RPC_CODES = {-32700, *range(-32603, -32599), *range(-32009, -32000)}
 
 @dataclass
 class Served:
-    """A running fleet with one gateway and, by default, one worker."""
+    """Running fleet with one gateway and at most one worker."""
 
     fleet: Fleet
     gateway: Gateway
@@ -61,7 +61,7 @@ def serving(
     grpc: bool = True,
     **env: str,
 ) -> Iterator[Served]:
-    """Run a fleet with a gateway and a worker, or without a worker if `pool` is None."""
+    """Run a fleet with a gateway and a worker. If `pool` is None, start no worker."""
     with running_fleet(folder, broker, **env) as fleet:
         gateway = fleet.gateway(grpc=grpc)
         worker = fleet.worker(pool=pool, concurrency=concurrency) if pool else None
@@ -69,7 +69,7 @@ def serving(
 
 
 async def card_of(gateway: Gateway, agent: str = "") -> AgentCard:
-    """Fetch the card of an agent, or with "" the card at the root."""
+    """Fetch the card of an agent. If `agent` is "", fetch the card at the root."""
     async with httpx.AsyncClient(timeout=LIMIT) as http:
         return await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
 
@@ -82,7 +82,7 @@ def base_url(gateway: Gateway, agent: str = "") -> str:
 async def sdk_client(
     gateway: Gateway, agent: str = "", binding: str = "JSONRPC", *, version: str = "1.0", streaming: bool = True
 ) -> AsyncIterator[Client]:
-    """Yield the SDK's client for the agent's card. The client uses an interface of protocol `version`."""
+    """Yield the SDK's client for an agent. The client uses an interface of protocol `version` with `binding`."""
     async with httpx.AsyncClient(timeout=LIMIT) as http:
         card = await A2ACardResolver(http, base_url(gateway, agent)).get_agent_card()
         interfaces = [i for i in card.supported_interfaces if i.protocol_version == version]
@@ -99,19 +99,19 @@ async def sdk_client(
 
 
 def request(text: str = "hello", *, immediately: bool = False, **fields: Any) -> SendMessageRequest:
-    """Return a request with a message. `fields` are fields of the message (task_id, context_id …)."""
+    """Return a SendMessage request. `fields` are fields of the message (task_id, context_id …)."""
     message = Message(message_id=fields.pop("message_id", uuid4().hex), role=Role.ROLE_USER, **fields)
     message.parts.add(text=text)
     return SendMessageRequest(message=message, configuration=SendMessageConfiguration(return_immediately=immediately))
 
 
 def service(**parameters: str) -> ClientCallContext:
-    """Return a call context with service parameters. Underscores become dashes."""
+    """Return a call context with service parameters. Underscores in names are replaced by dashes."""
     return ClientCallContext(service_parameters={k.replace("_", "-"): v for k, v in parameters.items()})
 
 
 async def send(client: Client, text: str = "hello", **options: Any) -> Task:
-    """Send a message with a client that does not stream, and return the task."""
+    """Send a message with a non-streaming client and return the task."""
     async for response in client.send_message(request(text, **options)):
         assert response.HasField("task"), response
         return response.task
@@ -153,7 +153,7 @@ def message_json(text: str = "hello", **fields: Any) -> dict[str, Any]:
 
 
 def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", **headers: str) -> dict[str, Any]:
-    """Make a JSON-RPC call and return its response. Fail unless it is a JSON-RPC response."""
+    """Make a JSON-RPC call and return the response. Fail if the response is not a JSON-RPC response."""
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {} if params is None else params}
     answer = httpx.post(f"{base_url(gateway, agent)}/", json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
     assert answer.status_code == 200, answer.text
@@ -166,7 +166,7 @@ def rpc(gateway: Gateway, method: str, params: Any = None, *, agent: str = "", *
 def rest(
     gateway: Gateway, method: str, path: str, body: Any = None, *, agent: str = "", **headers: str
 ) -> httpx.Response:
-    """Send an HTTP+JSON request and return its response."""
+    """Send an HTTP+JSON request and return the response."""
     url = base_url(gateway, agent) + path
     return httpx.request(method, url, json=body, headers={**V1, **_dashed(headers)}, timeout=LIMIT)
 
@@ -177,7 +177,7 @@ def _dashed(headers: dict[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Frame:
-    """An SSE frame. `id` is "" for a frame without an id."""
+    """SSE event. `id` is "" for an event without an id."""
 
     id: str
     event: str
@@ -188,13 +188,13 @@ class Frame:
         """Return the version in the id.
 
         Raises:
-            ValueError: the frame has no id, or another kind of id.
+            ValueError: The event has no id or an invalid id.
         """
         return EventId.parse(self.id).version
 
 
 async def frames(response: httpx.Response) -> AsyncIterator[Frame]:
-    """Yield the frames of an SSE response, parsed by the rules of the standard."""
+    """Parse an SSE response and yield the events."""
     fields: dict[str, str] = {}
     async for line in response.aiter_lines():
         if line:

@@ -1,4 +1,4 @@
-"""A clock that tests control."""
+"""Manual clock for tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ START = 1_000_000.0
 
 
 class ManualClock(Clock):
-    """Clock that stands still until `advance`. Sleeps and timeouts belong to one event loop. Any thread may read the
-    time."""
+    """Clock that only moves with `advance`. Any thread may read the time, but sleeps and timeouts belong to one event
+    loop."""
 
     def __init__(self, start: float = START) -> None:
         self._seconds = start
@@ -34,7 +34,8 @@ class ManualClock(Clock):
         return self._seconds + self._suspended + self._wall_offset
 
     def suspend(self, seconds: float) -> None:
-        """Suspend the host: `monotonic`, sleeps and timeouts stand still, the other times go on."""
+        """Simulate a suspension of the host: `boottime` and `time` advance, but `monotonic`, sleeps and timeouts do
+        not."""
         self._suspended += seconds
 
     def advance_wall_clock(self, seconds: float) -> None:
@@ -65,7 +66,7 @@ class ManualClock(Clock):
         return sorted(round(until - self._seconds, 6) for until, _ in self._waits.values())
 
     async def until_waiting(self, *seconds: float) -> None:
-        """Wait until the active sleeps and timeouts are exactly these."""
+        """Wait until the active sleeps and timeouts have exactly the remaining times `seconds`."""
 
         async def as_expected() -> bool:
             return self.waits == sorted(seconds)
@@ -73,8 +74,9 @@ class ManualClock(Clock):
         await eventually_async(as_expected, what=f"waits of {seconds} s, not {self.waits}")
 
     def advance(self, seconds: float) -> None:
-        """Move the clock, and end the sleeps and timeouts that are due. Their coroutines run at the next await."""
-        self._seconds = round(self._seconds + seconds, 6)  # as deadlines are, so that the sums are equal
+        """Move the clock forward, and complete the sleeps and timeouts that are due. Their coroutines continue at the
+        next await."""
+        self._seconds = round(self._seconds + seconds, 6)  # rounded like deadlines, so that sums are equal
         for wait, (until, end) in list(self._waits.items()):
             if until <= self._seconds:
                 del self._waits[wait]

@@ -1,4 +1,4 @@
-"""A stand-in for an OpenTelemetry collector that receives and stores spans over OTLP/HTTP."""
+"""Fake OpenTelemetry collector that stores the spans it receives over OTLP/HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .waiting import eventually
 
 @dataclass(frozen=True)
 class Collected:
-    """An exported span. `parent` is "" for a root span."""
+    """Exported span. `parent` is "" for a root span."""
 
     service: str
     scope: str
@@ -32,7 +32,7 @@ class Collected:
 
 
 class Collector:
-    """Server that stores the spans it receives."""
+    """HTTP server that stores the received spans."""
 
     def __init__(self) -> None:
         self._spans: list[Collected] = []
@@ -44,7 +44,6 @@ class Collector:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:
-        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -79,13 +78,13 @@ class Collector:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Log no request."""
+                """Suppress the access log."""
 
         return Handler
 
 
 def read(request: ExportTraceServiceRequest) -> Iterator[Collected]:
-    """Return the spans of an export."""
+    """Yield the spans of an export request."""
     for of_process in request.resource_spans:
         service = _values(of_process.resource.attributes).get("service.name", "")
         for of_scope in of_process.scope_spans:
@@ -119,7 +118,7 @@ def collector() -> Iterator[Collector]:
 
 
 def path_to(span: Collected, spans: list[Collected]) -> list[Collected]:
-    """Return the received spans from the root to `span`."""
+    """Return the path from the root span to `span`, as far as `spans` contains the parents."""
     by_id = {it.id: it for it in spans}
     path = [span]
     while path[0].parent in by_id:

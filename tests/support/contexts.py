@@ -1,4 +1,4 @@
-"""A client's context with an agent that has sessions or serializes the messages of a context."""
+"""Client contexts, for tests of sessions and of serialized runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .waiting import eventually
 
 
 class Context:
-    """A client's context with one agent. `notes` contains the lines that the agent's runs wrote."""
+    """Client context with one agent. `notes` contains the lines that the agent's runs wrote."""
 
     def __init__(self, gateway: Gateway, agent: str, folder: Path) -> None:
         self.id = str(uuid4())
@@ -23,7 +23,7 @@ class Context:
         self._folder = folder
 
     def send(self, text: str, task: dict[str, Any] | None = None, *, wait: bool = True) -> dict[str, Any]:
-        """Send a message and return the task. If `wait` is true, the response is sent when the task ends or asks."""
+        """Send a message and return the task. If `wait` is true, wait until the task is terminal or interrupted."""
         message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], "contextId": self.id}
         if task is not None:
             message["taskId"] = task["id"]
@@ -37,7 +37,7 @@ class Context:
         return answer.json()["task"]  # type: ignore[no-any-return]
 
     def ended(self, task: dict[str, Any], *ends: str) -> dict[str, Any]:
-        """Wait until the task is in one of these states and return it."""
+        """Wait until the task is in one of the states `ends`, by default any terminal state, and return the task."""
         wanted = ends or ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
         def look() -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ class Context:
 
 
 def output_of(task: dict[str, Any]) -> Any:
-    """Return the data or the text of the agent's last artifact."""
+    """Return the data or the text of the task's last artifact."""
     [part] = task["artifacts"][-1]["parts"]
     return part.get("data", part.get("text"))
 

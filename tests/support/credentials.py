@@ -1,4 +1,4 @@
-"""Credentials for the tests: keys and tokens of issuers, API keys with their hashes, and the matching settings."""
+"""Credentials for the tests: keys and tokens of issuers, API keys with their hashes, and gateway settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SHARED = OctKey.import_key("a-secret-that-issuer-and-gateway-share")
 
 
 def rsa_key(kid: str | None = "first") -> RSAKey:
-    """Return a new private key."""
+    """Return a new private key with the key id `kid`."""
     private = generate_private_key(65537, 2048)
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return RSAKey.import_key(pem, {} if kid is None else {"kid": kid})
 
 
 def claims(owner: Any = "alice", **others: Any) -> dict[str, Any]:
-    """Return valid claims, updated with `others`. A value of None removes a claim."""
+    """Return valid claims of `owner`, updated with `others`. None as a value removes a claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": owner, "iat": now, "exp": now + 600}
     return {name: value for name, value in (good | others).items() if value is not None}
@@ -33,7 +33,7 @@ def claims(owner: Any = "alice", **others: Any) -> dict[str, Any]:
 def token(
     key: Key, algorithm: str, owner: Any = "alice", *, header: dict[str, Any] | None = None, **others: Any
 ) -> str:
-    """Return a token that `key` signs. `others` has the same meaning as in `claims`."""
+    """Return a token of `owner`, signed with `key`. `others` updates the claims as in `claims`."""
     kid = key.get("kid")
     head = {"alg": algorithm, **({"kid": kid} if kid else {}), **(header or {})}
     registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
@@ -46,7 +46,7 @@ def shared(owner: str, **others: Any) -> str:
 
 
 def api_key_entry(owner: str, key: str, tenants: str = "") -> str:
-    """Return an entry of the setting `auth_api_keys`: the owner, the hash of the key and, if given, the tenants."""
+    """Return an entry of the setting `auth_api_keys` for an owner, a key and, if given, tenants."""
     return f"{owner}:sha256:{sha256(key.encode()).hexdigest()}" + (f":{tenants}" if tenants else "")
 
 

@@ -1,4 +1,4 @@
-"""Prometheus queries of compose/observability/: the panels of the dashboard and the alerts."""
+"""Prometheus queries of the dashboard and the alerts in compose/observability/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
 
 
 def panels() -> dict[str, list[str]]:
-    """Return the queries of each panel by its title, as Grafana sends them for a graph of an hour."""
+    """Return the queries of each panel by title. One minute replaces Grafana's variable for the rate interval."""
     return {
         panel["title"]: [target["expr"].replace("$__rate_interval", "1m") for target in panel["targets"]]
         for panel in DASHBOARD["panels"]
@@ -23,11 +23,11 @@ def panels() -> dict[str, list[str]]:
 
 
 def alerts() -> dict[str, str]:
-    """Return the expression of each alert by its name."""
+    """Return the expression of each alert by name."""
     [group] = yaml.safe_load((FOLDER / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
     return {rule["alert"]: rule["expr"] for rule in group["rules"]}
 
 
 def metrics_in(expression: str) -> set[str]:
-    """Return the names of the metrics in a query. Histograms have their documented names, without "_bucket"."""
+    """Return the names of the metrics in a query. Names of histograms have no suffix "_bucket"."""
     return {re.sub("_bucket$", "", name) for name in re.findall(r"\b(?:a2a|flower)_\w+", expression)}

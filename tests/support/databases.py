@@ -22,13 +22,12 @@ START = 60.0
 
 
 class Postgres:
-    """PostgreSQL server with a `url` for SQLAlchemy. After `stop`, `start` starts the server again with its data."""
+    """PostgreSQL server. `url` is for SQLAlchemy. The data survives `stop` and `start`."""
 
     package = "postgresql"
 
     @staticmethod
     def is_installed() -> bool:
-        """Return whether PostgreSQL is installed."""
         return program("initdb") != ""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +49,7 @@ class Postgres:
         self._run("pg_ctl", "start", "-w", "-t", START, "-D", self._data, "-l", self._folder / "log", "-o", settings)
 
     def stop(self) -> None:
-        """Stop the server and break all connections."""
+        """Stop the server immediately and close all connections."""
         with suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", self._data)
 
@@ -65,19 +64,19 @@ class Postgres:
 
 
 def program(name: str) -> str:
-    """Return the path of a PostgreSQL program, or "". Debian installs it outside the PATH."""
+    """Return the path of a PostgreSQL program, or "" if PostgreSQL is not installed. Debian installs the programs
+    outside of PATH."""
     paths = [str(path) for path in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
     return max(paths, default=shutil.which(name) or "")
 
 
 class Maria:
-    """MariaDB server with a `url` for SQLAlchemy."""
+    """MariaDB server. `url` is for SQLAlchemy."""
 
     package = "mariadb-server"
 
     @staticmethod
     def is_installed() -> bool:
-        """Return whether MariaDB is installed."""
         return shutil.which("mariadbd") is not None
 
     def __init__(self, folder: Path) -> None:
@@ -153,20 +152,20 @@ def running(kind: type[Postgres] | type[Maria]) -> Iterator[Postgres | Maria]:
 
 
 def as_user(user: str) -> list[str]:
-    """Return the prefix of a command that must not run as root, or [] if the tests do not run as root."""
+    """Return a command prefix that changes the user from root to `user`, or [] if the tests do not run as root."""
     return ["runuser", "-u", user, "--"] if os.geteuid() == 0 else []
 
 
 def as_server(user: str, folder: Path) -> None:
-    """If the tests run as root, make the server's user the owner of the folder and the files in it."""
+    """If the tests run as root, make `user` the owner of the folder and the files in the folder."""
     if os.geteuid() == 0:
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, user)
 
 
 def run(user: str, command: list[str]) -> None:
-    """Run a command to its end. If it fails, the error contains its output."""
-    with tempfile.TemporaryFile() as output:  # not a pipe: the server that it starts would hold it open
+    """Run a command to completion. If the command fails, add the output to the error."""
+    with tempfile.TemporaryFile() as output:  # a server that the command starts would keep a pipe open
         try:
             subprocess.run([*as_user(user), *command], check=True, stdout=output, stderr=output, cwd="/", timeout=120)
         except subprocess.CalledProcessError as e:

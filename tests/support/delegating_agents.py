@@ -1,5 +1,4 @@
-"""Agents that start a task on another server and wait until they are cancelled. The message contains the server's
-address."""
+"""Agents that start a task on the server at the URL in the message, and then work until they are cancelled."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ call = call_task(app)
 
 @a2a.agent("streams")
 async def streams(turn: Turn) -> None:
-    """Follow the stream of the other task."""
+    """Start a remote task and read the stream until cancelled."""
     async with RemoteAgent(turn.text) as remote:
         async for _ in remote.session().stream("wait"):
             pass
 
 
 async def submit(url: str) -> None:
-    """Start the other task."""
+    """Start a remote task at `url`."""
     async with RemoteAgent(url) as remote:
         await remote.submit(remote.session().message("wait"))
 
@@ -38,14 +37,14 @@ def wait_for_cancel(turn: Turn) -> None:
 
 @a2a.agent("submits-in-a-thread")
 def submits_in_a_thread(turn: Turn) -> None:
-    """Start the other task from a plain function."""
+    """Start a remote task from a plain function."""
     asyncio.run(submit(turn.text))
     wait_for_cancel(turn)
 
 
 @app.task(name="delegating.submits", shared=False)
 def submits(url: str) -> None:
-    """Start the other task from a Celery task."""
+    """Start a remote task from a Celery task."""
     asyncio.run(submit(url))
     turn = current_turn()
     assert turn is not None
@@ -57,7 +56,7 @@ a2a.expose(submits, name="submits-in-a-task")
 
 @a2a.agent("publishes-a-chain")
 async def publishes_a_chain(turn: Turn) -> None:
-    """Publish a chain whose first step waits for the other task."""
+    """Publish a chain whose first step waits for a remote task."""
     canvas = call.s(turn.text, "wait") | call.s(turn.text, "never")
     await asyncio.to_thread(canvas.apply_async)
     await asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Push-notification configs in a store, with delivery cursors that tests advance without posting."""
+"""Push-notification configs in a store, and delivery cursors that tests advance without HTTP requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEASE_US = 60_000_000
 def new(
     config_id: str = "c", sealed: bytes = b"sealed", fingerprint: str = "f0", account_limit: int | None = None
 ) -> NewPushConfig:
-    """Return a config of Ann. Her account may have at most `account_limit` configs, or any number if that is None."""
+    """Return a config of Ann. `account_limit` is the maximum number of configs of an account, or None for no limit."""
     return NewPushConfig(config_id, sealed, fingerprint, ANN.account, account_limit)
 
 
@@ -37,11 +37,11 @@ class Webhooks:
         assert await self.store.run(save_push_config(self.keys, ANN, task_id, new(config_id, sealed))) is None
 
     async def take(self, limit: int = 100, lease_us: int = LEASE_US) -> list[DeliveryCursor]:
-        """Acquire up to `limit` cursors with due deliveries."""
+        """Lease up to `limit` cursors with due deliveries."""
         return await self.store.run(acquire_due_deliveries(self.keys, limit=limit, lease_us=lease_us))
 
     async def pass_time(self, seconds: float) -> None:
-        """Shift the times of all scheduled and failing deliveries back, as if `seconds` had passed."""
+        """Move the times of all scheduled and failing deliveries `seconds` into the past."""
         micros = int(seconds * 1_000_000)
         for member in await self.store.redis.zrange(self.keys.deliveries, 0, -1):
             await self.store.redis.zincrby(self.keys.deliveries, -micros, member)
@@ -51,7 +51,7 @@ class Webhooks:
                     await self.store.redis.hincrby(key, field, -micros)
 
     async def one(self, lease_us: int = LEASE_US) -> DeliveryCursor:
-        """Acquire the only cursor with due deliveries."""
+        """Lease the only cursor with due deliveries. Fail if the number of such cursors is not one."""
         [cursor] = await self.take(lease_us=lease_us)
         return cursor
 
@@ -74,7 +74,7 @@ class Webhooks:
         return got
 
     async def delivery(self, task_id: str, config_id: str = "c") -> Delivery:
-        """Return the state of a delivery."""
+        """Return the delivery state of a config."""
         found = await self.store.run(read_delivery(self.keys, task_id, config_id))
         assert found is not None
         return found

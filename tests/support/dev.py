@@ -1,4 +1,4 @@
-"""Supervisor of ``a2a dev`` and ``a2a-celery demo`` under test, with all processes that it starts."""
+"""Harness for the supervisor of ``a2a dev`` and ``a2a-celery demo``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import psutil
 from tests.support.waiting import eventually
 
 STOP = 5.0
-"""Documented maximum number of seconds until all processes have stopped."""
+"""Documented maximum number of seconds for a shutdown."""
 
 STOP_MARGIN = 10.0
-"""Additional seconds on a loaded machine. The total is shorter than the minute for which the agents work."""
+"""Additional seconds for a loaded machine. The total is shorter than the minute for which the agents work."""
 
 
 class Dev:
-    """Supervisor under test, with all processes that it started."""
+    """Supervisor under test, and the processes that the supervisor has started."""
 
     def __init__(self, command: list[str], folder: Path, log: Path, **env: str) -> None:
         self.log = log
@@ -51,7 +51,7 @@ class Dev:
 
     @property
     def block(self) -> str:
-        """Return the suggested commands."""
+        """Return the output from the line "# Ready" on, which suggests commands."""
         found = re.search(r"^# Ready:.*^# Ctrl-C stops everything$", self.output(), re.MULTILINE | re.DOTALL)
         assert found, self.output()
         return found[0]
@@ -75,7 +75,7 @@ class Dev:
         return self
 
     def processes(self) -> list[psutil.Process]:
-        """Return all descendants of the supervisor that this method has ever found, including ended ones."""
+        """Return all descendants of the supervisor that this method has ever found, including terminated processes."""
         with suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self.popen.pid).children(recursive=True):
                 self._known[process.pid] = process
@@ -96,12 +96,12 @@ class Dev:
             self.popen.wait(2 * STOP)
         self.popen.kill()
         for process in self._known.values():
-            with suppress(psutil.NoSuchProcess):  # psutil distinguishes a process from a later one with its id
+            with suppress(psutil.NoSuchProcess):  # psutil detects that the id belongs to another process
                 process.kill()
         self.popen.wait(10)
 
     def require_stopped(self, since: float) -> None:
-        """Require that all processes and the folder are gone `STOP` + `STOP_MARGIN` seconds after `since`."""
+        """Require that no process and no folder remains `STOP` + `STOP_MARGIN` seconds after `since`."""
         left = max(0.0, STOP + STOP_MARGIN - (monotonic() - since))
         eventually(lambda: not any(map(_alive, self._known.values())), within=left, what=f"all gone: {self._alive()}")
         eventually(lambda: not self.home.exists(), what="its folder is gone")
@@ -118,7 +118,7 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def busy(dev: Dev, agent: str, text: str) -> str:
-    """Send a message, wait until the task is WORKING, and return the task's id."""
+    """Start a task, wait until the task is WORKING, and return its id."""
     message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": text}]}
     task = httpx.post(
         f"{dev.url}/agents/{agent}/message:send",

@@ -1,4 +1,4 @@
-"""A dispatcher with an in-memory broker, and runs to dispatch."""
+"""Dispatcher with an in-memory broker, and store operations that create runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ DUE_NOW_US = -1_000_000
 
 
 class Broker:
-    """In-memory broker that can be down or refuse the runs of a task."""
+    """In-memory broker that can be unavailable or reject the runs of certain tasks.
+
+    Attributes:
+        taken: Agent, task and number of each published run.
+        options: Options of the last published run of each task.
+        down: Raise `BrokerUnavailable`.
+        refuses: Ids of the tasks whose runs are rejected.
+        queues: The broker itself, which also implements the queues.
+        waiting: The queue "celery" contains messages.
+        asked: Names of the queues that `is_empty` was called with.
+    """
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, str, int]] = []

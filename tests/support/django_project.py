@@ -1,4 +1,4 @@
-"""Settings of a Django project that uses a test's PostgreSQL server. DJANGO_SETTINGS_MODULE names this module."""
+"""Settings of a Django project on the PostgreSQL server of a test. DJANGO_SETTINGS_MODULE names this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Agents with durable steps that hang at each place where a test kills their worker. The next attempt goes on."""
+"""Agents with durable steps. Each agent hangs at the places where a test kills the worker, and the next attempt
+continues."""
 
 from __future__ import annotations
 
@@ -23,13 +24,14 @@ a2a = A2A(app)
 
 
 def places(task: str) -> list[str]:
-    """Return the names of the places at which a task stops, in order."""
+    """Return the names of the places at which a task hangs, in order."""
     between = [f"{task}.after-{n}" for n in range(STEPS)]
     return [between[0], f"{task}.in-1", *between[1:]]
 
 
 def is_passed(place: str) -> bool:
-    """Return True if an earlier attempt has reached the place. Otherwise mark it as reached and return False."""
+    """Return True if an earlier attempt has reached the place. Otherwise, mark the place as reached and return
+    False."""
     path = FOLDER / place
     if path.exists():
         return True
@@ -38,19 +40,19 @@ def is_passed(place: str) -> bool:
 
 
 def write_line(task: str, name: str, text: str) -> None:
-    """Append a line to a file of a task."""
+    """Append `text` as a line to the file `name` of a task."""
     with (FOLDER / f"{task}.{name}").open("a") as file:
         file.write(f"{text}\n")
 
 
 def lines(task: str, name: str) -> list[str]:
-    """Return the lines of a file of a task."""
+    """Return the lines of the file `name` of a task, or [] if the file is missing."""
     path = FOLDER / f"{task}.{name}"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def take_effect(task: str, n: int) -> None:
-    """Simulate a call to a service that ignores a second request with the same idempotency key."""
+    """Simulate a request to a service that deduplicates requests by an idempotency key."""
     write_line(task, "executed", str(n))
     key = current_step_key()
     if key not in lines(task, "keys"):
@@ -60,7 +62,7 @@ def take_effect(task: str, n: int) -> None:
 
 @step
 async def work(task: str, n: int) -> str:
-    """Call the service. In the first attempt of step 1, hang after the call."""
+    """Call the simulated service. In the first attempt of step 1, hang after the call."""
     take_effect(task, n)
     if n == 1 and not is_passed(f"{task}.in-1"):
         await asyncio.Event().wait()
@@ -127,7 +129,7 @@ async def once(turn: Turn) -> str:
 
 @step
 async def produce(task: str, n: int) -> bytes:
-    """Return a result that is too large for the store."""
+    """Return a result above the size limit of the store."""
     take_effect(task, n)
     return bytes([n]) * LARGE
 

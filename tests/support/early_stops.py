@@ -1,4 +1,4 @@
-"""Framework agents whose model stops early. Each exists with and without an option that fails the task."""
+"""Framework agents whose model stops early, each with and without the option `fail_on`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from workers import with_agent_framework, with_strands
 from .agents import card
 
 REASONS = {"strands": "max_tokens", "agent-framework": "length", "adk": "max_tokens"}
-"""Stop reason of each agent. The agent "<name>-fails" lists the reason in `fail_on`."""
+"""Stop reason of each framework's model. Only the agent "<name>-fails" lists the reason in `fail_on`."""
 
 app = Celery("tests", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=False)
 app.conf.update(task_default_queue=os.environ.get("TEST_QUEUE", "celery"))
@@ -41,7 +41,7 @@ a2a = A2A(app)
 
 
 class CutOff(with_strands.StandIn):
-    """Strands model whose answer reaches the maximum length."""
+    """Strands model whose response is truncated at the maximum length."""
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
         yield {"messageStart": {"role": "assistant"}}
@@ -52,7 +52,7 @@ class CutOff(with_strands.StandIn):
 
 
 class Finishes(with_agent_framework.StandIn):
-    """Model of agent-framework that finishes with the given reason."""
+    """Model of agent-framework that reports `reason` as finish reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Finishes(with_agent_framework.StandIn):
 
 
 class AdkCutOff(BaseLlm):
-    """ADK model whose answer reaches the maximum length."""
+    """ADK model whose response is truncated at the maximum length."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -79,7 +79,7 @@ class AdkCutOff(BaseLlm):
 
 
 def cut_off(_: Turn) -> strands.Agent:
-    """Return a Strands agent whose model is cut off."""
+    """Return a Strands agent whose model stops early."""
     return strands.Agent(model=CutOff(), callback_handler=None)
 
 
@@ -91,12 +91,12 @@ def cancels_itself(turn: Turn) -> strands.Agent:
 
 
 def finishes(_: Turn) -> agent_framework.Agent[Any]:
-    """Return an agent of agent-framework whose model is cut off."""
+    """Return an agent of agent-framework whose model stops early."""
     return agent_framework.Agent(Finishes("length"), name="cut")
 
 
 def executor(fail_on: Sequence[str]) -> A2aAgentExecutor:
-    """Return ADK's executor for an agent whose model is cut off."""
+    """Return ADK's executor for an agent whose model stops early."""
     agent = LlmAgent(name="cut", model=AdkCutOff(model="stand-in"))
     runner = Runner(app=App(name="cut", root_agent=agent), session_service=ContextSessionService())
     config = A2aAgentExecutorConfig(execute_interceptors=[stop_reasons(fail_on=fail_on)])

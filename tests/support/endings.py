@@ -1,4 +1,5 @@
-"""More agents on the app of `agents`: one for each way in which a run can end, and Celery's limits."""
+"""Agents for the ways in which a run can terminate, and settings of Celery's time limits, added to the app of
+`agents`."""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ from .agents import Patient, a2a, app, card
 
 @a2a.agent("ends")
 async def ends(turn: Turn) -> str:
-    """End in the way that the message names."""
+    """Terminate in the way that the message names."""
     return end(turn.text)
 
 
 @a2a.agent("sync-ends")
 def sync_ends(turn: Turn) -> str:
-    """End in the way that the message names, from a plain function."""
+    """Terminate in the way that the message names, from a plain function."""
     return end(turn.text)
 
 
 def end(how: str) -> str:
-    """End an agent or its process in the way `how`."""
+    """Raise the named exception, or terminate the process in the named way."""
     match how:
         case "sys.exit":
             sys.exit(3)
@@ -60,7 +61,7 @@ async def limited(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("idle", idle_limit=1.5)
 async def idle(turn: Turn) -> AsyncIterator[str]:
-    """Stream for longer than the idle limit, then send nothing."""
+    """Stream for longer than the idle limit, and then hang without output."""
     for number in range(4):
         yield f"{number} "
         await asyncio.sleep(0.5)
@@ -90,7 +91,7 @@ async def stuck(turn: Turn) -> str:
 
 @a2a.agent("authorize")
 async def authorize(turn: Turn) -> str:
-    """Ask for an authorization."""
+    """Request an authorization."""
     raise AuthRequired("Who are you?")
 
 
@@ -104,7 +105,7 @@ async def until(turn: Turn) -> str:
 
 @a2a.agent("perishable", expires=1)
 async def perishable(turn: Turn) -> str:
-    """Expire after a second in the queue."""
+    """Return a text. Runs of this agent expire after a second in the queue."""
     return "fresh"
 
 
@@ -112,7 +113,7 @@ if "TEST_GHOST" in os.environ:
 
     @a2a.agent("ghost")
     async def ghost(turn: Turn) -> str:
-        """Agent that exists only where TEST_GHOST is set."""
+        """Return a text. Only processes with TEST_GHOST have this agent."""
         return "boo"
 
 
@@ -123,17 +124,17 @@ app.conf.task_time_limit = float(os.environ.get("TEST_TIME_LIMIT", "0")) or None
 
 @a2a.agent("unlucky", autoretry_for=(LookupError,), default_retry_delay=3600)
 async def unlucky(turn: Turn) -> str:
-    """Wait an hour for a retry."""
+    """Fail. The retry is due after an hour."""
     raise LookupError(turn.text)
 
 
 @a2a.agent("unlucky-soon", autoretry_for=(LookupError,))
 async def unlucky_soon(turn: Turn) -> str:
-    """Wait three minutes for a retry that a worker holds in memory."""
+    """Fail. The retry is due after Celery's default delay of three minutes."""
     raise LookupError(turn.text)
 
 
 @a2a.agent("phoenix", max_attempts=2)
 async def phoenix(turn: Turn) -> str:
-    """End the process in the first attempt."""
+    """Terminate the process in the first attempt."""
     return end("os._exit") if turn.attempt == 1 else "risen"

@@ -1,4 +1,4 @@
-"""Agents that start tasks of each other, over HTTP through the gateway at TEST_GATEWAY or without HTTP."""
+"""Parent and child agents that call each other over HTTP, through the gateway at TEST_GATEWAY, or without HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ call = call_task(app)
 
 
 def url_of(agent: str) -> str:
-    """Return the address of an agent."""
+    """Return the URL of an agent."""
     return f"{os.environ['TEST_GATEWAY']}/agents/{agent}"
 
 
@@ -27,20 +27,21 @@ async def waits(turn: Turn) -> None:
 
 
 async def begin(agent: str, text: str, *, cancel_with_parent: bool = True) -> str:
-    """Start a task and return its id."""
+    """Start a task of `agent` over HTTP and return the task's id."""
     async with RemoteAgent(url_of(agent), cancel_with_parent=cancel_with_parent) as remote:
         return (await remote.submit(remote.session().message(text))).task_id
 
 
 async def until_exists(path: str) -> None:
-    """Wait for a file that the test creates."""
+    """Wait until the test has created a file."""
     while not Path(path).exists():  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.02)
 
 
 @a2a.agent("starts", cancel_grace=1)
 async def starts(turn: Turn) -> str:
-    """Start a task, and a second one that survives its parent. Then ask, wait or fail if the message requests it."""
+    """Start one child task that is cancelled with the parent, and one that survives. Then ask, wait or fail as the
+    message requests."""
     await begin("relays", "wait")
     await begin("waits", "survive", cancel_with_parent=False)
     await turn.say("started")
@@ -62,14 +63,14 @@ a2a.agent("mortal", description="Starts tasks on a worker that dies.", queue=f"{
 
 @a2a.agent("relays")
 async def relays(turn: Turn) -> None:
-    """Start another task and wait."""
+    """Start a child task and wait until cancelled."""
     await begin("waits", "wait")
     await asyncio.get_running_loop().create_future()
 
 
 @a2a.agent("steps")
 async def steps(turn: Turn) -> None:
-    """Publish a chain of two steps, and wait."""
+    """Publish a chain of two steps and wait until cancelled."""
     canvas = call.s(url_of("echo"), "first") | call.si(url_of("waits"), "second")
     await asyncio.to_thread(canvas.apply_async)
     await asyncio.get_running_loop().create_future()
@@ -77,7 +78,7 @@ async def steps(turn: Turn) -> None:
 
 @a2a.agent("recurses")
 async def recurses(turn: Turn) -> str:
-    """Call itself until the store refuses, and return the error."""
+    """Call this agent recursively over HTTP until the store rejects a call. Return the error."""
     async with RemoteAgent(url_of("recurses")) as remote:
         try:
             result = await remote.session().send(turn.text)
@@ -88,7 +89,7 @@ async def recurses(turn: Turn) -> str:
 
 @a2a.agent("child")
 async def child(turn: Turn) -> str:
-    """Follow the command in the message, or return the caller and the text."""
+    """Execute the command in the message. Without a command, return the caller and the text."""
     match turn.text.split(maxsplit=1):
         case ["fail"]:
             raise RuntimeError("a secret")
@@ -103,13 +104,13 @@ async def child(turn: Turn) -> str:
 
 
 def described(error: ChildFailed) -> str:
-    """Return the details of a failed child that its parent receives."""
+    """Return the details of the exception that a parent receives for a failed child."""
     return f"{type(error).__name__}: {error} | {error.state} | {error.task_id}"
 
 
 @a2a.agent("calls", max_attempts=3)
 async def calls(turn: Turn) -> str:
-    """Call the child, several at once if the message has several lines."""
+    """Call the child concurrently with each line of the message."""
     try:
         results = await asyncio.gather(*(turn.call("child", line) for line in turn.text.splitlines()))
     except ChildFailed as error:
@@ -122,7 +123,7 @@ a2a.agent("mortal-calls", description="Calls.", max_attempts=3, queue=f"{app.con
 
 @a2a.agent("single-calls", queue=f"{app.conf.task_default_queue}-single")
 async def single_calls(turn: Turn) -> str:
-    """Call an agent of the same queue, several times at once."""
+    """Call an agent of the same queue concurrently with each line of the message."""
     results = await asyncio.gather(*(turn.call("single-child", line) for line in turn.text.splitlines()))
     return " ".join(result.text for result in results)
 
@@ -132,7 +133,7 @@ a2a.agent("single-child", description="Echoes.", queue=f"{app.conf.task_default_
 
 @a2a.agent("calls-blocking")
 def calls_blocking(turn: Turn) -> str:
-    """Call the child from a thread."""
+    """Call the child twice in sequence from a plain function."""
     first = turn.blocking.call("child", turn.text)
     return str(turn.blocking.call("child", f"after {first.text}").text)
 
@@ -146,7 +147,7 @@ async def calls_url(turn: Turn) -> str:
 
 @a2a.agent("calls-itself")
 async def calls_itself(turn: Turn) -> str:
-    """Call itself until the store refuses."""
+    """Call this agent recursively without HTTP until the store rejects a call. Return the error."""
     try:
         return str((await turn.call("calls-itself", turn.text)).text)
     except ChildRefused as error:

@@ -1,4 +1,4 @@
-"""Errors as clients see them: a request over each binding, and the response that the specification requires."""
+"""Error responses over each binding, and the codes that the specification requires."""
 
 from __future__ import annotations
 
@@ -75,12 +75,20 @@ REQUESTS = {
     ),
 }
 OUR_WORDS = ("Traceback", "a2a_celery", 'File "', "redis.", "Exception", "Error(", "asyncio")
-"""Words that no response may contain."""
+"""Texts that no error response may contain."""
 
 
 @dataclass
 class Fault:
-    """An error: its status in its binding, the reason of its ErrorInfo, and the invalid fields."""
+    """Error response.
+
+    Attributes:
+        status: Status in the binding: JSON-RPC code, HTTP status or name of the gRPC status.
+        reason: Reason of the ErrorInfo.
+        message: Text of the error.
+        metadata: Metadata of the ErrorInfo.
+        fields: Descriptions of the invalid fields by name.
+    """
 
     status: int | str
     reason: str
@@ -92,7 +100,8 @@ class Fault:
 async def fault(
     gateway: Gateway, binding: str, method: str, params: dict[str, Any], *, agent: str = "", **headers: str
 ) -> Fault:
-    """Call `method` and return the error. Fail if there is no error, or if it does not conform to the specification."""
+    """Call `method` and return the error. Fail if the call succeeds, or if the error does not conform to the
+    specification."""
     match binding:
         case "JSONRPC":
             error = from_rpc(rpc(gateway, method, params, agent=agent, **headers))

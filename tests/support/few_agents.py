@@ -1,4 +1,4 @@
-"""An app that has only some of the agents, like an older release of a fleet's app."""
+"""App with two of the agents of `agents`, like an older release of a fleet's app."""
 
 from __future__ import annotations
 

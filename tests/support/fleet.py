@@ -1,6 +1,7 @@
-"""A fleet of real processes that a test starts and stops: Redis, workers, gateways and watchers.
+"""Fleet of real processes for a test: Redis, workers, gateways and watchers.
 
-Every process leads a process group, so that a test can kill it with all its children, and none outlives the test.
+Every process leads a process group, so that a signal to the group reaches all child processes. No process outlives the
+test.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ PORTS = range(
     32_768,
     int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
 )
-"""Ports of this test process. Concurrent test processes have other ports."""
+"""Ports for this test process. The ports of concurrent test processes are disjoint."""
 
 _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a free port that neither other tests nor the kernel assign before the server that needs it is up.
+    """Return a free port that neither another test nor the kernel takes before the server listens on it.
 
-    The kernel also assigns the ports that it returns for port 0 to outgoing connections. A fleet opens many of these,
-    and one of them could take the port before the server is up.
+    The ports of `PORTS` are below the kernel's ephemeral ports. A port that the kernel returns for port 0 is ephemeral,
+    and one of the fleet's many outgoing connections could take the port before the server listens.
     """
     while True:
         port = random.SystemRandom().choice(PORTS)
@@ -57,7 +58,7 @@ def free_port() -> int:
 
 
 class Process:
-    """A process of a fleet. `log` is the file of its output."""
+    """Process of a fleet. `log` is the file with the output of the process."""
 
     def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
         self.name = name
@@ -81,10 +82,10 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def wait_for_output(self, text: str, within: float = LIMIT) -> None:
-        """Wait until the output contains `text`. Fail if the process ends before it has printed `text`."""
+        """Wait until the output contains `text`. Fail if the process exits before the output contains `text`."""
 
         def printed() -> bool:
-            running = self.running  # check before reading: a process may print the text and end
+            running = self.running  # check before reading, because a process may print the text and exit
             if text in self.output():
                 return True
             assert running, f"{self.name} ended:\n{self.output()[-3000:]}"
@@ -102,18 +103,18 @@ class Process:
             os.killpg(self.popen.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole group, as if the machine failed."""
+        """Send SIGKILL to the process group, like a failure of the machine."""
         self.signal_group(signal.SIGKILL)
         self.popen.wait(LIMIT)
 
     def terminate(self) -> None:
-        """Send SIGTERM, but only once, because a second one makes a worker drop its runs."""
+        """Send SIGTERM unless it has been sent before. A second SIGTERM makes a worker drop its runs."""
         if self.running and not self._terminated:
             self._terminated = True
             self.signal(signal.SIGTERM)
 
     def stop(self, within: float = LIMIT) -> int:
-        """Send SIGTERM, and SIGKILL to the group after at most `within` seconds. Return the exit code."""
+        """Send SIGTERM, and after at most `within` seconds SIGKILL to the process group. Return the exit code."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(within)
@@ -124,14 +125,14 @@ class Process:
 
 
 class Gateway(Process):
-    """A gateway process. `url` is its HTTP address, and `grpc` its gRPC address, or "" without gRPC."""
+    """Gateway process. `url` is the HTTP URL. `grpc` is the gRPC address, or "" without gRPC."""
 
     url: str
     grpc: str
 
 
 class Fleet:
-    """Processes with a Redis server and a broker ("redis" or "rabbitmq")."""
+    """Processes of one test, with a Redis server and a broker ("redis" or "rabbitmq")."""
 
     def __init__(self, folder: Path, broker: str = "redis", app: str = AGENTS, **env: str) -> None:
         self.folder = folder
@@ -155,17 +156,17 @@ class Fleet:
     def worker(
         self, *, pool: str = "prefork", concurrency: int = 2, app: str = "", mingle: bool = False, **env: str
     ) -> Process:
-        """Start a stock Celery worker and return it when it is ready.
+        """Start a Celery worker and wait until the worker is ready.
 
         Args:
             pool: Celery's name of the pool, or "asyncio".
             concurrency: Processes, threads or coroutines of the pool.
             app: Module of the app, or "" for the app of the fleet.
-            mingle: Ask the other workers for their revoked tasks at the start. This takes a second.
+            mingle: Synchronize revoked tasks with the other workers at the start, which takes a second.
             env: Additional environment variables.
         """
         name = f"worker-{len(self.processes)}"
-        # RabbitMQ may be shared with other fleets, and a node's own queue is exclusive
+        # other fleets may share RabbitMQ, and the queue of a node name is exclusive
         if pool == "asyncio":
             pool, env = "custom", {"CELERY_CUSTOM_WORKER_POOL": ASYNCIO_POOL, **env}
         arguments = ["-n", f"{name}-{self.queue}@%h", "-P", pool, "-c", str(concurrency), "-l", "INFO"]
@@ -186,8 +187,8 @@ class Fleet:
         instead_of: Gateway | None = None,
         **env: str,
     ) -> Gateway:
-        """Start a gateway and, if `wait` is true, wait until it serves. With `instead_of`, use the address of that
-        gateway."""
+        """Start a gateway. If `wait` is true, wait until the gateway serves. `instead_of` is a gateway whose address
+        the new gateway reuses."""
         port = free_port() if instead_of is None else int(instead_of.url.rpartition(":")[2])
         command = ["a2a", "gateway", "--port", str(port), "--workers", str(workers), "--log-level", log_level]
         if access_log:
@@ -205,7 +206,7 @@ class Fleet:
         return gateway
 
     def again(self, gateway: Gateway) -> Gateway:
-        """Start a killed gateway again at its address."""
+        """Start a new process at the address of a killed gateway."""
         process = Gateway(f"{gateway.name}-again", gateway.command, gateway.env, gateway.log)
         process.url, process.grpc = gateway.url, gateway.grpc
         self.processes.append(process)
@@ -213,7 +214,7 @@ class Fleet:
         return process
 
     def watcher(self, **env: str) -> Process:
-        """Start a watcher and wait until it is ready."""
+        """Start a watcher and wait until the watcher has started."""
         watcher = self._start(Process, f"watcher-{len(self.processes)}", ["a2a", "watcher"], env)
         watcher.wait_for_output("watcher started")
         return watcher
@@ -224,7 +225,7 @@ class Fleet:
         return process
 
     def command(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run ``celery -A … <arguments>`` to its end."""
+        """Run ``celery -A … <arguments>`` to completion and return the result."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = start(self._celery(*arguments), {**self._env, **env}, output, errors)
             try:
@@ -236,9 +237,9 @@ class Fleet:
             return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
 
     def stop(self) -> None:
-        """Kill all processes, then stop Redis. Delete the fleet's queues and exchanges from RabbitMQ.
+        """Kill all processes, stop Redis, and delete the fleet's queues and exchanges from RabbitMQ.
 
-        A measurement of coverage loses the data of killed processes, so it stops them by SIGTERM.
+        During a coverage measurement, send SIGTERM first, because a killed process loses its data.
         """
         if "COVERAGE_PROCESS_START" in os.environ:
             for process in reversed(self.processes):
@@ -251,20 +252,20 @@ class Fleet:
                 for queue in self.queues:
                     connection.default_channel.queue_delete(queue)
                 control = f"{self.queue}-control.pidbox"
-                for exchange in (control, f"reply.{control}", f"{self.queue}-events"):  # exist if TEST_ALONE was set
+                for exchange in (control, f"reply.{control}", f"{self.queue}-events"):  # if TEST_ALONE was set
                     connection.default_channel.exchange_delete(exchange)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the fleet, for processes that are not started with ``celery``."""
+        """Environment variables of the fleet, for processes that the fleet does not start."""
         return dict(self._env)
 
     def environment_without(self, name: str) -> None:
-        """Remove `name` from the environment of processes that start later."""
+        """Remove the variable `name` from the environment of processes that start later."""
         del self._env[name]
 
     def logs(self) -> str:
-        """Return the last output of every process, for a failure message."""
+        """Return the last 2000 characters of the output of every process."""
         return "\n".join(f"--- {p.name}\n{p.output()[-2000:]}" for p in self.processes)
 
     def _alive(self, gateway: Gateway) -> bool:
@@ -285,7 +286,7 @@ class Fleet:
 
 @contextmanager
 def running_fleet(folder: Path, broker: str = "redis", **options: str) -> Iterator[Fleet]:
-    """Run a fleet, and stop it when the block ends."""
+    """Run a fleet while the block runs. If the block fails, print the output of the processes."""
     fleet = Fleet(folder, broker, **options)
     try:
         yield fleet

@@ -1,8 +1,8 @@
-"""Fork server: a process that has imported Celery, the SDK and this package, and forks the processes of fleets.
+"""Fork server that has imported Celery, the SDK and a2a_celery, and forks the processes of fleets.
 
-A new process of a fleet spends two to three seconds of CPU time on imports. A fork of this server spends none.
-`start` returns an object with the interface of `subprocess.Popen`. It falls back to `subprocess.Popen` for a process
-that must not inherit the imports.
+A fresh process of a fleet spends two to three seconds of CPU time on imports. A forked process spends none. `start`
+returns an object with the interface of `subprocess.Popen`. A process that must not inherit the imports is started with
+`subprocess.Popen`.
 """
 
 from __future__ import annotations
@@ -91,17 +91,20 @@ FRAMEWORKS = {
         "llama_index.core.llms.mock",
     ),
 }
-"""Modules that the server imports too, by the app of the process. Each of these apps has a separate server. The server
-skips frameworks that are not installed, because the environment of CrewAI has no others."""
+"""Additional modules that a server imports, by app. Each of these apps has a separate server.
+
+A server skips frameworks that are not installed, because the environment of CrewAI has no others.
+"""
 
 READ_AT_IMPORT = ("CELERY_CUSTOM_WORKER_POOL",)
-"""Environment variables that Celery reads when it is imported. Each combination of values has a separate server."""
+"""Environment variables that Celery reads at import. Each combination of values has a separate server."""
 
 FRESH = ("COVERAGE_", "GRPC_", "OTEL_", "PROMETHEUS_", "PYTHON")
 """Prefixes of environment variables that other modules, or the interpreter, read at import or start."""
 
 FRESH_PROCESSES = "FRESH_PROCESSES"
-"""Environment variable. If it is set in the test process, every process gets a fresh interpreter, for benchmarks."""
+"""Environment variable for benchmarks. If the test process has the variable, every process starts a fresh
+interpreter."""
 
 UNBUFFERED = "PYTHONUNBUFFERED"
 """The only variable with the prefix PYTHON that does not require a fresh interpreter."""
@@ -127,8 +130,11 @@ def start(
 
 
 def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool:
-    """Return True for programs that are not Python modules, for gevent, because it patches modules at import, and for
-    environments with changed variables that are read at import."""
+    """Return True if a fork is impossible.
+
+    This holds for programs that are not Python modules, for gevent, which patches modules at import, and for
+    environments with a changed variable that is read at import.
+    """
     if FRESH_PROCESSES in os.environ:
         return True
     changed = (name for name in env if name.startswith(FRESH) and env[name] != os.environ.get(name))
@@ -136,10 +142,16 @@ def _needs_fresh_interpreter(command: list[str], env: Mapping[str, str]) -> bool
 
 
 class ForkedProcess:
-    """A child of the fork server, with the part of the interface of `subprocess.Popen` that tests use."""
+    """Child process of the fork server, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, command: list[str], pid: int, status: int) -> None:
-        """`status` is the read end of the pipe to which the server writes the exit status of the process."""
+        """Create the client side of a forked process.
+
+        Args:
+            command: Command of the process.
+            pid: Id of the process.
+            status: Read end of the pipe to which the server writes the exit status.
+        """
         self.args = command
         self.pid = pid
         self.returncode: int | None = None
@@ -151,10 +163,10 @@ class ForkedProcess:
         return self._read_status(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once the process has ended.
+        """Wait until the process has exited and return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: The process still runs after `timeout` seconds. With None, wait without a limit.
+            subprocess.TimeoutExpired: The process still runs after `timeout` seconds. None means no limit.
         """
         code = self._read_status(timeout)
         if code is None:
@@ -162,7 +174,7 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process unless it has ended."""
+        """Send a signal to the process unless the process has exited."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -180,7 +192,7 @@ class ForkedProcess:
         with self._reading:
             if self.returncode is None:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
-                poll = select.poll()  # select() takes no file descriptor above 1023
+                poll = select.poll()  # select() accepts no file descriptor above 1023
                 poll.register(self._status, select.POLLIN)
                 if poll.poll(left):
                     data = os.read(self._status, 4)
@@ -191,7 +203,7 @@ class ForkedProcess:
 
 
 class _Server:
-    """Client side of one server process."""
+    """Client of one server process."""
 
     def __init__(self, imported: tuple[tuple[str, str], ...], frameworks: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
@@ -281,7 +293,7 @@ def _reap(statuses: dict[int, int]) -> None:
 
 
 def _become(request: dict[str, Any], output: int, errors: int) -> None:
-    """Set up the forked process as requested, and run the requested module to its end."""
+    """Set up the session, output and environment of the forked process, and run the requested module."""
     os.setsid()
     os.dup2(output, 1)
     os.dup2(errors, 2)

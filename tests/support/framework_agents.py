@@ -1,4 +1,4 @@
-"""Framework agents whose model hangs before some of its calls, so that a test can kill their worker there."""
+"""Framework agents whose model hangs before some calls, so that a test can kill the worker at these calls."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ a2a = A2A(app)
 
 
 async def question(task: str, number: int) -> list[str]:
-    """Record a call of the model and return the cities to look up. Hang first if the call is in `STOPS` and no earlier
-    attempt has reached it."""
+    """Record a model call and return the cities to look up. If the call is in `STOPS`, hang in the first attempt that
+    reaches the call."""
     if number in STOPS and not is_passed(f"{task}.before-{number}"):
         await asyncio.Event().wait()
     write_line(task, "questions", str(number))
@@ -61,13 +61,13 @@ async def question(task: str, number: int) -> list[str]:
 
 
 async def weather(task: str, city: str) -> str:
-    """Return the weather of a city."""
+    """Record a tool call and return the weather of a city."""
     write_line(task, "looked-up", city)
     return f"warm in {city}"
 
 
 class Model(with_agent_framework.StandIn):
-    """Model of agent-framework that looks up the weather in rounds, each with a text."""
+    """Model of agent-framework that looks up the weather in rounds."""
 
     def __init__(self, task: str) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ a2a.agent("strands", description="Knows the weather.", session=True, max_attempt
 
 
 async def respond(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
-    """Yield the response of a model of pydantic-ai that looks up the weather in rounds."""
+    """Yield a response like a pydantic-ai model that looks up the weather in rounds."""
     cities = await question("pydantic-ai", sum(isinstance(message, ModelResponse) for message in messages))
     for word in [] if cities else ANSWER.split(" "):
         yield f"{word} "

@@ -1,4 +1,4 @@
-"""What the model of `framework_agents` says. Tests read it here, without an import of all frameworks."""
+"""Script of the models of `framework_agents`, in a separate module so that tests need not import all frameworks."""
 
 from __future__ import annotations
 

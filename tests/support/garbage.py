@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 
 
 class Garbage:
-    """Unreachable objects that a block of code left.
+    """Unreachable objects that a block of code created.
 
     Attributes:
         bytes: Total size of the objects.
@@ -38,7 +38,7 @@ def cyclic_garbage() -> Iterator[Garbage]:
     """Measure the objects that the block leaves in reference cycles. The collector is disabled while the block runs."""
     garbage = Garbage()
     gc.collect()
-    gc.freeze()  # the collector skips earlier objects from now on: a pass over the millions of a suite takes a second
+    gc.freeze()  # exclude earlier objects, because a pass over the millions of objects of a suite takes a second
     gc.disable()
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Agents that break rules of executors."""
+"""Agents that violate rules for agents and executors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def fails_with_parts(turn: Turn) -> str:
 
 
 class CancelsItself(AgentExecutor):
-    """Executor whose cancel() cancels the executing asyncio task and waits for it, as many executors do."""
+    """Executor whose `cancel` cancels the asyncio task of `execute` and waits for the task, as many executors do."""
 
     def __init__(self) -> None:
         self.running: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Agents of each kind, with hooks that refuse runs, rewrite events, add metadata and fail."""
+"""Agents of each kind, with hooks that reject runs, rewrite events, add metadata and fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .agents import a2a, app, card
 AGENTS = ("function", "plain-function", "executor", "celery-task")
 SECRET = "a secret"
 transitions: defaultdict[str, list[str]] = defaultdict(list)
-"""Transitions of each task in this process."""
+"""Recorded state transitions by task id."""
 
 
 @a2a.agent("function")
@@ -30,7 +30,7 @@ async def function(turn: Turn) -> str:
 
 @a2a.agent("plain-function")
 def plain_function(turn: Turn) -> str:
-    """Return the message, from a thread."""
+    """Return the message from a plain function."""
     return turn.text
 
 
@@ -52,7 +52,7 @@ a2a.add_agent(card("executor"), Executor)
 
 @app.task(name="hooked.celery-task", shared=False)
 def celery_task(text: str) -> str:
-    """Return the message, from a Celery task."""
+    """Return the message from a Celery task."""
     return text
 
 
@@ -61,7 +61,7 @@ a2a.expose(celery_task, name="celery-task")
 
 @a2a.before_run(*AGENTS)
 async def admit(run: RunInfo) -> None:
-    """Refuse the message "refuse", and add metadata to other runs."""
+    """Reject the message "refuse". Add metadata to other runs."""
     if run.message.parts[0].text == "refuse":
         raise Rejected("Not today.")
     run.metadata["before"] = run.agent
@@ -69,7 +69,7 @@ async def admit(run: RunInfo) -> None:
 
 @a2a.on_event(*AGENTS)
 def redact(run: RunInfo, event: Any) -> Any:
-    """Remove the secret from an artifact, or exit if its text is "exit"."""
+    """Redact the secret in an artifact. If the artifact's text is "exit", exit."""
     if isinstance(event, TaskArtifactUpdateEvent):
         [part] = event.artifact.parts
         if part.text == "exit":
@@ -80,12 +80,12 @@ def redact(run: RunInfo, event: Any) -> Any:
 
 @a2a.on_transition(*AGENTS)
 async def collect(run: RunInfo, transition: Transition) -> None:
-    """Collect the transitions of the task."""
+    """Record a state transition of the task."""
     transitions[run.task_id].append(f"{transition.before} to {transition.after}")
 
 
 @a2a.after_run(*AGENTS)
 def add_outcome(run: RunInfo) -> None:
-    """Add the outcome and the first transition to the task, then fail."""
+    """Add the outcome and the first transition to the task's metadata, and then exit."""
     run.metadata.update(after=run.outcome, first=transitions.pop(run.task_id)[0])
     sys.exit(3)

@@ -1,4 +1,4 @@
-"""The test agents in a process that prints the number of its asyncio tasks on SIGUSR1."""
+"""App of the test agents, with more agents and a handler of SIGUSR1 that prints the number of asyncio tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["a2a", "app"]
 
 @a2a.agent("approval")
 async def approval(turn: Turn) -> str:
-    """Wait for a signal if the message says "wait", and return its payload."""
+    """If the message is "wait", wait for a signal and return the payload."""
     return str(await turn.wait_for("approval")) if turn.text == "wait" else "no approval"
 
 
@@ -29,7 +29,7 @@ async def asks_number(turn: Turn) -> str:
 
 @a2a.agent("steered", on_message="steer")
 async def steered(turn: Turn) -> str:
-    """Work for half a second, and read the messages that arrive."""
+    """Work for half a second and count the messages that arrive."""
     read = 0
     for _ in range(5):
         await asyncio.sleep(0.1)
@@ -38,7 +38,7 @@ async def steered(turn: Turn) -> str:
 
 
 def say(number: int, frame: FrameType | None) -> None:
-    """Print the number of asyncio tasks. Signal handlers run in the main thread, as the gateway's event loop does."""
+    """Print the number of asyncio tasks. The signal handler runs in the main thread, like the gateway's event loop."""
     names = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
     sys.stderr.write(f"asyncio tasks: {sum(names.values())} {dict(names)}\n")
 

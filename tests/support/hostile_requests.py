@@ -1,7 +1,7 @@
-"""Invalid requests, drawn by Hypothesis: mutations of valid requests of every operation and binding.
+"""Hypothesis strategies for invalid requests: mutations of valid requests of every operation and binding.
 
-Values are replaced, retyped, removed, nested or inflated. Bytes are cut, flipped and wrongly encoded. Headers, methods,
-paths and queries are invalid. Some requests contain a second request, and some are incomplete.
+Strategies replace, remove, nest and inflate values. They truncate, insert and wrongly encode bytes, and draw invalid
+headers, methods, paths and queries. Some requests are followed by a second request, and some are incomplete.
 """
 
 from __future__ import annotations
@@ -38,8 +38,14 @@ from .hostile_samples import (
 
 @dataclass(frozen=True)
 class Http:
-    """Bytes of a request. With `half`, the request is cut off and no response is expected. With `open_end`, it may
-    announce more bytes than it has, so that the gateway may wait for them without a response."""
+    """HTTP request.
+
+    Attributes:
+        binding: Name of the binding and version.
+        line: Bytes of the request.
+        half: The request is truncated, and no response is expected.
+        open_end: The request may announce more bytes than it has. The gateway may wait for the bytes.
+    """
 
     binding: str
     line: bytes
@@ -49,7 +55,7 @@ class Http:
 
 @dataclass(frozen=True)
 class Grpc:
-    """gRPC call of a method."""
+    """gRPC call."""
 
     binding: str
     method: str
@@ -64,7 +70,7 @@ AGENTS = ("/agents/echo", "/agents/ask", "/agents/approval", "/agents/asks-numbe
 """Paths of agents that echo, ask, wait for a signal, ask with a schema, and read messages while they work."""
 
 ENDLESS = {b"Content-Length", b"Transfer-Encoding", b"Expect", b"Upgrade"}
-"""Headers after which a gateway may wait for more bytes."""
+"""Headers that can make a gateway wait for more bytes."""
 
 ODD_TEXTS = (
     "",
@@ -101,7 +107,7 @@ values = st.one_of(
 
 
 class Known:
-    """Strategies of requests with ids of known tasks and configs, or with invalid ids."""
+    """Strategies for requests with ids of known tasks and configs, or with invalid ids."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self.ids = st.one_of(st.sampled_from([*known, "t", "x" * 257]), text)
@@ -189,7 +195,7 @@ def call(
 
 
 def spoiled(draw: st.DrawFn, good: Any, ids: st.SearchStrategy[str]) -> Any:
-    """Draw `good` with known ids and up to three values that are replaced, removed or nested."""
+    """Draw a copy of `good` with ids from `ids` and up to three mutated values."""
     root = {"root": copy.deepcopy(good)}
     for holder, key in list(_places(root)):
         if key in ("id", "taskId", "contextId", "name", "pageToken") and holder[key] in ("t", "c", "tasks/t", "x"):
@@ -230,7 +236,7 @@ def _written(draw: st.DrawFn, value: Any) -> bytes:
 
 
 def _json(value: Any, plain: bool) -> str:
-    """Return JSON even for values that Python's encoder refuses: deeply nested ones and numbers with many digits."""
+    """Return JSON, even for deeply nested values and large numbers, which Python's encoder rejects."""
     written: list[str] = []
     left: list[Any] = [value]
     while left:
@@ -310,7 +316,8 @@ def _http(draw: st.DrawFn, binding: str, verb: str, path: str, body: bytes, vers
 
 
 def _one_in(draw: st.DrawFn, number: int) -> bool:
-    """Draw True about once in `number` draws. Hypothesis prefers the ends of a range, so this draws an inner value."""
+    """Draw True about once in `number` draws. The condition tests for an inner value, because Hypothesis prefers the
+    ends of a range."""
     return bool(draw(st.integers(0, number)) == number // 2 + 1)
 
 

@@ -1,4 +1,4 @@
-"""Sender of concurrent hostile requests. It checks that each response, if there is one, conforms to the protocol."""
+"""Sender of concurrent hostile requests that checks each response for conformance to the protocol."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .waiting import LIMIT
 SILENCE = 0.5
 AT_ONCE = 64
 AT_MOST = 1 << 18
-"""Maximum number of bytes of a response. Then the client disconnects."""
+"""Number of bytes of a response after which the client disconnects."""
 
 FOREIGN_HOST = -31403
-"""Code of the error for a `Host` header that a gateway without authentication refuses."""
+"""JSON-RPC code of a gateway without authentication for a forbidden `Host` header."""
 
 MOST_WRONG = 100
 """Maximum number of recorded problems."""
@@ -36,11 +36,11 @@ INTERNALS = (
     "starlette", "uvicorn", "pydantic", "google.protobuf", "kombu", "Error(", "Exception(", "set()", "/usr/", "/root",
     "/home/", "/tmp/", ".py",
 )  # fmt: skip
-"""Words that no response may contain, unless its request contains them."""
+"""Texts that a response may only contain if the request contains them."""
 
 
 class HostileRun:
-    """A gateway and its responses. `secrets` are words that no response may contain."""
+    """Run of hostile requests against a gateway. `secrets` are texts that no response may contain."""
 
     def __init__(self, url: str, grpc_address: str, secrets: Iterable[str]) -> None:
         self._host, _, port = url.rpartition("/")[2].partition(":")
@@ -55,7 +55,7 @@ class HostileRun:
         self.wrong: list[str] = []
 
     async def send(self, requests: Sequence[Request]) -> None:
-        """Send the new requests, and wait until fewer than `AT_ONCE` requests are pending."""
+        """Send the requests that have not been sent before. Wait until fewer than `AT_ONCE` requests are pending."""
         new = [request for request in dict.fromkeys(requests) if hash(request) not in self._known]
         self._known |= set(map(hash, new))
         self._under_way |= {asyncio.create_task(self._one(request)) for request in new}
@@ -71,7 +71,7 @@ class HostileRun:
 
     @cached_property
     def _channel(self) -> grpc.aio.Channel:
-        """Channel. It is created on first use, on the event loop to which it belongs."""
+        """gRPC channel. The first use creates the channel on the running event loop."""
         return grpc.aio.insecure_channel(self._grpc)
 
     @property
@@ -101,7 +101,7 @@ class HostileRun:
             self.wrong.append(f"{', '.join(found)}: {request!r:.3000} → {status} {answer[:1500]!r}")
 
     async def _exchange(self, request: Http) -> tuple[str, bytes]:
-        """Return the status of the first response and all received bytes."""
+        """Send a request. Return the status of the first response and all received bytes."""
         reader, writer = await asyncio.open_connection(self._host, self._port)
         came = b""
         try:
@@ -121,8 +121,10 @@ class HostileRun:
         return (status[1].decode() if status else "closed"), came
 
     async def _answer(self, reader: asyncio.StreamReader, timeout: float) -> bytes:
-        """Read until the gateway disconnects or sends nothing for `timeout` seconds, or for `SILENCE` after the first
-        bytes."""
+        """Read a response until the gateway disconnects, or until a timeout without new bytes.
+
+        The timeout is `SILENCE` once the response is complete or has no length, and `timeout` seconds before.
+        """
         came = b""
         while len(came) < AT_MOST:
             try:
@@ -137,7 +139,8 @@ class HostileRun:
         return came
 
     async def _call(self, request: Grpc) -> tuple[str, bytes]:
-        """Return the status of a call, its message and the received bytes."""
+        """Make a call. Return the name of the status, and the received bytes with the status message and the
+        metadata."""
         came = b""
         if not request.streams:
             unary = self._channel.unary_unary(request.method)(request.body, metadata=request.metadata, timeout=LIMIT)
@@ -159,7 +162,7 @@ class HostileRun:
         return await _ended(stream, came)
 
     def _leaks(self, answer: bytes, sent: bytes) -> list[str]:
-        # a request may contain such a word, and most errors quote the request
+        # most errors quote the request, and a request may contain such a text
         response, request_text = answer.decode("utf-8", "replace"), sent.decode("utf-8", "replace")
         # responses of the operator API contain names of workers and versions of libraries
         words = self._secrets if b" /operator/v1/" in sent else self._words
@@ -183,7 +186,7 @@ async def _ended(call: grpc.aio.Call, came: bytes) -> tuple[str, bytes]:
 
 
 def _is_whole(came: bytes) -> bool:
-    """Return whether a response without a known length has begun: it may end with the connection or be a stream."""
+    """Return True if a response is complete, or has started without a Content-Length."""
     head, found, body = came.partition(b"\r\n\r\n")
     if not found or head.startswith(b"HTTP/1.1 100"):
         return False

@@ -118,7 +118,7 @@ OPERATOR_PATHS = [
     ("GET", "/operator/v1/workers", {}),
     ("GET", "/ui/agents.json", {}),
 ]
-"""Operations of the operator API and of the operator's page."""
+"""Operations of the operator API and the operator's page."""
 STREAMS = ("SendStreamingMessage", "SubscribeToTask", "TaskSubscription")
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "CONNECT", "BREW", "get", "P\x00ST")
 ELSEWHERE = (

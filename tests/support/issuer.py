@@ -1,4 +1,4 @@
-"""An issuer of bearer tokens that serves its public keys, like an OpenID Connect provider."""
+"""Issuer of bearer tokens that serves a JWK Set, like an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from .credentials import bearer, rsa_key, token
 
 
 class Issuer:
-    """Issuer that signs tokens with the first of `keys`. `asked` counts the fetches of the JWK Set. If `away` is true,
-    fetches fail."""
+    """Issuer of tokens.
+
+    Attributes:
+        keys: Keys of the JWK Set. The first key signs tokens.
+        asked: Number of fetches of the JWK Set.
+        away: Respond to fetches with an error.
+        url: URL of the JWK Set.
+    """
 
     def __init__(self) -> None:
         self.keys: list[RSAKey] = [rsa_key("first")]
@@ -30,7 +36,7 @@ class Issuer:
         return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys]}).encode()
 
     def headers(self, owner: str, **claims: Any) -> dict[str, str]:
-        """Return the headers of a request with a token of `owner`."""
+        """Return request headers with a token of `owner`. `claims` updates the claims of the token."""
         return bearer(token(self.keys[0], "RS256", owner, **claims))
 
 
@@ -50,7 +56,7 @@ def issuing() -> Iterator[Issuer]:
             self.wfile.write(issuer.document())
 
         def log_message(self, *_: Any) -> None:
-            """Log no request."""
+            """Suppress the access log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     issuer.url = f"http://127.0.0.1:{server.server_port}/jwks.json"

@@ -1,4 +1,4 @@
-"""The app of `agents`. Its worker is killed with all its processes at the step KILLED_AT of the first run."""
+"""App of `agents` whose worker kills its process group at the step KILLED_AT of the first run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .agents import a2a, app
 __all__ = ["app"]
 
 STEPS = {"fetched": task_received, "begun": task_prerun, "ended": task_postrun}
-"""Celery signals for the steps of a run. The step "claimed" is between "begun" and "ended"."""
+"""Celery signals for the steps of a run. The step "claimed", between "begun" and "ended", has no signal."""
 
 
 def kill(*_: Any, **options: Any) -> None:
-    """Kill this worker as if its machine failed."""
+    """Kill the worker's process group, like a failure of the machine."""
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Agents that call others. Their worker is killed once after a child has started, before the child's id is recorded."""
+"""Parent agents whose worker kills itself once, after a child has started and before the child's id is recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ record = RunJournal.record
 
 
 async def record_or_die(self: RunJournal, call: JournalCall, form: str, content: bytes) -> Any:
-    """Kill this process instead of recording a child's id for the first time."""
+    """Record a journal entry. Instead of the first entry with a child's id, kill this process."""
     if form == STARTED and not KILLED.exists():
         KILLED.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -34,5 +34,5 @@ a2a.agent("detects-repeats", description="Echoes.", idempotency_window=600)(chil
 
 @a2a.agent("calls-remote", max_attempts=3)
 async def calls_remote(turn: Turn) -> str:
-    """Call an agent that detects repeated messages over HTTP."""
+    """Call an agent that deduplicates messages, over HTTP."""
     return str((await turn.call(url_of("detects-repeats"), turn.text)).text)

@@ -1,6 +1,7 @@
-"""Agents for the conformance tests of the test kit. The tests run in a simulation and on a real fleet.
+"""Agents for the conformance tests of the test kit, which run in a simulation and on a real fleet.
 
-Agents report their progress in files in the folder KIT_FOLDER, because they may run in other processes than the test.
+The agents record their progress in files in the folder KIT_FOLDER, because they may run in other processes than the
+test.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ a2a = A2A(app)
 
 
 def note(task_id: str, place: str) -> None:
-    """Append a line to the file of a task."""
+    """Append the name of a place to the file of a task."""
     with (Path(os.environ["KIT_FOLDER"]) / task_id).open("a") as file:
         file.write(f"{place}\n")
 
 
 @a2a.agent("echo")
 async def echo(turn: Turn) -> str:
-    """Repeat the message."""
+    """Return the message."""
     return turn.text
 
 
@@ -43,7 +44,7 @@ async def words(turn: Turn) -> AsyncIterator[str]:
 
 
 class Shouter(AgentExecutor):
-    """Executor that answers in upper case."""
+    """Executor that returns the message in upper case."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -71,7 +72,7 @@ a2a.add_agent(SHOUTER, Shouter, name="shouter")
 
 @a2a.agent("asker")
 async def asker(turn: Turn) -> str:
-    """Ask twice."""
+    """Ask two questions."""
     first = await turn.ask("First?")
     second = await turn.ask("Second?")
     return f"{first} {second}"
@@ -86,7 +87,7 @@ class Booking(BaseModel):
 
 @a2a.agent("booker")
 async def booker(turn: Turn) -> str:
-    """Ask for a booking."""
+    """Ask a question with a schema."""
     booking = await turn.ask("Which table?", schema=Booking)
     return f"{booking.people} for {booking.name}"
 
@@ -100,7 +101,7 @@ async def silent(turn: Turn) -> None:
 
 @a2a.agent("failing")
 async def failing(turn: Turn) -> None:
-    """Fail with a text for the client, or with an exception."""
+    """Fail with a text for the client. If the message is "secret", raise another exception."""
     if turn.text == "secret":
         raise ValueError("a secret")
     raise Failed(turn.text)
@@ -108,7 +109,7 @@ async def failing(turn: Turn) -> None:
 
 @a2a.agent("stepper", max_attempts=3)
 async def stepper(turn: Turn) -> str:
-    """Execute three steps. In the first attempt, the second step never ends."""
+    """Execute three steps. In the first attempt, the second step hangs."""
 
     async def work(name: str) -> str:
         note(turn.task_id, f"{name} in attempt {turn.attempt}")
@@ -121,7 +122,7 @@ async def stepper(turn: Turn) -> str:
 
 @a2a.agent("fragile")
 async def fragile(turn: Turn) -> None:
-    """Work until the worker is killed. There is only one attempt."""
+    """Work until the worker is killed, without a further attempt."""
     note(turn.task_id, "working")
     await asyncio.Event().wait()
 
@@ -136,7 +137,7 @@ async def retrying(turn: Turn) -> str:
 
 @a2a.agent("sleeper")
 async def sleeper(turn: Turn) -> str:
-    """Sleep long enough that the run is suspended."""
+    """Sleep for six seconds, so that the run is suspended."""
     await turn.sleep(6)
     return "awake"
 

@@ -1,4 +1,4 @@
-"""Systems for the conformance tests of the test kit: a simulation and a real fleet with a common interface."""
+"""Common interface of a simulation and a real fleet, for the conformance tests of the test kit."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class System(Protocol):
     client: RemoteAgent
 
     async def crash(self) -> None:
-        """Kill the workers, and start others."""
+        """Kill the workers and start new ones."""
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock if the system has a simulated clock."""
+        """Advance the simulated clock, if the system has one."""
 
     async def signal(self, task_id: str, name: str, payload: Any) -> None:
-        """Send a signal."""
+        """Send a signal to a task."""
 
 
 class Simulation:
-    """Agent in an `AgentTester`."""
+    """System that runs an agent in an `AgentTester`."""
 
     def __init__(self, tester: AgentTester) -> None:
         self.tester, self.client = tester, tester.client
@@ -49,7 +49,7 @@ class Simulation:
 
 
 class RealFleet:
-    """Agent in an `AgentFleet`, in real time."""
+    """System that runs an agent in an `AgentFleet`, in real time."""
 
     def __init__(self, fleet: AgentFleet, agent: str, client: RemoteAgent) -> None:
         self.client = client
@@ -60,7 +60,7 @@ class RealFleet:
         await asyncio.to_thread(self._fleet.start_worker)
 
     async def advance(self, seconds: float) -> None:
-        """Do nothing: `Scenario.result` waits."""
+        """Do nothing, because `Scenario.result` waits in real time."""
 
     async def signal(self, task_id: str, name: str, payload: Any) -> None:
         url = f"{self._fleet.url}/agents/{self._agent}/tasks/{task_id}:signal"
@@ -72,31 +72,31 @@ class RealFleet:
 
 
 class Scenario:
-    """Client that talks to the agent of a system."""
+    """Client of the agent of a system."""
 
     def __init__(self, system: System, folder: Path) -> None:
         self.system, self.client, self._folder = system, system.client, folder
 
     async def send(self, content: Any) -> Result:
-        """Send a message, and wait for the end of its turn."""
+        """Send a message and return the result of the turn."""
         return await self.client.session().send(content, deadline=LIMIT)
 
     async def answer(self, result: Result, content: Any) -> Result:
-        """Answer a question, and wait for the end of the turn."""
+        """Answer a question and return the result of the turn."""
         session = self.client.session(Session(result.context_id, result.task_id, result.state))
         return await session.send(content, deadline=LIMIT)
 
     async def begin(self, content: Any) -> Result:
-        """Send a message without waiting."""
+        """Send a message and return without waiting for the turn."""
         return await self.client.submit(Session().message(content))
 
     async def result(self, begun: Result) -> Result:
-        """Wait for the end of the turn."""
+        """Return the result of a turn that `begin` has started."""
         session = self.client.session(Session(begun.context_id, begun.task_id, begun.state))
         return await session.wait(deadline=LIMIT)
 
     async def events(self, content: Any) -> list[StreamResponse]:
-        """Send a message, and return the events of its turn."""
+        """Send a message and return the events of the turn."""
         return [event async for event in self.client.stream(Session().message(content), deadline=LIMIT)]
 
     def places(self, begun: Result) -> list[str]:
@@ -131,6 +131,6 @@ async def simulated(agent: str) -> AsyncIterator[System]:
 
 @asynccontextmanager
 async def on_fleet(fleet: AgentFleet, agent: str) -> AsyncIterator[System]:
-    """Run `agent` on the fleet."""
+    """Run `agent` on `fleet`."""
     async with fleet.agent(agent) as client:
         yield RealFleet(fleet, agent, client)

@@ -1,4 +1,4 @@
-"""LangGraph graphs that ask their clients, or that hang so that a test can kill their worker."""
+"""LangGraph graphs that ask questions, or that hang so that a test can kill the worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ a2a = A2A(app)
 
 
 def node(name: str) -> Callable[[MessagesState], Any]:
-    """Return a node that hangs in its first execution if the message is "stop"."""
+    """Return a node whose first execution hangs if the message is "stop"."""
 
     async def work(state: MessagesState) -> dict[str, Any]:
         text = str(state["messages"][-1].text)
@@ -39,7 +39,7 @@ def node(name: str) -> Callable[[MessagesState], Any]:
 
 
 def answer(state: MessagesState) -> dict[str, Any]:
-    """Return all texts of the client as one message."""
+    """Return a message with all texts of the client."""
     texts = [str(message.text) for message in state["messages"] if isinstance(message, HumanMessage)]
     return {"messages": [AIMessage("; ".join(texts))]}
 

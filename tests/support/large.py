@@ -1,4 +1,4 @@
-"""The app of `agents` with a timeout of a second for the object store, and agents for large parts."""
+"""App of `agents` with agents for large parts and an object store timeout of one second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["app"]
 
 @a2a.agent("mirror")
 async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
-    """Return the parts of the message as an artifact, and the sizes of the parts of related tasks' artifacts."""
+    """Return the parts of the message as an artifact, and list the part sizes of the related tasks' artifacts."""
     yield Artifact(artifact_id="given", parts=list(turn.message.parts))
     seen = [len(part.SerializeToString()) for task in turn.related_tasks for a in task.artifacts for part in a.parts]
     yield f"seen {seen}"
@@ -26,5 +26,5 @@ async def mirror(turn: Turn) -> AsyncIterator[Artifact | str]:
 
 @a2a.agent("make")
 async def make(turn: Turn) -> Artifact:
-    """Return a file with the number of bytes in the message."""
+    """Return a file with as many bytes as the message requests."""
     return Artifact(artifact_id="made", parts=[Part(raw=b"m" * int(turn.text), filename="made.bin")])

@@ -1,4 +1,4 @@
-"""Leak checker. It reports keys that break the rules in ``store/keys.py``."""
+"""Leak checker that reports keys that violate the rules in ``store/keys.py``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ FIELDS_OF_LIVE_TASKS = (
     *(b"suspended", b"wait_signal", b"wait_key", b"wait_header", b"wait_timeout", b"signal_ids", b"resumed_by"),
     *(b"code_version", b"claimed_version", b"reminders", b"posted_reminders", b"journal_blobs"),
 )
-"""Record fields that are deleted when a task ends, unless the task becomes a dead letter."""
+"""Record fields that are deleted when a task becomes terminal, unless the task becomes a dead letter."""
 
 
 async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
-    """Return a line for each key that breaks a rule.
+    """Return a line for each key that violates a rule.
 
-    The rules: Keys of an ended task expire within the retention period, or wait for the archive. Keys of a live task do
-    not expire. No key outlives the record of its task. Lists contain only tasks in the state of the list. Leases and
-    dispatches belong to open runs. Ended tasks have the fields that are needed to run them again only if they are dead
-    letters. A delivery cursor in a list has a config, and is dead if the list is the list of dead cursors. No other
-    kind of key exists.
+    Rules:
+        - Keys of a terminal task expire within the retention period, or wait for the archive.
+        - Keys of a live task do not expire.
+        - No key outlives the record of its task.
+        - Each task in a list has the state of the list.
+        - Leases and dispatches belong to open runs.
+        - A terminal task only has the fields for a further run if the task is a dead letter.
+        - Each delivery cursor in a list has a config. Dead cursors are in the list of dead cursors.
+        - The store has no other kind of key.
     """
     redis, prefix = store.redis, re.escape(keys.prefix)
     own = re.compile(
@@ -173,7 +177,7 @@ async def leaks(store: AsyncStore, keys: Keys) -> list[str]:  # noqa: PLR0915
                 if record and (int(record[b"state"]) not in (CANCELED, FAILED, REJECTED) or b"children" not in record):
                     problems.append(f"{key}: {member!r} is no parent that ended without a result")
         elif key == keys.blobs:
-            pass  # tasks may be deleted or not created yet: a watcher checks each of them
+            pass  # a task may be deleted or not yet created, and a watcher checks each task
         elif key == keys.orphaned_blobs:
             tags = [tag.decode() for tag in await redis.zrange(key, 0, -1)]
             problems += [f"{key}: {tag!r} has a task" for tag in tags if await record_of(tag)]
@@ -201,12 +205,12 @@ async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int)
     alive = False
     for member in await store.redis.zrange(key, 0, -1):
         if member.startswith(keys.sessions.encode()):
-            continue  # removed by its score
+            continue  # the watcher removes it by its score
         tag, _, config = member.decode().partition(" ")
         record = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:task")
         cursor = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:push")
         if not record:
-            continue  # due members are removed when they are leased, dead ones by their score
+            continue  # due members are removed when they are leased, and dead members by their score
         alive |= int(record[b"state"]) not in TERMINAL
         dead = f"{config}:abandoned_at".encode() in cursor
         is_enabled = config in record.get(b"enabled_configs", b"").decode().split()

@@ -1,4 +1,4 @@
-"""A gateway with limits in the test's process, and requests to it over every binding and version."""
+"""Gateway with limits in the test process, and requests over every binding and protocol version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,14 @@ WAYS = [
 
 @dataclass(frozen=True)
 class Refusal:
-    """Refusal of a request: the HTTP or gRPC status, the delay before a retry, the error's code and its details."""
+    """Error response to a request.
+
+    Attributes:
+        status: HTTP status code or name of the gRPC status code.
+        retry_after: Value of Retry-After, or "" if missing.
+        code: Code in the body, or None for gRPC.
+        details: Details of the error.
+    """
 
     status: int | str
     retry_after: str
@@ -51,7 +58,7 @@ class Refusal:
 
 
 class Limited:
-    """Gateway that shares the store of the test."""
+    """Gateway on the store of the test, with an HTTP client."""
 
     def __init__(
         self, http: httpx.AsyncClient, grpc_address: str, store: AsyncStore, keys: Keys, asgi: Starlette
@@ -63,7 +70,7 @@ class Limited:
         self.keys = keys
 
     async def sent(self, agent: str = "echo", tenant: str = "", **fields: Any) -> dict[str, Any]:
-        """Send a message without waiting for the end of the task, and return the task."""
+        """Send a message, and return the task without waiting for a terminal state."""
         answer = await self.try_to_send(agent, tenant, **fields)
         assert answer.status_code == 200, answer.text
         task: dict[str, Any] = answer.json()["task"]
@@ -76,7 +83,7 @@ class Limited:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Serve over real connections, so that streams arrive while they are written, and yield a client."""
+        """Serve over real connections and yield a client. Streams then arrive while the gateway writes them."""
         server = uvicorn.Server(uvicorn.Config(self._asgi, port=free_port(), lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server._serve())
 
@@ -98,7 +105,15 @@ class Limited:
     async def refusal(
         self, binding: str, version: str, method: str, params: Mapping[str, Any] | None = None, *, packed: bool = False
     ) -> Refusal:
-        """Send a request and return its refusal. Fail if the request is accepted. With `packed`, gRPC uses gzip."""
+        """Send a request and return the error response. Fail if the gateway accepts the request.
+
+        Args:
+            binding: "JSONRPC", "HTTP+JSON" or "GRPC".
+            version: "1.0" or "0.3".
+            method: "SendMessage" or "SendStreamingMessage".
+            params: Parameters of the method, or None for a valid message.
+            packed: Compress gRPC requests with gzip.
+        """
         sent = dict(params or message_json())
         match binding:
             case "JSONRPC":
@@ -150,7 +165,7 @@ class Limited:
 async def limited(
     store: AsyncStore, store_url: str, keys: Keys, clock: Clock = SYSTEM_CLOCK, **settings: Any
 ) -> AsyncIterator[Limited]:
-    """Run a gateway with `settings`, given without the prefix ``a2a_``, and without workers."""
+    """Run a gateway without workers. The names of `settings` have no prefix ``a2a_``."""
     app, port = Celery("limited", broker="memory://", set_as_current=False), free_port()
     conf = {f"a2a_{name}": value for name, value in settings.items()}
     app.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix, a2a_grpc_port=port, **conf)

@@ -1,4 +1,4 @@
-"""LlamaIndex workflows that ask their clients, or that hang so that a test can kill their worker."""
+"""LlamaIndex workflows that ask questions, or that hang so that a test can kill the worker."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class AfterC(Event):
 
 
 class Works(Workflow):
-    """Workflow whose steps hang in their first execution if the message is "stop". The answer contains all texts of
-    the client."""
+    """Workflow that returns all texts of the client. If the message is "stop", the first execution of each step
+    hangs."""
 
     async def work(self, ctx: Context, name: str) -> None:
         text = (await ctx.store.get("texts"))[-1]
@@ -70,7 +70,7 @@ class Works(Workflow):
 
 
 class Day(HumanResponseEvent):
-    """Answer with a schema."""
+    """Answer with a field `day`."""
 
     day: str
 

@@ -1,4 +1,4 @@
-"""Event loops in threads, and counts of their iterations."""
+"""Event loop in a thread, and a counter of event loop iterations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threading import Thread
 
 @contextmanager
 def in_thread(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.AbstractEventLoop]:
-    """Run `loop` in a thread, as a worker process does, and close it when the block ends."""
+    """Run `loop` in a thread, as a worker process does, while the block runs. Then close `loop`."""
     thread = Thread(target=loop.run_forever)
     thread.start()
     try:
@@ -24,7 +24,7 @@ def in_thread(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.AbstractEvent
 
 @dataclass
 class TurnCount:
-    """Iterations of an event loop since the count began or was last set to 0."""
+    """Counter of event loop iterations, which a test may reset."""
 
     turns: int = 0
 

@@ -1,4 +1,4 @@
-"""HTTP transports that lose responses, completely or in part, after the server has received the request."""
+"""HTTP transports that lose responses or parts of them after the server has received the request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 Wanted = Callable[[httpx.Request], bool]
 
 END = b"\n\n"
-"""End of an SSE event as gateways of this project write it."""
+"""Separator after an SSE event, as gateways write it."""
 
 
 class LosesAnswers(httpx.AsyncHTTPTransport):
@@ -36,8 +36,8 @@ class LosesAnswers(httpx.AsyncHTTPTransport):
 
 
 class CutsStreams(httpx.AsyncHTTPTransport):
-    """Transport that cuts streams: the n-th stream after the n-th number of events in `after`. Later streams are
-    complete."""
+    """Transport that breaks off SSE streams. The n-th stream breaks off after as many events as the n-th number in
+    `after`. Later streams are complete."""
 
     def __init__(self, *after: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class CutsStreams(httpx.AsyncHTTPTransport):
 
 
 class _Cut(httpx.AsyncByteStream):
-    """Stream that is cut between two events, even if one packet has both."""
+    """Stream that breaks off between two events, even if one packet contains both."""
 
     def __init__(self, whole: httpx.AsyncByteStream, after: int) -> None:
         self._whole = whole
@@ -74,10 +74,10 @@ class _Cut(httpx.AsyncByteStream):
 
 
 def sends(request: httpx.Request) -> bool:
-    """Return whether a request sends a message."""
+    """Return True for a SendMessage or SendStreamingMessage request."""
     return b"Send" in request.content or "/message:" in request.url.path
 
 
 def losing_answers(wanted: Wanted = sends, times: int = 1) -> httpx.AsyncClient:
-    """Return a client with a lossy transport."""
+    """Return a client that loses responses. The parameters are those of `LosesAnswers`."""
     return httpx.AsyncClient(transport=LosesAnswers(wanted, times), timeout=60)

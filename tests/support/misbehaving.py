@@ -1,4 +1,4 @@
-"""An executor that imitates unusual behaviour of frameworks. The first message of the task names the behaviour."""
+"""Executor that imitates unusual behaviour of frameworks. The first message of a task names the behaviour."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["app"]
 
 
 class Actions:
-    """Request context of a task, with methods that send events."""
+    """Sender of events for a task, with the fields of the request that the behaviours need."""
 
     def __init__(self, context: RequestContext, queue: EventQueue) -> None:
         task, self.text = context.current_task, context.get_user_input()
@@ -36,7 +36,7 @@ class Actions:
         self.ids = {"task_id": context.task_id or "", "context_id": context.context_id or ""}
 
     async def status(self, name: str, text: str | None = None, **ids: str) -> None:
-        """Send a status without a message if `text` is None, or with a message without parts if it is ""."""
+        """Send a status. For None as `text`, the status has no message. For "", the message has no parts."""
         status = TaskStatus(state=TaskState.Value(f"TASK_STATE_{name}"))
         if text is not None:
             status.message.CopyFrom(Message(message_id="m", parts=[Part(text=text)] if text else []))
@@ -200,7 +200,7 @@ async def canceled_when_late(on: Actions) -> None:
 
 
 async def until_cancelled(on: Actions) -> None:
-    """Work for an hour and suppress the cancellation."""
+    """Sleep for an hour, or until cancelled. Suppress the cancellation."""
     await on.status("WORKING")
     try:
         await asyncio.sleep(3600)
@@ -219,8 +219,8 @@ async def wants_a_password(on: Actions) -> None:
 
 
 async def pick(on: Actions, pause: str) -> None:
-    """Pause in the state `pause`, and reject every answer that is not a number. Reject answers with "slow" after a
-    delay."""
+    """Interrupt the task in the state `pause`, and reject every answer that is not a number. If the answer contains
+    "slow", reject it after a delay."""
     await on.status("WORKING")
     if not on.follows_up:
         await on.status(pause, "a number?")
@@ -232,7 +232,7 @@ async def pick(on: Actions, pause: str) -> None:
 
 
 class MisbehavingExecutor(AgentExecutor):
-    """Executor that runs the named behaviour, or raises the A2A error of that name."""
+    """Executor that executes the behaviour, or raises the A2A error, that the first message names."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         on = Actions(context, event_queue)

@@ -1,5 +1,6 @@
-/* Moves the wall clock of a process that is started with this library in LD_PRELOAD: the file that A2A_TEST_CLOCK names holds
-   the offset in microseconds, a native 64-bit integer. The monotonic clocks stay. */
+/* Library for LD_PRELOAD that moves the wall clock of a process.
+   A2A_TEST_CLOCK names a file with the offset in microseconds, as a native 64-bit integer.
+   The monotonic clocks are unchanged. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-"""An adjustable wall clock for child processes. A library in LD_PRELOAD adds an offset to their time."""
+"""Adjustable wall clock for child processes. A library in LD_PRELOAD adds an offset to their wall-clock time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("moved_clock.c")
 
 
 class MovedClock:
-    """Offset of the wall clock of processes started with `environment`. The offset is a file in `folder`."""
+    """Wall clock of the processes that are started with `environment`. A file in `folder` contains the offset."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "clock-offset"
@@ -24,12 +24,12 @@ class MovedClock:
         self.environment = {"LD_PRELOAD": str(library()), "A2A_TEST_CLOCK": str(path)}
 
     def set_offset(self, seconds: float) -> None:
-        """Set the offset from this machine's clock in seconds. A negative offset means an earlier time."""
+        """Set the offset from this machine's clock. A negative offset sets the clock back."""
         self._offset[:] = struct.pack("=q", int(seconds * 1_000_000))
 
 
 def is_available() -> bool:
-    """Return whether this machine has a C compiler."""
+    """Return True if this machine has a C compiler."""
     return shutil.which("cc") is not None
 
 

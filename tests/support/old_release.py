@@ -1,4 +1,4 @@
-"""The app of `plain_tasks` as it was before A2A was added. Its workers do not load this package."""
+"""App of `plain_tasks` before A2A was added. The workers of this app do not import a2a_celery."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def raises(what: str) -> str:
 
 @app.task(name="tests.support.plain_tasks.waits")
 def waits(path: str) -> str:
-    """Report the start with a file, and wait for another file."""
+    """Create a file at the start, and wait until the test has created another file."""
     Path(path).touch()
     wait_for(Path(f"{path}.go"))
     return "went on"
@@ -43,7 +43,7 @@ def waits(path: str) -> str:
 
 @app.task(name="tests.support.plain_tasks.progress", bind=True)
 def progress(self: Task, steps: int = 3) -> str:
-    """Report a step, or end, whenever the test has created the corresponding file."""
+    """Report a step each time the test creates the file of the step. Return when the file "end" exists."""
     for step in range(1, steps + 1):
         wait_for(FOLDER / f"step {step}")
         self.update_state(state="PROGRESS", meta={"step": step, "of": steps})

@@ -1,4 +1,4 @@
-"""Operator commands on a fleet. They run in the test process, which is faster than starting another process."""
+"""Runner of operator commands on a fleet. The commands run in the test process, because a new process takes longer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Operator:
         self.a2a.agents.update(fleets.agents)
 
     def __call__(self, *arguments: str, code: int = 0) -> Result:
-        """Run ``celery -A … a2a <arguments>``."""
+        """Run ``celery -A … a2a <arguments>`` and require the exit code `code`."""
         done = CliRunner().invoke(commands, arguments, obj=SimpleNamespace(app=self.celery))
         assert done.exit_code == code, done.output
         return done
 
     def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-        """Return the JSON output of a command."""
+        """Run a command with ``--json`` and return the parsed lines."""
         return [json.loads(line) for line in self(*arguments, "--json", code=code).stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""Some of the test agents, and an agent whose output would attack a page that does not escape it."""
+"""Agents for tests of the operator's page, including an agent whose output contains script and markup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ a2a.add_agent(card("strict", extensions=[AgentExtension(uri=REQUIRED_EXTENSION, 
 
 @a2a.agent("halves")
 async def halves(turn: Turn) -> AsyncIterator[str]:
-    """Count to half of the number in "<number> <file>", wait for the file, and count to the end."""
+    """Stream numbers. The message has the form "<count> <file>". After half of the numbers, wait until the file
+    exists."""
     to, file = turn.text.split()
     for number in range(int(to)):
         while number == int(to) // 2 and not Path(file).exists():  # noqa: ASYNC110, ASYNC240 - the test creates it
@@ -42,7 +43,7 @@ async def halves(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("fails")
 async def fails(turn: Turn) -> None:
-    """Fail with an error that only the worker's log explains."""
+    """Fail with an error whose text only the worker's log contains."""
     raise RuntimeError("not for clients")
 
 
@@ -52,7 +53,7 @@ HUGE = "many words " * 20_000
 
 
 def parts() -> list[Part]:
-    """Return parts of each kind, most of them with markup or script."""
+    """Return parts of each kind. Most of them contain markup or script."""
     return [
         Part(text=f"{MARK} {RTL}"),
         Part(data=ParseDict({MARK: [MARK, RTL, 1.5, None]}, Value())),
@@ -70,7 +71,7 @@ def parts() -> list[Part]:
     skills=[AgentSkill(id="x", name=MARK, description=MARK, tags=[MARK], examples=[MARK])],
 )
 async def hostile(turn: Turn) -> Artifact:
-    """Send the attack in a status, a question and an artifact."""
+    """Send hostile parts in a status, a question and an artifact."""
     await turn.say(parts=parts())
     await turn.ask(parts=parts())
     return Artifact(artifact_id=MARK, name=MARK, description=MARK, parts=parts())

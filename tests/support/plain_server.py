@@ -1,4 +1,4 @@
-"""The SDK's server in the test process, with the default request handler and the in-memory store."""
+"""SDK server in the test process, with the default request handler and the in-memory store."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from .webhooks import served
 
 
 class Steps(AgentExecutor):
-    """Executor that sends the texts that a test puts into its queue. At None, it completes the task.
+    """Executor that sends the texts that a test puts into a queue.
 
     Attributes:
+        given: Queue of texts. None completes the task.
+        sent: Texts that have been sent.
         begun: Ids of the tasks that the executor has started.
         canceled: Ids of the tasks that the executor has cancelled.
     """
@@ -58,8 +60,7 @@ class Steps(AgentExecutor):
 async def plain_server(
     executor: AgentExecutor, *, streaming: bool = True, around: Callable[[Any], Any] = lambda asgi: asgi
 ) -> AsyncIterator[str]:
-    """Serve an agent over all bindings of A2A 1.0 and 0.3 and yield the agent's URL. `around` wraps the ASGI
-    application."""
+    """Serve an agent over all bindings of A2A 1.0 and 0.3, and yield the URL. `around` wraps the ASGI application."""
     card = agent_card("plain", streaming=streaming)
     handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
     routes = [

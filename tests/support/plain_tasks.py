@@ -1,4 +1,4 @@
-"""Plain Celery tasks that are also A2A agents, one for each feature of a Celery task."""
+"""Plain Celery tasks that are exposed as agents, one for each feature of Celery tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def progress(self: Task, steps: int = 3) -> str:
 
 
 class Flaky(Exception):
-    """Error for which tasks of this module are retried."""
+    """Exception for which Celery retries a task."""
 
 
 @app.task(bind=True, autoretry_for=(Exception,), max_retries=2, default_retry_delay=0)
@@ -61,7 +61,7 @@ def flaky(self: Task, succeed_at: int = 2) -> str:
 
 @app.task(bind=True, autoretry_for=(Exception,), max_retries=2)
 def asks(self: Task, city: str = "", size: int = 0) -> str:
-    """Ask, although all exceptions of the task are retried."""
+    """Request input, although Celery retries all exceptions of this task."""
     if not city:
         raise InputRequired("Which city?")
     if not size:
@@ -100,7 +100,7 @@ def raises(self: Task, what: str) -> str:
 
 @app.task(bind=True, acks_late=True)
 def requeues(self: Task, folder: str) -> str:
-    """Return the Celery message to the queue once."""
+    """Requeue the Celery message once."""
     mark = os.path.join(folder, str(self.request.id))
     if not os.path.exists(mark):
         open(mark, "w").close()
@@ -143,7 +143,7 @@ def sleeps(seconds: float = 30) -> str:
 
 @app.task
 def waits(path: str) -> str:
-    """Return at once. The older release of this task waits."""
+    """Return immediately. The older release of this task waits."""
     return "at once"
 
 
@@ -173,7 +173,7 @@ def breaks(_: Any = None) -> None:
 
 @app.task(bind=True)
 def canvas(self: Task, how: str) -> Any:
-    """Start or return a canvas in the way `how`."""
+    """Start a canvas, return one, or replace the task with one, as `how` says."""
     match how:
         case "returned chain":
             return chain(add.s(1, 2), add.s(3)).apply_async()
@@ -198,7 +198,7 @@ def canvas(self: Task, how: str) -> Any:
 
 @app.task(name="tests.ghost")
 def ghost() -> str:
-    """Task that exists only where TEST_GHOST is set."""
+    """Return a text. Only processes with TEST_GHOST have this task."""
     return "boo"
 
 

@@ -1,4 +1,4 @@
-"""Checks of the posts to a webhook: their signatures, events and order."""
+"""Checks of webhook requests: signatures, events and order."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from .receiver import Received
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SECRET_KEY = "0123456789abcdef0123456789abcdef"
 DELIVERING = {"A2A_SECRET_KEY": SECRET_KEY, "A2A_ALLOW_NETWORKS": "127.0.0.0/8", "A2A_LEASE_TTL": "3"}
-"""Settings of a fleet that posts to receivers on this machine."""
+"""Settings of a fleet that delivers to webhooks on this machine."""
 
 
 def with_config(body: dict[str, Any], url: str, **config: Any) -> dict[str, Any]:
-    """Return the parameters of SendMessage `body` with a push-notification config for `url`. `config` contains other
-    fields of the config."""
+    """Return a copy of the SendMessage parameters `body` with a push-notification config for `url`. `config` contains
+    other fields of the config."""
     configuration = {**body.get("configuration", {})}
     configuration["taskPushNotificationConfig"] = {"url": url, "token": SECRET, **config}
     return {**body, "configuration": configuration}
 
 
 def version_of(got: Received) -> int:
-    """Return the version of the posted event from the last part of its id."""
+    """Return the version of the delivered event."""
     return EventId.parse(got.headers["webhook-id"].rpartition("_")[2]).version
 
 
 def event_of(got: Received) -> Event:
-    """Return the posted event."""
+    """Return the delivered event."""
     response = Parse(got.body, StreamResponse())
     event: Event = getattr(response, response.WhichOneof("payload"))
     return event
 
 
 def states(posts: Iterable[Received]) -> list[str]:
-    """Return the posted states, with "artifact" for artifact updates."""
+    """Return the delivered states, and "artifact" for artifact updates."""
     events = [event_of(got) for got in posts]
     return [
         TaskState.Name(event.status.state).removeprefix("TASK_STATE_")
@@ -60,7 +60,7 @@ def require_signed(posts: Iterable[Received], secret: str = SECRET) -> None:
 
 
 def first_posts(posts: Iterable[Received]) -> list[Received]:
-    """Return the first post of each event in order of arrival. Fail if two posts of an event differ."""
+    """Return the first delivery of each event in order of arrival. Fail if two deliveries of an event differ."""
     firsts: dict[str, Received] = {}
     for got in posts:
         first = firsts.setdefault(got.headers["webhook-id"], got)
@@ -69,12 +69,12 @@ def first_posts(posts: Iterable[Received]) -> list[Received]:
 
 
 def folded(posts: Sequence[Received]) -> Task:
-    """Return the task that results from posts of all its events."""
+    """Return the task that results from the events of `posts`, which must be complete."""
     return fold(LogEntry(number, 0, event_of(got)) for number, got in enumerate(posts, start=1))
 
 
 def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
-    """Return the events of a task's log that a stream sends, by version."""
+    """Return the events of a task's log that clients receive, by version."""
     entries = store.run(read_log(Keys("a2a"), task_id, 0, limit=1_000_000)).entries
     assert isinstance(entries[0].event, Task)
     context_id = entries[0].event.context_id
@@ -83,7 +83,7 @@ def shown(store: SyncStore, task_id: str) -> dict[int, Event]:
 
 
 def require_all(posts: Iterable[Received], expected: Mapping[int, Event], *, after: int = 0) -> None:
-    """Require that exactly the events of `expected` with versions above `after` were posted, in order."""
+    """Require that exactly the events of `expected` with versions above `after` were delivered, in order."""
     firsts = first_posts(posts)
     assert [version_of(got) for got in firsts] == [version for version in sorted(expected) if version > after]
     for got in firsts:

@@ -1,4 +1,4 @@
-"""An app that reports which processes import its agent and which start its lifespan."""
+"""App that records which processes import the agent and which run the lifespan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a broker that can close or stall its connections."""
+"""TCP proxy that can close or stall connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 65536
 
 @dataclass
 class _Pair:
-    """The two ends of a connection. A stalled connection discards the data that it receives."""
+    """Client and server sockets of a proxied connection. If `silent` is true, the connection discards all data."""
 
     client: socket.socket
     server: socket.socket
@@ -26,7 +26,7 @@ class _Pair:
             while data := source.recv(CHUNK):
                 if not self.silent:
                     target.sendall(data)
-        if not self.silent:  # a dead connection reports nothing about its peer
+        if not self.silent:  # a stalled connection does not report that the peer has closed it
             self.close()
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class _Pair:
 
 
 class Proxy:
-    """Proxy on `port` of 127.0.0.1 for `target`, which is (host, port) or the path of a Unix socket."""
+    """Proxy on `port` of 127.0.0.1. `target` is (host, port) or the path of a Unix socket."""
 
     def __init__(self, target: tuple[str, int] | str) -> None:
         self._target = target
@@ -47,17 +47,18 @@ class Proxy:
         self._listener = self._listen(self.port)
 
     def silence(self) -> None:
-        """Discard all data without closing: on open connections forever, and on new ones until `heal`."""
+        """Discard all data without closing connections. This affects open connections permanently, and new connections
+        until `heal`."""
         self._silent = True
         for pair in self._pairs:
             pair.silent = True
 
     def heal(self) -> None:
-        """Forward the data of new connections again."""
+        """Forward data on new connections again."""
         self._silent = False
 
     def cut(self) -> None:
-        """Close all connections and refuse new ones until `restore`."""
+        """Close all connections and refuse new connections until `restore`."""
         with suppress(OSError):  # close() alone does not end accept() in the other thread
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,12 +1,12 @@
-"""An HTTP server for webhooks in a separate thread that records its requests and misbehaves on demand.
+"""HTTP server for webhooks that runs in a thread, records requests and misbehaves on demand.
 
     with receiver() as hooks:
         hooks.plan("/hook", [500, retry_after(2), HANG_UP])     # then 200
         ... post to hooks.url("/hook") ...
         first, *more = hooks.wait_for("/hook", 4)
 
-A step of a plan is a status, a `Reply`, or a misbehaviour. The server listens on 127.0.0.1, so other processes of this
-machine may post to it too.
+A step of a plan is a status, a `Reply` or a misbehaviour. The server listens on 127.0.0.1, and also accepts requests
+from other processes of this machine.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PHRASE = b"As Planned"
 
 @dataclass(frozen=True)
 class Received:
-    """A received POST."""
+    """Received request."""
 
     number: int
-    """Number of the request among all requests of the receiver, from 1."""
+    """Number of the request, counted from 1 over all paths."""
     at: float
     """Time at which the request was complete, in seconds since the epoch."""
     method: str
@@ -52,7 +52,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Reply:
-    """A valid response after `wait` seconds."""
+    """Valid response, sent after `wait` seconds."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
@@ -61,17 +61,17 @@ class Reply:
 
 
 Misbehaviour = Callable[[asyncio.StreamWriter, Received], Awaitable[None]]
-"""Function that writes a response. The connection is closed afterwards."""
+"""Function that writes a response, after which the server closes the connection."""
 Step = int | Reply | Misbehaviour
 
 
 def slow(seconds: float, status: int = 200) -> Reply:
-    """Respond late."""
+    """Respond after `seconds`."""
     return Reply(status, wait=seconds)
 
 
 def retry_after(when: float | str, status: int = 429) -> Reply:
-    """Respond with Retry-After in seconds or as an HTTP date."""
+    """Respond with a Retry-After header in seconds or as an HTTP date."""
     return Reply(status, (("Retry-After", str(when)),))
 
 
@@ -81,7 +81,7 @@ def redirect(to: str, status: int = 302) -> Reply:
 
 
 def silent() -> Misbehaviour:
-    """Keep the connection open without a response."""
+    """Send no response and keep the connection open."""
 
     async def stays(writer: asyncio.StreamWriter, _: Received) -> None:
         await asyncio.sleep(FOR_EVER)
@@ -90,7 +90,7 @@ def silent() -> Misbehaviour:
 
 
 def together(count: int) -> Misbehaviour:
-    """Respond to `count` requests at once after all of them have arrived."""
+    """Respond to `count` requests after all of them have arrived."""
     all_are_here = asyncio.Barrier(count)
 
     async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
@@ -101,7 +101,7 @@ def together(count: int) -> Misbehaviour:
 
 
 def once_set(released: threading.Event) -> Misbehaviour:
-    """Respond when the test has set `released`."""
+    """Respond after the test has set `released`."""
 
     async def answers(writer: asyncio.StreamWriter, _: Received) -> None:
         await asyncio.to_thread(released.wait, FOR_EVER)
@@ -111,7 +111,7 @@ def once_set(released: threading.Event) -> Misbehaviour:
 
 
 def writes(data: bytes) -> Misbehaviour:
-    """Respond with `data` and disconnect."""
+    """Write `data` and disconnect."""
 
     async def writes_it(writer: asyncio.StreamWriter, _: Received) -> None:
         writer.write(data)
@@ -120,7 +120,7 @@ def writes(data: bytes) -> Misbehaviour:
 
 
 def endless(beginning: bytes, again: bytes, every: float = 0.0) -> Misbehaviour:
-    """Respond with `beginning`, and repeat `again` at an interval until the client disconnects."""
+    """Write `beginning`, and then `again` every `every` seconds until the client disconnects."""
 
     async def goes_on(writer: asyncio.StreamWriter, _: Received) -> None:
         writer.write(beginning)
@@ -144,12 +144,12 @@ def echo(status: int = 500) -> Misbehaviour:
 
 
 def huge_body(status: int = 200) -> Misbehaviour:
-    """Respond with a body of up to a terabyte."""
+    """Announce a body of a terabyte, and send it until the client disconnects."""
     return endless(_head(status, (("Content-Length", str(1 << 40)),)), b"x" * 65536)
 
 
 def dripping_body(status: int = 200) -> Misbehaviour:
-    """Respond with a body that arrives byte by byte."""
+    """Announce a body of a megabyte, and send it byte by byte."""
     return endless(_head(status, (("Content-Length", str(1 << 20)),)), b"x", 0.05)
 
 
@@ -166,7 +166,7 @@ ENDLESS_CONTINUE = endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
 
 
 async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[Any, Any, bool]) -> bool:
-    """Return the result of `answering`, or False if the client disconnected before."""
+    """Return the result of `answering`, or False if the client disconnects first."""
     answer, hung_up = asyncio.create_task(answering), asyncio.create_task(_hung_up(reader))
     try:
         await asyncio.wait({answer, hung_up}, return_when=asyncio.FIRST_COMPLETED)
@@ -178,7 +178,7 @@ async def _while_connected(reader: asyncio.StreamReader, answering: Coroutine[An
 
 
 async def _hung_up(reader: asyncio.StreamReader) -> None:
-    """Wait until the client has disconnected. Do not read, because the next request may have arrived."""
+    """Wait until the client has disconnected, without reading the next request."""
 
     async def at_end() -> bool:
         return reader.at_eof()
@@ -187,7 +187,7 @@ async def _hung_up(reader: asyncio.StreamReader) -> None:
 
 
 class Receiver:
-    """Receiver of webhooks, created by `receiver`. Its methods are for the thread of the test."""
+    """Receiver of webhooks. Create it with `receiver`, and call the methods in the thread of the test."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -212,35 +212,34 @@ class Receiver:
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
 
     def plan(self, path: str, steps: Iterable[Step], *, then: Step = 200) -> None:
-        """Set the responses of `path`: one step for each of the next posts, and then `then`."""
+        """Set the responses of `path`: one step for each of the next requests, and `then` for all later requests."""
         with self._lock:
             self._plans[path] = deque(steps)
             self._then[path] = then
 
     def received(self, path: str | None = None) -> list[Received]:
-        """Return the requests to `path`, or to all paths if `path` is None, in order. Queries are ignored."""
+        """Return the requests to `path`, or to all paths if `path` is None, in order. `path` has no query."""
         with self._lock:
             return [got for got in self._got if path is None or got.path.partition("?")[0] == path]
 
     def wait_for(self, path: str | None = None, count: int = 1, within: float = 60.0) -> list[Received]:
-        """Wait for at least `count` posts to `path`, and return all posts to `path`. If `path` is None, all paths
-        count."""
+        """Wait until `received` returns at least `count` requests for `path`, and return them."""
         return eventually(
             lambda: got if len(got := self.received(path)) >= count else [], within=within, what=f"{count} to {path}"
         )
 
     def most_at_once(self, path: str) -> int:
-        """Return the highest number of concurrent posts to `path` so far."""
+        """Return the highest number of concurrent requests to `path` so far."""
         with self._lock:
             return self._most[path]
 
     def start(self) -> None:
-        """Start the thread and listen."""
+        """Start the thread and the server."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
 
     def stop(self) -> None:
-        """Close all connections and end the thread."""
+        """Close all connections and stop the thread."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -284,7 +283,7 @@ class Receiver:
 
     @contextmanager
     def _next_step(self, got: Received) -> Iterator[Step]:
-        """Yield the planned step of a request. The request counts as concurrent while the block runs."""
+        """Yield the planned step of a request. The request counts as pending while the block runs."""
         path = got.path.partition("?")[0]
         with self._lock:
             step = self._plans[path].popleft() if self._plans[path] else self._then.get(path, 200)
@@ -297,7 +296,7 @@ class Receiver:
                 self._under_way[path] -= 1
 
     async def _answer(self, got: Received, writer: asyncio.StreamWriter) -> bool:
-        """Respond, and return whether the connection stays open."""
+        """Respond to a request. Return True if the connection stays open."""
         with self._next_step(got) as step:
             if not isinstance(step, int | Reply):
                 await step(writer, got)
@@ -312,7 +311,7 @@ class Receiver:
 
 @contextmanager
 def receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """Run a receiver, which serves HTTPS if `tls` is given."""
+    """Run a receiver. If `tls` is given, the receiver serves HTTPS."""
     server = Receiver(tls)
     server.start()
     try:

@@ -1,7 +1,7 @@
-"""The agents of `endings` in workers whose runs cannot settle their tasks. Only receivers of Celery's signals can.
+"""Agents of `endings` whose runs cannot settle tasks, so that only receivers of Celery's signals settle them.
 
-For the agent "count", Celery fails before it calls the agent. Celery then sends ``task_internal_error``, and in pools
-in which Celery traces the run also ``task_failure``.
+For the agent "count", Celery fails before the call of the agent. Celery then sends ``task_internal_error``. In pools in
+which Celery traces the run, Celery also sends ``task_failure``.
 """
 
 from __future__ import annotations

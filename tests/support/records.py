@@ -13,7 +13,7 @@ from a2a_celery.store.log.pages import read_log
 
 
 def log_of(store_url: str, task: dict[str, Any]) -> list[LogEntry]:
-    """Return all entries of the task's log. Fail if their number differs from the task's version."""
+    """Return all entries of a task's log. Fail if the number of entries differs from the task's version."""
     store = SyncStore(store_url)
     try:
         page = store.run(read_log(Keys(), task["id"], 0, limit=100_000))
@@ -24,11 +24,11 @@ def log_of(store_url: str, task: dict[str, Any]) -> list[LogEntry]:
 
 
 def states_in(log: list[LogEntry]) -> list[str]:
-    """Return the states of the log's status updates in order, without their prefix."""
+    """Return the states of the status updates in a log, in order and without the prefix."""
     states = [entry.event.status.state for entry in log if isinstance(entry.event, TaskStatusUpdateEvent)]
     return [TaskState.Name(state).removeprefix("TASK_STATE_") for state in states]
 
 
 def endings_in(log: list[LogEntry]) -> list[str]:
-    """Return the terminal states in the log. A task that has ended has exactly one."""
+    """Return the terminal states in a log, without the prefix. A terminal task has exactly one."""
     return [state for state in states_in(log) if is_terminal(TaskState.Value(f"TASK_STATE_{state}"))]

@@ -1,4 +1,4 @@
-"""Agents whose questions have reminders. An environment variable names the webhook of the last agent."""
+"""Agents whose questions have reminders. The environment variable TEST_ESCALATION contains the URL for escalations."""
 
 from __future__ import annotations
 

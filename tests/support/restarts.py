@@ -1,4 +1,4 @@
-"""A Redis server that can be killed, and restarted with its data at the same address."""
+"""Redis server that can be killed, and restarted with the same data and address."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .waiting import eventually
 
 
 class MortalRedis(EmbeddedRedis):
-    """EmbeddedRedis whose data in `folder` survives `die` and `start`. If `clock` is given, the server uses its
-    time."""
+    """EmbeddedRedis whose data in `folder` survives `die` and `start`. If `clock` is given, it sets the server's wall
+    clock."""
 
     def __init__(self, folder: Path, server: Path | None = None, clock: MovedClock | None = None) -> None:
         super().__init__(folder, server)
@@ -34,9 +34,9 @@ class MortalRedis(EmbeddedRedis):
         return ["env", *(f"{name}={value}" for name, value in self._clock.environment.items()), *super()._command()]
 
     def die(self) -> None:
-        """Kill the server with its child processes that save or rewrite data, as a failing host does.
+        """Kill the server and its child processes, like a failure of the host.
 
-        The child processes hold the lock of the folder. A server that has already ended may have left one.
+        Child processes that save or rewrite data hold the lock of the folder, and may outlive the server.
         """
         assert self.process is not None
         with suppress(ProcessLookupError):
@@ -66,7 +66,7 @@ def mortal_redis(folder: Path, clock: MovedClock | None = None) -> Iterator[Mort
 
 @contextmanager
 def stopped(server: EmbeddedRedis) -> Iterator[None]:
-    """Freeze the server while the block runs. The server then accepts connections and does not respond."""
+    """Suspend the server with SIGSTOP while the block runs. Clients can connect, but receive no response."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
     try:
@@ -76,7 +76,8 @@ def stopped(server: EmbeddedRedis) -> Iterator[None]:
 
 
 def refuse_writes(server: EmbeddedRedis, why: str) -> None:
-    """Make the server refuse writes with an error: "OOM", "MISCONF" (a save failed) or "READONLY" (a replica)."""
+    """Make the server reject writes with the error "OOM", "MISCONF" (a save failed) or "READONLY" (the server is a
+    replica)."""
     with redis.Redis.from_url(server.store_url) as client:
         match why:
             case "OOM":
@@ -92,14 +93,14 @@ def refuse_writes(server: EmbeddedRedis, why: str) -> None:
 
 
 def _cannot_save(client: redis.Redis) -> bool:
-    """Kill a running save, even a slow one for a replica. Return whether the server has noticed that a save failed."""
+    """Start a save and kill it. Return True if the server reports that the last save failed."""
     try:
         client.bgsave()
     except redis.ResponseError as e:
         if "in progress" not in str(e):
             raise
     for saving in psutil.Process(client.info("server")["process_id"]).children():
-        with suppress(psutil.NoSuchProcess):  # the save has just ended
+        with suppress(psutil.NoSuchProcess):  # the save has just finished
             saving.kill()
     return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
 
@@ -121,7 +122,7 @@ def version_of(server: Path) -> str:
 
 
 def server_of_version(version: str) -> Path | None:
-    """Return the installed Redis server whose version begins with `version`, or None if there is none."""
+    """Return an installed server whose version begins with `version`, or None if no installed server matches."""
     return next((server for server in installed_servers() if version_of(server).startswith(version)), None)
 
 

@@ -1,4 +1,4 @@
-"""An A2A server without some features: an ASGI application that wraps that of a complete server."""
+"""ASGI middleware that removes features from an A2A server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ CARD = "/.well-known/agent-card.json"
 
 
 class RestrictedServer:
-    """Wrapper that serves the operator's page and a restricted `app`.
+    """Middleware that serves the operator's page and restricts an A2A server.
 
-    The JSON-RPC methods in `methods` are unknown. `card` changes the card. If `token` is not empty, all requests except
-    those for the page and the card need this bearer token.
+    Args:
+        methods: JSON-RPC methods for which the server returns "method not found".
+        card: Function that changes the agent card.
+        token: Bearer token that JSON-RPC requests need, or "" for none.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class RestrictedServer:
 
 
 class _Passed(Response):
-    """Response of an application to a request whose body has already been read."""
+    """Response of an ASGI application to a request whose body has already been read."""
 
     def __init__(self, app: ASGIApp, body: bytes) -> None:
         super().__init__()

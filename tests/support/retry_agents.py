@@ -1,4 +1,4 @@
-"""Agents whose first attempts fail, and a receiver of Celery's signal ``task_retry``."""
+"""Agents that are retried, and a receiver of Celery's signal ``task_retry``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE: dict[str, Any] = {"max_retries": 2, "default_retry_delay": 0}
 
 
 class Throttled(Exception):
-    """Error of a provider's client."""
+    """Exception of a provider's client, with the provider's response."""
 
     response = SimpleNamespace(headers={"Retry-After": "1"})
 
@@ -34,7 +34,7 @@ class Throttled(Exception):
     "flaky", autoretry_for=(ConnectionError,), dont_autoretry_for=(ConnectionResetError,), max_attempts=2, **AT_ONCE
 )
 async def flaky(turn: Turn) -> AsyncIterator[str]:
-    """Begin an artifact in each attempt, and fail in the number of attempts that the message contains."""
+    """Start an artifact in each attempt. Fail in as many attempts as the message requests."""
     yield f"attempt {turn.retries + 1} "
     if turn.text == "reset":
         raise ConnectionResetError("a secret")
@@ -45,7 +45,7 @@ async def flaky(turn: Turn) -> AsyncIterator[str]:
 
 @a2a.agent("flaky-function", autoretry_for=(OSError,), retry_backoff=1, retry_backoff_max=1, max_retries=2)
 def flaky_function(turn: Turn) -> str:
-    """Fail in the number of attempts that the message contains, with delays between them."""
+    """Fail in as many attempts as the message requests. The retries have a backoff."""
     if turn.retries < int(turn.text):
         raise ConnectionError("a secret")
     return f"attempt {turn.retries + 1}"
@@ -53,7 +53,7 @@ def flaky_function(turn: Turn) -> str:
 
 @a2a.agent("throttled", autoretry_for=(Throttled,))
 async def throttled(turn: Turn) -> str:
-    """Wait once for the time in the provider's Retry-After. The default delay is three minutes."""
+    """Fail in the first attempt with a Retry-After of one second. The default delay is three minutes."""
     if not turn.retries:
         raise Throttled("a secret")
     return f"attempt {turn.retries + 1}"
@@ -61,7 +61,7 @@ async def throttled(turn: Turn) -> str:
 
 @a2a.agent("later", session=True, max_retries=1)
 async def later(turn: Turn) -> str:
-    """Ask, save the answer in the session, and continue after the number of seconds in the message."""
+    """Ask a question, save the answer in the session, and retry after the number of seconds in the message."""
     name = await turn.ask("Name?")
     if not turn.retries:
         await turn.checkpoint({"kept": str(name)})
@@ -74,7 +74,7 @@ async def later(turn: Turn) -> str:
 
 @a2a.agent("blocking-later")
 def blocking_later(turn: Turn) -> str:
-    """Ask for a retry at a time, from a plain function."""
+    """Request a retry at a point in time, from a plain function."""
     if not turn.retries:
         raise turn.blocking.retry(eta=datetime.now(UTC) + timedelta(seconds=1))
     return "later"
@@ -82,7 +82,7 @@ def blocking_later(turn: Turn) -> str:
 
 @a2a.agent("gives-up", autoretry_for=(Exception,), max_retries=5)
 async def gives_up(turn: Turn) -> str:
-    """Request more retries than are allowed, and then return a text or fail."""
+    """Request a retry until the maximum is exceeded. Then return a text or fail."""
     try:
         raise turn.retry(max_retries=1, countdown=0, exc=Failed("Enough.") if turn.text == "fails" else None)
     except MaxRetriesExceededError:
@@ -93,7 +93,7 @@ async def gives_up(turn: Turn) -> str:
 
 @a2a.agent("lost-and-retried", autoretry_for=(LookupError,), max_attempts=2, **AT_ONCE)
 async def lost_and_retried(turn: Turn) -> str:
-    """Fail, wait until the worker is lost, fail again, and complete."""
+    """Fail, hang in the first retry until the worker is lost, fail again in the next attempt, and complete."""
     if turn.attempt == 1 and turn.retries == 1:
         await asyncio.Event().wait()
     if turn.retries < 2:
@@ -102,7 +102,7 @@ async def lost_and_retried(turn: Turn) -> str:
 
 
 class Flaky(AgentExecutor):
-    """Executor that raises Celery's Retry."""
+    """Executor that raises Celery's `Retry`."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -123,7 +123,7 @@ a2a.add_agent(card("flaky-executor"), Flaky, max_retries=1)
 
 @task_retry.connect
 def record(sender: Any, request: Any, reason: Retry, **_: Any) -> None:
-    """Record the arguments of Celery's signal."""
+    """Write the arguments of the signal to a file."""
     with Path(os.environ["TEST_SIGNALS"]).open("a") as file:
         file.write(f"{sender.name} {request.id} {request.retries} {reason.exc!r}\n")
 

@@ -1,4 +1,4 @@
-"""Schedules of the test agents, for tests with ``celery beat``. "gated" waits while the file TEST_GATE exists."""
+"""Schedules of the test agents, for tests with ``celery beat``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app.conf.redbeat_redis_url = os.environ.get("A2A_STORE_URL")
 
 @a2a.agent("gated")
 async def gated(turn: Turn) -> str:
-    """Wait until the file TEST_GATE is removed."""
+    """Wait while the file named in TEST_GATE exists, and return the message."""
     while Path(os.environ["TEST_GATE"]).exists():  # noqa: ASYNC110, ASYNC240 - another process removes it
         await asyncio.sleep(0.02)
     return turn.text

@@ -1,4 +1,4 @@
-"""Metrics in the form in which Prometheus scrapes them."""
+"""Scrapes of Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Scrape:
-    """Result of a scrape."""
+    """Values of the samples and types of the metrics from one scrape."""
 
     samples: Mapping[Sample, float]
     types: Mapping[str, str]
@@ -25,12 +25,12 @@ class Scrape:
         return self.samples.get((name, frozenset(labels.items())), 0.0)
 
     def names(self) -> set[str]:
-        """Return the names of the metrics as queries use them. Names of histograms have no suffix."""
+        """Return the names of the metrics in PromQL. Names of histograms have no suffix."""
         return {f"{name}_total" if kind == "counter" else name for name, kind in self.types.items()}
 
 
 def scrape(url: str) -> Scrape:
-    """Scrape ``/metrics`` of `url`."""
+    """Scrape ``/metrics`` of the server at `url`."""
     answer = httpx.get(f"{url}/metrics", timeout=LIMIT)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")

@@ -1,4 +1,4 @@
-"""Search for secrets, in common encodings, in all data that a deployment leaves.
+"""Search for secrets in common encodings in all data that a deployment writes.
 
 with redis_commands(client) as commands:
     ... what a deployment does ...
@@ -33,7 +33,8 @@ FORMS = {
 
 
 def finds(places: Mapping[str, bytes], secrets: Iterable[str]) -> list[str]:
-    """Return a line for each place and encoding in which a secret is found. The line does not contain the secret."""
+    """Return a line for each secret, place and encoding in which the secret occurs. The lines do not contain the
+    secrets."""
     return [
         f"secret {number} is in {place}, as {form}"
         for place, content in places.items()
@@ -44,12 +45,12 @@ def finds(places: Mapping[str, bytes], secrets: Iterable[str]) -> list[str]:
 
 
 def values(client: redis.Redis) -> bytes:
-    """Return all keys and values of a database."""
+    """Return all keys and values of a Redis database."""
     return b"\n".join(b"\n".join([key, *_parts(client, key)]) for key in client.scan_iter(count=1000))
 
 
 def saved(client: redis.Redis) -> bytes:
-    """Return the uncompressed RDB file of all databases."""
+    """Save an uncompressed RDB file of all databases and return the content."""
     client.config_set("rdbcompression", "no")
     client.save()
     where: dict[str, str] = {**client.config_get("dir"), **client.config_get("dbfilename")}
@@ -99,7 +100,7 @@ def _parts(client: redis.Redis, key: bytes) -> list[bytes]:
 
 
 def _unescaped(line: bytes) -> bytes:
-    """Return the original bytes of a line of MONITOR."""
+    """Return output of MONITOR without escape sequences."""
     escape = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))")
     return escape.sub(lambda m: bytes.fromhex(m[1].decode()) if m[1] else m[2], line)
 

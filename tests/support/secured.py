@@ -1,4 +1,4 @@
-"""All agents and tasks of the tests, in an app with the broker and result settings of docs/security.md."""
+"""App with all test agents and tasks, and with the broker and result settings of docs/security.md."""
 
 from __future__ import annotations
 

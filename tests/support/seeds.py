@@ -1,4 +1,4 @@
-"""Creation of stored states for the start of a test, and reads of the complete stored state for comparisons."""
+"""Test helper that creates stored states, and reads the complete stored state for comparisons."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Seeds:
         retention: int = RETENTION,
         serialize_context: bool = False,
     ) -> str:
-        """Create a task that waits for a worker. Return the task's id."""
+        """Create a queued task and return its id."""
         task_id = task_id or str(uuid4())
         sent = request(task_id=task_id, context_id=context_id)
         await self.store.run(
@@ -99,7 +99,7 @@ class Seeds:
         return task_id
 
     async def ticked(self, tick: Tick, scope: Scope = ANN) -> Created | TickSkipped | TickRepeated:
-        """Create the task of a schedule's tick. Return the result of the store."""
+        """Create the task of a schedule's tick, and return the store's result."""
         task_id = tick.task_id(self.keys)
         sent = request(task_id=task_id, context_id=task_id)
         result: Any = await self.store.run(
@@ -138,7 +138,7 @@ class Seeds:
         return claim
 
     async def appended(self, claim: Claim, *events: RunRecord, before: int = 0) -> Written:
-        """Append events of the claimed run."""
+        """Append events to the log of the claimed run's task."""
         answer = await self.store.run(append(self.keys, claim.ref, token=claim.token, before=before, events=events))
         assert isinstance(answer, Written), answer
         return answer
@@ -153,19 +153,19 @@ class Seeds:
         return answer
 
     async def ended(self, state: TaskState, **created: Any) -> str:
-        """Create a task whose run ended with the terminal or interrupted `state`. Return the task's id."""
+        """Create a task in the terminal or interrupted `state` and return its id."""
         claim = await self.claimed(await self.created(**created))
         await self.settled(claim, status(state))
         return claim.ref.task_id
 
     async def lost(self, ref: RunRef) -> Lapse:
-        """Let the lease of a claimed run lapse, and recover the run as a watcher does."""
+        """Expire the lease of a claimed run, and recover the run as a watcher does."""
         await self.store.redis.zadd(self.keys.leases, {ref.name: 1})
         [lapsed] = [lapse for lapse in await self.store.run(lapsed_runs(self.keys, limit=100)) if lapse.ref == ref]
         return await begin_next_attempt(self.store, self.keys, lapsed, delay_us=0)
 
     async def requeued(self, task_id: str) -> tuple[str, str]:
-        """Resubmit a dead letter, and return the id of the new task and the result."""
+        """Resubmit a dead letter. Return the id of the new task and the store's result."""
         dead_letter = await self.store.run(read_dead_letter(self.keys, task_id))
         assert isinstance(dead_letter, DeadLetter), dead_letter
         new = str(uuid4())
@@ -182,7 +182,7 @@ class Seeds:
         return snapshot[0]
 
     async def status_text(self, task_id: str) -> str:
-        """Return the text of the status message, or "" if there is none."""
+        """Return the text of a task's status message, or "" if the status has no message."""
         return "".join(part.text for part in (await self.task(task_id)).status.message.parts)
 
     async def log(self, task_id: str) -> list[LogEntry]:
@@ -190,12 +190,12 @@ class Seeds:
         return (await self.store.run(read_log(self.keys, task_id, 0, limit=1_000_000))).entries
 
     async def states(self, task_id: str) -> list[TaskState]:
-        """Return the states in the log, in order."""
+        """Return the states in the log of a task, in order."""
         events = [entry.event for entry in await self.log(task_id)]
         return [e.status.state for e in events if isinstance(e, Task | TaskStatusUpdateEvent)]
 
     async def require_consistent(self, task_id: str) -> None:
-        """Require that the log has no gap and folds to the snapshot. Both are read in one transaction."""
+        """Require that the log of a task has no gap and folds to the snapshot. Read both in one transaction."""
         log, task = read_log(self.keys, task_id, 0, limit=1_000_000), read_task(self.keys, None, task_id)
         async with self.store.redis.pipeline(transaction=True) as both:
             for operation in (log, task):
@@ -213,7 +213,7 @@ class Seeds:
         return {key: await redis.dump(key) for key in [key async for key in redis.scan_iter()]}
 
     async def restore(self, backup: dict[bytes, bytes]) -> None:
-        """Replace the content of the store with `backup`, like a failover to a replica that lags behind."""
+        """Replace the content of the store with `backup`, like a failover to an outdated replica."""
         redis = self.store.redis
         for key in [key async for key in redis.scan_iter()]:
             await redis.delete(key)
@@ -221,8 +221,8 @@ class Seeds:
             await redis.restore(key, 0, value, replace=True)
 
     async def everything(self) -> dict[str, object]:
-        """Return every key with its value, without the metrics, which only count. Two results are equal if nothing was
-        written between them."""
+        """Return the value of every key except the metrics. Two results are equal if nothing was written between the
+        calls."""
         redis = self.store.redis
         stored: dict[str, object] = {}
         async for key in redis.scan_iter():

@@ -1,4 +1,4 @@
-"""The test agents. Broker and results are on the primary TEST_SENTINEL_MASTER, which Sentinels name."""
+"""App of the test agents. Broker and result backend find the primary TEST_SENTINEL_MASTER through Sentinels."""
 
 from __future__ import annotations
 

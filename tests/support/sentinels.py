@@ -1,4 +1,4 @@
-"""A Redis primary with replicas and Sentinels, as temporary processes."""
+"""Redis primary with replicas and Sentinels, as temporary processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SentinelGroup:
 
     @property
     def store_url(self) -> str:
-        """Return a store URL without passwords and TLS."""
+        """Return the store URL, without passwords and TLS options."""
         return f"sentinel://{self.hosts}/0?master_name={MASTER_NAME}"
 
     def broker_url(self, database: int = 1) -> str:
@@ -77,7 +77,7 @@ class SentinelGroup:
         return ";".join(f"sentinel://{LOCALHOST}:{port}/{database}" for port in self.sentinel_ports)
 
     def start(self) -> None:
-        """Start all processes, and wait until each Sentinel knows the primary, its replicas and the other Sentinels."""
+        """Start all processes. Wait until each Sentinel knows the primary, all replicas and the other Sentinels."""
         primary, *replicas = self.ports
         self._launch(primary)
         for port in replicas:
@@ -95,21 +95,21 @@ class SentinelGroup:
             process.wait()
 
     def primary(self) -> int:
-        """Return the port of the primary that the Sentinels name, or 0 while there is none."""
+        """Return the port of the primary that the Sentinels report, or 0 if they report none."""
         try:
             return int(self._sentinels.discover_master(MASTER_NAME)[1])
         except (MasterNotFoundError, redis.RedisError):
             return 0
 
     def kill_primary(self) -> int:
-        """Kill the primary with SIGKILL, and return its port."""
+        """Kill the primary with SIGKILL and return its port."""
         port = self.primary()
         self.processes[port].kill()
         self.processes[port].wait()
         return port
 
     def wait_for_failover(self, killed: int) -> int:
-        """Wait until another server than `killed` is a primary that accepts writes. Return its port."""
+        """Wait until a server other than the one on port `killed` is the primary, and return the new primary's port."""
 
         def is_writable() -> int:
             port = self.primary()
@@ -121,7 +121,7 @@ class SentinelGroup:
         return eventually(is_writable, what="a replica is promoted")
 
     def restart(self, port: int) -> None:
-        """Start a killed server again. The Sentinels make it a replica."""
+        """Start the killed server on `port` again. The Sentinels make the server a replica."""
         self._launch(port)
 
     def client(self, port: int) -> redis.Redis:

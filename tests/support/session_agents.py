@@ -1,4 +1,4 @@
-"""Agents with sessions that append lines to a file for each context."""
+"""Agents with sessions, some of which append lines to a file of their context."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from a2a_celery import SessionConflict, Turn, current_session, current_turn
 from .agents import a2a, app, card
 
 GATE_FILE = "hold"
-"""Name of a file that makes agents wait while it exists."""
+"""Name of a file. Some agents wait while the file exists."""
 
 
 def note(context_id: str, line: str) -> None:
-    """Append a line to the context's file in one write."""
+    """Append a line to the file of a context in one write."""
     file = os.open(Path(os.environ["TEST_NOTES"]) / context_id, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(file, f"{line}\n".encode())
     os.close(file)
@@ -34,7 +34,7 @@ async def wait_for_gate() -> None:
 
 @a2a.agent("remember", session=True)
 async def remember(turn: Turn) -> dict[str, object]:
-    """Add the message to the session and return all messages. Some words are commands."""
+    """Add the message to the session, and return all messages. Some messages are commands."""
     state = turn.session.state
     state.setdefault("heard", []).append(turn.text)
     match turn.text.split():
@@ -61,7 +61,7 @@ async def remember(turn: Turn) -> dict[str, object]:
 
 @a2a.agent("sync-remember", session=True)
 def sync_remember(turn: Turn) -> str:
-    """Add the message to the session from a plain function, with a checkpoint."""
+    """Count the messages in the session from a plain function, with a checkpoint."""
     turn.session.state["count"] = turn.session.state.get("count", 0) + 1
     turn.blocking.checkpoint()
     return f"{turn.session.state['count']} of {len(turn.blocking.history())}"
@@ -74,7 +74,7 @@ async def no_session(turn: Turn) -> str:
 
 @a2a.agent("at-once", session=True, one_run_per_context=False)
 async def at_once(turn: Turn) -> str:
-    """Change the session, wait for the gate, and save the session."""
+    """Change the session, wait while the gate file exists, and save the session."""
     turn.session.state["by"] = turn.text
     await wait_for_gate()
     try:
@@ -85,7 +85,7 @@ async def at_once(turn: Turn) -> str:
 
 
 class Counting(AgentExecutor):
-    """Executor that sends the final status and continues to work for a moment."""
+    """Executor that counts in the session, sends the final status and continues to work for 0.1 s."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         assert context.task_id is not None
@@ -109,7 +109,7 @@ a2a.add_agent(card("counting"), Counting, session=True, one_run_per_context=True
 
 @app.task(name="count-in-session", shared=False)
 def count_in_session(text: str) -> int:
-    """Count the calls, as a plain Celery task."""
+    """Count the calls in the session, as a plain Celery task."""
     turn, session = current_turn(), current_session()
     assert turn is not None
     assert session is turn.session
@@ -123,7 +123,8 @@ a2a.expose(count_in_session, session=True)
 
 @a2a.agent("in-turn", one_run_per_context=True, max_attempts=3)
 async def in_turn(turn: Turn) -> str:
-    """Record the start and the end, and work for some milliseconds between them."""
+    """Record the start and the end of the run. Between these, work for some milliseconds and wait while the gate file
+    exists."""
     note(turn.context_id, f"begin {turn.task_id} {turn.attempt} {turn.text}")
     await asyncio.sleep(0.02)
     await wait_for_gate()
@@ -133,7 +134,7 @@ async def in_turn(turn: Turn) -> str:
 
 @a2a.agent("five-steps", session=True, max_attempts=3)
 async def five_steps(turn: Turn) -> str:
-    """Run five steps and record each. In the first attempt, the third step never ends."""
+    """Execute five tool calls and record each. In the first attempt, the third tool call hangs."""
     state = turn.session.state
     if not turn.session.resumed:
         state["done"] = []

@@ -1,4 +1,4 @@
-"""The app of `agents` with a visibility timeout of two seconds on the Redis broker."""
+"""App of `agents` with a visibility timeout of two seconds for the Redis broker."""
 
 from __future__ import annotations
 

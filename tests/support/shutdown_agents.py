@@ -1,4 +1,4 @@
-"""More agents on the app of `agents`, for workers that are stopped while agents run."""
+"""Agents for tests that stop workers during runs, added to the app of `agents`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ app.conf.worker_soft_shutdown_timeout = float(os.environ.get("TEST_SOFT_SHUTDOWN
 
 
 def write_line(task_id: str, word: str) -> None:
-    """Write a line to a file that only the test reads."""
+    """Append a line to the file of a task, for the test."""
     with (Path(os.environ["TEST_FOLDER"]) / task_id).open("a") as file:
         file.write(f"{word}\n")
 
 
 async def working(task_id: str, how_long: str) -> None:
-    """Work for a time, or until the test has created a file."""
+    """Sleep for a number of seconds. For "until", wait until the test has created a file."""
     if how_long == "until":
         while not (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists():  # noqa: ASYNC110 - the test creates it
             await asyncio.sleep(0.05)
@@ -35,9 +35,9 @@ async def working(task_id: str, how_long: str) -> None:
 
 
 async def work(turn: Turn) -> AsyncIterator[object]:
-    """Begin an artifact, work and complete the artifact. Clean up after a cancellation.
+    """Start an artifact, work, and complete the artifact. Clean up after a cancellation.
 
-    The message contains the duration of each attempt: a number of seconds, or "until" to wait for a file of the test.
+    The message lists the duration of each attempt: a number of seconds, or "until" to wait for a file of the test.
     """
     write_line(turn.task.id, f"begins {turn.attempt}")
     if turn.attempt == 1:
@@ -73,7 +73,7 @@ a2a.add_agent(card("reports-once"), Reports)
 
 @a2a.agent("blocks-loop", max_attempts=2)
 async def blocks_loop(turn: Turn) -> str:
-    """Block the event loop of all runs in the first attempt."""
+    """Block the worker's event loop in the first attempt."""
     await turn.say("about to block")
     await asyncio.sleep(0.5)
     if turn.attempt == 1:
@@ -93,7 +93,7 @@ def blocks_thread(turn: Turn) -> str:
 
 
 def plain(text: str) -> str:
-    """Block for the seconds that the message lists for this attempt. A cancellation has no effect."""
+    """Block for the number of seconds that the message lists for this attempt, even after a cancellation."""
     turn = current_turn()
     assert turn is not None
     write_line(turn.task.id, f"begins {turn.attempt}")

@@ -1,4 +1,4 @@
-"""The agents of `endings` and `plain_tasks`, and a log of the Celery signals that a user's receivers get."""
+"""App of `endings` and `plain_tasks` that logs the Celery signals that a user's receivers receive."""
 
 from __future__ import annotations
 

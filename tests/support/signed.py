@@ -1,4 +1,4 @@
-"""All agents and tasks of the tests in an app with signed messages, or without a key if TEST_UNSIGNED is set."""
+"""App with all test agents and tasks that signs Celery messages, unless TEST_UNSIGNED is set."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def calls(text: str) -> Any:
 
 @app.task
 def text_of_result(result: dict[str, Any]) -> str:
-    """Return the agent's text from the result of the previous step."""
+    """Return the agent's text from the result of the previous step of a chain."""
     return str(result["text"])
 
 

@@ -1,4 +1,4 @@
-"""An executor whose module prints when it is imported. It reports the process and thread that created it."""
+"""Executors in a module that prints a line at import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unbuildable:
 
 
 class Heavy(AgentExecutor):
-    """Executor that reports where it was created and where it runs."""
+    """Executor that reports the process, thread and event loop in which it was created and in which it runs."""
 
     def __init__(self) -> None:
         self.built = f"{os.getpid()} {threading.current_thread().name} {id(asyncio.get_running_loop())}"

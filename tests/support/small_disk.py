@@ -1,4 +1,4 @@
-"""A small tmpfs that tests fill. Only root may mount it."""
+"""Small tmpfs that tests fill. Only root may mount a tmpfs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_PIECE = 2**30
 
 
 class SmallDisk:
-    """A file system of `size` bytes, mounted at `folder` until `unmount`."""
+    """File system of `size` bytes, mounted at `folder` until `unmount`."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder = folder
@@ -38,10 +38,10 @@ class SmallDisk:
             filler.unlink()
 
     def unmount(self) -> None:
-        """Remove the file system with all that is on it."""
+        """Unmount the file system, which deletes its content."""
         subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
 
 
 def is_available() -> bool:
-    """Return whether this process may mount file systems."""
+    """Return True if this process may mount file systems."""
     return os.geteuid() == 0

@@ -1,6 +1,6 @@
-"""An executor that puts its task into the state that the message names, and an app with it, for tests of clients.
+"""Executor that puts a task into the state that the message names, and an app with the executor, for tests of clients.
 
-The executor runs in fleets and in the SDK's server. See ``plain_server``.
+The executor runs in fleets and in the SDK's server (`plain_server`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from a2a_celery import A2A
 
 from .agents import card
 
-# A separate app, because tests import this module and other tests count the agents of `agents`.
+# The app is separate, because other tests in the same process count the agents of `agents`.
 app = Celery("states", set_as_current=False)
 app.conf.task_default_queue = os.environ.get("TEST_QUEUE", "celery")
 app.conf.broker_connection_retry_on_startup = True
@@ -40,9 +40,10 @@ ENDS = {"COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_R
 
 
 class States(AgentExecutor):
-    """Executor that sends the state that the message names. After a state that is not final, it completes the task.
+    """Executor that sends the state that the message names.
 
-    It answers "MESSAGE" with a message only, and an answer to an interrupted task with an artifact.
+    After a state that is neither terminal nor interrupted, the executor sends an artifact and completes the task. The
+    response to "MESSAGE" is a message without a task.
     """
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:

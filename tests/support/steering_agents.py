@@ -1,4 +1,4 @@
-"""Agents that receive messages while they work: of each kind and for each value of `on_message`."""
+"""Agents that receive messages while they work, of each kind and for each value of `on_message`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .agents import Patient, a2a, app, card  # noqa: F401  the app of these agen
 
 
 def may_end(task_id: str) -> bool:
-    """Return whether the test has allowed the agents of this task to end."""
+    """Return True if the test has allowed the agent to return."""
     return (Path(os.environ["TEST_FOLDER"]) / f"{task_id}.may-end").exists()
 
 
 async def until_allowed(task_id: str) -> None:
-    """Wait until the test has allowed the agents of this task to end."""
+    """Wait until the test has allowed the agent to return."""
     while not may_end(task_id):  # noqa: ASYNC110 - the test creates the file
         await asyncio.sleep(0.05)
 
@@ -54,21 +54,21 @@ def sync_listens(turn: Turn) -> Iterator[str]:
 
 @a2a.agent("polls", on_message="steer")
 async def polls(turn: Turn) -> str:
-    """Wait until the test allows it, and then read the messages that have arrived."""
+    """Wait for the permission of the test, and then read the messages that have arrived."""
     await until_allowed(turn.task_id)
     return " ".join([turn.text, *map(get_message_text, await turn.poll_messages())])
 
 
 @a2a.agent("ignores", on_message="steer")
 async def ignores(turn: Turn) -> str:
-    """Read no message."""
+    """Return the first message without reading later messages."""
     await until_allowed(turn.task_id)
     return turn.text
 
 
 @a2a.agent("asks", on_message="steer")
 async def asks(turn: Turn) -> str:
-    """Read a message, ask a question, and return both with the answer."""
+    """Read a message and ask a question. Return the texts of both messages and the answer."""
     async for message in turn.incoming():
         steering = get_message_text(message)
         break
@@ -80,7 +80,6 @@ class Listens(Patient):
     """Executor that repeats the client's messages until one is "done"."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Read the messages that arrive."""
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         texts = [context.get_user_input()]
         async for message in context.call_context.state["a2a_incoming"].follow():
@@ -104,17 +103,17 @@ async def yields_to_messages(turn: Turn) -> str:
 
 @a2a.agent("sync-yields-to-messages", on_message="interrupt", cancel_grace=5)
 def sync_yields_to_messages(turn: Turn) -> str:
-    """Like `yields_to_messages`, as a plain function."""
+    """Behave like `yields_to_messages`, as a plain function."""
     while turn.text.startswith("work") and not turn.cancelled:
         time.sleep(0.02)
     return f"{turn.number} {turn.text}"
 
 
 class YieldsToMessages(Patient):
-    """Executor that waits until a message interrupts it, and reports the cancellation, as those of frameworks do."""
+    """Executor that works until a message interrupts the run, and reports CANCELED, as executors of frameworks do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """If the message begins with "work", work until cancelled."""
+        """If the message begins with "work", work until cancelled. Otherwise, return the message."""
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         try:
             if context.get_user_input().startswith("work"):
@@ -139,13 +138,13 @@ async def ignores_interrupts(turn: Turn) -> str:
 
 @a2a.agent("refuses", on_message="reject")
 async def refuses(turn: Turn) -> str:
-    """Work until the test allows the end."""
+    """Work until the test allows the agent to return."""
     await until_allowed(turn.task_id)
     return turn.text
 
 
 @a2a.agent("queues")
 async def queues(turn: Turn) -> str:
-    """Wait until the test allows it, and ask."""
+    """Wait for the permission of the test, and ask a question."""
     await until_allowed(turn.task_id)
     return f"{turn.text} {await turn.ask('which?')}"

@@ -1,4 +1,4 @@
-"""Agents that record steps: functions of each kind, an executor and a plain Celery task."""
+"""Agents that record execution steps: functions of each kind, an executor and a plain Celery task."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ a2a = A2A(app)
 
 @a2a.agent("echo")
 async def echo(turn: Turn) -> str:
-    """Record no step."""
+    """Return the message without recording a step."""
     return turn.text
 
 
 @a2a.agent("steps", show_execution=True)
 async def steps(turn: Turn) -> str:
-    """Call a model, then a tool."""
+    """Record a model call and a tool call."""
     async with turn.model_call(model="m1"):
         await asyncio.sleep(0)
     async with turn.tool_call("search"):
@@ -38,14 +38,14 @@ async def steps(turn: Turn) -> str:
 
 @a2a.agent("blocking")
 def blocking(turn: Turn) -> str:
-    """Call a model, then a tool, in a thread."""
+    """Record a tool call within a model call, from a plain function."""
     with turn.blocking.model_call("m1"), turn.blocking.tool_call("search"):
         return "found"
 
 
 @a2a.agent("waits")
 async def waits(turn: Turn) -> str:
-    """Stay in a tool call forever."""
+    """Hang in a tool call."""
     async with turn.tool_call("slow"):
         await asyncio.get_running_loop().create_future()
     return "never"
@@ -61,7 +61,7 @@ def history_of(turn: Turn) -> list[str]:
 
 @a2a.agent("dies", max_attempts=2)
 async def dies(turn: Turn) -> list[str]:
-    """Stay in a tool call forever in the first attempt. In the next, return the state changes of the execution."""
+    """Hang in a tool call in the first attempt. In the next attempt, return the state changes of the execution."""
     if turn.attempt == 1:
         async with turn.tool_call("search"):
             await asyncio.get_running_loop().create_future()
@@ -79,7 +79,7 @@ async def fails(turn: Turn) -> list[str]:
 
 @a2a.agent("converses", session=True)
 async def converses(turn: Turn) -> list[str]:
-    """Ask if the message is "ask". Otherwise, return the state changes of the execution."""
+    """Request input if the message is "ask". Otherwise, return the state changes of the execution."""
     turn.session.state["last"] = turn.text
     if turn.text == "ask":
         raise InputRequired("which?")
@@ -88,7 +88,7 @@ async def converses(turn: Turn) -> list[str]:
 
 @a2a.agent("asks")
 async def asks(turn: Turn) -> str:
-    """Ask a question in a step."""
+    """Request input in a model call."""
     async with turn.model_call("m1"):
         if turn.number == 1:
             raise InputRequired("which?")
@@ -114,7 +114,7 @@ a2a.add_agent(card("executor"), Executor)
 
 @app.task(name="steppers.plain", shared=False)
 def plain(text: str) -> str:
-    """Record steps in a Celery task."""
+    """Record a tool call in a plain Celery task."""
     turn, execution = current_turn(), current_execution()
     assert turn is not None
     assert execution is turn.execution

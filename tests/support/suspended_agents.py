@@ -1,4 +1,4 @@
-"""Agents that wait for a time or a signal, and a Celery task that sends one."""
+"""Agents that wait for a time or a signal, and a Celery task that sends a signal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .agents import a2a, app
 
 @a2a.agent("sleeper", description="Sleeps for the number of seconds in the message.")
 async def sleeper(turn: Turn) -> str:
-    """Sleep, and return the delay of the end in seconds."""
+    """Sleep, and return by how many seconds the agent woke too late."""
     seconds = float(turn.text)
     started = await turn.step("started", time.time)
     await turn.sleep(seconds)
@@ -24,7 +24,7 @@ async def sleeper(turn: Turn) -> str:
 
 @a2a.agent("blocking-sleeper", description="Sleeps in a thread for the number of seconds in the message.")
 def blocking_sleeper(turn: Turn) -> str:
-    """Sleep like `sleeper`, but in a thread."""
+    """Behave like `sleeper`, as a plain function."""
     seconds = float(turn.text)
     started = turn.blocking.step("started", time.time)
     turn.blocking.sleep(seconds)
@@ -33,7 +33,7 @@ def blocking_sleeper(turn: Turn) -> str:
 
 @a2a.agent("approval", description="Waits for an approval for the number of seconds in the message.")
 async def approval(turn: Turn) -> str:
-    """Wait for an approval, and then for a second one."""
+    """Wait for two approvals in sequence."""
     try:
         first = await turn.wait_for("approval", timeout=float(turn.text))
         second = await turn.wait_for("approval", timeout=float(turn.text))
@@ -51,7 +51,7 @@ async def serial_sleeper(turn: Turn) -> str:
 
 @a2a.agent("killed", description="Kills its worker in a short sleep, once.", max_attempts=2)
 async def killed(turn: Turn) -> str:
-    """Sleep. In the first attempt, kill the process of the run during the sleep."""
+    """Sleep for three seconds. In the first attempt, kill the worker process after one second."""
     if turn.attempt == 1:
         asyncio.get_running_loop().call_later(1, os.kill, os.getpid(), signal.SIGKILL)
     await turn.sleep(3)

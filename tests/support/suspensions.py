@@ -1,4 +1,4 @@
-"""Suspended runs and signals for tests of the store."""
+"""Test helper for suspended runs and signals in the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.seeds import Seeds
 
 
 def received(name: str, number: int = 1) -> JournalEntry:
-    """Return the journal entry of a wait that ended with a signal, without the payload."""
+    """Return the journal entry of a wait that received a signal, without the payload."""
     return JournalEntry(f"{name}#{number}", "wait", "json", b"", number)
 
 
@@ -27,7 +27,7 @@ def wait_for(name: str, number: int = 1, *, wait_us: int | None = None, until_us
 
 
 def timer(*, wait_us: int | None = None, until_us: int | None = None) -> Wait:
-    """Return a wait that only ends by its timeout."""
+    """Return a wait without a signal, which can only time out."""
     return Wait(received("sleep"), timed_out("sleep"), "", wait_us, until_us)
 
 
@@ -64,7 +64,7 @@ class Suspensions:
         )
 
     async def resumed(self, limit: int = 100) -> int:
-        """Resume at most `limit` due runs. Return their number."""
+        """Resume at most `limit` due runs, and return the number of resumed runs."""
         return len(await self.store.run(resume_due_runs(self.keys, limit=limit)))
 
     async def come(self, ref: RunRef) -> None:

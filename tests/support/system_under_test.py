@@ -1,4 +1,4 @@
-"""A fleet with one worker and a collector of Celery's events, for tests of how runs end."""
+"""Fleet with one worker and a receiver of Celery's events, for tests of the outcomes of runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .waiting import eventually
 
 @dataclass
 class SystemUnderTest:
-    """A gateway, a worker, and a collector of Celery's events."""
+    """Gateway, worker and receiver of Celery's events."""
 
     fleet: Fleet
     gateway: Gateway
@@ -35,7 +35,7 @@ class SystemUnderTest:
     store: SyncStore
 
     def send(self, agent: str, text: str = "", *, data: Any = None, task_id: str = "") -> str:
-        """Send a message and return the task's id without waiting for the task."""
+        """Send a message, and return the task's id without waiting for the task."""
         body = message_json(text) | {"configuration": {"returnImmediately": True}}
         if data is not None:
             body["message"]["parts"] = [{"data": data}]
@@ -44,12 +44,12 @@ class SystemUnderTest:
         return self.sent(agent, body)
 
     def sent(self, agent: str, body: dict[str, Any]) -> str:
-        """Send a request and return the task's id."""
+        """Send a SendMessage request and return the task's id."""
         task_id: str = rest(self.gateway, "POST", "/message:send", body, agent=agent).json()["task"]["id"]
         return task_id
 
     def log(self, task_id: str) -> list[str]:
-        """Return the states and artifacts in the task's log. Consecutive chunks of an artifact count once."""
+        """Return the states in the task's log, and "artifact" for each sequence of artifact updates."""
         changes: list[str] = []
         for entry in self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries:
             match entry.event:
@@ -60,18 +60,18 @@ class SystemUnderTest:
         return changes
 
     def is_in(self, task_id: str, *states: str) -> bool:
-        """Return whether the task's current state is one of `states`."""
+        """Return True if the task's current state is one of `states`."""
         return [change for change in self.log(task_id) if change != "artifact"][-1] in states
 
     def ended(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Wait until the task is terminal or interrupted. Return the task as the gateway sends it."""
+        """Wait until the task is terminal or interrupted, and return the task from the gateway."""
         ends = ("COMPLETED", "FAILED", "CANCELED", "REJECTED", "INPUT_REQUIRED", "AUTH_REQUIRED")
         eventually(lambda: self.is_in(task_id, *ends), what=f"{agent} ends")
         task: dict[str, Any] = rest(self.gateway, "GET", f"/tasks/{task_id}", agent=agent).json()
         return task
 
     def require_celery_events(self, task_id: str, *ends: str) -> None:
-        """Require that Celery's events report exactly `ends` as ends of the task's first run."""
+        """Require that exactly the final events or retries `ends` were reported for the task's first run."""
         name = f"{task_id}.1"
         eventually(lambda: len(self.events.ends_of(name)) >= len(ends), what=f"Celery reports {ends}")
         assert self.events.ends_of(name) == list(ends), self.events.ends_of(name)
@@ -96,7 +96,7 @@ class SystemUnderTest:
 
     @property
     def to_worker(self) -> dict[str, Any]:
-        """Options that send a control command to this worker and wait for its reply."""
+        """Options of a control command to this worker that waits for a reply."""
         node = f"{self.worker.name}-{self.fleet.queue}@{gethostname()}"
         return {"destination": [node], "reply": True, "timeout": 30}
 

@@ -1,4 +1,4 @@
-"""A minimal HTTP+JSON client, for tests that are not about clients or bindings."""
+"""Minimal HTTP+JSON client, for tests that are not about clients or bindings."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ def read(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def cancel(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Cancel the task and return the response."""
+    """Cancel `task` and return the task in the response."""
     url = f"{gateway.url}/agents/{agent}/tasks/{task['id']}:cancel"
     task_json: dict[str, Any] = httpx.post(url, headers=HEADERS, timeout=TIMEOUT).json()
     return task_json
 
 
 def canceled(gateway: Gateway, agent: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Cancel the task, and wait until it is no longer queued or running, because CancelTask may return before that.
-    Return the task."""
+    """Cancel `task`, wait until the task is no longer SUBMITTED or WORKING, and return it.
+
+    CancelTask may return before the task is CANCELED.
+    """
     cancel(gateway, agent, task)
     going_on = ("SUBMITTED", "WORKING")
     return eventually(

@@ -1,4 +1,5 @@
-"""Agents with ten durable steps. Each step writes one line to a file, and one effect that its key protects."""
+"""Agents with ten durable steps. Each execution of a step writes a line, and each step has an effect with an
+idempotency key."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from a2a_celery import A2A, Turn, current_step_key, step
 
 FOLDER = Path(os.environ.get("TEST_FOLDER", "."))
 WORKER = os.environ.get("TEST_WORKER", "")
-"""Name of the worker of this process."""
+"""Name of this process's worker."""
 
 STEPS = 10
 LONGEST_STEP = 0.4
@@ -30,7 +31,7 @@ a2a = A2A(app)
 
 
 class Line(NamedTuple):
-    """Line of a task's file: an execution of a step in a worker."""
+    """Execution of a step in a worker, as a line in the file of a task."""
 
     step: int
     worker: str
@@ -43,12 +44,12 @@ def read_lines(folder: Path, task: str) -> list[Line]:
 
 
 def read_effects(folder: Path, task: str) -> list[int]:
-    """Return the steps of a task that had an effect, in order."""
+    """Return the numbers of the steps that had an effect, in order."""
     return [int(line.split()[0]) for line in (folder / f"{task}.effects").read_text().splitlines()]
 
 
 def write(task: str, n: int) -> None:
-    """Write the line of a step, and its effect unless its key is known."""
+    """Write a line for an execution of a step. Write the effect unless the file contains the idempotency key."""
     with (FOLDER / f"{task}.lines").open("a") as lines:
         lines.write(f"{n} {WORKER}\n")
     with (FOLDER / f"{task}.effects").open("a+") as effects:
@@ -60,7 +61,7 @@ def write(task: str, n: int) -> None:
 
 @step
 async def work(task: str, n: int) -> int:
-    """Write the line and the effect, and pause before and after that."""
+    """Pause, write the line and the effect, and pause again."""
     await asyncio.sleep(random.uniform(0, LONGEST_STEP / 2))
     write(task, n)
     await asyncio.sleep(random.uniform(0, LONGEST_STEP / 2))
@@ -68,7 +69,7 @@ async def work(task: str, n: int) -> int:
 
 
 def blocking_work(task: str, n: int) -> int:
-    """Execute the step `work` as a plain function."""
+    """Do the same as `work`, as a plain function."""
     time.sleep(random.uniform(0, LONGEST_STEP / 2))
     write(task, n)
     time.sleep(random.uniform(0, LONGEST_STEP / 2))

@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal, and its input and output."""
+"""Program on a pseudo-terminal, with methods for input and output."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from .waiting import eventually
 CTRL_C = "\x03"
 
 END_LIMIT = 180.0
-"""Seconds after which a program that has not ended is assumed to hang."""
+"""Seconds after which the test assumes that the program hangs."""
 
 TAKE_THE_TERMINAL = (
     "import os, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
     "signal.signal(signal.SIGINT, signal.default_int_handler)"
 )
-"""Code that makes the program receive Ctrl-C. The leader of a session receives Ctrl-C from the first terminal that it
-opens. If the tests run in the background of a shell, the program inherits that SIGINT is ignored, so the code restores
-the handler."""
+"""Code that makes the program receive Ctrl-C.
+
+The first terminal that a session leader opens becomes the controlling terminal, which turns Ctrl-C into SIGINT.
+Programs that inherit an ignored SIGINT from a background shell need the default handler.
+"""
 
 
 class Terminal:
-    """A program on a terminal. `screen` is its output so far."""
+    """Program on a terminal. `screen` is the output so far."""
 
     def __init__(self, code: str, arguments: Sequence[str]) -> None:
         self._master, slave = pty.openpty()
@@ -42,7 +44,7 @@ class Terminal:
         self._reader.start()
 
     def shows(self, text: str, times: int = 1) -> None:
-        """Wait until the output contains `text` at least `times` times. Fail if the program ends before that."""
+        """Wait until the output contains `text` at least `times` times. Fail if the program exits before that."""
 
         def shown() -> bool:
             more_may_come = self.popen.poll() is None or self._reader.is_alive()
@@ -54,17 +56,17 @@ class Terminal:
         eventually(shown, what=f"{text!r} is shown in\n{self.screen}")
 
     def types(self, text: str) -> None:
-        """Type `text`. Lines must end with a newline."""
+        """Type `text`. A newline stands for the Enter key."""
         os.write(self._master, text.encode())
 
     def ends(self) -> int:
-        """Wait for the end of the program and return its exit code."""
+        """Wait until the program exits and return the exit code."""
         code = self.popen.wait(END_LIMIT)
         self._reader.join(10)
         return code
 
     def close(self) -> None:
-        """Kill the program if it runs."""
+        """Kill the program if it is running, and close the terminal."""
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait(10)
@@ -72,7 +74,7 @@ class Terminal:
         os.close(self._master)
 
     def _read(self) -> None:
-        with suppress(OSError):  # the other end is closed
+        with suppress(OSError):  # the program has closed the terminal
             while data := os.read(self._master, 65536):
                 self.screen += data.decode(errors="replace")
 

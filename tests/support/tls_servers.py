@@ -1,4 +1,4 @@
-"""Servers with authentication: Redis with TLS and ACLs, and RabbitMQ with TLS and users."""
+"""Servers with TLS and authentication: Redis with ACLs, and RabbitMQ with users."""
 
 from __future__ import annotations
 
@@ -30,8 +30,13 @@ that may not read the test's folder."""
 
 @dataclass(frozen=True)
 class Server:
-    """Server that only accepts TLS connections from clients with a certificate of `authority`. `client` contains the
-    files of a client's key and certificate."""
+    """Server that requires TLS and a client certificate.
+
+    Attributes:
+        port: Port on 127.0.0.1.
+        authority: Authority of all certificates.
+        client: Paths of a client's key and certificate.
+    """
 
     port: int
     authority: Authority
@@ -39,13 +44,13 @@ class Server:
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the environment variables of `secured`."""
+        """Return the environment variables that the app in `secured` reads."""
         key, certificate = self.client
         return {"TEST_CA": str(self.authority.file), "TEST_KEY": str(key), "TEST_CERTIFICATE": str(certificate)}
 
 
 def missing(what: str) -> NoReturn:
-    """Skip the test, or fail it in CI, which must provide `what`."""
+    """Skip the test because `what` is missing. In CI, fail instead."""
     if os.environ.get("CI"):
         pytest.fail(f"no {what} here, and CI needs it")
     pytest.skip(f"no {what} here")
@@ -73,14 +78,14 @@ def redis_with_tls(folder: Path, authority: Authority, acl: str) -> Iterator[Ser
 
 
 def auditor(server: Server) -> redis.Redis:
-    """Return a client with all permissions."""
+    """Return a client of the user `auditor`, who has all permissions."""
     key, certificate = server.client
     tls = {"ssl_ca_certs": str(server.authority.file), "ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
     return redis.Redis(port=server.port, host="127.0.0.1", username="auditor", password="auditor", ssl=True, **tls)  # type: ignore[arg-type]
 
 
 def refusals(client: redis.Redis) -> list[str]:
-    """Return the commands that the ACLs of the server denied."""
+    """Return a line for each command that the server's ACLs denied."""
     return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in client.acl_log()]
 
 
@@ -88,8 +93,14 @@ def refusals(client: redis.Redis) -> list[str]:
 def rabbitmq_with_tls(
     folder: Path, authority: Authority, vhost: str, users: Mapping[str, tuple[str, Sequence[str]]]
 ) -> Iterator[Server]:
-    """Run a RabbitMQ node with one `vhost`. `users` contains the password of each user, and the patterns of the
-    permissions to configure, write and read."""
+    """Run a RabbitMQ node with TLS.
+
+    Args:
+        folder: Folder of the node's files.
+        authority: Authority of the certificates.
+        vhost: Name of the only virtual host.
+        users: Password of each user, and the patterns of the permissions to configure, write and read.
+    """
     program = next((path for path in RABBITMQ if path.exists()), None)
     if program is None:
         missing("rabbitmq-server")
@@ -157,7 +168,7 @@ def built_with_tls() -> Path:
     for folder in os.get_exec_path():
         program = Path(folder) / "redis-server"
         if program.exists():
-            # a server with TLS support ends with an error that names the missing option
+            # a server with TLS support exits with an error that names the missing option
             tried = subprocess.run([program, "--port", "0", "--tls-port", "1"], capture_output=True, check=False)
             if b"tls-cert-file" in tried.stdout:
                 return program

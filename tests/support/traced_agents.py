@@ -1,4 +1,4 @@
-"""Agents that create spans. This module sets up tracing as a user's module does."""
+"""Agents that create spans, in a module that sets up tracing as a user's module does."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ THOUGHT = "thinks"
 
 @a2a.agent("thinker")
 async def thinker(turn: Turn) -> str:
-    """Return the text of the message, in a separate span."""
+    """Return the text of the message, and create a span."""
     with tracer.start_as_current_span(THOUGHT):
         await turn.say("thinking")
-        await asyncio.sleep(0.05)  # so that this is a separate write
+        await asyncio.sleep(0.05)  # so that the status and the result are separate writes
     return turn.text
 
 
@@ -47,7 +47,7 @@ def sync_thinker(turn: Turn) -> str:
 
 @app.task(name="double", shared=False)
 def double(number: int) -> int:
-    """Double a number in a span."""
+    """Double a number, and create a span."""
     with tracer.start_as_current_span(THOUGHT):
         return 2 * number
 
@@ -57,13 +57,13 @@ a2a.expose(double)
 
 @a2a.agent("breaks")
 async def breaks(turn: Turn) -> str:
-    """Fail."""
+    """Raise an exception."""
     raise RuntimeError(f"broken by {turn.text}")
 
 
 @a2a.agent("slow-thinker")
 async def slow_thinker(turn: Turn) -> str:
-    """Work for longer than a parent waits before its run is suspended."""
+    """Work for a second. A parent that waits for the result is suspended before that."""
     with tracer.start_as_current_span(THOUGHT):
         await asyncio.sleep(1)
     return turn.text
@@ -71,7 +71,7 @@ async def slow_thinker(turn: Turn) -> str:
 
 @a2a.agent("delegates")
 async def delegates(turn: Turn) -> str:
-    """Call an agent without HTTP. The next run returns the agent's result."""
+    """Call an agent without HTTP and return the agent's result."""
     return (await turn.call("slow-thinker", turn.text)).text
 
 

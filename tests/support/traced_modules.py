@@ -1,4 +1,4 @@
-"""An app whose processes record the modules of this package that they enter, for the diagram of a message's path."""
+"""App whose processes record which modules of a2a_celery they enter, for the diagram of a message's path."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import a2a_celery
 from a2a_celery import A2A, Turn
 
 FOLDER = "TEST_TRACES"
-"""Environment variable with the folder of the records."""
+"""Environment variable that names the folder of the records."""
 
 BEGIN, END = signal.SIGRTMIN, signal.SIGRTMIN + 1
-"""Signals that start a record, and that write it to ``<process id>.end``."""
+"""Signals that start a record, and write the record to ``<process id>.end``."""
 
 PACKAGE = str(Path(a2a_celery.__file__).parent) + os.sep
 
 REPORTERS = frozenset({"a2a-prefetched", "a2a-announcer"})
-"""Names of threads that send reports at intervals and do not process messages."""
+"""Names of threads that send periodic reports and do not process messages."""
 
 _entered: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""The tasks of `plain_tasks`, in workers that do not write retries to the store."""
+"""App of `plain_tasks` whose workers do not write retries to the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .agents import a2a, app
 
 @app.task(bind=True, max_retries=3)
 def hours_later(self: Task) -> str:
-    """Retry after an hour, later than any test ends."""
+    """Request a retry after an hour, which is longer than any test runs."""
     raise self.retry(countdown=3600)
 
 

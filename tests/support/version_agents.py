@@ -1,4 +1,4 @@
-"""Agents whose code version is set by an environment variable."""
+"""Agents with a code version from the environment variable TEST_VERSION."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ a2a = A2A(app)
 
 
 def is_released(place: str) -> bool:
-    """Return True if an earlier run has reached the place. Otherwise mark it as reached and return False."""
+    """Return True if an earlier run has reached the place. Otherwise, mark the place as reached and return False."""
     path = FOLDER / place
     if path.exists():
         return True
@@ -30,7 +30,7 @@ def is_released(place: str) -> bool:
 
 @step
 async def work(n: int) -> str:
-    """Return the version of the code that executes the step."""
+    """Return the step's number and the version of the code that executes the step."""
     return f"{n} by {VERSION}"
 
 
@@ -53,7 +53,7 @@ async def asks(turn: Turn) -> str:
 
 @step
 async def other_work(n: int) -> str:
-    """Return the version of the code that executes another step."""
+    """Return the same text as `work` with a prefix, as another step."""
     return f"other {n} by {VERSION}"
 
 

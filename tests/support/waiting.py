@@ -1,4 +1,4 @@
-"""Waiting for conditions instead of fixed sleeps."""
+"""Functions that wait for a condition instead of a fixed time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EVERY = 0.02
 
 
 def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str = "", every: float = EVERY) -> T:
-    """Return the first true value of `condition`.
+    """Call `condition` repeatedly until its value is true, and return the value.
 
     Args:
-        condition: Called until its value is true.
+        condition: Function without arguments.
         within: Seconds after which the test fails.
         what: Description of the condition for the failure.
         every: Seconds between two calls. Use a longer interval for an expensive condition.
@@ -37,7 +37,7 @@ def eventually(condition: Callable[[], T], *, within: float = LIMIT, what: str =
 
 
 async def eventually_async(condition: Callable[[], Awaitable[T]], *, within: float = LIMIT, what: str = "") -> T:
-    """Return the first true value of an asynchronous `condition`, like `eventually`."""
+    """Wait for an asynchronous `condition`, like `eventually`."""
     deadline = time.monotonic() + within
     while True:
         value = await condition()

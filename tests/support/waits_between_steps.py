@@ -1,4 +1,5 @@
-"""Agents that wait, each in another way, between two durable steps, and hang so that a test can kill their worker."""
+"""Agents with two durable steps and a different kind of wait between the steps. Each agent hangs at places where a test
+kills the worker."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ PLACES = ("before", "after", "end")
 """Places at which an agent hangs: before its wait, after its wait and after the second step."""
 
 SLEEP = 8.0
-"""Seconds of a sleep, long enough that the run is suspended."""
+"""Duration of a sleep in seconds, long enough that the run is suspended."""
 
 
 async def stop_once(task: str, place: str) -> None:
-    """Hang until the worker is killed, unless an earlier attempt has reached the place."""
+    """Hang in the first attempt that reaches the place, until the worker is killed."""
     if not is_passed(f"{task}.{place}"):
         await asyncio.Event().wait()
 
@@ -113,7 +114,7 @@ async def calls_remote(turn: Turn) -> str:
     "interrupted", description="Works until a message interrupts it.", max_attempts=ATTEMPTS, on_message="interrupt"
 )
 async def interrupted(turn: Turn) -> str:
-    """Execute the first step in the turn of the first message, and the second step in the turn that follows."""
+    """Execute the first step in the first turn, and the second step in the turn of the interrupting message."""
     task = "interrupted"
     if turn.number == 1:
         await work(task, 0)
@@ -128,7 +129,7 @@ async def interrupted(turn: Turn) -> str:
 
 
 async def work_as_child(name: str) -> str:
-    """Wait for a file between two steps."""
+    """Execute a step, wait until the test creates a file, and execute another step."""
     await work(name, 0)
     write_line(name, "waits", "now")
     while not (FOLDER / "child.go-on").exists():  # noqa: ASYNC110 - the test creates the file

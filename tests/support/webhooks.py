@@ -1,4 +1,4 @@
-"""Push notifications signed with the independent Standard Webhooks library, and a server for ASGI applications."""
+"""Push notifications signed by the Standard Webhooks library, and a server for ASGI applications."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ DELIVERY_ID = "3f786850e387550fdab836ed7e6dc881de23001b"
 
 @dataclass(frozen=True)
 class Post:
-    """An HTTP request of the sender."""
+    """Request of a webhook sender."""
 
     headers: dict[str, str]
     body: bytes
 
 
 def status_event(text_id: str = "t1", state: TaskState = TaskState.TASK_STATE_WORKING) -> StreamResponse:
-    """Return a push notification with a task's status."""
+    """Return a push notification with a status update."""
     update = TaskStatusUpdateEvent(task_id=text_id, context_id="c1", status=TaskStatus(state=state))
     return StreamResponse(status_update=update)
 
@@ -52,7 +52,8 @@ def post(
     recorded_us: int = 0,
     **headers: str,
 ) -> Post:
-    """Return the request for `event` or `body`, signed with each of `secrets` at the time `at`, by default now."""
+    """Return the request for `event` or `body`, signed with each of `secrets` at the time `at`, or now if `at` is
+    None."""
     text = MessageToJson(event or status_event(), indent=None) if body is None else body
     message_id, now = f"{delivery_id}_{EventId(version, recorded_us)}", int(time.time() if at is None else at)
     signed_at = datetime.fromtimestamp(now, UTC)
@@ -71,7 +72,7 @@ def post(
 
 @asynccontextmanager
 async def served(app: ASGIApp) -> AsyncIterator[str]:
-    """Serve `app` with uvicorn on this event loop and yield its URL."""
+    """Serve `app` with uvicorn on the running event loop and yield the URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
