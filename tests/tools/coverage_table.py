@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 COUNTS = ("num_statements", "covered_lines", "num_branches", "covered_branches")
-"""Names of a file's counts in coverage's JSON report."""
+"""Keys of a file's counts in coverage's JSON report."""
 
 
 def table(files: Mapping[str, Mapping[str, int]]) -> str:
-    """Return a table of lines and branches: a row for each package, and the total."""
+    """Return a table of lines and branches, with a row for each package and a row for the total."""
     packages: dict[str, Counter[str]] = {}
     for path, counts in files.items():
         inner = path[path.rindex("a2a_celery/") :].split("/")[1:-1]

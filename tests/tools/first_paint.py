@@ -1,7 +1,7 @@
 """Measure the first view of the operator's page with 10,000 tasks: python -m tests.tools.first_paint.
 
-For each view, the tool prints the median and the range of two times since the navigation: the first contentful paint,
-and the frame that shows data of the tasks. The browser has an empty cache ("cold") or the files of the page ("warm").
+For each view, the tool prints the median and the range of two times after the navigation: the first contentful paint,
+and the first frame with data of the tasks. The browser has an empty cache ("cold") or the files of the page ("warm").
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OBSERVER = """
   observer.observe(document, { childList: true, subtree: true, characterData: true });
 })(%s);
 """
-"""Script that sets `shownAt` to the end of the first frame in which an element of `css` contains `text`."""
+"""Script that sets `shownAt` to the end of the first frame in which an element that matches `css` contains `text`."""
 
 TIMES = """
 const [paint] = performance.getEntriesByName('first-contentful-paint');
@@ -43,7 +43,7 @@ return window.shownAt && paint ? [paint.startTime, window.shownAt] : null;
 
 
 def times(page: Page, address: str, css: str, text: str, *, cold: bool) -> tuple[float, float]:
-    """Open a view, and return the times of its first paint and of its data."""
+    """Open a view. Return the times in milliseconds of the first contentful paint and of the first frame with data."""
     browser = page.browser
     script = {"source": OBSERVER % json.dumps([css, text])}
     added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)["identifier"]
@@ -61,7 +61,7 @@ def summary(values: Sequence[float]) -> str:
 
 
 def report(browser: webdriver.Chrome, url: str, rounds: int) -> None:
-    """Print a line for each view, with the medians of `rounds` measurements."""
+    """Print a line for each view and cache state, with the medians of `rounds` measurements."""
     page = Page(browser, url)
     browser.execute_cdp_cmd("Network.enable", {})
     print(f"{TASKS:,} tasks, medians of {rounds}, load {os.getloadavg()[0]:.1f} before")

@@ -1,4 +1,4 @@
-"""Check the external links of the README, the other pages of the root, docs/ and examples/. Needs the network.
+"""Check the external links in the Markdown files of the root folder, docs/ and examples/, over the network.
 
 python -m tests.tools.links
 """
@@ -18,14 +18,14 @@ import httpx
 from tests.support import ROOT
 
 LINK = re.compile(r"\]\((https?://[^\s)]+)\)|<(https?://[^\s>]+)>")
-"""Pattern of a Markdown link. URLs in code are examples, not links."""
+"""Pattern of an external link in Markdown."""
 
 CODE = re.compile(r"^```.*?^```|``.+?``|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 RESERVED = ("example.com", "example.org", "example.net", "localhost", "127.0.0.1")
 """Placeholder hosts in examples. Links to them are not checked."""
 
 BROKEN = (404, 410)
-"""Statuses of a page that does not exist. Other error statuses may come from servers that refuse programs."""
+"""Status codes of a page that does not exist. Servers may send other error codes to clients that are not browsers."""
 
 CALLS_AT_ONCE = 4
 TIMEOUT = 30.0
@@ -38,7 +38,8 @@ def pages() -> list[Path]:
 
 
 def external_links(files: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the external links in the files, without anchors, each with the names of the files that contain it."""
+    """Return the names of the files that contain each external link. Links have no anchors. URLs in code are
+    ignored."""
     links: defaultdict[str, list[str]] = defaultdict(list)
     for file in files:
         for match in LINK.finditer(CODE.sub("", file.read_text(encoding="utf-8"))):
@@ -51,7 +52,7 @@ def external_links(files: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def problem_of(url: str, client: httpx.Client) -> tuple[str, bool]:
-    """Return the problem of a link, or "" if there is none, and whether the link is certainly broken."""
+    """Return the problem of a link, or "" for a working link, and True if the link is certainly broken."""
     try:
         with client.stream("GET", url) as response:
             status = response.status_code
@@ -61,7 +62,7 @@ def problem_of(url: str, client: httpx.Client) -> tuple[str, bool]:
 
 
 def check(links: dict[str, list[str]], problem: Callable[[str], tuple[str, bool]]) -> list[str]:
-    """Print each link with a problem. Return the broken links."""
+    """Print each link with a problem, and return the broken links."""
     broken = []
     with ThreadPoolExecutor(CALLS_AT_ONCE) as threads:
         for url, (text, is_broken) in zip(links, threads.map(problem, links), strict=True):

@@ -1,4 +1,4 @@
-"""Measure which lines and branches of the package the tests run, in every process that they start.
+"""Measure which lines and branches of a2a_celery the tests run, in all processes that the tests start.
 
     python -m tests.tools.measure_coverage                                                    # the change tier
     python -m tests.tools.measure_coverage -m "change or merge" -n 2 --dist=loadfile          # two files at a time
@@ -41,7 +41,7 @@ OUT = ROOT / "build" / "coverage"
 
 
 def enter_context(test: str) -> None:
-    """Record coverage under the name of a test from now on, in this process and in processes that it forks."""
+    """Set the coverage context to the name of a test, for this process and the processes that it forks."""
     running = coverage.Coverage.current()
     if running is not None:
         running.set_option("run:context", test)

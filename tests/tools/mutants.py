@@ -1,4 +1,4 @@
-"""Mutants: small textual edits of Python and Lua sources, each in one place, and samples of mutants."""
+"""Mutants of Python and Lua sources, which differ from the source in one place, and samples of mutants."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ FLIPS = {
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Mutation: the text between two offsets, and its replacement.
+    """Mutation of a source.
 
-    `statement_lines` are the lines of the statement up to the edit. Coverage data names the tests that ran them.
+    Attributes:
+        operator: Kind of the mutation.
+        start: Offset of the replaced text.
+        end: Offset after the replaced text.
+        replacement: New text.
+        statement_lines: First and last line of the statement up to the edit, for a look-up in coverage data.
+        in_function: The edit is within a function.
     """
 
     operator: str
@@ -42,7 +48,7 @@ class Edit:
         return source[: self.start] + self.replacement + source[self.end :]
 
     def lines(self, source: str) -> tuple[str, str]:
-        """Return the edited lines before and after the mutation, without their common indentation."""
+        """Return the edited lines before and after the mutation, without surrounding whitespace."""
         first = source.rfind("\n", 0, self.start) + 1
         last = source.find("\n", self.end)
         last = len(source) if last < 0 else last
@@ -52,7 +58,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """Edit of a file. `path` is relative to the root."""
+    """Mutation of a file. `path` is relative to the repository's root."""
 
     package: str
     path: str
@@ -61,7 +67,7 @@ class Mutant:
 
     @property
     def id(self) -> str:
-        """Identifier of the mutant. It is valid as long as the file is unchanged."""
+        """Identifier of the mutant, valid as long as the file is unchanged."""
         return f"{self.path.removeprefix(PACKAGE + '/')}:{self.edit.position(self.source)}:{self.edit.operator}"
 
 
@@ -91,7 +97,7 @@ def sample(mutants: Mapping[str, Sequence[Mutant]], count: int, seed: int) -> li
 
 
 def edits(source: str, suffix: str) -> list[Edit]:
-    """Return every mutation of a source. `suffix` is ".py" or ".lua"."""
+    """Return every mutation of a source in order. `suffix` is ".py" or ".lua"."""
     return sorted(
         set(_python(source) if suffix == ".py" else _lua(source)), key=lambda edit: (edit.start, edit.operator)
     )
@@ -142,7 +148,7 @@ class _Python(ast.NodeVisitor):
         self._statement = outer
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        """Flip each comparison that has an opposite."""
+        """Replace comparison operators."""
         operands = [node.left, *node.comparators]
         for left, right in pairwise(operands):
             self._flip("comparison", left, right, r"[<>=!]=|[<>]")
@@ -210,7 +216,7 @@ class _Python(ast.NodeVisitor):
         )
 
     def _offset(self, line: int, column: int) -> int:
-        """Return the offset in characters of a position whose column is in bytes."""
+        """Convert a line and a column in bytes to an offset in characters."""
         return self._starts[line - 1] + len(self._lines[line - 1][:column].decode())
 
 
@@ -247,7 +253,8 @@ def _lua(source: str) -> Iterator[Edit]:
 
 
 def _end_of_call(source: str, start: int, tokens: list[re.Match[str]]) -> int | None:
-    """Return the end of a ``redis.call(…)`` that is a complete statement on its own lines, or None for other uses."""
+    """Return the end of a ``redis.call(…)`` that is a complete statement, or None if the call is part of an
+    expression."""
     if source[source.rfind("\n", 0, start) + 1 : start].strip() or not source.startswith("redis.call(", start):
         return None
     depth = 0

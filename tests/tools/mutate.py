@@ -1,8 +1,8 @@
-"""Mutation testing with a sample: change the source in one place, run the tests that reach it, list undetected changes.
+"""Mutation testing with a sample of mutants. The tool runs the tests that reach each mutant and lists survivors.
 
-    python -m tests.tools.measure_coverage -n 2 --dist=loadfile              # once: which test runs which line
+    python -m tests.tools.measure_coverage -n 2 --dist=loadfile              # once: records which test runs which line
     python -m tests.tools.mutate --count 200 --seed 1 --tier change          # by default the packages in PACKAGES
-    python -m tests.tools.mutate --count 200 --seed 1 --tier merge --resume  # what survived, against the next tier
+    python -m tests.tools.mutate --count 200 --seed 1 --tier merge --resume  # tests the survivors in the next tier
     python -m tests.tools.mutate --report
     python -m tests.tools.mutate --tier change --only store/scripts/log/append.lua:12:7:comparison
 
@@ -10,16 +10,16 @@ The sample contains the same number of mutants from each package. Within a packa
 probability. The tool writes each mutant into a git worktree of HEAD in a temporary folder, so that forked processes and
 subprocesses see it. The working tree stays unchanged. Changes that are not committed are not tested.
 
-The coverage data, measured at the same commit, selects the tests: the tests that ran the line in pytest's process, and
-all tests in the files whose tests started a process that ran it. A Lua script is reached by the tests that ran the
-Python line that names the script. For Lua scripts, tests/store runs first. Otherwise the fastest files run first, for
-at most `--cap` expected seconds. A mutant that no test of the tier reaches is "uncovered".
+Coverage data of the same commit selects the tests: the tests that ran the mutated line in pytest's process, and all
+tests of each file with a test that started a process that ran the line. A Lua script is reached by the tests that ran a
+Python line that names the script. For Lua scripts, tests/store runs first. Then the fastest files run first. The
+expected duration is at most `--cap` seconds. A mutant that no test of the tier reaches is "uncovered".
 
-A test that fails is run once without the mutant. If it fails again, it is excluded from then on. Each result is
-appended to `--results` when it is known, with the command. If the tests of a mutant exceed `--timeout`, or end with an
-error outside of a test, the mutant has no result and is in no column of the report. A test that hangs fails by its own
-time limit. ``--resume`` continues an interrupted run and tries mutants without a result again. Two processes share one
-sample with ``--shard 1/2 --resume`` and ``--shard 2/2 --resume``.
+A failed test is repeated once without the mutant. A test that fails again is excluded for the rest of the run. Each
+result is appended to `--results` with the command. If the tests of a mutant exceed `--timeout`, or pytest fails outside
+of a test, the mutant has no result and is in no column of the report. A test that hangs fails at its own timeout.
+``--resume`` continues an interrupted run and repeats mutants without a result. Two processes share one sample with
+``--shard 1/2 --resume`` and ``--shard 2/2 --resume``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Scratch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-        self._env["PYTHONPATH"] = str(folder)  # takes precedence over the editable install of the working tree
+        self._env["PYTHONPATH"] = str(folder)  # precedes the editable install of the working tree
 
     def command(self, tier: str, *arguments: str) -> list[str]:
         """Return the command that runs pytest for a tier."""
@@ -72,7 +72,8 @@ class Scratch:
         return {line for line in listing.splitlines() if line.startswith("tests/") and "::" in line}
 
     def run(self, command: list[str], limit: float) -> tuple[int | None, str]:
-        """Run a command. Return its exit code, or None if it exceeds `limit` seconds, and its output."""
+        """Run a command and return the exit code and the output. The code is None if the command exceeds `limit`
+        seconds."""
         with tempfile.TemporaryFile() as output:
             popen = subprocess.Popen(command, cwd=self.folder, env=self._env, stdout=output, stderr=output)
             try:
@@ -87,7 +88,7 @@ class Scratch:
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
-        """Write the mutant, and restore the file when the block ends."""
+        """Write the mutated file, and restore the file after the block."""
         path = self.folder / mutant.path
         compiled = Path(importlib.util.cache_from_source(str(path)))
         compiled.unlink(missing_ok=True)
@@ -101,7 +102,7 @@ class Scratch:
 
 @contextmanager
 def scratch() -> Iterator[Scratch]:
-    """Create a worktree of HEAD, and remove it when the block ends."""
+    """Create a worktree of HEAD, and remove the worktree after the block."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as parent:
         folder = Path(parent) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
@@ -113,7 +114,7 @@ def scratch() -> Iterator[Scratch]:
 
 
 class Sampler:
-    """Runner of the tests for one mutant after another."""
+    """Runner of the tests for each mutant."""
 
     def __init__(self, tree: Scratch, selector: Selector, limits: argparse.Namespace) -> None:
         self._tree = tree
@@ -123,7 +124,8 @@ class Sampler:
         self._unsound: set[str] = set()
 
     def judge(self, mutant: Mutant, excluded: set[str]) -> Record:
-        """Run the tests for one mutant and return the record. The tests in `excluded` have already passed with it."""
+        """Run the tests for a mutant and return the record. `excluded` are the tests that have passed with the mutant
+        before."""
         before, after = mutant.edit.lines(mutant.source)
         record: Record = {"id": mutant.id, "package": mutant.package, "operator": mutant.edit.operator}
         record |= {"before": before, "after": after, "tier": self._limits.tier, "status": "uncovered"}
@@ -159,7 +161,8 @@ class Sampler:
 
 
 def failed_test(output: str) -> str | None:
-    """Return the failed test or the file that could not be imported from pytest's output, or None."""
+    """Return the failed test, or the file that could not be imported, from pytest's output. Return None if nothing
+    failed."""
     failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - .*)?$", output, re.MULTILINE)
     conftest = re.search(r"^ImportError while loading conftest '.*/(tests/.*)'", output, re.MULTILINE)
     return failed[1] if failed else conftest[1] if conftest else None
@@ -225,7 +228,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="judge every Nth mutant, from the Ith on")
     parser.add_argument("--cap", type=float, default=60, help="expected seconds of the tests of a mutant (default 60)")
     parser.add_argument(
-        "--timeout", type=float, default=300, help="seconds until a mutant counts as noticed (default 300)"
+        "--timeout", type=float, default=300, help="maximum seconds of the tests of a mutant (default 300)"
     )
     parser.add_argument("--only", metavar="ID", help="run one mutant, show what pytest prints, record nothing")
     parser.add_argument("--report", action="store_true", help="print the results")
@@ -233,7 +236,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the sample, or print the report."""
+    """Run the sample or one mutant, or print the report."""
     options = _options()
     if options.report:
         print(report(read(options.results)))

@@ -13,7 +13,7 @@ IMAGES = ROOT / "docs" / "images"
 CALLS = 40
 SIZE = (1280, 800)
 LINE = 60
-"""Characters of a path with several points."""
+"""Minimum length of the SVG path of a chart with several points."""
 
 SEND = """
 const message = { messageId: crypto.randomUUID(), role: 'ROLE_USER', parts: [{ text: arguments[1] }] };
@@ -23,11 +23,11 @@ return fetch(arguments[0], {
   body: JSON.stringify({ message }),
 }).then(answer => answer.status);
 """
-"""Script that sends a message and waits for the answer."""
+"""Script that sends a message and returns the status of the response."""
 
 
 def main() -> None:
-    """Run the sample agents, ask one of them a question, and save two views."""
+    """Run the sample agents, start tasks, and save screenshots of two views."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running_fleet(Path(folder), app="workers.app", A2A_UI="on", A2A_OPERATORS="*") as fleet,

@@ -1,4 +1,4 @@
-"""Child processes of a tool: waiting for a child, and ending all processes that the child leaves."""
+"""Child processes of a tool: functions that wait for a child, and kill all descendants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def descendants() -> list[psutil.Process]:
 
 
 def wait(popen: subprocess.Popen[bytes], deadline: float) -> int | None:
-    """Wait for a child. Return its exit code, or None if it still runs at `deadline`, a time of `time.monotonic`."""
+    """Wait for a child and return the exit code, or None if the child still runs at `deadline`, a time of
+    `time.monotonic`."""
     while popen.poll() is None:
         if time.monotonic() > deadline:
             return None
@@ -37,20 +38,21 @@ def wait(popen: subprocess.Popen[bytes], deadline: float) -> int | None:
 
 
 def _reap_orphans(child: subprocess.Popen[bytes]) -> None:
-    """Reap adopted processes that have ended, except `child`, so that a test that waits for their end notices it."""
+    """Reap terminated orphans, but not `child`, so that tests that wait for the end of a process do not see a
+    zombie."""
     with suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child.pid:
             os.waitpid(ended.si_pid, 0)
 
 
 def interrupt(popen: subprocess.Popen[bytes]) -> None:
-    """Send SIGINT to pytest and give its fixtures ten seconds for their teardown."""
+    """Send SIGINT to pytest, and wait ten seconds for the teardown of fixtures."""
     popen.send_signal(signal.SIGINT)
     wait(popen, time.monotonic() + 10)
 
 
 def kill_descendants() -> None:
-    """Kill all descendants, including those that start in the meantime."""
+    """Kill all descendants, including processes that start in the meantime."""
     deadline = time.monotonic() + 10
     while (processes := descendants()) and time.monotonic() < deadline:
         for process in processes:

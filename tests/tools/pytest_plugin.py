@@ -1,4 +1,4 @@
-"""pytest plugin of the tools. It passes the name of the running test to coverage, and appends each outcome to a file.
+"""pytest plugin of the tools that passes the name of the running test to coverage, and appends outcomes to a file.
 
 The environment variable ``TEST_OUTCOMES`` names the file. Each line is a JSON list: node id, phase ("setup", "call",
 "teardown"), outcome ("passed", "failed", "skipped") and duration in seconds.
@@ -25,7 +25,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Append the outcome to the file, but only in the process that reports to the terminal."""
+    """Append the outcome to the file. Do nothing in xdist workers, whose reports also reach the main process."""
     path = os.environ.get("TEST_OUTCOMES")
     if path and "PYTEST_XDIST_WORKER" not in os.environ:
         with open(path, "a", encoding="utf-8") as file:

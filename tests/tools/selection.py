@@ -1,4 +1,4 @@
-"""Selection of the tests that reach a mutant, by the data of ``measure_coverage``."""
+"""Selection of the tests that reach a mutant, based on the data of ``measure_coverage``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def node_id(context: str) -> str:
-    """Return the node id in a coverage context, or "" if there is none."""
+    """Return the node id in a coverage context, or "" if the context has no node id."""
     newest = re.split(r"\|(?=tests/)", context)[-1]
     return re.sub(r" \((?:setup|call|teardown)\)$", "", newest) if newest.startswith("tests/") else ""
 
 
 class Selector:
-    """Tests that reach a mutant, by the data of ``measure_coverage``."""
+    """Selector of the tests that reach a mutant."""
 
     def __init__(self, folder: Path, tests: set[str]) -> None:
         from coverage import CoverageData  # noqa: PLC0415 - installed by the extra `dev`, not by the extra `test`
@@ -35,8 +35,8 @@ class Selector:
             self.seconds[test] += seconds
 
     def select(self, mutant: Mutant, excluded: set[str]) -> list[str]:
-        """Return the tests that reach the mutant, without `excluded`. For Lua, tests/store comes first, and then the
-        fastest file."""
+        """Return the tests that reach the mutant, without `excluded`, those of the fastest files first. For Lua
+        scripts, tests in tests/store precede all others."""
         tests = self._reaching(mutant) - excluded
         files: Counter[str] = Counter()
         for test in tests:
@@ -51,8 +51,8 @@ class Selector:
         return self._ran(mutant.path, range(first, last + 1) if mutant.edit.in_function else None)
 
     def _calling(self, script: Path) -> set[str]:
-        """Return the tests that ran a Python line that names a script, or, if such lines of a file only run at import,
-        the tests that ran any line of the file."""
+        """Return the tests that ran a Python line that names a script. If such lines of a file only run at import,
+        return the tests that ran any line of the file."""
         pattern = re.compile(r"script\(" if script.parent.name == "lib" else rf'"{script.stem}"')
         reaching: set[str] = set()
         for path in self._measured:
@@ -63,7 +63,7 @@ class Selector:
         return reaching
 
     def _ran(self, path: str, lines: Iterable[int] | None) -> set[str]:
-        """Return the tests that ran one of `lines` of a file, or any line if `lines` is None."""
+        """Return the tests that ran one of `lines` of a file, or any line of the file if `lines` is None."""
         contexts = self._data.contexts_by_lineno(self._measured[path]) if path in self._measured else {}
         chosen = contexts.values() if lines is None else [contexts.get(line, []) for line in lines]
         names = {context for line in chosen for context in line}
@@ -78,7 +78,7 @@ def _file(test: str) -> str:
 
 
 def capped(tests: Sequence[str], seconds: Mapping[str, float], cap: float) -> list[str]:
-    """Return the first tests, as many as are expected to take at most `cap` seconds, but at least one."""
+    """Return the first tests whose total expected duration is at most `cap` seconds, but at least one test."""
     total, chosen = 0.0, []
     for test in tests:
         total += seconds[test]

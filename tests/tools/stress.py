@@ -1,4 +1,4 @@
-"""Flakiness report: repeat tests under load, while random processes of the tests are suspended for a second.
+"""Flakiness report: repeat tests under load, and suspend random processes of the tests for a second.
 
     python -m tests.tools.stress --runs 10 tests/execution
     python -m tests.tools.stress --runs 5 --quiet -n 2 --dist=loadfile     # no load: what fails anyway
@@ -8,7 +8,7 @@ it. About once a second, a random process among pytest's descendants receives SI
 pytest, its xdist workers, and processes that a test has stopped are excluded. If a test stops a process during that
 second, the process may be continued early.
 
-The result is a table of the runs, and the number of failures of each test that failed. The exit code is 1 if any test
+The report contains a table of the runs, and the number of failures of each failed test. The exit code is 1 if a test
 failed, or if a run broke off. A run that exceeds `--limit` is interrupted and counts as broken off. `--seed` repeats
 the random choices.
 """
@@ -47,9 +47,13 @@ while os.getppid() == parent and time.monotonic() < deadline:
 
 @dataclass(frozen=True)
 class Run:
-    """Result of a pytest run: seconds, tests that passed, node ids of tests that failed, and pytest's exit code.
+    """Result of a pytest run.
 
-    `code` is None if the run was interrupted at its limit.
+    Attributes:
+        seconds: Duration of the run.
+        passed: Number of passed tests.
+        failed: Node ids of failed tests.
+        code: Exit code of pytest, or None if the run was interrupted at the limit.
     """
 
     seconds: float
@@ -64,7 +68,7 @@ class Run:
 
 
 def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return the number of passed tests, and the tests that failed in any phase, as `pytest_plugin` recorded them."""
+    """Parse the lines of `pytest_plugin`. Return the number of passed tests, and the tests that failed in any phase."""
     test_names: set[str] = set()
     failed: dict[str, None] = {}
     for line in lines:
@@ -77,7 +81,7 @@ def read_outcomes(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """Return the table of the runs and the failed tests, those with most failures first."""
+    """Return the table of the runs, and the failed tests in descending order of failures."""
     lines = [f"{'run':>4}{'seconds':>9}{'passed':>8}{'failed':>8}"]
     for number, run in enumerate(runs, 1):
         ended = (
@@ -94,8 +98,8 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) -> list[psutil.Process]:
-    """Return the processes that may be stopped: those that are not stopped, and are neither pytest, an xdist worker nor
-    a busy loop."""
+    """Return the processes that may be suspended. Excluded are pytest, its xdist workers, busy loops, and processes
+    that are already stopped."""
     chosen = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -109,7 +113,7 @@ def targets(pytest: int, processes: Sequence[psutil.Process], load: set[int]) ->
 
 @contextmanager
 def stopped(process: psutil.Process) -> Iterator[None]:
-    """Stop a process while the block runs."""
+    """Suspend a process while the block runs."""
     try:
         with suppress(psutil.NoSuchProcess):
             process.suspend()
@@ -121,7 +125,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 @contextmanager
 def busy_loops(count: int, limit: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run `count` busy loops. Each ends with the block, with this process, or after `limit` seconds."""
+    """Run `count` busy loops while the block runs. A loop also exits with this process, or after `limit` seconds."""
     loops: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
@@ -134,7 +138,7 @@ def busy_loops(count: int, limit: float) -> Iterator[list[subprocess.Popen[bytes
 
 
 def run_once(arguments: Sequence[str], limit: float, generator: random.Random | None) -> Run:
-    """Run pytest. If `generator` is given, run pytest under load and stop random processes."""
+    """Run pytest once. If `generator` is given, run pytest under load and suspend random processes."""
     began = time.monotonic()
     deadline = began + limit
     with tempfile.TemporaryDirectory() as folder, busy_loops(2 * _cores() if generator else 0, limit) as loops:
