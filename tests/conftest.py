@@ -37,7 +37,7 @@ from .tiers import (
     sort_for_loadfile,
 )
 
-# On a loaded machine, Hypothesis draws examples slowly. The code under test is not the cause.
+# On a loaded machine, Hypothesis draws examples slowly, regardless of the code under test.
 settings.register_profile("a2a_celery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("a2a_celery")
 
@@ -47,8 +47,11 @@ os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "true"
 
 @pytest.fixture(scope="session", autouse=True)
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Trust a single certificate authority, because each new HTTP client loads all trusted authorities, which takes ten
-    times the CPU time of a request. No test connects to a public server."""
+    """Trust a single certificate authority.
+
+    Each new HTTP client loads all trusted authorities, which by default takes ten times the CPU time of a request. No
+    test connects to a public server.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(Authority.in_folder(tmp_path_factory.mktemp("authority")).file))
         patch.delenv("SSL_CERT_DIR", raising=False)
@@ -57,7 +60,7 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[EmbeddedRedis]:
-    """Redis server of this test session."""
+    """Redis server of the test session."""
     server = EmbeddedRedis()
     server.start()
     yield server
@@ -66,7 +69,7 @@ def redis_server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 async def store(redis_server: EmbeddedRedis) -> AsyncIterator[AsyncStore]:
-    """Store on `redis_server`, emptied before the test."""
+    """Store on `redis_server`. The fixture deletes all keys."""
     store = AsyncStore(redis_server.store_url)
     await store.redis.flushall()
     yield store
@@ -82,7 +85,7 @@ def keys() -> Keys:
 async def blob_setup(
     redis_server: EmbeddedRedis, tmp_path: Path, keys: Keys, store: AsyncStore
 ) -> AsyncIterator[BlobSetup]:
-    """Empty store that keeps large parts in a temporary folder."""
+    """Store on `redis_server` with large parts in a temporary folder. All keys have been deleted."""
     blob_setup = BlobSetup(redis_server.store_url, tmp_path / "blobs", keys)
     yield blob_setup
     await blob_setup.store.aclose()
@@ -90,7 +93,7 @@ async def blob_setup(
 
 @pytest.fixture
 async def subscriber(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListener]:
-    """Running pub/sub listener of `redis_server`."""
+    """Running pub/sub listener on `redis_server`."""
     subscriber = PubSubListener(redis_server.store_url)
     await subscriber.start()
     yield subscriber
@@ -98,7 +101,7 @@ async def subscriber(redis_server: EmbeddedRedis) -> AsyncIterator[PubSubListene
 
 
 def rabbitmq_reachable() -> bool:
-    """Return whether a server accepts connections at the address in `RABBITMQ_URL`."""
+    """Return True if a server accepts connections at the address in `RABBITMQ_URL`."""
     parts = urlsplit(RABBITMQ_URL)
     try:
         socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout=2).close()
@@ -160,7 +163,7 @@ def redbeat() -> ModuleType:
 
 @pytest.fixture
 def moved(tmp_path: Path) -> MovedClock:
-    """Clock for child processes that the test moves."""
+    """Adjustable wall clock for child processes."""
     require_compiler()
     return MovedClock(tmp_path)
 
@@ -187,7 +190,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no test file that has no test of the selected tier."""
+    """Ignore test files that cannot contain a test of the selected tier, to save their import."""
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
     tier = selected_tier(config)
@@ -196,7 +199,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep the collector away from the millions of objects that imports and collected tests create and keep."""
+    """Exclude the objects that exist after collection from garbage collection, because imports and tests create
+    millions."""
     gc.disable()
     try:
         return (yield)
@@ -207,7 +211,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Give each test its tier, and select the change tier unless the command line selects another. In a process of
+    """Assign a tier to each test. Select the change tier unless the command line selects tests. In a process of
     pytest-xdist, sort the selected tests."""
     assign_tiers(items)
     select_change_tier(config, items)
@@ -220,7 +224,7 @@ NEXT = "All of it works. Next: .venv/bin/a2a-celery demo runs sample agents, and
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Print a suggestion for the next step if the whole change tier ran and passed."""
+    """Suggest a next step if the complete change tier has run and passed."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     selected = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
     if reporter is None or selected or config.option.collectonly:

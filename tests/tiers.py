@@ -1,14 +1,15 @@
-"""Test tiers: which tests run for a change, before a merge, and every night.
+"""Test tiers: the tests for a change, before a merge, and for every night.
 
 Each test belongs to exactly one tier, named by a marker:
 
 - change: every test without a fleet of processes, and one end-to-end test for each pool and broker.
-- merge: the acceptance tests on one cell of the matrix (pool × broker), on more cells if pool or broker matter.
-- nightly: the rest of the matrix, tests that run for minutes (chaos, soak, flood, hostile input, rolling restarts), and
-  rare failures.
+- merge: the acceptance tests on one cell of the matrix (pool × broker), or on more cells if the pool affects the
+  outcome.
+- nightly: the other cells, tests that run for minutes (chaos, soak, flood, hostile input, rolling restarts), and tests
+  of rare failures.
 
-A marker on a test, class or module decides. Without a marker, a test in a folder of `MERGE_FOLDERS` is in the merge
-tier, or in the nightly tier if the merge tier leaves out its cell. Every other test is in the change tier.
+A marker on a test, class or module selects the tier. Without a marker, a test in a folder of `MERGE_FOLDERS` is in the
+merge tier, or in the nightly tier if the merge tier excludes its cell. Every other test is in the change tier.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ BROKERS = ("redis", "rabbitmq")
 FIRST_CELL = ("prefork", "redis")
 """Cell on which the merge tier runs every acceptance test."""
 KINDS = (("threads", "rabbitmq"), ("asyncio", "redis"))
-"""Cells on which the merge tier also runs the tests marked `each_kind`. With `FIRST_CELL`, runs are executed in child
-processes, in threads and as coroutines, and on each broker."""
+"""Additional cells of the tests marked `each_kind` in the merge tier. Together with `FIRST_CELL`, the cells cover child
+processes, threads, coroutines and both brokers."""
 MORE_CELLS = {EACH_KIND: KINDS, EVERY_CELL: (*KINDS, ("solo", "redis"), ("gevent", "rabbitmq"))}
-"""Cells on which the merge tier also runs the tests with a marker. With `FIRST_CELL`, `every_cell` has each pool."""
+"""Additional cells in the merge tier for each marker. Together with `FIRST_CELL`, `every_cell` covers each pool."""
 
 LONG_FILES = (
     "test_dev.py",
@@ -61,14 +62,14 @@ LONG_FILES = (
 
 
 def assign_tiers(items: Iterable[pytest.Item]) -> None:
-    """Add the marker of its tier to each item that has none."""
+    """Add the marker of a tier to each item without one."""
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             item.add_marker(tier_of(item))
 
 
 def select_change_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the other tiers, unless the command line names a path or a marker expression."""
+    """Deselect the other tiers unless the command line names a path or a marker expression."""
     if config.option.markexpr or selected_tier(config) is None:
         return
     selected: list[pytest.Item] = []
@@ -90,13 +91,13 @@ def sort_for_loadfile(items: list[pytest.Item]) -> None:
 
 
 def may_contain(path: Path, tier: str) -> bool:
-    """Return whether a file may contain tests of a tier. Files without them need not be imported."""
+    """Return False if a file certainly contains no test of a tier and need not be imported."""
     by_default = tier in ("merge", "nightly") if path.parent.name in MERGE_FOLDERS else tier == "change"
     return by_default or re.search(rf"mark\.{tier}\b|\bat_night\b", path.read_text(encoding="utf-8")) is not None
 
 
 def selected_tier(config: pytest.Config) -> str | None:
-    """Return the only tier that the command line selects, or None."""
+    """Return the tier that the command line selects, or None if the selection is not exactly one tier."""
     if config.option.markexpr in TIERS:
         return str(config.option.markexpr)
     named = config.args_source is pytest.Config.ArgsSource.ARGS
@@ -104,7 +105,7 @@ def selected_tier(config: pytest.Config) -> str | None:
 
 
 def tier_of(item: pytest.Item) -> str:
-    """Return the tier of an item that has no marker of a tier."""
+    """Return the tier of an item without a tier marker."""
     if item.path.parent.name not in MERGE_FOLDERS:
         return "change"
     cell = cell_of(item)
@@ -115,7 +116,7 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def at_night(rows: Iterable[Any], *, merge: Sequence[Any]) -> list[Any]:
-    """Return the rows of a parametrization. Rows that are not in `merge` belong to the nightly tier."""
+    """Return the rows of a parametrization, and mark the rows that are not in `merge` as nightly."""
     return [
         row if row in merge else pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.nightly)
         for row in rows
@@ -123,7 +124,7 @@ def at_night(rows: Iterable[Any], *, merge: Sequence[Any]) -> list[Any]:
 
 
 def cell_of(item: pytest.Item) -> tuple[str | None, str | None]:
-    """Return the pool and the broker in the parameters of `item`, each None if no parameter names it."""
+    """Return the pool and the broker in the parameters of `item`. Each is None if no parameter names it."""
     callspec = getattr(item, "callspec", None)
     values = [] if callspec is None else [value for value in callspec.params.values() if isinstance(value, str)]
     pool = next((value for value in values if value in POOLS), None)
