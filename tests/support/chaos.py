@@ -203,7 +203,7 @@ class ChaosRun:
 
     @property
     def wrong(self) -> bool:
-        """Return whether there are problems."""
+        """Return True if the run or the checks found problems."""
         return bool(self.problems or self.findings.problems)
 
 

@@ -101,7 +101,7 @@ def check(
         transcripts: Transcripts of all clients.
         marks: Folder with the marks of the agents.
         incidents: Incidents of the fleet.
-        clock_moves: Real time of each move of the store's clock, and the seconds by which it was ahead from then on.
+        clock_moves: Wall-clock time and new offset in seconds of each move of the store's clock.
     """
     findings = Findings()
     by_message: dict[str, list[Record]] = defaultdict(list)
@@ -248,7 +248,7 @@ def loss_problems(
 
 
 def real_times(log: list[LogEntry], clock_moves: list[tuple[float, float]]) -> list[float]:
-    """Return the real time of each entry, or infinity if it is unknown.
+    """Return the wall-clock time of each entry, or infinity if it is unknown.
 
     The times in a log increase strictly. After the store's clock was set back, consecutive entries are one microsecond
     apart until the clock has caught up.
@@ -269,7 +269,7 @@ def real_times(log: list[LogEntry], clock_moves: list[tuple[float, float]]) -> l
 
 
 def losses(log: list[LogEntry], starts: dict[tuple[int, int], Mark], times: list[float]) -> Iterator[LostRun]:
-    """Yield the runs that were released from their workers. `times` has the real time of each log entry."""
+    """Yield the runs that were released from their workers. `times` contains the wall-clock time of each log entry."""
     turn, attempt = 1, 1
     for entry, at in zip(log, times, strict=True):
         event = entry.event

@@ -156,8 +156,8 @@ class Incident:
         kind: Verb and target of the disruption.
         process: Name of the process, or "" for a server.
         pid: Id of the process, or 0 for a server.
-        begin: Real time in seconds.
-        end: Real time at which the previous state was restored, or infinity before that.
+        begin: Wall-clock time in seconds.
+        end: Wall-clock time at which the previous state was restored, or infinity before that.
     """
 
     kind: str
@@ -283,8 +283,8 @@ class ChaosFleet(Fleet):
         await _restart(self.store, downtime)
 
     async def restart_broker(self, downtime: float) -> None:
-        """Kill the broker, and start it again after `downtime` seconds. Only disconnect a shared broker for that
-        time."""
+        """Kill the broker, and start it again after `downtime` seconds. For a shared broker, refuse connections for
+        that time instead."""
         if self.broker is not None:
             await _restart(self.broker, downtime)
         if self.proxy is not None:

@@ -24,7 +24,7 @@ class LostRun:
     Attributes:
         turn: Number of the turn.
         attempt: Number of the attempt.
-        at: Real time of the release in seconds.
+        at: Wall-clock time of the release in seconds.
         start: Mark of the run's start, or None if the agent did not start.
         final: The task failed without a further attempt.
     """
@@ -66,8 +66,8 @@ def cause_of(lost: LostRun, incidents: list[Incident]) -> Incident | None:
 
 
 def recoverable_seconds(begin: float, end: float, incidents: list[Incident]) -> float:
-    """Return the number of seconds between `begin` and `end` in which the store and at least one watcher could recover
-    runs."""
+    """Return the number of seconds between `begin` and `end` in which the store and at least one watcher were able to
+    recover runs."""
     outages: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for incident in incidents:
         if incident.of == "store":

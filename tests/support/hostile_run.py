@@ -123,7 +123,8 @@ class HostileRun:
     async def _answer(self, reader: asyncio.StreamReader, timeout: float) -> bytes:
         """Read a response until the gateway disconnects, or until a timeout without new bytes.
 
-        The timeout is `SILENCE` once the response is complete or has no length, and `timeout` seconds before.
+        The timeout is `timeout` seconds. After a complete response or the start of a response without a length, the
+        timeout is `SILENCE`.
         """
         came = b""
         while len(came) < AT_MOST:

@@ -205,7 +205,7 @@ async def _delivery_leaks(store: AsyncStore, keys: Keys, key: str, expires: int)
     alive = False
     for member in await store.redis.zrange(key, 0, -1):
         if member.startswith(keys.sessions.encode()):
-            continue  # the watcher removes it by its score
+            continue  # members of this kind are removed by their score
         tag, _, config = member.decode().partition(" ")
         record = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:task")
         cursor = await store.redis.hgetall(f"{keys.prefix}:{{{tag}}}:push")

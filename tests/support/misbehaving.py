@@ -219,8 +219,8 @@ async def wants_a_password(on: Actions) -> None:
 
 
 async def pick(on: Actions, pause: str) -> None:
-    """Interrupt the task in the state `pause`, and reject every answer that is not a number. If the answer contains
-    "slow", reject it after a delay."""
+    """Interrupt the task in the state `pause`, and reject every answer that is not a number. Delay the rejection if the
+    answer contains "slow"."""
     await on.status("WORKING")
     if not on.follows_up:
         await on.status(pause, "a number?")

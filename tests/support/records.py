@@ -30,5 +30,6 @@ def states_in(log: list[LogEntry]) -> list[str]:
 
 
 def endings_in(log: list[LogEntry]) -> list[str]:
-    """Return the terminal states in a log, without the prefix. A terminal task has exactly one."""
+    """Return the terminal states in a log, without the prefix. The log of a terminal task has exactly one terminal
+    state."""
     return [state for state in states_in(log) if is_terminal(TaskState.Value(f"TASK_STATE_{state}"))]

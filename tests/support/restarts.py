@@ -21,7 +21,7 @@ from .waiting import eventually
 
 
 class MortalRedis(EmbeddedRedis):
-    """EmbeddedRedis whose data in `folder` survives `die` and `start`. If `clock` is given, it sets the server's wall
+    """EmbeddedRedis whose data in `folder` survives `die` and `start`. If `clock` is given, the server uses that wall
     clock."""
 
     def __init__(self, folder: Path, server: Path | None = None, clock: MovedClock | None = None) -> None:

@@ -15,7 +15,7 @@ from .agents import a2a, app
 
 @a2a.agent("sleeper", description="Sleeps for the number of seconds in the message.")
 async def sleeper(turn: Turn) -> str:
-    """Sleep, and return by how many seconds the agent woke too late."""
+    """Sleep, and return the delay of the wake-up in seconds."""
     seconds = float(turn.text)
     started = await turn.step("started", time.time)
     await turn.sleep(seconds)
