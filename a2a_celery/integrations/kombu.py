@@ -7,6 +7,7 @@ only if kombu has the defect, and then returns True. Delete a correction when it
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -29,14 +30,27 @@ logger = logging.getLogger(__name__)
 
 
 class WriteRefused(ResponseError):
-    """Redis refuses writes for a reason in `REFUSAL_CODES`, for which redis-py has no exception class."""
+    """Redis refuses writes for a reason in `REFUSAL_CODES`, or refuses a write of a script."""
 
     def __init__(self, text: str = "", status_code: str | None = None) -> None:
-        super().__init__(f"{status_code} {text}" if status_code else text, status_code=status_code)
+        super().__init__(f"{status_code} {text}" if status_code in REFUSAL_CODES else text, status_code=status_code)
 
 
 REFUSAL_CODES = ("MISCONF", "NOREPLICAS")
+"""Error codes of refused writes for which redis-py has no exception class."""
 WRITE_REFUSALS = (OutOfMemoryError, ReadOnlyError, WriteRefused)
+_REFUSED_IN_SCRIPT = re.compile(r"Error running script .*: -(?:OOM|READONLY|MISCONF|NOREPLICAS)\b")
+
+
+class _ErrorClasses(dict[str, type[Exception]]):
+    """Exception classes of redis-py by the text of an error with the code ERR.
+
+    Redis 6.2 replies ERR if it refuses a write of a script. The code of the refusal is in the text.
+    """
+
+    def get(self, text: str, default: Any = None) -> Any:
+        """Return the exception class of an error, or `default`."""
+        return super().get(text) or (WriteRefused if _REFUSED_IN_SCRIPT.match(text) else default)
 
 
 def reuse_clients(channel: type) -> bool:
@@ -112,8 +126,8 @@ def correct_refused_writes(transport: type) -> bool:
     """Treat a Redis broker that refuses writes as unavailable, so that workers reconnect until it accepts writes.
 
     kombu 5.7.0 treats the errors MISCONF, OOM and READONLY as errors of a command, so the Celery worker exits with
-    "Unrecoverable error". With the correction, a new channel checks that the broker accepts writes, so Celery
-    waits between its attempts to connect.
+    "Unrecoverable error". Scripts of kombu, such as the release of a lock, are affected too. With the correction, a new
+    channel checks that the broker accepts writes, so Celery waits between its attempts to connect.
 
     A full Redis server delivers a message and then refuses to record the message as unacknowledged. kombu raises an
     exception, and the message is lost. With the correction, the worker executes the message. If the worker is killed,
@@ -121,8 +135,10 @@ def correct_refused_writes(transport: type) -> bool:
     """
     if issubclass(OutOfMemoryError, transport.connection_errors):  # type: ignore[attr-defined]
         return False
+    classes: dict[str, Any] = DefaultParser.EXCEPTION_CLASSES
     for code in REFUSAL_CODES:
-        DefaultParser.EXCEPTION_CLASSES.setdefault(code, WriteRefused)
+        classes.setdefault(code, WriteRefused)
+    classes["ERR"] = _ErrorClasses(classes["ERR"])
     transport.connection_errors += WRITE_REFUSALS  # type: ignore[attr-defined]
     channel: Any = transport.Channel  # type: ignore[attr-defined]
     open_channel, append = channel.__init__, channel.QoS.append

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from kombu import Connection
 from kombu.transport import redis as kombu_redis
 
 from a2a_celery.integrations.kombu import correct_refused_writes
-from tests.support.restarts import MortalRedis, allow_writes, refuse_writes
+from tests.support.restarts import MortalRedis, allow_writes, installed_servers, refuse_writes
 
 
 def transport() -> Any:
@@ -28,6 +29,15 @@ def transport() -> Any:
 
     Channel.QoS, Transport.Channel = QoS, Channel
     return Transport
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalRedis]:
+    """Broker, of the default program or of the program that is the test's parameter."""
+    server = MortalRedis(tmp_path, getattr(request, "param", None))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -82,6 +92,29 @@ def test_a_refusal_on_an_open_connection_is_an_error_of_the_connection(
         queue.put("lost", retry=False)
 
     assert problem in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
+
+
+@pytest.mark.parametrize("server", installed_servers(), ids=str, indirect=True)
+@pytest.mark.parametrize("problem", ["OOM", "MISCONF", "READONLY"])
+def test_a_refusal_in_a_script_is_an_error_of_the_connection(
+    server: MortalRedis, connect: Callable[[], Connection], problem: str
+) -> None:
+    """kombu renews bindings, and redis-py releases kombu's lock, in scripts."""
+    connection = connect()
+    client = connection.channel().client
+    refuse_writes(server, problem)
+
+    with pytest.raises(connection.connection_errors) as refused:
+        client.eval("return redis.call('SET', KEYS[1], '1')", 1, "key")
+
+    assert problem in f"{getattr(refused.value, 'status_code', '')} {refused.value}"
+
+
+def test_a_mistake_in_a_script_is_not_an_error_of_the_connection(connect: Callable[[], Connection]) -> None:
+    connection = connect()
+    with pytest.raises(redis.ResponseError) as mistake:
+        connection.channel().client.eval("return redis.call('GET')", 0)
+    assert not isinstance(mistake.value, connection.connection_errors)
 
 
 def test_a_message_delivered_by_a_full_broker_is_not_lost(

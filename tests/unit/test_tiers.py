@@ -25,8 +25,6 @@ from tests.tiers import (
     sort_for_loadfile,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 class Item:
     """Stand-in for a pytest item, with the attributes that determine its tier."""

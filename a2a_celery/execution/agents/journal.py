@@ -69,7 +69,7 @@ class JournalCall:
 
     Attributes:
         key: Key of the call's entry.
-        idempotency_key: UUID that is the same in every run with this journal, and in a task that takes over the journal.
+        idempotency_key: UUID that is the same in every run with this journal, and in a task that takes it over.
         position: Position in the main sequence, or 0 for a call outside the main sequence.
         entry: Entry with the result of an earlier run, or None if the call must be executed.
     """
