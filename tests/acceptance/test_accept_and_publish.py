@@ -1,4 +1,4 @@
-"""One script accepts a message and queues its run, on a fleet whose broker and store are the same Redis server."""
+"""Acceptance and publication of a message in one script, with one Redis server as broker and store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUBLISHED = b"published_at"
 
 
 def pushed(fleet: Fleet, gateway: Gateway) -> dict[str, Any]:
-    """Send a message. Return its task if a script has pushed the run to the queue, or {} otherwise."""
+    """Send a message. Return its task, or {} if no script pushed the run to the queue."""
     with redis.Redis.from_url(fleet.redis.store_url) as client, client.monitor() as monitor:
         task = send(gateway, "echo", "hello", returnImmediately=True)
         client.echo("that is all")

@@ -1,4 +1,5 @@
-"""Killed workers with two versions of an agent's code: a turn is completed by the version that began it."""
+"""Workers with two versions of an agent's code. The version that began a turn also completes it, even if workers are
+killed."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ AGENTS = ("versions", "asks", "changes")
 
 
 class TwoVersions:
-    """Fleet with workers of versions "1" and "2" of the same agents. Leases are short, so that lost runs are soon
-    repeated."""
+    """Fleet with workers of versions "1" and "2" of the same agents. Leases are short, so that watchers soon recover
+    lost runs."""
 
     def __init__(self, fleet: Fleet, pool: str) -> None:
         self.fleet = fleet
@@ -41,7 +42,7 @@ class TwoVersions:
         fleet.watcher()
 
     def worker(self, version: str) -> Process:
-        """Start a worker, and wait until the workers of other versions know its version."""
+        """Start a worker with a version, and wait until it has announced its version queues."""
         known = {served.worker for served in self.served()}
         worker = self.fleet.worker(pool=self._pool, concurrency=4, TEST_VERSION=version)
         [self._nodes[worker]] = eventually(lambda: {s.worker for s in self.served()} - known, what="it is known")
@@ -63,7 +64,7 @@ class TwoVersions:
         eventually(lambda: self._nodes[worker] not in {served.worker for served in self.served()}, what="withdrawn")
 
     def send(self, agent: str) -> dict[str, Any]:
-        """Send a message to an agent. Return the task without waiting for its end."""
+        """Send a message to an agent, and return the task without waiting for it to finish."""
         return send(self.gateway, agent, agent, returnImmediately=True)
 
     def ended(self, agent: str, task: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class TwoVersions:
         return self.ended(agent, task)
 
     def requeued(self, agent: str, task: dict[str, Any], *options: str) -> dict[str, Any]:
-        """Requeue the dead letter of a task, wait for the end of the new task, and return the new task."""
+        """Requeue the dead letter of a task, wait until the new task has finished, and return the new task."""
         requeued = self.fleet.command("a2a", "requeue", task["id"], *options)
         assert requeued.returncode == 0, requeued.stderr
         return self.ended(agent, {"id": requeued.stdout.split(" task ")[1].strip().split(",")[0]})
@@ -172,7 +173,7 @@ def test_another_version_continues_when_the_last_worker_of_the_first_is_killed(t
         task = versions.send("versions")
         eventually((tmp_path / "versions.after-0").exists, what="the agent has made its first step")
         for n in range(1, STEPS):
-            (tmp_path / f"versions.after-{n}").touch()  # the next run does not hang
+            (tmp_path / f"versions.after-{n}").touch()  # so that the next run does not hang
         newer = versions.worker("2")
         older.kill()
 

@@ -1,4 +1,4 @@
-"""A watcher's alive file for probes, and a secret from a file, as in compose/."""
+"""Alive file of a watcher for liveness probes, and a secret key that is read from a file, as in compose/."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_it_is_touched_as_long_as_the_store_is_reached(tmp_path: Path) -> None:
         fleet.redis.stop()
         failed = "heartbeat: a tick failed"
         watcher.wait_for_output(failed)
-        alive.unlink(missing_ok=True)  # after earlier messages have been handled
+        alive.unlink(missing_ok=True)  # ticks before the outage have touched the file
         eventually(lambda: watcher.output().count(failed) > 1, what="the watcher scans again")
         assert not alive.exists()
 

@@ -1,5 +1,5 @@
-"""Ended tasks in an archive on PostgreSQL: the gateway lists and reads them together with the tasks in the store, and
-an outage of the database loses no task."""
+"""Archive of terminal tasks on PostgreSQL. The gateway lists and reads archived tasks together with the tasks in the
+store. An outage of the database loses no task."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RETENTION = 2
 
 @dataclass
 class ArchivingFleet:
-    """Fleet whose ended tasks stay in the store only for a moment."""
+    """Fleet that keeps terminal tasks in the store for `RETENTION` seconds."""
 
     fleet: Fleet
     gateway: Gateway
     database: Postgres
 
     def ended(self, who: dict[str, str] = ALICE, **config: Any) -> dict[str, Any]:
-        """Create a task, wait until it is COMPLETED, and return the task."""
+        """Create a task, require that it is COMPLETED, and return it."""
         body = message_json("hello")
         answer = rest(self.gateway, "POST", "/message:send", with_config(body, **config) if config else body, **who)
         task: dict[str, Any] = answer.json()["task"]
@@ -42,12 +42,12 @@ class ArchivingFleet:
         return task
 
     def read(self, task_id: str, who: dict[str, str] = ALICE) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body of a GET."""
+        """Request a task, and return the status code and the body of the response."""
         answer = rest(self.gateway, "GET", f"/tasks/{task_id}", **who)
         return answer.status_code, answer.json()
 
     def page(self, token: str = "", who: dict[str, str] = ALICE) -> dict[str, Any]:
-        """Return one page of two tasks."""
+        """Return one page of the task list. A page has up to two tasks."""
         answer = rest(self.gateway, "GET", f"/tasks?pageSize=2&includeArtifacts=true&pageToken={token}", **who)
         assert answer.status_code == 200, answer.text
         page: dict[str, Any] = answer.json()
@@ -94,7 +94,7 @@ def archiving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchivingFle
 
 
 def proto(task: dict[str, Any]) -> Task:
-    """Return a task as a protobuf message, for comparisons, because lists include empty fields."""
+    """Convert a task to a protobuf message, so that comparisons ignore the empty fields in lists."""
     return ParseDict(task, Task())
 
 
@@ -113,7 +113,7 @@ def test_lists_span_the_store_and_the_archive(archiving: ArchivingFleet) -> None
     for page in archiving.pages():
         listed += page["tasks"]
         totals.append(page["totalSize"])
-        archiving.ended()  # this task precedes those already read
+        archiving.ended()  # a newer task comes before the pages already read
 
     assert [task["id"] for task in listed] == [task["id"] for task in reversed(first + later)]
     assert totals == [8 + more for more in range(len(totals))]

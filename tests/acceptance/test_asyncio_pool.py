@@ -1,6 +1,6 @@
-"""The asyncio pool: a thousand agents wait in one worker process without a thread each, and Celery's features work.
+"""Asyncio pool. A thousand agents wait in one worker process without a thread for each, and Celery's features work.
 
-test_endings, test_cancel and test_shutdown test how runs end in this pool and in the other pools.
+test_endings, test_cancel and test_shutdown test the outcomes of runs in this pool and in the other pools.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemUnderTest
 
 
 def pool_of(system: SystemUnderTest) -> dict[str, Any]:
-    """Return the worker's report of its pool."""
+    """Return the pool statistics that the worker reports."""
     options = {name: value for name, value in system.to_worker.items() if name != "reply"}
     answers = eventually(lambda: system.celery.control.inspect(**options).stats())
     pool: dict[str, Any] = next(iter(answers.values()))["pool"]
@@ -40,14 +40,14 @@ def pool_of(system: SystemUnderTest) -> dict[str, Any]:
 
 
 def working(system: SystemUnderTest) -> int:
-    """Return the number of working silent agents."""
+    """Return the number of WORKING tasks of the agent "silent"."""
     answer = rest(system.gateway, "GET", "/tasks?status=TASK_STATE_WORKING&pageSize=1", agent="silent")
     return int(answer.json()["totalSize"])
 
 
 def test_remote_control_makes_it_larger_and_smaller(system: SystemUnderTest) -> None:
     tasks = [system.send("silent", "3600") for _ in range(3)]
-    eventually(lambda: working(system) == 1, what="one works")  # any of them: a gateway publishes several at once
+    eventually(lambda: working(system) == 1, what="one works")  # any of the three, in no order
     eventually(lambda: pool_of(system)["waiting"] == 2, what="the others wait")
     pool = pool_of(system)
     assert (pool["implementation"], pool["max-concurrency"], pool["agents"]) == (ASYNCIO_POOL, 1, 1)

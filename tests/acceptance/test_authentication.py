@@ -1,4 +1,4 @@
-"""A gateway with authentication: credentials are checked first, over each binding, and errors reveal nothing."""
+"""Authentication at a gateway over each binding. Credentials are checked first, and errors reveal no details."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ async def test_a_remote_agent_sends_its_credentials(served: Served, binding: str
 
 def test_a_gateway_of_several_processes_asks_too_and_a_bad_setting_is_one_line(served: Served) -> None:
     proxies = {"A2A_AUTH_PROXY_NETWORKS": "10.0.0.0/8"}
-    several = served.fleet.gateway(workers=2, wait=False, log_level="debug", **proxies)  # three processes with imports
+    several = served.fleet.gateway(workers=2, wait=False, log_level="debug", **proxies)  # three processes
     several.wait_for_output("Application startup complete")
     for _ in range(4):
         assert httpx.get(f"{several.url}/tasks", timeout=60).status_code == 401

@@ -57,7 +57,7 @@ def way(request: pytest.FixtureRequest) -> tuple[str, str]:
 async def connect(served: Served, way: tuple[str, str]) -> AsyncIterator[object]:
     """Function that creates clients.
 
-    ``connect(agent)`` returns a client that blocks, ``connect(agent, streaming=True)`` a client that streams.
+    ``connect(agent)`` returns a client for blocking calls, and ``connect(agent, streaming=True)`` a streaming client.
     """
     binding, version = way
     opened = []
@@ -222,8 +222,8 @@ async def test_every_agent_has_a_card_of_its_own(served: Served) -> None:
 def _as_received(way: tuple[str, str], error: type[A2AError]) -> type[A2AError] | tuple[type[A2AError], ...]:
     """Return the class of the error that the SDK's client raises.
 
-    For HTTP+JSON, the SDK's 0.3 client expects errors in another format than the SDK's own server sends, and only reads
-    the status.
+    For HTTP+JSON, the SDK's 0.3 client expects another error format than the SDK's own server sends, so it evaluates
+    only the status code.
     """
     return (A2AClientError, MethodNotFoundError) if way == ("HTTP+JSON", "0.3") else error
 

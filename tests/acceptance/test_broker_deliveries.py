@@ -1,4 +1,4 @@
-"""Repeated and missing deliveries of a broker: the store decides which runs are executed."""
+"""Messages that a broker delivers repeatedly or not at all. The store decides which runs are executed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.every_cell
 
 LEASE = 3
 LONG = {"A2A_LEASE_TTL": str(LEASE), "A2A_REDISPATCH_AFTER": "600"}
-"""Settings with which no run is published again because it waits long."""
+"""Settings under which a long wait does not cause a run to be republished."""
 
 SHORT_VISIBILITY = "tests.support.short_visibility"
 ENDED = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
@@ -76,5 +76,5 @@ def test_a_run_beyond_the_visibility_timeout_starts_no_second_agent(tmp_path: Pa
             log = log_of(fleet.redis.store_url, task)
             assert endings_in(log) == ["COMPLETED"]
             assert states_in(log).count("WORKING") == 1
-        # the broker has returned the prefetched messages after its timeout
+        # after the visibility timeout, the broker has redelivered the prefetched messages
         assert any("claimed before" in w.output() or "has ended" in w.output() for w in workers)

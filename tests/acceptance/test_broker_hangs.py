@@ -1,4 +1,5 @@
-"""A broker that accepts data but does not respond: gateways accept messages, which run after the broker's recovery."""
+"""Broker that accepts data but does not respond. Gateways accept messages, and workers execute the runs after the
+broker has recovered."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.every_cell
 
 SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
 PUBLISHERS = 4
-"""Number of a gateway's publishing threads. A test that sends more messages detects threads that hang."""
+"""Number of publisher threads of a gateway. A test that sends more messages detects threads that hang."""
 
 
 @pytest.fixture
@@ -37,8 +38,8 @@ GIVEN_UP = "will be published by the watcher"
 
 
 def accepted(gateway: Gateway, number: int) -> list[dict[str, Any]]:
-    """Send `number` messages and return their tasks. Fail if the gateway has already given up publishing all runs when
-    it accepts the last message."""
+    """Send `number` messages and return their tasks. Fail if the gateway has already given up publishing all of the
+    runs when it accepts the last message."""
     before = gateway.output().count(GIVEN_UP)
     tasks = [send(gateway, "echo", str(text), returnImmediately=True) for text in range(number)]
     assert gateway.output().count(GIVEN_UP) - before < number, "each message waited for the broker"
@@ -46,7 +47,7 @@ def accepted(gateway: Gateway, number: int) -> list[dict[str, Any]]:
 
 
 def complete_once(fleet: Fleet, gateway: Gateway, tasks: list[dict[str, Any]]) -> None:
-    """Wait for the end of all tasks, and require that each log contains COMPLETED exactly once."""
+    """Wait until all tasks have finished, and require that COMPLETED is the only terminal state in each log."""
     for task in tasks:
         eventually(
             lambda t=task: state(read(gateway, "echo", t)) not in ("SUBMITTED", "WORKING"),
@@ -84,7 +85,7 @@ def test_a_worker_s_line_to_redis_that_dies_in_silence(tmp_path: Path, redis_bro
     ):
         gateway = fleet.gateway()
         worker = fleet.worker(pool="prefork", CELERY_BROKER_URL=f"redis://127.0.0.1:{line.port}/1")
-        fleet.watcher()  # messages on the dead connection are lost
+        fleet.watcher()  # republishes runs whose messages are lost on the dead connection
         complete_once(fleet, gateway, accepted(gateway, 1))
 
         line.silence()

@@ -1,4 +1,4 @@
-"""An interruption of RabbitMQ, simulated by closed and refused connections."""
+"""Interruption of RabbitMQ, simulated by closed and refused connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A restart of the broker: workers, gateways and watchers recover, and no run is executed twice."""
+"""Restart of the broker. Workers, gateways and watchers recover, and no run is executed twice."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SECONDS = {"A2A_REDISPATCH_AFTER": "3", "A2A_LEASE_TTL": "6"}
 
 @dataclass
 class Site:
-    """Fleet with a broker of its own, a Redis server that can be killed."""
+    """Fleet with a separate Redis server as its broker. The broker can be killed."""
 
     fleet: Fleet
     broker: MortalRedis
     gateway: Gateway
 
     def sent(self, agent: str, text: str) -> tuple[str, dict[str, Any]]:
-        """Send a message without waiting for the end of its task. Return the agent's name and the task."""
+        """Send a message, and return the agent's name and the task without waiting for the task to finish."""
         return agent, send(self.gateway, agent, text, returnImmediately=True)
 
     def is_in(self, sent: tuple[str, dict[str, Any]], *states: str) -> bool:
@@ -42,8 +42,8 @@ class Site:
         return state(read(self.gateway, *sent)) in states
 
     def completes_once(self, sent: tuple[str, dict[str, Any]], within: float = LIMIT) -> list[str]:
-        """Wait for the end of the task, and require that its log contains COMPLETED exactly once. Return the states in
-        the log."""
+        """Wait until the task has finished, and require that COMPLETED is the only terminal state in its log. Return
+        the states in the log."""
         ended = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
         eventually(lambda: self.is_in(sent, *ended), within=within, what=f"{sent[0]} ends")
         log = log_of(self.fleet.redis.store_url, sent[1])
@@ -76,7 +76,7 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_restart(site: Site, poo
     worker = site.fleet.worker(pool=pool, concurrency=2, A2A_ACK_EMULATION=str(acks == "in Redis"))
     running = [site.sent("silent", "8") for _ in range(1 if pool == "solo" else 2)]
     eventually(lambda: all(site.is_in(task, "WORKING") for task in running), what="they run")
-    # fewer messages than the worker would fetch, so that it also waits for more and detects the end on two sockets
+    # fewer messages than the worker may prefetch, so that it waits for more and detects the disconnect on two sockets
     in_hand = [site.sent("echo", str(number)) for number in range(4)]
     if pool != "solo":  # a solo worker fetches no message while it executes a run
         eventually(lambda: all(has_fetched(worker, task) for task in in_hand), what="the worker has their messages")
@@ -102,7 +102,7 @@ def test_a_worker_with_messages_in_hand_survives_a_redis_that_refuses_writes(sit
         eventually(lambda tasks=in_hand: all(has_fetched(worker, task) for task in tasks), what="it has their messages")
 
         refuse_writes(site.broker, why)
-        if acks == "in Redis" or why == "MISCONF":  # without acknowledgements, a fetch needs no memory
+        if acks == "in Redis" or why == "MISCONF":  # without acknowledgements in Redis, a fetch needs no memory
             eventually(lambda text=text: text in worker.output(), what=f"the worker reports {why}")
         meanwhile = site.sent("echo", f"during {why}")
         allow_writes(site.broker)
@@ -155,8 +155,7 @@ def test_a_gateway_under_load_publishes_again_after_a_redis_restart(tmp_path: Pa
 
 @contextmanager
 def load(site: Site, senders: int = 4) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Send messages without a pause while the block runs. Yield the list of accepted messages. It grows until the block
-    ends."""
+    """Send messages from several threads until the block ends. Yield the growing list of accepted messages."""
     accepted: list[tuple[str, dict[str, Any]]] = []
     over = Event()
 

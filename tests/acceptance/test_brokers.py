@@ -1,4 +1,5 @@
-"""Publishing to each broker, even while it is unavailable. Celery messages do not contain the client's message."""
+"""Publication of runs to each broker, also while the broker is unavailable. Celery messages do not contain the client's
+message."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SECRET = "the colour of my front door"
 
 @pytest.fixture
 def second_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
-    """Redis server for use as a broker. It is not running, but its address is known."""
+    """Stopped Redis server with a known address, for use as a broker."""
     server = EmbeddedRedis(data=tmp_path / "broker")
     yield server
     server.stop()
@@ -58,7 +59,7 @@ async def test_a_message_accepted_during_an_outage_of_the_broker_runs_after_it(
 
 
 async def test_two_fleets_on_one_broker_run_each_its_own_tasks(tmp_path: Path, broker: str) -> None:
-    """The second fleet has fewer agents. No watcher runs, so no run is published again."""
+    """The second fleet has fewer agents. No watcher runs, so no run is republished."""
     other = {"A2A_KEY_PREFIX": "other"}
     with running_fleet(tmp_path, broker) as fleet:
         gateways = [fleet.gateway(), fleet.gateway(**other)]
@@ -119,7 +120,7 @@ def test_publishing_waits_for_no_result(tmp_path: Path) -> None:
 
 
 def _queued(fleet: Fleet) -> list[dict[str, Any]]:
-    """Wait for messages in the fleet's queue and return their headers and arguments."""
+    """Wait for messages in the fleet's queue, and return their headers, arguments and bodies."""
     found: list[dict[str, Any]] = []
     with kombu.Connection(fleet.broker_url) as connection:
         queue = connection.SimpleQueue(fleet.queue)

@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def call(served: Served, agent: str, *arguments: str, code: int = 0, typed: str = "") -> Result:
-    """Run the command without a terminal. `typed` is its stdin."""
+    """Run the command without a terminal, with `typed` as its stdin, and require the exit code."""
     result = CliRunner().invoke(main, ["call", f"{served.url}/agents/{agent}", *arguments], input=typed)
     assert result.exit_code == code, result.output
     return result
@@ -87,7 +87,7 @@ class TestOnATerminal:
             assert state_of(served, "ask", task_on(screen)) == "TASK_STATE_CANCELED"
 
     def test_a_second_ctrl_c_leaves_it(self, served: Served) -> None:
-        with terminal(*COMMAND, f"{served.url}/agents/block", "60") as screen:  # its stdin is not read
+        with terminal(*COMMAND, f"{served.url}/agents/block", "60") as screen:  # this call reads no stdin
             screen.shows("WORKING")
             screen.types(CTRL_C)
             screen.shows("cancelling task")

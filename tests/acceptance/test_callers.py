@@ -1,4 +1,4 @@
-"""Callers: their identity reaches the agent, separates their tasks, and is not written to logs."""
+"""Identity of callers in agents, isolation of their tasks, and credentials that are neither stored nor logged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def guarded(served: Served) -> Gateway:
 
 
 def start_guarded(fleet: Fleet, **env: str) -> Gateway:
-    """Start ``tests.support.authenticated`` under uvicorn, with the gateway as a part of another application."""
+    """Start ``tests.support.authenticated`` under uvicorn, with the gateway embedded in another application."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "tests.support.authenticated:asgi", "--factory", "--port", str(port)]
     own = {
@@ -199,7 +199,7 @@ def _completed(gateway: Gateway, agent: str, task_id: str) -> bool:
 
 
 def stored(fleet: Fleet) -> str:
-    """Return the contents of the fleet's Redis server, of the store and of the broker, as text."""
+    """Return the contents of the store and the broker, which share the fleet's Redis server, as text."""
     found = []
     for database in (0, 1):
         client = redis.Redis.from_url(f"{fleet.redis.store_url}?db={database}")

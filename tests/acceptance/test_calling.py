@@ -1,4 +1,4 @@
-"""`a2a.call` on real workers and both brokers: canvases of remote agents do not block a worker while they wait."""
+"""`a2a.call` on real workers and both brokers. A step that waits for a remote agent does not block its worker."""
 
 from __future__ import annotations
 

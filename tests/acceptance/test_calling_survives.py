@@ -120,7 +120,7 @@ def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
             site.call.delay("echo", "soon"),
         )
 
-        sooner = (1 - JITTER) * WEBHOOK_POLL_INTERVAL_MIN - 5  # less than a step waits until it polls
+        sooner = (1 - JITTER) * WEBHOOK_POLL_INTERVAL_MIN - 5  # less than the minimum wait before a poll
         assert [end.get(timeout=sooner)["text"] for end in (slow, quick)] == ["done", "soon"]
         for step in (slow.parent, slow, quick):
             assert worker.output().count(f"a2a.call[{step.id}] retry") == 1, "it looked when it was told, and only then"
@@ -128,7 +128,7 @@ def test_webhooks_end_the_wait(broker: str, tmp_path: Path) -> None:
 
 @pytest.mark.each_kind
 def test_webhooks_and_revokes_reach_a_step_whose_retry_was_prefetched(broker: str, tmp_path: Path) -> None:
-    """With free slots and prefetch, a worker receives the retry before the execution that published it has ended."""
+    """A worker with free slots prefetches the retry before the execution that published the retry has finished."""
     url = f"http://127.0.0.1:{free_port()}/a2a"
     with calling(tmp_path, broker, **DELIVERING) as site:
         site.fleet.watcher()

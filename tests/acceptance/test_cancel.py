@@ -1,4 +1,5 @@
-"""Cancel stops the agent before the task is CANCELED: cooperatively first, then by force on prefork."""
+"""Cancellation of running agents, first cooperatively and then, on prefork, by force. An agent stops before its task is
+CANCELED."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ GRACE = 1.0
 IGNORED = "ignores the stop"
 SETTINGS = {"app": "tests.support.cancels", "A2A_CANCEL_GRACE": f"{GRACE:g}"}
 PATIENT = SETTINGS | {"A2A_CANCEL_GRACE": "4"}
-"""Settings with a grace in which cooperative agents end, even on a loaded machine."""
+"""Settings whose grace period suffices for cooperative agents, even on a loaded machine."""
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -47,8 +48,8 @@ def cancel(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
 
 
 def canceled(system: SystemUnderTest, agent: str, task_id: str) -> dict[str, Any]:
-    """Cancel the task, wait for its end, and return the task. CancelTask may respond before the end, shortly after the
-    grace."""
+    """Cancel the task, wait until it is terminal, and return it. CancelTask responds shortly after the grace period,
+    even if the task is still WORKING."""
     task = cancel(system, agent, task_id)
     return system.ended(agent, task_id) if task["status"]["state"] == "TASK_STATE_WORKING" else task
 
@@ -62,7 +63,7 @@ def begun(system: SystemUnderTest, agent: str, marks: Path) -> str:
 
 @contextmanager
 def nothing_more_in(marks: Path) -> Iterator[None]:
-    """Require that no mark is made while the block runs, and for at least half a second."""
+    """Require that the agent makes no mark while the block runs, and for at least half a second."""
     until = time.monotonic() + 0.5
     size = marks.stat().st_size
     yield

@@ -1,4 +1,4 @@
-"""Cards contain the configured address of the gateway, or the address of the request."""
+"""Agent cards with the configured address of the gateway, or otherwise with the address of the request."""
 
 from __future__ import annotations
 

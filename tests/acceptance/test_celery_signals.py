@@ -1,4 +1,5 @@
-"""Celery's signals: receivers translate them into task events, and each end of a run sends the documented signals."""
+"""Signals of Celery. Receivers translate them into task events, and each outcome of a run sends the documented
+signals."""
 
 from __future__ import annotations
 
@@ -165,7 +166,7 @@ def test_each_end_sends_the_signals_of_the_table(signal_log: SignalLog, row: str
     system, (on_prefork, elsewhere, event) = signal_log.system, table()[row]
     expected = on_prefork if system.pool == "prefork" else elsewhere
     names = [name.removeprefix("task_") for name in re.findall(r"`(task_\w+)`", expected)]
-    if "lost" in row and system.pool != "prefork":  # the loss of a run ends the shared worker, so use another
+    if "lost" in row and system.pool != "prefork":  # the loss of the run kills the shared worker, so use another
         require_lost_worker(system, tmp_path, row, names)
         return
     task_id = WAYS[row][way](system)
@@ -205,7 +206,7 @@ def test_celerys_hard_limit_sends_two_failures(tmp_path: Path, broker: str) -> N
 
 
 def require_lost_worker(system: SystemUnderTest, folder: Path, row: str, names: list[str]) -> None:
-    """Require that the loss of a worker with its run sends the signals `names`, and that a watcher ends the run."""
+    """Require that the loss of a worker with its run sends the signals `names`, and that a watcher fails the run."""
     log, app = folder / "signals", "tests.support.signal_log"
     env = {"app": app, "TEST_SIGNALS": str(log), "A2A_LEASE_TTL": "2"}
     broker = "redis" if system.fleet.broker_url == system.fleet.redis.broker_url else "rabbitmq"
@@ -233,7 +234,7 @@ POOLS_WITHOUT = {
     "terminated": ["threads", "solo"],  # Celery terminates no thread, and a busy solo worker reads no broadcast
     "ends": ["threads", "solo", "gevent", "asyncio"],  # the whole worker is lost with its receivers
 }
-"""Pools in which no run can end in a way, by the name of the way."""
+"""Pools in which an outcome of `ENDS_FROM_SIGNALS` cannot occur, by the name of the outcome."""
 
 
 @pytest.fixture(scope="module", params=POOLS)
@@ -329,7 +330,7 @@ def test_the_next_attempt_writes_no_retry_a_second_time(unreleased: SystemUnderT
 
 
 def attempts(system: SystemUnderTest, task_id: str) -> list[dict[str, Any]]:
-    """Return the metadata of the statuses that are retries."""
+    """Return the metadata of each status that announces a retry."""
     return [
         dict(entry.event.metadata)
         for entry in system.store.run(read_log(Keys("a2a"), task_id, 0)).entries

@@ -1,4 +1,4 @@
-"""A fleet under chaos: the documented guarantees hold while processes and servers are killed.
+"""Chaos test of the documented guarantees, which hold while processes and servers are killed.
 
 The test uses a fixed seed. `make chaos` uses other seeds and runs for longer.
 """

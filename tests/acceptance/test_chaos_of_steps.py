@@ -1,4 +1,5 @@
-"""Agents with ten durable steps whose workers are killed at random: only a running step is executed again.
+"""Agents with ten durable steps, whose workers are killed at random. Only a step that was running at a kill is
+repeated.
 
 `CHAOS_SEED` repeats the kills of a run, and `CHAOS_MINUTES` sets its length.
 """
@@ -53,12 +54,11 @@ class KilledWorkers:
 
 
 def is_completed(gateway: Gateway, agent: str, task: dict[str, Any]) -> bool:
-    """Return True if the task is COMPLETED."""
     return state(read(gateway, agent, task)) == "COMPLETED"
 
 
 def repeated(lines: list[Line]) -> Iterator[tuple[Line, Line]]:
-    """Yield each execution that is not of the next step, preceded by the execution before it."""
+    """Yield each execution that does not continue with the next step, together with the execution before it."""
     return ((before, line) for before, line in pairwise(lines) if line.step != before.step + 1)
 
 

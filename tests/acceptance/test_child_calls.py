@@ -1,4 +1,4 @@
-"""`turn.call` with real processes: every attempt has the same child, and the child is cancelled with its parent."""
+"""`turn.call` with real processes. All attempts share one child, and the child is cancelled with its parent."""
 
 from __future__ import annotations
 

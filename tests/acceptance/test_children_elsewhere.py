@@ -1,5 +1,5 @@
-"""Tasks that an agent starts on a server without this package are cancelled with the agent's task, on every pool and
-broker."""
+"""Tasks that an agent starts on a server without a2a_celery. They are cancelled with the agent's task, on every pool
+and broker."""
 
 from __future__ import annotations
 

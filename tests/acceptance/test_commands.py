@@ -35,11 +35,11 @@ class Commands:
         return result
 
     def lines(self, *arguments: str) -> list[Any]:
-        """Return the JSON output of the command."""
+        """Run the command with --json, and return the parsed lines of its output."""
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
     def accepted(self, agent: str, text: str) -> str:
-        """Send a message without waiting for the end of its task. Return the task's id."""
+        """Send a message, and return the task's id without waiting for the task to finish."""
         (event,) = self.lines("send", agent, text, "--return-immediately")
         return str(event["task"]["id"])
 
@@ -180,7 +180,8 @@ class TestOneTask:
 
 @pytest.fixture(scope="module")
 def context(commands: Commands) -> str:
-    """Context with three tasks in this order: of echo, of full, and of ask, which waits for an answer."""
+    """Context with three tasks, in this order, of the agents echo, full and ask. The task of ask waits for an
+    answer."""
     name = f"list-{uuid4()}"
     for agent in ("echo", "full", "ask"):
         commands("send", agent, "hello", "--context", name)

@@ -1,4 +1,5 @@
-"""A worker whose connection to RabbitMQ breaks while it works consumes messages again afterwards, on every pool."""
+"""Busy workers whose connection to RabbitMQ breaks. They consume messages again afterwards, on prefork and on
+threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``a2a dev`` and ``a2a-celery demo``: one command starts a fleet, and all processes stop however the command ends."""
+"""Fleets that ``a2a dev`` and ``a2a-celery demo`` start. All processes of a fleet stop when the command ends or is
+killed."""
 
 from __future__ import annotations
 
@@ -399,7 +400,7 @@ def has_webhooks(dev: Dev) -> bool:
 
 
 class TestThatItCanNotStart:
-    """A failed start prints one error line, exits with 1, or with 2 for wrong usage, and leaves no process running."""
+    """Failed starts. The command prints an error, exits with code 1, or 2 for wrong usage, and starts no process."""
 
     def refused(self, *options: str, command: list[str] = DEV, folder: Path = ROOT, **env: str) -> str:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("A2A_", "CELERY_"))} | env

@@ -1,4 +1,4 @@
-"""Development loop: ``a2a dev`` restarts processes when code changes, opens a debugger, and shows exceptions."""
+"""Development with ``a2a dev``, which restarts processes when code changes, opens a debugger, and shows exceptions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``a2a drain`` on RabbitMQ: the worker returns its prefetched messages to the broker, and another worker executes
-them."""
+"""``a2a drain`` on RabbitMQ. A drained worker returns its prefetched messages to the broker, and another worker
+executes their runs."""
 
 from __future__ import annotations
 

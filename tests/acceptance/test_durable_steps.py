@@ -1,4 +1,4 @@
-"""Durable steps on real workers that are killed between every two steps: finished steps are executed once."""
+"""Durable steps on real workers that are killed between every two steps. Finished steps are not repeated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def text_of(task: dict[str, Any]) -> str:
 
 
 def require_ended(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
-    """Wait for the end of a task, and require that it is COMPLETED with the result `text`."""
+    """Wait until a task has finished, and require that it is COMPLETED with the result `text`."""
     eventually(lambda: state(read(gateway, agent, task)) not in ("SUBMITTED", "WORKING"), what=f"{agent} ends")
     ended = read(gateway, agent, task)
     assert state(ended) == "COMPLETED", ended

@@ -1,4 +1,4 @@
-"""Every end of a run is one A2A event with a fixed sentence, on every pool and broker."""
+"""Outcomes of runs on every pool and broker. Each outcome is one A2A event with a fixed text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ ENDS: list[tuple[str, str, list[str], str | None, str]] = [
 
 
 FORCED = ("ends", "sync-ends", "exits-when-loaded", "limited", "idle", "framework")
-"""Agents that end in a way that depends on the pool: by force, by a limit, or by an exception that ends a process."""
+"""Agents whose outcome depends on the pool, because of forced termination, a time limit, or an exception that exits a
+process."""
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_the_end_of_a_copy_is_not_the_end_of_the_run(system: SystemUnderTest, tm
 @pytest.mark.every_cell
 @pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
 def test_a_lost_child_process_fails_its_run(system: SystemUnderTest, how: str) -> None:
-    if system.pool != "prefork":  # the whole worker is lost, and a watcher ends the run
+    if system.pool != "prefork":  # the whole worker is lost, and a watcher fails the run
         return
     task_id = system.send("ends", how)
 

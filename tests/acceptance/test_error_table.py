@@ -25,7 +25,7 @@ from tests.support.faults import CODES, Fault, fault, from_rest, from_rpc
 
 @dataclass(frozen=True)
 class Provocation:
-    """Request that causes an error. "ENDED" in its parameters stands for the id of an ended task."""
+    """Request that causes an error. "ENDED" in its parameters stands for the id of a COMPLETED task."""
 
     reason: str
     method: str
@@ -81,13 +81,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def ended(served: Served) -> str:
-    """Return the id of a task of "echo" that is COMPLETED."""
+    """Id of a COMPLETED task of "echo"."""
     task_id: str = rpc(served.gateway, "SendMessage", message_json(), agent="echo")["result"]["task"]["id"]
     return task_id
 
 
 def test_no_error_is_missing_here() -> None:
-    known = set(PROVOKED) | OF_A_BINDING | NEVER_RETURNED | set(EXTRA_RPC_CODES)  # extra: test_authentication.py
+    known = set(PROVOKED) | OF_A_BINDING | NEVER_RETURNED | set(EXTRA_RPC_CODES)  # see test_authentication.py
     assert known == set(JSON_RPC_ERROR_CODE_MAP)
     by_reason = {one.reason: JSON_RPC_ERROR_CODE_MAP[error] for error, one in PROVOKED.items()}
     assert {reason: CODES[reason][0] for reason in by_reason} == by_reason
@@ -135,7 +135,8 @@ def post(served: Served, path: str, content: str, media_type: str = "application
 
 
 def refused(served: Served, path: str, content: str, media_type: str = "application/json") -> Fault:
-    """Post a raw body and return the error, of JSON-RPC for the path "/" and of HTTP+JSON for others."""
+    """Post a raw body and return the error. The path "/" is that of JSON-RPC, and other paths are those of
+    HTTP+JSON."""
     answer = post(served, path, content, media_type)
     return from_rpc(answer.json()) if path == "/" else from_rest(answer)
 

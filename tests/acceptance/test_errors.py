@@ -1,4 +1,4 @@
-"""Errors conform to the specification, with typed details and over each binding. Capabilities are enforced."""
+"""Errors over each binding, with the typed details of the specification, and the enforcement of capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The execution of a run for operators and clients: Celery events, ``a2a get --execution``, metadata of the status."""
+"""Execution of a run as seen by operators and clients: Celery events, ``a2a get --execution``, and status metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SECRET = "secret words"
 
 
 def send_to(gateway: Gateway, agent: str, task_id: str = "") -> dict[str, Any]:
-    """Send a message, to the task `task_id` if it is not "". Return the task without waiting for the turn."""
+    """Send a message that continues the task `task_id`, or begins a task if `task_id` is "". Return the task without
+    waiting for the end of the turn."""
     body = {**message_json(SECRET), "configuration": {"returnImmediately": True}}
     if task_id:
         body["message"]["taskId"] = task_id

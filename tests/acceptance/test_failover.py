@@ -1,6 +1,7 @@
-"""Failover under load: the primary behind Sentinels is killed while clients send messages.
+"""Failover under load. The primary behind Sentinels is killed while clients send messages.
 
-No request hangs. Each accepted task ends, except those that may be lost according to docs/guarantees.md.
+No request hangs. Each accepted task reaches a terminal state, except tasks that may be lost according to
+docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Load:
     stopping: bool = False
 
     async def send_all(self, agent: str, text: str, **configuration: Any) -> None:
-        """Send messages to `agent` until the load stops, and read the response of each to its end."""
+        """Send messages to `agent` until the load stops, and read each response completely."""
         for gateway in cycle(self.gateways):
             if self.stopping:
                 return
@@ -157,7 +158,7 @@ async def wait_for_ends(load: Load) -> None:
 
 
 async def has_ended(load: Load, task: Accepted) -> str:
-    """Wait until the task has ended or is lost. Return the terminal state, or "LOST"."""
+    """Wait until the task is terminal or lost. Return its terminal state, or "LOST"."""
 
     async def end() -> str:
         found = await load.find(task)

@@ -1,4 +1,4 @@
-"""Task families with real processes: children are recorded, shown, and cancelled with their parent."""
+"""Task families with real processes. Children are recorded, shown, and cancelled with their parent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = Keys("a2a")
 
 @dataclass
 class Families:
-    """A fleet with a gateway and a watcher, without workers."""
+    """Fleet with a gateway and a watcher, without workers."""
 
     fleet: Fleet
     gateway: Gateway
@@ -53,7 +53,7 @@ class Families:
         eventually(lambda: self.family(task_id).task.state == wanted, what=f"{task_id} reaches {wanted}")
 
     def begun(self, text: str, agent: str = "starts") -> dict[str, Any]:
-        """Send a message. Return the task without waiting for its end."""
+        """Send a message, and return the task without waiting for it to finish."""
         return send(self.gateway, agent, text, returnImmediately=True)
 
 

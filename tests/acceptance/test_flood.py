@@ -1,4 +1,4 @@
-"""A tenant that sends ten times its limit does not affect another tenant."""
+"""Rate limits of a tenant that sends ten times its limit. Another tenant is not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in Flower: ids, names, ends and times, but no content of messages."""
+"""Runs in Flower, with ids, names, final states and times, but without the content of messages."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_run_is_found_by_its_task_s_id_with_its_end(
 
     run = shown.run(task_id, flower)
 
-    if agent != "ghost":  # for an unknown task, a worker only reports the failure
+    if agent != "ghost":  # for an unknown task, a worker reports nothing but the failure
         assert (run["name"], run["retries"]) == (f"a2a.{agent}", 0)
         assert (run["args"], run["kwargs"]) == (f"('{task_id}', 1)", "{}")
     if flower != "FAILURE":

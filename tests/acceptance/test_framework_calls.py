@@ -1,4 +1,4 @@
-"""Model and tool calls of framework agents on real workers that are killed: no finished call is repeated."""
+"""Model and tool calls of framework agents on real workers that are killed. No finished call is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Framework agents with a stand-in for the model: an agent asks on one worker and continues on another."""
+"""Framework agents with a stand-in for the model. Each agent asks a question on one worker and continues on another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES = "workers.app"
 
 
 class Office:
-    """Fleet in which every agent has asked a question on a worker that has since been stopped. Another worker runs."""
+    """Fleet in which every agent has asked a question on a worker that was then killed. Another worker runs."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.gateway: Gateway = fleet.gateway(grpc=True)
@@ -42,7 +42,6 @@ class Office:
         return runs
 
     def client(self, agent: BookingAgent) -> Client:
-        """Return a new client."""
         return Client(self.gateway, agent)
 
 
@@ -140,7 +139,7 @@ def test_text_is_streamed(office: Office, agent: BookingAgent) -> None:
 STRUCTURED = [agent for agent in BOOKING_AGENTS if agent.name in WITH_SCHEMA]
 FUNCTIONS = [agent for agent in BOOKING_AGENTS if agent.name != "adk"]
 WITHOUT_SCHEMA = [agent for agent in FUNCTIONS if agent not in STRUCTURED and agent.name != "langgraph"]
-"""Agents that refuse some answers. For LangGraph, any text is an answer."""
+"""Agents whose questions have no schema, but which do not accept every answer. LangGraph accepts any text."""
 
 
 @pytest.mark.parametrize("agent", STRUCTURED, ids=lambda agent: agent.name)

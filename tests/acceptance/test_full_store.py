@@ -1,4 +1,4 @@
-"""Real processes with a Redis server at its memory limit: runs end, and no live worker loses a run."""
+"""Real processes with a Redis server at its memory limit. Runs are completed, and no live worker loses its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources of a gateway for long calls, too many messages and disconnected clients."""
+"""Resources that a gateway uses for waiting calls, for messages with too many values, and for disconnected clients."""
 
 from __future__ import annotations
 

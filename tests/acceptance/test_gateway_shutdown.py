@@ -1,4 +1,4 @@
-"""Shutdown of a gateway: it completes requests where possible, and ends in time."""
+"""Shutdown of a gateway, which completes requests where possible and exits in time."""
 
 from __future__ import annotations
 

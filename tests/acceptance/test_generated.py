@@ -1,5 +1,5 @@
-"""Thousands of invalid requests: each response conforms to the protocol and reveals no internals. Afterwards, the
-gateway has the same process, connections, asyncio tasks and memory, and no unexpected error in its log."""
+"""Thousands of generated requests. Each response conforms to the protocol and reveals no internals. Afterwards, the
+gateway has the same process, has leaked no connections, asyncio tasks or memory, and has logged no unexpected error."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def tasks_of(served: Served) -> list[str]:
-    """Create tasks and return the ids that requests may contain: of an ended task, of waiting tasks, and of a task in
-    another tenant."""
+    """Create tasks and return the ids that requests may contain: those of a COMPLETED task, of waiting tasks, and of a
+    task in another tenant."""
     found = []
     for agent, path in (("echo", "/message:send"), ("ask", "/message:send"), ("ask", "/elsewhere/message:send")):
         words = SECRET if "elsewhere" in path else "hello"

@@ -1,4 +1,4 @@
-"""Agents that break rules: no task stays WORKING, and other tasks are not affected."""
+"""Agents that break rules. None of their tasks stays WORKING, and other tasks are not affected."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def live(gateway: Gateway) -> int:
 
 
 def when(gateway: Gateway, status: int, part: str) -> str:
-    """Wait until the readiness check responds with `status` and, for 503, only because of `part`. Return the text of
-    `part`."""
+    """Wait until the readiness check responds with `status`, and until `part` is a cause if `status` is 503. Return the
+    text of `part`."""
 
     def readiness_text() -> str | None:
         code, body = ready(gateway)

@@ -1,4 +1,4 @@
-"""Hooks around runs on real workers: for each kind of agent, on every pool and broker."""
+"""Hooks around runs on real workers, for each kind of agent, on every pool and broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def system(
 
 
 def ended(system: SystemUnderTest, kind: str, text: str) -> dict[str, Any]:
-    """Send a message, wait for the end of the task, and return the task."""
+    """Send a message, wait until the task has finished, and return the task."""
     return system.ended(kind, system.send(kind, text))
 
 

@@ -1,4 +1,4 @@
-"""Invalid requests: every response is an error of the protocol, none is a 5xx, and the gateway keeps serving."""
+"""Invalid requests. Every response is an error of the protocol, and none is a 5xx. The gateway keeps serving."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def http() -> Iterator[httpx.Client]:
 
 
 def unexpected_tracebacks(log: str) -> list[str]:
-    """Return the lines before unexpected tracebacks, and the error lines of uvicorn and this package. Expected are the
-    SDK's tracebacks for requests that it cannot parse."""
+    """Return the lines before unexpected tracebacks, and the error lines of uvicorn and a2a_celery. The SDK's
+    tracebacks for requests that it cannot parse are expected."""
     lines = log.splitlines()
     found = [lines[n - 1] for n, line in enumerate(lines) if line.startswith("Traceback") and lines[n - 1]]
     expected = ("Failed to parse request params", "Failed to validate base JSON-RPC request")

@@ -1,4 +1,4 @@
-"""Invalid requests of protocol 0.3: every response is an error of that protocol."""
+"""Invalid requests of protocol 0.3. Every response is an error of that protocol."""
 
 from __future__ import annotations
 

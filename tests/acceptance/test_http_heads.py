@@ -1,4 +1,4 @@
-"""The gateway refuses endless headers and closes the connection, with each HTTP parser."""
+"""Endless request headers. The gateway rejects them and closes the connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 from tests.support.fleet import Fleet, Gateway
 
 ENOUGH = 1 << 23
-"""Number of header bytes that a server must not accept. The number allows for the kernel's buffers."""
+"""Number of header bytes that a server must not accept. It allows for the kernel's buffers."""
 
 HEADERS = {"A2A-Version": "1.0"}
 

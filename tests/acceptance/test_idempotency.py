@@ -1,4 +1,4 @@
-"""A repeated message returns the same task if its agent is idempotent, on any gateway and over any binding."""
+"""Repeated messages to idempotent agents. The response is the same task on any gateway and over any binding."""
 
 from __future__ import annotations
 

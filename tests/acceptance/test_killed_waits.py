@@ -1,6 +1,6 @@
 """Waits between durable steps on real workers and watchers that are killed before, during and after each wait.
 
-Each kind of wait continues once with the same value, and no step around it is repeated.
+Each kind of wait continues once with the same value, and no step around the wait is repeated.
 """
 
 from __future__ import annotations

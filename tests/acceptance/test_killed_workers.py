@@ -15,16 +15,17 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.each_kind
 
 SETTINGS = {"A2A_LEASE_TTL": "3", "A2A_REDISPATCH_AFTER": "600"}
-"""Settings with which no run is published again because it waits long."""
+"""Settings under which a long wait does not cause a run to be republished."""
 
 PREFETCHED = {"prefork": 4, "threads": 4, "solo": 0, "gevent": 1, "asyncio": 4}
-"""Number of messages that a worker has prefetched while its only slot is in use. Solo and gevent block instead."""
+"""Number of messages that a worker prefetches while its only slot is in use. Workers on solo and gevent fetch fewer,
+because their consumer blocks."""
 
 POOLS = list(PREFETCHED)
 
 
 def ends(fleet: Fleet, gateway: Gateway, agent: str, task: dict[str, Any]) -> list[str]:
-    """Wait until the task has ended, and return the states in its log."""
+    """Wait until the task is COMPLETED or FAILED, and return the states in its log."""
     eventually(lambda: state(read(gateway, agent, task)) in ("COMPLETED", "FAILED"), what=f"{agent} ends")
     return states_in(log_of(fleet.redis.store_url, task))
 

@@ -1,4 +1,4 @@
-"""Lists of large tasks: the size of a page and the memory of the gateway are limited."""
+"""Lists of large tasks, with limits on the size of a page and on the memory of the gateway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = 25
 
 
 async def ended_tasks(store_url: str, text: str) -> list[str]:
-    """Create ended tasks, each with a message of `text`."""
+    """Create COMPLETED tasks, each with a message of `text`, and return their ids."""
     store, keys, ids = AsyncStore(store_url), Keys(), [f"task-{number:02}" for number in range(TASKS)]
     for task_id in ids:
         scope, sent = Scope("echo"), request(text, task_id, CONTEXT)

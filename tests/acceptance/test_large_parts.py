@@ -1,4 +1,4 @@
-"""Large parts on a complete fleet: each binding returns all parts, or an error."""
+"""Large parts on a complete fleet. Each binding returns all parts, or an error."""
 
 from __future__ import annotations
 

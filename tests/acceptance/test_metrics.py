@@ -125,7 +125,7 @@ async def test_streams_are_open_until_they_are_not_and_their_lag_is_known(served
 
 
 async def test_a_cancel_is_timed(served: Watched) -> None:
-    """Other tests do not cancel tasks of this agent, so that no late cancel is counted."""
+    """No other test cancels a task of this agent, so the count is exactly 1."""
     async with sdk_client(served.gateway, "pace", streaming=False) as client:
         async for sent in client.send_message(request("1 60", immediately=True)):
             task_id = sent.task.id
@@ -165,7 +165,7 @@ def test_a_watcher_reports_its_scans(served: Watched) -> None:
 
 
 def test_runs_that_wait_and_runs_that_are_lost_are_seen(served: Watched) -> None:
-    """This test comes last, because it kills the worker."""
+    """This test kills the worker, so it comes after all tests that need the worker."""
     before = served.metrics()
     immediately = {"configuration": {"returnImmediately": True}}
     rpc(served.gateway, "SendMessage", message_json("60") | immediately, agent="silent")

@@ -1,4 +1,4 @@
-"""Processes refuse to start on a store with another schema, and ``a2a migrate`` describes and runs the migration."""
+"""Stores with another schema. Processes refuse to start, and ``a2a migrate`` describes and runs the migration."""
 
 from __future__ import annotations
 

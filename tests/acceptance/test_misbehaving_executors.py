@@ -1,4 +1,4 @@
-"""Executors that send events in unusual orders, as some frameworks do: the resulting log and snapshot of each.
+"""Logs and snapshots of executors that send events in unusual orders, as some frameworks do.
 
 The table in execution/events/translator.py describes the same cases.
 """
@@ -33,7 +33,7 @@ class Site:
     store: SyncStore
 
     def send(self, text: str, *, agent: str = "odd", task_id: str = "", wait: bool = True) -> dict[str, Any]:
-        """Send a message, and return the task, after the end of its turn if `wait` is true."""
+        """Send a message and return the task. If `wait` is true, wait for the end of the turn."""
         fields = {"taskId": task_id} if task_id else {}
         body = message_json(text, **fields) | {"configuration": {"returnImmediately": not wait}}
         answer = rest(self.gateway, "POST", "/message:send", body, agent=agent)
@@ -47,7 +47,7 @@ class Site:
         return task
 
     def log(self, task_id: str) -> list[str]:
-        """Return the complete log as texts, one for each entry. Require that each entry is of this task."""
+        """Return the complete log as texts, one for each entry. Require that the versions have no gap."""
         entries = self.store.run(read_log(Keys("a2a"), task_id, 0, limit=1000)).entries
         assert [entry.version for entry in entries] == list(range(1, len(entries) + 1))
         return [shown(entry.event, task_id) for entry in entries]

@@ -1,4 +1,5 @@
-"""compose/nginx.conf in front of a gateway: it forwards, refuses and does not buffer."""
+"""nginx with compose/nginx.conf in front of a gateway. It forwards requests without buffering, and hides the paths for
+operators."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ KEY = {"X-API-Key": "key"}
 
 @dataclass
 class Nginx:
-    """nginx with the configuration of compose/: its addresses `url` and `grpc`, and the folder of its files."""
+    """Running nginx with compose/nginx.conf.
+
+    Attributes:
+        url: Address of the HTTP server.
+        grpc: Address of the gRPC server.
+        folder: Folder in which nginx writes files.
+    """
 
     url: str
     grpc: str
@@ -86,7 +93,7 @@ def test_what_is_for_operators_is_not_passed_on(nginx: Nginx, gateway: Gateway, 
 
 
 def test_a_body_goes_to_the_gateway_as_it_comes_and_nowhere_else(nginx: Nginx) -> None:
-    """An unknown caller is refused after the headers, and an incomplete body is in no file."""
+    """An unauthenticated request is refused before its body is complete, and nginx writes no body to a file."""
     host, _, port = nginx.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.settimeout(30)

@@ -1,4 +1,4 @@
-"""Operator commands on a fleet with many problems: each reports them, and repairs what it can."""
+"""Operator commands on a fleet with many problems. The commands report the problems and repair some of them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NOWHERE = "127.0.0.1:1"
 class Site:
     """Fleet with many problems.
 
-    There is no watcher, there are no events, and Redis evicts keys. One worker has another release, pool and lease TTL.
-    One task was lost with its process, two tasks occupy their workers, and six tasks wait.
+    No watcher runs, no worker sends events, and Redis evicts keys. One worker has fewer agents, another pool and
+    another lease TTL. One task was lost with its process, two tasks occupy their workers, and six tasks wait.
     """
 
     fleet: Fleet
@@ -43,7 +43,7 @@ class Site:
     waits: list[str]
 
     def node(self, worker: Process) -> str:
-        """Return Celery's name of the worker."""
+        """Return Celery's node name of the worker."""
         return f"{worker.name}-{self.fleet.queue}@{gethostname()}"
 
     def is_in(self, agent: str, task_id: str, wanted: str) -> None:
@@ -190,7 +190,7 @@ def page_commands() -> list[str]:
 
 
 def test_the_documented_commands_work(site: Site) -> None:
-    """Commands that only read are run. For the others, their dry run is run."""
+    """The test runs read-only commands as documented. It runs other commands with --dry-run, --undo or --help."""
     names: dict[str, Any] = {
         "TASK": site.lost,
         "celery@host-7": site.node(site.good),
@@ -235,7 +235,7 @@ def test_cancel_and_drain_have_the_reported_effects(site: Site) -> None:
     assert left["returned"] > 0
     site.is_in("silent", site.works["bad"], "WORKING")
 
-    # after the end of that run, the worker can be stopped
+    # when that run is cancelled, the worker can be stopped
     output = a2a("cancel", "--all", "--yes", "--agent", "silent").stdout
     assert output == "1 task: 1 canceled, 0 had ended, 0 still running\n"
     [drained] = a2a.rows("drain", "--worker", bad, "--shutdown")

@@ -84,7 +84,7 @@ class TestWithoutAWorker:
 class TestLists:
     @pytest.fixture
     async def tasks(self, echo: Client) -> list[Task]:
-        """Seven tasks of one context, oldest first: five COMPLETED, one CANCELED, one WORKING, as of their status."""
+        """Seven COMPLETED tasks of one context, oldest first."""
         context_id = uuid4().hex
         return [await send(echo, str(number), context_id=context_id) for number in range(7)]
 
@@ -196,7 +196,7 @@ class TestFollowUps:
 
             answers = await asyncio.gather(*(send(client, text, task_id=task.id) for text in "23"))
 
-            # each response has the state in which its turn ended, or that of the task if it was interrupted again
+            # a response has the state in which its turn ended, or the task's state if the next turn has also asked
             assert [state(answer) for answer in answers] == ["INPUT_REQUIRED"] * 2
             received = {answer.status.message.parts[0].text for answer in answers}
             assert received <= {"after 2?", "after 3?"}
@@ -288,8 +288,8 @@ class TestDirectAnswers:
 
 
 class TestABlockingMessage:
-    """The notification of a short turn contains the result. The result of a long turn is read from the store. Clients
-    cannot tell the difference."""
+    """Responses to blocking messages. The notification of a short turn contains the result, and the result of a long
+    turn is read from the store. Clients cannot tell the difference."""
 
     @pytest.mark.parametrize("length", [None, 0, 1, 5])
     @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ MOST = 82
 """Maximum number of modules on the path. The number may only be lowered."""
 
 TRIES = 5
-"""Number of traces. One of them must contain only the path, because periodic jobs enter other modules."""
+"""Number of traces. Only one of them must stay on the path, because periodic jobs enter other modules."""
 
 
 def test_a_message_enters_the_modules_that_the_page_names(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A short end-to-end test of all components, for each pool and broker. It is in the change tier."""
+"""Short end-to-end tests of all components, for each pool and broker. They are in the change tier."""
 
 from __future__ import annotations
 

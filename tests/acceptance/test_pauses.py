@@ -1,4 +1,4 @@
-"""Interrupted tasks: agents ask in every way, answers continue on any worker, and questions expire."""
+"""Interrupted tasks. Agents ask in different ways, any worker continues with the answer, and questions expire."""
 
 from __future__ import annotations
 

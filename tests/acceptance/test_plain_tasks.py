@@ -258,7 +258,7 @@ def test_the_end_of_a_canvas_is_the_end_of_its_task(
 
 @pytest.mark.every_cell
 def test_a_task_with_reject_on_worker_lost_runs_again_when_its_process_is_lost(broker: str, tmp_path: Path) -> None:
-    """The test only uses prefork. In other pools, the whole worker is lost with its lease."""
+    """The test uses only prefork, because in other pools the whole worker is lost with its lease."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     with running_system(tmp_path, "prefork", broker, app="tests.support.plain_tasks") as system:
@@ -331,7 +331,7 @@ def test_a_worker_without_the_task(system: SystemUnderTest) -> None:
 
 def test_a_worker_that_knows_nothing_of_runs(tmp_path: Path, broker: str) -> None:
     """During a rolling restart, for example, a worker may run an older release of the app. The result backend contains
-    its results."""
+    the results of this worker."""
     with running_fleet(tmp_path, broker, app="tests.support.plain_tasks", A2A_REDISPATCH_AFTER="1") as fleet:
         gateway, _ = fleet.gateway(), fleet.worker(app="tests.support.old_release")
         fleet.watcher()
@@ -356,7 +356,7 @@ def test_a_run_that_such_a_worker_began_is_left_to_it_while_it_lives(tmp_path: P
         fleet.watcher()
         eventually(lambda: state(read(gateway, "waits", task)) == "WORKING", what="a look")
 
-        fleet.worker()  # would receive a second copy
+        fleet.worker()  # a second copy of the run would begin on this worker
         if killed:
             worker.kill()
         else:

@@ -26,7 +26,7 @@ OPERATORS = {
     "celery -A acme a2a requeue --all": "no dead letters",
     "celery -A acme a2a deliveries": "no webhook waits for an event, none was given up",
 }
-"""Commands that print a report and end, and their output for a healthy fleet."""
+"""Commands that print a report and exit, with their output for a healthy fleet."""
 
 DEVELOPMENT = "celery -A acme a2a dev --reload"
 """Command that starts all processes. test_dev_loop.py tests it."""

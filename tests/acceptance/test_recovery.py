@@ -1,4 +1,4 @@
-"""Workers that are killed or frozen: runs fail or are retried, and none is executed twice at once."""
+"""Killed and frozen workers. Their runs fail or are retried, and no run is executed twice at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to other tasks reach the agent if the caller owns them. Active extensions are reported."""
+"""References to other tasks, which reach the agent if the caller owns the tasks, and active extensions in responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``a2a requeue`` and ``a2a list --stuck`` on real fleets: a lost task runs again on another worker."""
+"""``a2a requeue`` and ``a2a list --stuck`` on real fleets. A lost task runs again on another worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next run on another worker continues the state machine of the last run, on every pool and broker."""
+"""Execution state machines that continue in the next run on another worker, on every pool and broker."""
 
 from __future__ import annotations
 

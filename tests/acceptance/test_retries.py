@@ -48,8 +48,8 @@ def retries(system: SystemUnderTest, task_id: str) -> list[dict[str, Any]]:
 
 
 def signals_of(system: SystemUnderTest, task_id: str) -> list[str]:
-    """Return a task's signals, sorted, because Celery sends ``task_retry`` after it has published the retry, which may
-    already have ended."""
+    """Return a task's retry signals in sorted order. Celery sends ``task_retry`` after it has published the retry, so
+    the next signal may be logged first."""
     return sorted(line for line in (system.fleet.folder / "signals").read_text().splitlines() if task_id in line)
 
 

@@ -1,6 +1,6 @@
-"""Revocation by an operator: Celery's ``control.revoke`` ends a task as CANCELED, on every pool and broker.
+"""Revocation by an operator. Celery's ``control.revoke`` cancels a task on every pool and broker.
 
-test_endings.py tests revocation by a worker alone. In this module, a watcher listens too.
+In this module, a watcher listens for revokes. test_endings.py tests revocation without a watcher.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def require_canceled_by_operator(task: dict[str, Any], *commands: str) -> None:
 
 
 def open_gate(system: SystemUnderTest, gate: Path, task_id: str) -> None:
-    """End the run of "until" that occupies the worker, and require that the worker runs tasks again."""
+    """Let the run of "until" that occupies the worker finish, and require that the worker executes tasks again."""
     gate.touch()
     system.ended("until", task_id)
     system.require_working()
@@ -52,7 +52,7 @@ def test_a_queued_run_is_canceled_while_the_slot_is_occupied(
     gate = tmp_path / "gate"
     running = system.send("until", str(gate))
     eventually(lambda: system.is_in(running, "WORKING"))
-    queued = system.send("echo", "hello")  # not before, because a broker may deliver it first
+    queued = system.send("echo", "hello")  # not earlier, because a broker may deliver messages out of order
 
     system.celery.control.revoke(f"{queued}.1", terminate=terminate)
 
@@ -72,7 +72,7 @@ def test_a_running_run_goes_on_when_it_is_revoked_without_terminate(system: Syst
     gate = tmp_path / "gate"
     running = system.send("until", str(gate))
     eventually(lambda: system.is_in(running, "WORKING"))
-    queued = system.send("echo", "hello")  # not before, because a broker may deliver it first
+    queued = system.send("echo", "hello")  # not earlier, because a broker may deliver messages out of order
 
     system.celery.control.revoke([f"{running}.1", f"{queued}.1", "of-another-kind"])
     system.ended("echo", queued)

@@ -1,4 +1,4 @@
-"""Rolling restart under load: no task is lost or fails, and every stream is complete."""
+"""Rolling restart under load. No task is lost or fails, and every stream is complete."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Clients:
         return f"{self.gateways[next(self._turns) % 2].url}/agents/{agent}"
 
     async def work(self, http: httpx.AsyncClient) -> None:
-        """Send messages of all kinds in all ways, one after the other, until `stopping` is true. Wait until each task
-        has ended."""
+        """Send messages one after the other until `stopping` is true, to different agents and with different
+        operations. Wait until each task has finished."""
         for number in itertools.count():
             if self.stopping:
                 return
@@ -61,7 +61,7 @@ class Clients:
         async def sent() -> Any:
             try:
                 answer = await http.post(f"{self.url(agent)}/message:send", json=body)
-            except httpx.TransportError:  # the request may have created a task, which ends too
+            except httpx.TransportError:  # the request may have created a task, which must be COMPLETED too
                 return None
             assert answer.status_code == 200, answer.text
             return answer.json()["task"]
@@ -88,7 +88,7 @@ class Clients:
             self.streaming[url.partition("/agents/")[0]] -= 1
 
     async def _stream(self, http: httpx.AsyncClient, agent: str, text: str) -> None:
-        """Read a stream to its end over both gateways, and require every event exactly once."""
+        """Read a complete stream over both gateways, and require every event exactly once."""
         ids: list[str] = []
         task_id = ""
         last: Any = {}
@@ -116,7 +116,7 @@ class Clients:
 
 
 def replaced(fleet: Fleet, old: Process, new: Process) -> Process:
-    """Stop `old` with SIGTERM, require that it ends without a traceback, and return `new`."""
+    """Stop `old` with SIGTERM, require that it exits without a traceback, and return `new`."""
     old.signal(15)
     eventually(lambda: not old.running, what=f"{old.name} is gone: {old.output()[-2000:]}")
     assert "Traceback" not in old.output(), old.output()[-3000:]

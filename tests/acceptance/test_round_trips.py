@@ -27,8 +27,8 @@ BY_THE_CLOCK = {
     "renew_runs", "mark_published", "read_memory", "report_prefetched",
     "PING", "SUBSCRIBE", "UNSUBSCRIBE", "HELLO", "CLIENT",
 }  # fmt: skip
-"""Commands that do not depend on the number of messages. They are sent at intervals, when a task is followed, or when a
-process needs one more concurrent connection than before."""
+"""Commands that do not depend on the number of messages. They are sent at intervals, when a task gets its first
+subscriber, or when a process needs one more concurrent connection than before."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Routes and times of runs: the agent's route and the client's times apply whenever a run is published."""
+"""Routes and scheduled times of runs. The agent's route and the client's times apply whenever a run is published."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def soon(seconds: float) -> datetime:
 
 
 async def finished(gateway: Gateway, body: dict[str, Any], agent: str = "routed") -> Any:
-    """Send a message, poll until its task has ended, and return the task."""
+    """Send a message, poll until the task is terminal, and return the task."""
     body |= {"configuration": {"returnImmediately": True}}
     task = rpc(gateway, "SendMessage", body, agent=agent)["result"]["task"]
     async with sdk_client(gateway, agent) as client:
@@ -144,7 +144,8 @@ async def test_a_route_gives_a_priority(served: Served, broker: str) -> None:
 
 
 async def is_published(served: Served, task_id: str) -> bool:
-    """Return whether the task's first run has been published. Then it is due again in a minute instead of seconds."""
+    """Return whether the task's first run has been published. A published run is due again in a minute instead of
+    seconds."""
     return await due_in(served, f"{task_id}.1") > 30
 
 
@@ -194,7 +195,7 @@ async def test_a_run_begins_not_before_its_time(served: Served, cut_off: Gateway
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "behind another message"])
 async def test_a_run_of_the_far_future_is_not_published_yet(served: Served, waits: bool) -> None:
-    """A worker would hold the Celery message unacknowledged, and brokers only tolerate that for half an hour."""
+    """A worker would hold the Celery message unacknowledged, which RabbitMQ tolerates for half an hour."""
     async with sdk_client(served.gateway, "routed", streaming=False) as client:
         fields = {"taskId": (await send(client, "ask", immediately=True)).id} if waits else {}
         body = scheduled(not_before=soon(3600).isoformat()) | {"configuration": {"returnImmediately": True}}

@@ -34,7 +34,7 @@ def fleet(broker: str, tmp_path: Path) -> Iterator[Fleet]:
 
 
 def beat(fleet: Fleet, number: int, *options: str) -> Process:
-    """Start a beat process with a schedule file that no other process uses."""
+    """Start a beat process with its own schedule file."""
     file = fleet.folder / f"beat-{number}.schedule"
     return fleet.start(f"beat-{number}", "beat", "-l", "INFO", "-s", str(file), "--pidfile=", *options)
 

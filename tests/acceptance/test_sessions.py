@@ -1,4 +1,4 @@
-"""Sessions on real workers persist across tasks, workers and kills. Unreadable sessions are reported."""
+"""Sessions on real workers, which persist across tasks, workers and kills. Unreadable sessions are reported."""
 
 from __future__ import annotations
 

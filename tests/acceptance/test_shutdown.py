@@ -1,4 +1,4 @@
-"""Shutdown of a worker in every pool: no run is lost, fails unnecessarily or begins twice."""
+"""Shutdown of a worker in every pool. No run is lost, and a run that may be retried is returned to the queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ only warm shutdowns are tested in that pool."""
 SHUTDOWNS = ("warm", "soft", "cold")
 PREFORK = [("prefork", kind) for kind in SHUTDOWNS]
 STOPS = 30.0
-"""Seconds within which a worker must end. The agents of the tests would work for a minute."""
+"""Seconds within which a worker must exit. The agents of the tests would work for a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def site_on(broker: str, folder: Path) -> Iterator[SystemUnderTest]:
-    """Run a gateway without a worker, and without a watcher, because a worker that requeues its runs needs none."""
+    """Run a gateway without a worker. A watcher is not needed, because a worker that shuts down requeues its runs."""
     env = {"app": "tests.support.shutdown_agents", "TEST_FOLDER": str(folder), "A2A_CANCEL_GRACE": "3"}
     with running_system(folder, "solo", broker, **env) as system:
         system.worker.stop()
@@ -53,8 +53,8 @@ def system(folder: Path) -> Iterator[SystemUnderTest]:
 
 @pytest.fixture(scope="module")
 def brokers_site(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[SystemUnderTest]:
-    """System on each broker with a watcher, because Redis may deliver a message to a worker that stops and does not
-    execute it."""
+    """System on each broker with a watcher, because Redis may deliver a message to a worker that shuts down and does
+    not execute the run."""
     with site_on(broker, tmp_path_factory.mktemp(broker)) as system:
         system.fleet.watcher()
         yield system
@@ -258,7 +258,7 @@ def test_a_client_that_asked_to_cancel_gets_that(system: SystemUnderTest, folder
         stop(worker, "second SIGTERM")
 
         task = answer.result().json()
-    if task["status"]["state"] == "TASK_STATE_WORKING":  # the response arrives after the grace, even before the end
+    if task["status"]["state"] == "TASK_STATE_WORKING":  # the response arrives after the grace period
         task = system.ended("blocks-loop", task_id)
 
     assert task["status"]["state"] == "TASK_STATE_CANCELED"

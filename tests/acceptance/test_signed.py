@@ -1,4 +1,4 @@
-"""A fleet with signed Celery messages works, and unsigned or foreign messages have no effect."""
+"""Fleet with signed Celery messages. Messages that are unsigned or signed with another key have no effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ ON_ONE = pytest.mark.parametrize("broker", ["redis"], indirect=True)
 
 @dataclass
 class Signed:
-    """Fleet with its keys, and a foreign key."""
+    """Fleet whose processes sign Celery messages.
+
+    Attributes:
+        stranger: Environment of a process that signs with a key which the fleet does not trust.
+    """
 
     fleet: Fleet
     gateway: Gateway

@@ -1,4 +1,4 @@
-"""A hundred concurrent clients: no task is lost, no request fails, and no process grows."""
+"""Soak test with a hundred concurrent clients. No task is lost, no request fails, and no process leaks memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to working agents: over each binding, to each kind of agent, on real workers."""
+"""Messages to working agents over each binding, to each kind of agent, on real workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Site:
-    """A fleet with a gateway, a worker and a watcher."""
+    """Fleet with a gateway, a worker and a watcher."""
 
     fleet: Fleet
     folder: Path
@@ -74,7 +74,7 @@ class Site:
         )
 
     def allow_end(self, task: Json) -> None:
-        """Let the agents of the task end."""
+        """Let the task's agent return."""
         (self.folder / f"{task['id']}.may-end").touch()
 
     def record(self, task: Json, field: str) -> str:

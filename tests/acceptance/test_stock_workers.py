@@ -1,4 +1,4 @@
-"""Workers without this package: their results in Celery's result backend reach clients and webhooks."""
+"""Workers without a2a_celery. Their results in Celery's result backend reach clients and webhooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.talk import read, send, state
 from tests.support.waiting import eventually
 
 NEVER = "3600"
-"""`redispatch_after` in seconds, so long that results can only become known through the subscription."""
+"""Value of `redispatch_after` in seconds. It is so long that a watcher learns results only from its subscription."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Framework agents that stop early: clients receive the reason."""
+"""Reasons that clients receive from framework agents which stop early."""
 
 from __future__ import annotations
 

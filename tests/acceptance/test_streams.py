@@ -1,4 +1,4 @@
-"""Streams: clients receive every event once, in order and with its id, from any gateway, despite disconnects and
+"""Event streams from any gateway. Clients receive every event once and in order, with its id, despite disconnects and
 restarts."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.nightly
 async def test_streams_of_fifty_running_tasks_are_whole_and_in_order(pair: Pair, http: httpx.AsyncClient) -> None:
     async with sdk_client(pair.b, "pace", "HTTP+JSON", streaming=False) as client:
-        # even on a loaded machine, no task may end before the last one is followed
+        # even on a loaded machine, no task may finish before each has a subscriber
         tasks = await asyncio.gather(*(send(client, "10 1", immediately=True) for _ in range(50)))
 
         async def followed(number: int, task_id: str) -> list[Frame]:

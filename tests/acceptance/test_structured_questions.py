@@ -1,4 +1,4 @@
-"""Questions with a schema, with real workers, over each binding: valid answers, and answers that are refused."""
+"""Questions with an answer schema, on real workers and over each binding, with valid and invalid answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`A2A.submit` with real brokers and workers: no gateway is needed, and the tasks are the same as with one."""
+"""`A2A.submit` with real brokers and workers. No gateway is needed, and the stored tasks equal those of SendMessage."""
 
 from __future__ import annotations
 

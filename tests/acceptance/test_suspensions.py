@@ -22,7 +22,7 @@ ENV = {"A2A_LEASE_TTL": "2", "A2A_REDISPATCH_AFTER": "3", "app": "tests.support.
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, broker: str
 ) -> Iterator[SystemUnderTest]:
-    """System with one worker with two slots, and a watcher."""
+    """System with a watcher, and one worker with two slots."""
     folder = tmp_path_factory.mktemp(request.param)
     with running_system(folder, request.param, broker, **ENV) as system:
         system.fleet.watcher().wait_for_output("watcher started")
@@ -55,7 +55,7 @@ def text(task: dict[str, Any]) -> str:
 
 
 def send_signal(system: SystemUnderTest, task_id: str, name: str, payload: Any, agent: str = "approval") -> bool:
-    """Send a signal over HTTP. Return True if a run waited for it."""
+    """Send a signal over HTTP. Return True if a run waited for the signal."""
     reply = rest(system.gateway, "POST", f"/tasks/{task_id}:signal", {"name": name, "payload": payload}, agent=agent)
     assert reply.status_code == 202, reply.text
     return bool(reply.json()["resumed"])

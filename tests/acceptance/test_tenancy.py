@@ -1,6 +1,7 @@
-"""Tenancy: each operation, over each binding, by the owner and by other callers.
+"""Tenant isolation of each operation over each binding, for the owner and for other callers.
 
-A task of another caller looks like a missing one: the response differs only in the id, and nothing changes.
+To other callers, the task looks like a missing task. The response differs only in the id, and the store does not
+change.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from tests.support.webhooks import SECRET
 WEBHOOK = {"id": "hook", "url": "https://127.0.0.1:9/hook"}
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC", "JSONRPC 0.3")
 STRANGERS = {"owner": ("bob", "acme"), "tenant": ("alice", "beta")}
-"""Callers, with their tenants, who request alice's task of the tenant acme: another owner, or alice in another
-tenant."""
+"""Callers and tenants that request alice's task in the tenant acme: another owner, and alice in another tenant."""
 
 
 def of_task(operation: str, task_id: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ OPERATIONS = (
 
 
 class Matrix:
-    """Gateway, worker, issuer, and the requested task: a waiting task of alice in the tenant acme."""
+    """Gateway, worker and token issuer. Callers request tasks of alice."""
 
     def __init__(self, served: Served, issuer: Issuer) -> None:
         self.served = served
@@ -122,7 +122,7 @@ def where(binding: str) -> str:
 async def test_an_owner_may_do_everything(matrix: Matrix, binding: str) -> None:
     task_id = await matrix.waiting(where(binding))
     for operation in OPERATIONS:
-        if operation in ("SendStreamingMessage", "CancelTask"):  # the previous task has ended
+        if operation in ("SendStreamingMessage", "CancelTask"):  # the operation before completed the previous task
             task_id = await matrix.waiting(where(binding))
 
         answer = await matrix.ask(binding, operation, of_task(operation, task_id), "alice", where(binding))

@@ -1,4 +1,5 @@
-"""Sleeps end within a second of their time after restarts of every process, the store and the broker.
+"""Sleeps of agents after restarts of every process, the store and the broker. Each sleep ends within a second of its
+time.
 
 Times are measured by the store's clock. The time that a plain message needs from the gateway to its worker at the same
 moment is subtracted, so that a slow machine does not count as a late timer.
@@ -37,7 +38,7 @@ PRECISION = 1.0
 
 @dataclass
 class Site:
-    """A fleet whose store and broker can be interrupted."""
+    """Fleet whose store and broker can be interrupted."""
 
     fleet: Fleet
     store: MortalRedis
@@ -52,7 +53,7 @@ class Site:
         self.processes = [self.fleet.worker(pool="threads", concurrency=8), self.fleet.watcher()]
 
     def suspended(self) -> dict[str, float]:
-        """Return the time of each suspended run in µs by the store's clock."""
+        """Return the due time of each suspended run, in µs of the store's clock."""
         with Redis.from_url(self.store.store_url) as redis:
             return {name.decode(): due for name, due in redis.zrange(KEYS.suspended, 0, -1, withscores=True)}
 
@@ -70,7 +71,7 @@ class Site:
         return httpx.get(f"{self.gateway.url}/health/ready", timeout=LIMIT).status_code == 200
 
     def is_ended(self, task_id: str) -> bool:
-        """Return True if a sleeper has ended. Send a plain message, for comparison."""
+        """Send a plain message for comparison. Return True if the sleeper's task is COMPLETED."""
         self.messages.append(send(self.gateway, "echo", "now", returnImmediately=True))
         return state(read(self.gateway, "sleeper", {"id": task_id})) == "COMPLETED"
 
@@ -82,7 +83,7 @@ class Site:
         return created.ToMicroseconds() / 1e6, working[-1].timestamp.ToMicroseconds() / 1e6
 
     def delay_of_a_message(self) -> float:
-        """Return the maximum seconds between the creation and the claim of the plain messages."""
+        """Return the longest time between the creation and the claim of a plain message, in seconds."""
         for task in self.messages:
             eventually(lambda t=task: state(read(self.gateway, "echo", t)) == "COMPLETED", what="a message is answered")
         return max(claimed - created for created, claimed in map(self.begun_at, self.messages))

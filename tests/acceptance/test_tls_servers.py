@@ -1,4 +1,4 @@
-"""TLS, and users with the minimal permissions of docs/security.md: a fleet works and needs no other permissions."""
+"""Fleets with TLS, and with users that have only the permissions of docs/security.md."""
 
 from __future__ import annotations
 

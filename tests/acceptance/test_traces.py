@@ -186,7 +186,7 @@ async def test_each_binding_takes_the_clients_trace(
 def test_the_child_of_an_agent_is_below_the_run_that_called_it(
     served: Served, spans: Collector, caller: Caller
 ) -> None:
-    """The parent waits without a run: its first run calls the child, and a watcher publishes the second."""
+    """The first run of the parent calls the child and is suspended. A watcher publishes the second run."""
     rpc(served.gateway, "SendMessage", message_json("hello"), agent="delegates", **caller.headers)
 
     found = connected(spans, caller, THOUGHT, "run a2a.delegates", "run a2a.delegates")
@@ -238,7 +238,7 @@ def test_the_error_of_a_run_is_in_its_span_and_its_text_is_not(
 
 
 def test_a_run_that_a_watcher_publishes_is_in_its_trace(served: Served, spans: Collector, caller: Caller) -> None:
-    """The watcher publishes a run that the broker lost with the trace headers in the store."""
+    """If the broker has lost a run, the watcher republishes the run with the trace headers from the store."""
     store, keys = SyncStore(served.fleet.redis.store_url), Keys()
     assert served.worker is not None
     served.worker.stop()
@@ -274,7 +274,7 @@ def test_log_lines_are_json_with_actions_ids_and_the_trace(served: Served, calle
         lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("celery_id") == celery_id]
 
-    # Celery logs its last line after this package
+    # Celery logs its last line after a2a_celery
     eventually(lambda: "celery.app.trace" in {line["logger"] for line in of_the_run()}, what="all of it is logged")
     of_run = of_the_run()
     actions = [line["action"] for line in of_run if "action" in line]

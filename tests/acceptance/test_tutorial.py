@@ -60,7 +60,7 @@ class Reader:
         return caller
 
     def received(self) -> str:
-        """Return what the client has printed."""
+        """Return the output of the client."""
         return (self.folder / "call.log").read_text()
 
 

@@ -1,4 +1,5 @@
-"""Waits, and messages to working agents, while the broker is unavailable: all continue when it is available again."""
+"""Waits of runs and messages to working agents while the broker is unavailable. All runs continue when the broker is
+back."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def say(gateway: Gateway, agent: str, task: dict[str, Any], text: str) -> None:
 
 
 def require_result(gateway: Gateway, agent: str, task: dict[str, Any], *texts: str) -> None:
-    """Wait for the end of the task, and require that it is COMPLETED with artifacts of `texts`."""
+    """Wait until the task has finished, and require that it is COMPLETED and that its artifacts have the texts
+    `texts`."""
     eventually(lambda: state(read(gateway, agent, task)) != "WORKING", what=f"{agent} ends")
     ended = read(gateway, agent, task)
     assert state(ended) == "COMPLETED", ended

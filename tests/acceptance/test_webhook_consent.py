@@ -1,4 +1,4 @@
-"""A gateway that requires consent accepts a webhook only after its receiver has consented."""
+"""Gateway that requires consent. It accepts a webhook only after the webhook's receiver has consented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ed25519 signatures: a key is rotated during deliveries, and the receiver accepts every post."""
+"""Ed25519 signatures of webhooks. The key is rotated during deliveries, and the receiver accepts every post."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def signer_of(headers: dict[str, str], body: bytes) -> str:
 
 @dataclass
 class Deployment:
-    """A gateway and a watcher that read their keys from one file."""
+    """Gateway and watcher that read their keys from one file."""
 
     fleet: Fleet
     key_file: Path
@@ -173,8 +173,8 @@ async def test_a_key_is_changed_with_posts_under_way(tmp_path: Path) -> None:
 async def answers_to_forgeries(
     url: str, by_old: tuple[dict[str, str], bytes, int], by_new: tuple[dict[str, str], bytes, int]
 ) -> None:
-    """Require that a withdrawn key, another body, another id and an old recording are refused, and that a repeated post
-    is accepted without being handled again."""
+    """Require that the receiver rejects a withdrawn key, another body, another id and an old recording, and accepts a
+    repeated post."""
     async with httpx.AsyncClient(trust_env=False) as http:
         headers, body, _ = by_new
         del headers["content-length"], by_old[0]["content-length"]

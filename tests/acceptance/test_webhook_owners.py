@@ -15,7 +15,7 @@ from tests.support.receiver import HANG_UP, Received, Receiver, receiver, silent
 from tests.support.waiting import eventually
 
 PATHS = (f"/hook/{number}" for number in count())
-"""Paths of the webhooks, one for each."""
+"""Paths of the webhooks. Each webhook uses a new path."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def path() -> str:
 
 
 class Owner:
-    """Owner of one webhook, over HTTP+JSON."""
+    """Client of the owner of a webhook, over HTTP+JSON."""
 
     def __init__(self, served: Served, task_id: str) -> None:
         self._gateway = served.gateway

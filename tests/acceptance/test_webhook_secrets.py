@@ -51,7 +51,7 @@ FINE, FAILING, REFUSED_FOREVER = "/fine", "/failing", "/gone"
 
 @dataclass
 class Traces:
-    """Fleet with successful and failed deliveries, and all data that it left."""
+    """Fleet with successful and failed deliveries, and all data that its processes wrote."""
 
     fleet: Fleet
     gateway: Gateway
@@ -62,7 +62,7 @@ class Traces:
     """Commands that Redis received."""
 
     def places(self) -> dict[str, bytes]:
-        """Return all data that the fleet left, by place."""
+        """Return all data that the fleet's processes wrote, by place."""
         with redis.Redis.from_url(self.fleet.redis.store_url) as store:
             found = {"the store": values(store), "the file that Redis saves": saved(store)}
             with redis.Redis.from_url(self.fleet.redis.store_url, db=1) as broker:
@@ -189,7 +189,7 @@ def flower_response(flower: str, page: str) -> str:
 
 
 def ended(hooks: Receiver) -> int:
-    """Return the number of configs that received the end of the task."""
+    """Return the number of configs that received the COMPLETED event."""
     ends = [got for got in hooks.received(FINE) if b"completed" in got.body.lower()]
     return len({got.headers["webhook-id"].rpartition("_")[0] for got in ends})  # a config of 0.3 may receive it twice
 
@@ -258,7 +258,7 @@ NEW = "another-key-for-the-tests-of-32-characters-and-more"
 
 
 def waiting_task(gateway: Gateway, config: dict[str, Any]) -> str:
-    """Create a task with a push-notification config that waits for an answer. Return the task's id."""
+    """Create a task that waits for an answer and has a push-notification config. Return the task's id."""
     body = message_json("hello") | {"configuration": {"taskPushNotificationConfig": config}}
     task_id: str = rpc(gateway, "SendMessage", body, agent="ask")["result"]["task"]["id"]
     return task_id

@@ -1,4 +1,5 @@
-"""Webhooks: a real receiver gets a task's events signed and in order, whatever it responds."""
+"""Deliveries of a task's events to a real receiver. The events arrive signed and in order, whatever the receiver
+responds."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ from tests.support.receiver import (
 from tests.support.waiting import eventually
 
 PATHS = (f"/hook/{number}" for number in count())
-"""Paths of the webhooks, one for each."""
+"""Paths of the webhooks. Each webhook uses a new path."""
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +190,7 @@ def test_redirects_are_not_followed(served: Served, store: SyncStore, hooks: Rec
 
 
 def delivery_state(store: SyncStore, task_id: str, config_id: str) -> str:
-    """Return the state of the delivery, or "missing" if there is none."""
+    """Return the state of the delivery, or "missing" if the delivery does not exist."""
     found = store.run(read_delivery(Keys("a2a"), task_id, config_id))
     return found.state if found else "missing"
 
@@ -273,7 +274,7 @@ def test_a_config_that_is_deleted_while_it_backs_off_gets_nothing_more(
     rpc(served.gateway, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "failing"}, agent="ask")
 
     assert delivery_state(store, task["id"], "failing") == "missing"
-    hooks.plan(fine, [retry_after(9)])  # when this post is repeated, the other would have been posted long ago
+    hooks.plan(fine, [retry_after(9)])  # at the retry of this post, the retry of the other is long overdue
     rpc(served.gateway, "SendMessage", message_json("7", taskId=task["id"]), agent="ask")
     again = eventually(lambda: hooks.received(fine)[1:2])
     assert again[0].at > first.at + 8

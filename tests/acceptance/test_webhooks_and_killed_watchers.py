@@ -1,4 +1,4 @@
-"""Deliveries at least once and in order while watchers are killed."""
+"""At-least-once deliveries in order while watchers are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks receive the ends of runs that no agent sent."""
+"""Webhook deliveries of final states that no agent sent."""
 
 from __future__ import annotations
 

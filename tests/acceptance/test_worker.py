@@ -45,11 +45,10 @@ class Site:
         return talk.send(self.gateway, agent, text, **configuration)
 
     def get(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Read the task."""
         return talk.read(self.gateway, agent, {"id": task_id})
 
     def cancel(self, agent: str, task_id: str) -> dict[str, Any]:
-        """Cancel the task, wait for its end, and return the task."""
+        """Cancel the task, wait until it is terminal, and return it."""
         return talk.canceled(self.gateway, agent, {"id": task_id})
 
 
