@@ -1,5 +1,4 @@
-"""App whose worker runs in the test process. Its Celery tasks are called in the way in which a pool's thread calls
-them."""
+"""App whose worker runs in the test process. Celery tasks are called as a thread of a pool calls them."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from .scene import perform_run
 
 
 class AgentsHere:
-    """The agents of `a2a`, which the test adds before the first run."""
+    """Agents of the app `a2a` in the test process. A test adds them before the first run."""
 
     def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys) -> None:
         self.a2a, self.store, self.keys = a2a, store, keys
@@ -46,7 +45,7 @@ class AgentsHere:
 
 @asynccontextmanager
 async def agents_here(store: AsyncStore, keys: Keys, url: str, **settings: Any) -> AsyncIterator[AgentsHere]:
-    """Yield an app without agents. Its worker process ends with the block."""
+    """Yield an app without agents, and close its worker process after the block."""
     app = Celery("here", broker="memory://", set_as_current=False)
     app.conf.update(a2a_store_url=url, a2a_key_prefix=keys.prefix, **settings)
     a2a = A2A(app)

@@ -1,4 +1,4 @@
-"""Attempts of a task in the test process, each lost before the next, and functions that record their calls."""
+"""Consecutive attempts of a task in the test process, each of which is lost, and functions that record their calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WorkerDies(BaseException):
 
 
 class Task:
-    """Task whose attempts are executed in the test process, each after the previous one was lost."""
+    """Task whose attempts are executed in the test process, each after the loss of the previous attempt."""
 
     def __init__(self, scene: Scene, settings: Settings = SETTINGS) -> None:
         self.scene, self.settings = scene, settings
@@ -71,7 +71,7 @@ class Task:
 
 @asynccontextmanager
 async def open_task(store: AsyncStore, keys: Keys) -> AsyncIterator[Task]:
-    """Open a task, and abandon its runs at the end."""
+    """Yield a task, and abandon its runs after the block."""
     scene = Scene(Gate(store), keys, Seeds(store, keys))
     yield Task(scene)
     for events in scene.opened:
@@ -109,13 +109,13 @@ class Calls:
         self.made: list[str] = []
 
     async def work(self, name: str, *, dies: bool = False) -> str:
-        """Record a call that must happen only once."""
+        """Record a call. If `dies` is true, simulate the death of the worker."""
         self.made.append(name)
         if dies:
             raise WorkerDies
         return f"done: {name}"
 
     def work_in_thread(self, name: str) -> str:
-        """Do the work of `work` in the current thread."""
+        """Record a call in the current thread."""
         self.made.append(name)
         return f"done: {name}"

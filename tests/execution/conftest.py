@@ -1,4 +1,4 @@
-"""Fixtures for runs in the test process. The scene must leave no leak after a test."""
+"""Fixtures for runs in the test process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .scene import Gate, Scene
 
 @pytest.fixture
 async def scene(store: AsyncStore, keys: Keys) -> AsyncIterator[Scene]:
-    """Empty scene."""
+    """Scene without runs. The fixture requires that the test leaves no data behind in the store."""
     scene = Scene(Gate(store), keys, Seeds(store, keys))
     yield scene
     for events in scene.opened:
@@ -32,11 +32,9 @@ def short_retry_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def task(scene: Scene) -> Task:
-    """Task with many attempts."""
     return Task(scene)
 
 
 @pytest.fixture
 def calls() -> Calls:
-    """Empty record of calls."""
     return Calls()

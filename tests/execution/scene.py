@@ -1,4 +1,4 @@
-"""A claimed run with its event queue, on a store that can be blocked and that can fail."""
+"""Claimed runs with their event queues, on a store that can be blocked and that can fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def perform_run(task: Task, celery_id: str, *args: Any, retries: int = 0, **kwar
 
 
 LONG = 60.0
-"""Hold in seconds that does not end within a test."""
+"""Hold in seconds that is longer than any test."""
 
 
 class Gate(AsyncStore):
@@ -56,7 +56,6 @@ class Gate(AsyncStore):
         self.refuse = 0
 
     async def run(self, operation: Operation[T]) -> T:
-        """See `AsyncStore.run`."""
         await self.open.wait()
         self.calls.append(operation.script.name)
         if self.refuse:
@@ -70,7 +69,7 @@ class Gate(AsyncStore):
 
 
 class Scene:
-    """A claimed run with its event queue on a gate."""
+    """Claimed runs with their event queues on a `Gate`."""
 
     def __init__(self, gate: Gate, keys: Keys, seeds: Seeds) -> None:
         self.gate, self.keys, self.seeds = gate, keys, seeds
@@ -110,12 +109,11 @@ class Scene:
 
 
 def until(condition: Callable[[], Awaitable[bool]]) -> Awaitable[bool]:
-    """Wait until the condition is true."""
     return eventually_async(condition)
 
 
 class TurnByTurn:
-    """Task of an agent of `a2a`. Its runs are performed in this process as its messages arrive."""
+    """Task of an agent of `a2a`. Each message to the task is followed by a run in the test process."""
 
     def __init__(self, a2a: A2A, store: AsyncStore, keys: Keys, store_url: str) -> None:
         a2a.celery.conf.update(a2a_store_url=store_url, a2a_key_prefix=keys.prefix)
@@ -130,14 +128,16 @@ class TurnByTurn:
         await asyncio.to_thread(self._worker.close)
 
     async def begin(self, agent: str, text: str = "hello") -> tuple[TaskState, str]:
-        """Run the first message, `text`. Return the task's state with the text of its status."""
+        """Create the task with the message `text`, and perform its first run. Return the task's state and the text of
+        its status."""
         caller = Caller(user="ann").to_json()
         create = create_task(self._keys, ANN, "t", CONTEXT, request(text), caller=caller, retention=RETENTION)
         await self._store.run(create)
         return await self.perform(agent, 1)
 
     async def answer(self, agent: str, text: str) -> list[str]:
-        """Run the answer `text`, which completes the task. Return the texts of the task's artifacts."""
+        """Send the answer `text`, and perform the run that completes the task. Return the texts of the task's
+        artifacts."""
         caller = Caller(user="ann").to_json()
         message = request(text, "t", CONTEXT)
         begun = await self._store.run(
@@ -149,9 +149,9 @@ class TurnByTurn:
         return ["".join(part.text for part in artifact.parts) for artifact in task.artifacts]
 
     async def say(self, agent: str, run: int, *parts: Part) -> tuple[TaskState, str]:
-        """Run another message as run `run`, without the gateway's validation of an answer.
+        """Send another message without the gateway's validation of an answer, and perform run `run`.
 
-        Return the task's state with the text of its status.
+        Return the task's state and the text of its status.
         """
         message = request("", "t", CONTEXT)
         del message.message.parts[:]
@@ -163,7 +163,7 @@ class TurnByTurn:
         return await self.perform(agent, run)
 
     async def perform(self, agent: str, run: int, *, retries: int = 0) -> tuple[TaskState, str]:
-        """Perform a run, or the retry of a run. Return the state of the task with the text of its status."""
+        """Perform a run, or the retry of a run. Return the task's state and the text of its status."""
         exposed = self._a2a.agents[agent].code
         if isinstance(exposed, Task):
             await asyncio.to_thread(perform_run, exposed, f"t.{run}", text="x")

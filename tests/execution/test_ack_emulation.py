@@ -1,4 +1,5 @@
-"""Messages that a worker records only in memory: those of runs of its agents, and no others."""
+"""Messages that a worker with disabled acknowledgement emulation records only in memory. They are the runs of its
+agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of agents reach their clients, whatever the code around `Turn.ask` catches."""
+"""Questions of agents, which reach the client whatever exceptions the code around `Turn.ask` catches."""
 
 from __future__ import annotations
 
@@ -195,7 +195,8 @@ async def test_an_agent_that_asks_and_then_raises_failed_has_failed(turns: TurnB
 
 
 def test_a_question_of_a_task_that_celery_called_is_an_ordinary_failure() -> None:
-    """Any other exception would end a prefork child, or block the caller in a thread forever."""
+    """If Celery received the InputRequired, the exception would end a prefork child, or block the calling thread
+    forever."""
     ended = perform_celery_task(raises)
 
     assert ended.info.state == "FAILURE"
@@ -208,5 +209,5 @@ def test_a_task_that_is_called_as_a_function_raises_its_question() -> None:
 
 
 def perform_celery_task(task: Any) -> Any:
-    """Call `task` as a pool does for a message that no A2A task sent."""
+    """Call `task` as a pool does for a message that belongs to no A2A task."""
     return build_tracer(task.name, task, app=task.app)("a-task", ("x",), {}, {"id": "a-task", "delivery_info": {}})

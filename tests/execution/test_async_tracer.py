@@ -1,4 +1,4 @@
-"""Calls of tasks on an event loop: they send the same signals as Celery's tracer, and concurrent calls do not mix."""
+"""Calls of tasks on an event loop. They send the same signals as Celery's tracer, and concurrent calls do not mix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIGNALS = ("prerun", "success", "failure", "retry", "postrun", "internal_error")
 
 @dataclass
 class SignalLog:
-    """Sent signals, each with the call that was current."""
+    """Signals that were sent, each with the id of the current call."""
 
     signals: list[tuple[str, str]] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ def app() -> Iterator[Celery]:
 
 
 class ControlledRun:
-    """Stand-in for a run. The test determines its outcome and the time of its end."""
+    """Stand-in for a run. The test determines when the run finishes, and with which outcome."""
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Canvases of exposed tasks: those whose result no watcher could read are refused when they start."""
+"""Canvases of exposed tasks. A canvas whose result no watcher could read fails the task when the canvas starts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_canvas_without_a_readable_result_is_refused(
 ) -> None:
     app.conf.update(conf)
     if "result_backend" in conf and "chord" in form:
-        remedy = "chords"  # Celery itself refuses them
+        remedy = "chords"  # Celery itself rejects a chord
 
     with caplog.at_level(logging.ERROR):
         assert await state_of_canvas(app, store, keys, form) == FAILED

@@ -1,4 +1,5 @@
-"""Changed code of an agent: steps that differ from those of an earlier run end the run, additional steps do not."""
+"""Changed code of an agent. A run fails if its steps differ from the recorded steps, but not if it calls further
+steps."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ performed: list[str] = []
 
 
 async def book(what: str) -> str:
-    """Record a call that must happen only once."""
+    """Record a booking, which must happen only once."""
     performed.append(what)
     return f"{what} booked"
 

@@ -1,4 +1,4 @@
-"""Work that an agent starts elsewhere: by default, it is cancelled with the agent's task."""
+"""Remote tasks and Celery tasks that an agent starts. By default, they are cancelled with the agent's task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def elsewhere() -> AsyncIterator[str]:
 
 
 async def canceled(here: AgentsHere, agent: str, is_begun: Callable[[], bool]) -> None:
-    """Cancel a task of `agent` as its client, after the agent has started some work."""
+    """Cancel a task of `agent` as its client, as soon as `is_begun` returns True."""
 
     async def begun() -> bool:
         return is_begun()
@@ -174,7 +174,7 @@ async def test_a_remote_task_is_cancelled_when_its_agent_fails(here: AgentsHere,
 async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
     here: AgentsHere, elsewhere: str, redis_server: EmbeddedRedis, is_canceled: bool
 ) -> None:
-    """A cancel at the moment of the retry leaves no remote task either."""
+    """A cancel that arrives with the retry leaves no remote task either."""
     started: list[str] = []
 
     @here.a2a.agent("agent", autoretry_for=(OSError,), default_retry_delay=1000)
@@ -182,7 +182,7 @@ async def test_a_remote_task_is_cancelled_when_its_run_is_released_for_a_retry(
         async with RemoteAgent(elsewhere) as remote:
             started.append((await remote.submit(remote.session().message("wait"))).task_id)
         if is_canceled:
-            SyncStore(redis_server.store_url).run(request_cancel(here.keys, ANN, "t", CONTEXT))  # the loop is blocked
+            SyncStore(redis_server.store_url).run(request_cancel(here.keys, ANN, "t", CONTEXT))  # blocks the loop
         raise ConnectionError
 
     assert (await here.play("agent")).status.state == (CANCELED if is_canceled else WORKING)

@@ -1,4 +1,5 @@
-"""Durable steps: each is executed once, however its run ends, and its result is recorded before it is used."""
+"""Durable steps. Each step is executed once, whatever the outcome of its run, and its result is recorded before it is
+used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, names and examples in docs/durable-work.md equal those of the code."""
+"""Comparison of the numbers, names and examples in docs/durable-work.md with the code."""
 
 from __future__ import annotations
 
@@ -44,19 +44,17 @@ def test_its_names_exist() -> None:
 
 
 class Hotels:
-    """The service of the example."""
+    """Hotel service of the example."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.searches: list[str] = []
 
     async def search(self, city: str) -> list[str]:
-        """Return hotels."""
         self.searches.append(city)
         return [f"Grand {city}", f"Park {city}"]
 
     async def book(self, hotel: str, idempotency_key: str) -> str:
-        """Book a hotel."""
         self.keys.append(idempotency_key)
         return f"{hotel}, number 7"
 

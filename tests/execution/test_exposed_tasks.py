@@ -28,7 +28,7 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, request
 from .scene import perform_run
 
 DELAY = 1000
-"""Seconds until the retry. Longer than any other delay after which a watcher would publish the run."""
+"""Seconds until the retry. The delay is longer than any other delay after which a watcher would publish the run."""
 
 
 class FullBackend(KeyValueStoreBackend):

@@ -1,4 +1,5 @@
-"""Waiting for a run in a thread: the run's result is returned, and checks continue while the event loop is blocked."""
+"""Threads that wait for a run. They return the run's result, and continue their checks while the event loop is
+blocked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Garbage of failed runs: no traceback is left to the cycle collector, so that a worker with failures does not grow."""
+"""Garbage of failed runs. No traceback is left to the cycle collector, so that failures do not increase a worker's
+memory."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ from .scene import perform_run
 
 RUNS = 3
 ROUNDS = 3
-"""Number of rounds. A first import in another thread, or a timer, leaves garbage in one round. A run would leave it in
-each round."""
+"""Number of rounds. A first import in another thread, or a timer, leaves garbage in one round. A run that leaks would
+leave garbage in each round."""
 
 MAX_BYTES = 8 * 1024
 """Maximum garbage of one run in bytes. A traceback that Celery has copied is more than ten times as large."""
@@ -45,7 +46,7 @@ def unlogged() -> Iterator[None]:
 
 @pytest.fixture
 async def a2a(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[A2A]:
-    """Agents that fail in every way."""
+    """App with agents that fail in different ways."""
     app = Celery("test", broker="memory://", set_as_current=False)
     app.conf.update(a2a_store_url=redis_server.store_url, a2a_key_prefix=keys.prefix, task_ignore_result=True)
     a2a = A2A(app)
@@ -135,7 +136,7 @@ async def test_a_failed_run_leaves_no_traceback(a2a: A2A, store: AsyncStore, key
         task_id, _, run = celery_id.partition(".")
         return perform_run(task, celery_id, "x") if plain else perform_run(task, celery_id, task_id, int(run))
 
-    await asyncio.to_thread(perform, await created(store, keys))  # modules and objects that are created once
+    await asyncio.to_thread(perform, await created(store, keys))  # so that later runs import no modules
     rounds = []
     for _ in range(ROUNDS):
         runs = [await created(store, keys) for _ in range(RUNS)]

@@ -1,4 +1,5 @@
-"""Arguments that a client sends to a plain task: they are only in the message, not in Celery's output or in logs.
+"""Arguments that a client sends to a plain task. They are in the body of the Celery message, but not in its headers or
+in logs.
 
 A client's text that an agent quotes in an error cannot start a line of the log.
 """

@@ -44,7 +44,7 @@ async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> As
 
 @pytest.fixture
 def calls(here: AgentsHere) -> list[str]:
-    """Messages with which the agent "echo" was called. The agent ends in the way that its message names."""
+    """Messages that the agent "echo" received. A message names the outcome of its run."""
     calls: list[str] = []
 
     @here.a2a.agent("echo")
@@ -87,7 +87,7 @@ ERRORS = pytest.mark.parametrize(
 
 
 def state_and_text(task: Any) -> tuple[int, str]:
-    """Return the state of a task and its text."""
+    """Return the state and the status text of a task."""
     return task.status.state, "".join(part.text for part in task.status.message.parts)
 
 

@@ -1,4 +1,4 @@
-"""Import check: a worker does not start if an agent that is registered by name cannot be imported."""
+"""Import check of a worker, which does not start if an agent that is registered by name cannot be imported."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_doctor_reports_a_failed_import(modules: None) -> None:
 def test_an_agent_in_the_current_folder_is_imported_as_celery_imports_the_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder of the ``celery`` script is on Python's path, the current one is not."""
+    """Python's path contains the folder of the ``celery`` script, but not the current folder."""
     (tmp_path / "acme_beside.py").write_text("import acme_helper\nclass Agent: ...\n")
     (tmp_path / "acme_helper.py").touch()
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,5 @@
-"""Messages that arrive while an agent works: each is read once, in order, and again if the turn is repeated."""
+"""Messages that arrive while an agent works. The agent reads each message once and in order, and a repeated turn reads
+the messages again."""
 
 from __future__ import annotations
 
@@ -26,7 +27,6 @@ from .scene import Scene, until
 
 
 async def send(scene: Scene, claim: Claim, text: str, on_message: OnMessage = "steer") -> None:
-    """Send a message to the task."""
     task_id = claim.ref.task_id
     message = request(text, task_id, CONTEXT)
     await scene.seeds.store.run(
@@ -42,7 +42,6 @@ async def turn_of(scene: Scene, claim: Claim | None = None) -> tuple[Claim, RunE
 
 
 def new_turn(claim: Claim, events: RunEventQueue) -> Turn:
-    """Return the turn of a run."""
     open_journal(claim, events, Settings(store_url="redis://127.0.0.1/0"))
     return Turn(claim, events, Caller())
 

@@ -1,4 +1,4 @@
-"""Runs with large parts while the object store is unavailable: they wait for a while and then fail."""
+"""Runs with large parts while the object store is unavailable. They wait for a limited time and then fail."""
 
 from __future__ import annotations
 

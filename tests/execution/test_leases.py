@@ -1,4 +1,4 @@
-"""Lease keeper: renewed runs stay claimed, others count as lost."""
+"""Lease keeper of a worker. Runs with renewed leases stay claimed, and runs with expired leases are given up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FakeRun:
 
 
 class UnreachableStore(AsyncStore):
-    """Store that cannot be reached while `down`."""
+    """Store that cannot be reached while `down` is true."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
@@ -54,7 +54,6 @@ class UnreachableStore(AsyncStore):
         self.operations = 0
 
     async def run(self, operation: Operation[T]) -> T:
-        """See `AsyncStore.run`."""
         self.operations += 1
         await self.answers.wait()
         if self.down:
@@ -83,7 +82,6 @@ def keeper(unreachable: UnreachableStore, keys: Keys, clock: ManualClock) -> Lea
 
 
 async def run_of(seeds: Seeds) -> FakeRun:
-    """Return a claimed run."""
     claim = await seeds.claimed()
     return FakeRun(claim.ref, claim.token)
 

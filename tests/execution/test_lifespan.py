@@ -1,4 +1,5 @@
-"""Lifespans of an app: open on the event loop of a worker process while agents run, and closed at its end."""
+"""Lifespans of an app. They are open on the event loop of a worker process while agents run, and closed when it
+stops."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from .scene import TurnByTurn
 
 
 def an_app(events: list[str], *, fail: bool = False) -> A2A:
-    """Return an app with an agent that asks and two lifespans. With `fail`, the second lifespan fails at the first
-    attempt."""
+    """Return an app with an agent that asks and two lifespans. If `fail` is true, the second lifespan fails at the
+    first attempt."""
     a2a = A2A(Celery("test", broker="memory://", set_as_current=False))
     tasks: dict[str, asyncio.Task[None] | None] = {}
 

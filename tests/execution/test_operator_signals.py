@@ -27,7 +27,7 @@ from .agents_here import AgentsHere, agents_here
 
 @pytest.fixture
 async def here(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> AsyncIterator[AgentsHere]:
-    """App with the agent of the tasks."""
+    """App with the agent to which the tasks belong."""
     async with agents_here(store, keys, redis_server.store_url) as here:
         here.a2a.agent("agent", description="Waits.")(lambda turn: None)
         yield here

@@ -1,4 +1,4 @@
-"""Preloading: agents that are registered by name are imported when a worker process starts."""
+"""Preloading of agents that are registered by name, when a worker process starts."""
 
 from __future__ import annotations
 

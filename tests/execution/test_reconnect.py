@@ -14,7 +14,7 @@ from a2a_celery.execution.celery import reconnect
 
 @pytest.fixture
 def app() -> Celery:
-    """App whose workers find a broker that does not respond when they first start."""
+    """App whose workers find an unresponsive broker at their first start."""
     app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
     app.steps["consumer"].add(Unanswered)
     Unanswered.starts = 0
@@ -23,13 +23,12 @@ def app() -> Celery:
 
 class Unanswered(bootsteps.StartStopStep):  # type: ignore[misc]
     """Bootstep that requests a reply from the broker, like mingle. The first request times out. The second start of the
-    step ends the worker."""
+    step stops the worker."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
     starts = 0
 
     def start(self, parent: Any) -> None:
-        """See `bootsteps.StartStopStep`."""
         Unanswered.starts += 1
         raise OperationalError("timed out") if Unanswered.starts == 1 else WorkerShutdown(0)
 
@@ -49,5 +48,5 @@ def test_a_worker_that_starts_while_its_broker_does_not_answer_connects_again(ap
 
 
 def test_celery_still_ends_such_a_worker(app: Celery) -> None:
-    """If this test fails, `reconnect.ReconnectsWhileStarting` can be removed."""
+    """If this test fails, Celery has fixed the problem, and `reconnect.ReconnectsWhileStarting` can be removed."""
     assert (exit_code(app), Unanswered.starts) == (1, 1)

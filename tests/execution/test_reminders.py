@@ -58,7 +58,7 @@ async def turns(store: AsyncStore, keys: Keys, redis_server: EmbeddedRedis) -> A
 
 
 async def seconds_left(store: AsyncStore, keys: Keys) -> float | None:
-    """Return the seconds until the next reminder of the task, or None if it has none."""
+    """Return the seconds until the next reminder of the task, or None if the task has no reminder."""
     due_us = await store.redis.zscore(keys.reminders, "t")
     seconds, micros = await store.redis.time()
     return None if due_us is None else due_us / 1_000_000 - seconds - micros / 1_000_000

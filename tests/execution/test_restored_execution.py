@@ -1,4 +1,4 @@
-"""Runs begin with the execution state that earlier runs have saved."""
+"""Initial execution state of a run, which is restored from the steps of earlier runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def began(claim: Claim, scene: Scene) -> tuple[Execution, RunEventQueue]:
 
 
 def saved(*states: ExecutionState, **detail: str) -> tuple[Step, ...]:
-    """Return steps of a first run. The last one has `detail`."""
+    """Return the steps of a first run. The last transition has `detail`."""
     made = [Transition(n, before, after, n) for n, (before, after) in enumerate(pairwise(states), 1)]
     made[-1] = replace(made[-1], detail=detail)
     return tuple(Step(1, 1, "host.0.x", transition) for transition in made)

@@ -42,7 +42,7 @@ LATER = NOW + timedelta(seconds=60)
 
 
 def retries(count: int = 0, **policy: Any) -> Retries:
-    """Return the retries of a run that has had `count` of them."""
+    """Return the `Retries` of a run that has been retried `count` times."""
     options = RunOptions(retries=count, not_after=NOW).to_json()
     return Retries(RetryPolicy(**policy), options, ManualClock())
 

@@ -1,4 +1,4 @@
-"""Writing of a run's events to the log: in order, in few writes, once, and only while the run has its lease."""
+"""Event queue of a run. It writes events to the log once, in order and in few writes, while the run holds its lease."""
 
 from __future__ import annotations
 

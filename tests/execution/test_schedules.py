@@ -1,4 +1,4 @@
-"""`A2A.schedule` and the Celery task that schedulers send, without beat: entries, refusals, outcomes."""
+"""`A2A.schedule`, and the Celery task that schedulers send, without ``celery beat``."""
 
 from __future__ import annotations
 

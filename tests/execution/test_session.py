@@ -40,7 +40,7 @@ class Runs:
         self.settings = Settings(store_url="redis://127.0.0.1/0", session_max_bytes=100)
 
     async def begin(self, **settings: Any) -> tuple[Claim, RunEventQueue, ContextSession]:
-        """Claim a run with separate settings and open its session."""
+        """Claim a run and open its session. `settings` overrides the run's settings."""
         claim, events = await self.scene.begin(claim=await self.scene.seeds.claimed(session=True))
         of = Settings(store_url="redis://127.0.0.1/0", **{"session_max_bytes": 100, **settings})
         open_session(agent(session=True), claim, events, of)

@@ -1,4 +1,5 @@
-"""Settlement of runs: once, with the outcome of the agent, and with the publication of the next run."""
+"""Settlement of runs. A run is settled once, with the outcome of its agent, and the next run of its task is
+published."""
 
 from __future__ import annotations
 

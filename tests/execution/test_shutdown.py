@@ -19,7 +19,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 @pytest.fixture
 def handler_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Names of the called handlers of Celery. The handlers are replaced, so that they end no process."""
+    """Names of Celery's signal handlers that were called. The handlers are replaced, so that no process exits."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     calls: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Warm shutdowns: they end even if the broker or the store does not respond, and wait for agents while the store
+"""Warm shutdowns. They finish even if the broker or the store does not respond, and wait for agents while the store
 responds."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG = 3600.0
 
 
 class Request:
-    """Stand-in for a request that the worker executes. Celery only has weak references to requests."""
+    """Stand-in for a request that the worker executes. Celery holds only weak references to requests."""
 
 
 class Shutdown:

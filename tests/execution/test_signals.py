@@ -1,4 +1,5 @@
-"""Celery signals that are sent outside of a run: each leads to one end of the run, and no receiver raises an error."""
+"""Celery signals that are sent outside of a run. Each signal writes at most one final status, and no receiver raises an
+error."""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ def test_an_id_names_its_run() -> None:
 
 
 class Consumer:
-    """Sender of the signal."""
+    """Stand-in for Celery's consumer, which sends signals."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -133,7 +134,7 @@ class Apps:
         app.conf.a2a_store_url, app.conf.a2a_key_prefix = redis.store_url, prefix
         self.a2a = A2A(app)
         self.a2a.worker()
-        A2A(app).worker()  # a repetition connects nothing twice
+        A2A(app).worker()  # a second object connects no receiver twice
         return app
 
 

@@ -1,4 +1,5 @@
-"""Recording of execution steps: in order, once, with the run's other writes, and without contents."""
+"""Recording of execution steps. Steps are stored once and in order, with the run's other writes, and without
+contents."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class RecordedRun:
             await self.events.settle(final_event(outcome, self.claim.task.id, self.claim.task.context_id))
 
     async def stored_steps(self) -> list[str]:
-        """Return the stored steps: states, with the model or tool."""
+        """Return the stored steps as texts: the state, with the model or tool."""
         history = await self.scene.seeds.store.run(read_steps(self.scene.keys, self.claim.task.id))
         assert history is not None
         assert {(s.run, s.attempt, s.runner) for s in history.steps} <= {(1, 1, "host.1.x")}
@@ -76,7 +77,7 @@ async def play(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make steps be written immediately."""
+    """Write steps without a delay."""
     monkeypatch.setattr("a2a_celery.execution.events.steps.STEPS_WAIT", 0.01)
 
 
@@ -202,7 +203,7 @@ async def test_a_resumed_run_begins_where_it_was_interrupted(scene: Scene) -> No
 
 
 def begun_from(claim: Claim) -> str:
-    """Return the state before INITIALIZING."""
+    """Return the state from which the execution of `claim` enters INITIALIZING."""
 
     events = MagicMock(spec_set=["record", "steps"])
 

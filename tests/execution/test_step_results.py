@@ -1,4 +1,4 @@
-"""Results and failures of durable steps: they are replayed unchanged, or refused with a clear error."""
+"""Results and failures of durable steps. They are replayed unchanged, or rejected with a clear error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .scene import Gate, Scene
 
 @dataclass
 class Page:
-    """A result."""
+    """Result with nested dataclasses."""
 
     url: str
     at: datetime
@@ -31,13 +31,13 @@ class Page:
 
 @dataclass
 class Inner:
-    """A part of a result."""
+    """Part of a `Page`."""
 
     text: str
 
 
 class Model(BaseModel):
-    """A result."""
+    """Result that is a pydantic model."""
 
     n: int
     at: datetime
@@ -140,13 +140,13 @@ async def test_large_results_are_blobs_if_there_is_an_object_store(blob_setup: B
 
 
 async def give(calls: Calls, value: Any) -> Any:
-    """Return `value`."""
+    """Record the call and return `value`."""
     calls.made.append("give")
     return value
 
 
 async def fail(calls: Calls) -> None:
-    """Fail with a long text."""
+    """Record the call and fail with a long text."""
     calls.made.append("fail")
     raise LookupError("y" * 5000)
 
@@ -179,11 +179,11 @@ async def test_a_class_that_was_removed_ends_the_run(task: Task, monkeypatch: py
 
 
 class CustomError(Exception):
-    """An error of a step."""
+    """Error of a step."""
 
 
 class OddError(Exception):
-    """An error that cannot be created from its arguments."""
+    """Error that cannot be created from its arguments."""
 
     def __init__(self, *, code: int) -> None:
         super().__init__(f"code {code}")

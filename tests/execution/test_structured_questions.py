@@ -117,7 +117,7 @@ a2a.expose(plain)
 
 
 class AsksEarly(AgentExecutor):
-    """Executor of the SDK that asks, and returns long after its question is written."""
+    """Executor of the SDK that asks, and returns long after its question has been written."""
 
     schema = checked_schema({"type": "integer"})
 
@@ -150,7 +150,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 async def open_schema(store: AsyncStore, keys: Keys) -> bytes | None:
-    """Return the schema against which the gateway validates an answer, or None."""
+    """Return the schema against which the gateway validates an answer, or None if the question has no schema."""
     schema: bytes | None = await store.redis.hget(keys.task("t").record, "answer_schema")
     return schema
 

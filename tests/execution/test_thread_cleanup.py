@@ -60,7 +60,7 @@ class Worker:
         return await asyncio.to_thread(process.run, self.a2a.agents[agent], task_id, 1, CeleryLimits())
 
     def process(self) -> WorkerProcess:
-        """Return the state of the process."""
+        """Return the per-process state of the worker."""
         return self.a2a.worker().process()
 
 

@@ -1,4 +1,4 @@
-"""`Turn.sleep` and `Turn.wait_for`: the run ends, and the next one continues after the wait."""
+"""`Turn.sleep` and `Turn.wait_for`. A wait suspends the run, and the next run continues after the wait."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ a2a.expose(plain, description="Sleeps.")
 
 
 class Here(AgentsHere):
-    """The agents of this module, with their suspended runs."""
+    """Agents of this module in the test process, with their suspended runs."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         super().__init__(a2a, store, keys)

@@ -1,4 +1,4 @@
-"""Stop of a run in its process, even if the process has received the message twice."""
+"""Stop of a run in a worker process that has received the run's message twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Background writer: it runs while there are pending items, once at a time, and not for an immediate end."""
+"""Background writer of pending items. At most one task writes at a time, and no task starts if the run finishes
+immediately."""
 
 from __future__ import annotations
 
