@@ -1,4 +1,5 @@
-"""Authentication settings: a starting gateway refuses invalid settings with a hint, and cards declare schemes."""
+"""Authentication settings of a gateway. It refuses to start with invalid settings, and its cards declare the
+schemes."""
 
 from __future__ import annotations
 
@@ -247,7 +248,7 @@ MTLS: dict[str, Any] = {"mtlsSecurityScheme": {}}
 
 
 def declaring(schemes: dict[str, Any], *requirements: tuple[str, ...]) -> Agent:
-    """Return an agent whose card requires these schemes, each a list of schemes that apply together."""
+    """Return an agent whose card declares `schemes`. Each of `requirements` names schemes that apply together."""
     wanted = AgentCard()
     wanted.CopyFrom(card("careful"))
     needed = [{"schemes": {name: {"list": []} for name in names}} for names in requirements]

@@ -1,4 +1,4 @@
-"""Settings and commands of docs/authentication.md work unchanged, and its numbers equal those of the code."""
+"""Settings, commands and numbers of docs/authentication.md, which must be those of the code."""
 
 from __future__ import annotations
 

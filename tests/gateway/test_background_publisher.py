@@ -1,4 +1,4 @@
-"""Time at which a published run is due again: after the lease, or later for a plain Celery task."""
+"""Time at which a published run is due again. The time is later for a plain Celery task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REDISPATCH, LEASE = 600.0, 15.0
 
 
 class Broker:
-    """Broker that accepts every run at once."""
+    """Broker that accepts every run immediately."""
 
     def publish_soon(self, agent: str, task_id: str, run: int, options: bytes, then: Callable[[], None]) -> None:
         then()

@@ -1,4 +1,4 @@
-"""Requests with very many small values are refused before they use much memory."""
+"""Requests with very many small values, which the gateway rejects before they use much memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ AS_BOB = {"A2A-Version": "1.0", "X-API-Key": "other key"}
 
 
 async def rpc(request: Request) -> Response:
-    """Return an empty response."""
     return Response()
 
 
@@ -71,7 +70,7 @@ async def test_values_are_counted_before_they_are_parsed(name: str, monkeypatch:
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """Return a request whose data part has `depth` lists inside each other."""
+    """Return a request whose data part has `depth` nested lists."""
     data: Any = 1
     for _ in range(depth):
         data = [data]
@@ -131,7 +130,7 @@ def test_nothing_in_front_of_an_error_is_parsed(end: bytes) -> None:
 
 
 def values(tokens: int) -> list[int]:
-    """Return a list that takes `tokens` in addition to the token of its request."""
+    """Return a list whose values cost `tokens` tokens in addition to the token of the request."""
     return [0] * (tokens * VALUES_PER_TOKEN + 1)
 
 

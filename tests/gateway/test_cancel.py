@@ -1,4 +1,4 @@
-"""Metadata of CancelTask: the canceller is the client, or an agent whose own task was cancelled."""
+"""Metadata of CancelTask, which names the canceller: the client, or an agent whose own task was cancelled."""
 
 from __future__ import annotations
 

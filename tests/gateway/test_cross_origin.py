@@ -1,4 +1,5 @@
-"""Browsers and a gateway without authentication: pages of other sites cannot use it."""
+"""Cross-origin requests of browsers to a gateway without authentication. Pages of other sites cannot use the
+gateway."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.support.agents import card
 from tests.support.credentials import api_key_entry
 
 NOT_JSON = b"{"
-"""Body that the gateway refuses after it has checked the caller, without using the store."""
+"""Body that the gateway rejects after it has checked the caller, without using the store."""
 
 ADDRESS = "http://localhost:8000"
 CARD = "/.well-known/agent-card.json"
@@ -40,7 +41,8 @@ def client(asgi: ASGIApp, address: str = ADDRESS) -> httpx.AsyncClient:
 async def posted(
     asgi: ASGIApp, headers: dict[str, str], address: str = "http://localhost:8000", path: str = "/"
 ) -> int:
-    """Return the status of a POST that is 200 (a JSON-RPC error) or 400 (HTTP+JSON) if the caller may send it."""
+    """Return the status of a POST with an invalid body. If the caller may use the gateway, the status is 200 over
+    JSON-RPC, or 400 over HTTP+JSON."""
     async with client(asgi, address) as http:
         response = await http.post(path, content=NOT_JSON, headers={"Content-Type": "application/json"} | headers)
         return response.status_code

@@ -1,4 +1,4 @@
-"""A call ends when its client disconnects, and only then."""
+"""Cancellation of a call when its client disconnects, and only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Internal errors: clients of every binding only receive a reference, and the log contains the details."""
+"""Internal errors over every binding. The client receives only a reference, and the log contains the details."""
 
 from __future__ import annotations
 

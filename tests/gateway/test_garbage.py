@@ -1,4 +1,4 @@
-"""A request leaves no reference cycle: a caller that repeats refused requests must not cause garbage collections."""
+"""Reference cycles of requests. A caller that repeats refused requests must not cause garbage collections."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.limited import Limited, limited
 
 REQUESTS = 20
 STRAY = REQUESTS // 2
-"""Number of objects of one class, or of frames of one function, below which they do not come from each request, but
-from timers of the gateway or of redis-py."""
+"""Number of objects of one class, or of frames of one function, from which on they count as left by requests. Timers of
+the gateway and of redis-py leave fewer objects."""
 
 GATEWAY_TYPES = {"Request", "ServerCallContext", "LimitExceededError", "TaskNotFoundError"}
 """Classes of the gateway's objects. The test's own client leaves cycles of other classes."""

@@ -1,4 +1,4 @@
-"""Authentication errors over gRPC. Their cause is only in the log."""
+"""Authentication errors over gRPC. The log contains their cause, and the response does not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Broken(Authenticator):
         self._error = error
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
-        """Raise the error."""
         raise self._error
 
 
@@ -35,7 +34,6 @@ class Known(Authenticator):
     """Authenticator that identifies every caller as the same user."""
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
-        """Return the same identity for every caller."""
         return Identity("ann")
 
 
@@ -43,7 +41,7 @@ LARGE = 4_000_000
 
 
 class CountingProxy:
-    """Forwarder of TCP connections that counts the bytes from the clients.
+    """TCP proxy that counts the bytes from the clients.
 
     Attributes:
         port: Port of the proxy on 127.0.0.1.
@@ -131,14 +129,13 @@ async def test_a_caller_is_refused_before_its_request_is_read(service: str, meth
 
 
 class Slow(Authenticator):
-    """Authenticator that never answers the first caller and refuses all others."""
+    """Authenticator that never returns for the first caller and refuses all others."""
 
     def __init__(self) -> None:
         super().__init__([])
         self.called = asyncio.Event()
 
     async def identify(self, presented: PresentedCredentials) -> Identity | None:
-        """Wait forever, or refuse the caller."""
         if not self.called.is_set():
             self.called.set()
             await asyncio.Event().wait()

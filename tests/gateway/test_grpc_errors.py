@@ -1,4 +1,4 @@
-"""Errors over gRPC: the metadata of the ErrorInfo contains their data, as in the other bindings."""
+"""Errors over gRPC. As in the other bindings, the metadata of the ErrorInfo contains the data of the error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class Refuses(Authenticator):
         self._error = error
 
     async def identify(self, presented: PresentedCredentials) -> Identity:
-        """See Authenticator."""
         raise self._error
 
 

@@ -1,4 +1,4 @@
-"""Hanging probes: they are reported in time and do not pile up."""
+"""Hanging probes. A gateway reports them in time, and does not start more of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that make a gateway's server wait or send without an end, with both of uvicorn's HTTP parsers."""
+"""Connections whose clients never complete a request, with both of uvicorn's HTTP parsers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from a2a_celery.gateway.middleware.bodies import read_bounded
 from tests.support.waiting import LIMIT, eventually_async
 
 TOO_MUCH = 1 << 23
-"""Number of bytes that a server must not accept in one head or trailer. The number allows for the kernel's buffers."""
+"""Number of bytes that a server must not accept in one head or trailer. It allows for the kernel's buffers."""
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
 
 
 async def echo(request: Request) -> Response:
-    """Read the whole body. Return its size and the names of the headers."""
+    """Return the size of the body and the names of the headers."""
     body = await read_bounded(request, TOO_MUCH)
     return JSONResponse({"size": len(body), "headers": sorted(request.headers)})
 
 
 async def rpc(request: Request) -> Response:
-    """Return an empty response."""
     return Response()
 
 

@@ -1,4 +1,4 @@
-"""Keys of an issuer: fetched once for all callers, fetched again when necessary, and cached during an outage."""
+"""Keys of a token issuer. They are fetched once for all callers, refreshed, and cached during an outage."""
 
 from __future__ import annotations
 

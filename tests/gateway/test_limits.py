@@ -1,4 +1,4 @@
-"""Requests beyond a limit are refused before anything is stored, with the error of each binding."""
+"""Requests beyond a limit. The gateway rejects them with the error of each binding, before it stores anything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECONDS = {
     "owner_bytes": 60,
     "store_bytes": 60,
 }
-"""Seconds of Retry-After by limit. Limits of tasks have one second as long as no run has ended."""
+"""Seconds of Retry-After by limit. Limits of tasks have one second until a run has finished."""
 
 ANONYMOUS = Scope("echo")
 
@@ -55,7 +55,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 async def first_sent(gateway: Limited, **message: Any) -> dict[str, Any]:
-    """Send a message, and wait until its run, which is the only one, is published."""
+    """Send a message, and wait until the run of its task, which is the only run, is published."""
     task = await gateway.sent(**message)
 
     async def published() -> bool:
@@ -195,7 +195,7 @@ async def test_stored_bytes_refuse_every_message_in_every_binding(
 
 @pytest.fixture
 async def above_the_watermark(store: AsyncStore) -> AsyncIterator[dict[str, Any]]:
-    """Settings of a gateway whose store uses more than its share of 1 GiB."""
+    """Settings of a gateway whose store is above the memory watermark."""
     await store.redis.config_set("maxmemory", "1gb")
     yield {"store_watermark": 1e-5}
     await store.redis.config_set("maxmemory", "0")
@@ -243,7 +243,7 @@ async def test_of_two_gateways_one_gets_the_last_slot(
 
 
 async def read(gateway: Limited, tenant: str = "", of: str = "none") -> tuple[int, str]:
-    """Read a task at the cost of only the request's token. Return the status and the Retry-After of the response."""
+    """Request a task at the cost of one token. Return the status and the Retry-After header of the response."""
     path = f"/agents/echo/{tenant}/tasks/{of}" if tenant else f"/tasks/{of}"
     answer = await gateway.http.get(path, headers={"A2A-Version": "1.0"})
     return answer.status_code, answer.headers.get("retry-after", "")
@@ -412,7 +412,7 @@ STREAM_WAYS = [way for way in WAYS if way[2] == "SendStreamingMessage"]
 
 
 def has_free_place(gateway: Limited) -> Callable[[], Awaitable[bool]]:
-    """Return a function that returns whether the only slot for a stream is free again."""
+    """Return a function that reports whether the only slot for a stream is free again."""
 
     async def is_free() -> bool:
         async with grpc.aio.insecure_channel(gateway.grpc) as channel:

@@ -1,4 +1,4 @@
-"""Metrics of processes that share a port and a folder: gauges of dead processes are removed, counters are kept."""
+"""Metrics of processes that share a port and a folder. Gauges of dead processes are removed, and counters are kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(generate_latest(package_metrics(MultiProcessCollector(None))).decode())
 
 
 def run_process(code: str, folder: Path) -> str:
-    """Return the output of a process that counts in `folder`."""
+    """Run `code` in a process that stores its metrics in `folder`, and return the output."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env={FOLDER: str(folder)}, capture_output=True, text=True, check=False).stdout
 

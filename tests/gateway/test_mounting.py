@@ -1,4 +1,4 @@
-"""A gateway mounted in another ASGI application: its agents, and the addresses in their cards."""
+"""Gateway that is mounted in another ASGI application, with its agents and the addresses in their cards."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_agents_of_discovered_modules_are_served(package: str) -> None:
 
 
 def test_modules_are_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Django fixup checks all models each time."""
+    """Celery's Django fixup checks all models at each import."""
     app = Celery("acme", set_as_current=False)
     app.conf.a2a_store_url = "redis://127.0.0.1:1/0"
     a2a, imports = A2A(app), []

@@ -1,4 +1,4 @@
-"""Push-notification configs in a gateway, and its responses to them."""
+"""Responses of a gateway to push-notification configs. They reveal nothing about the names of its network."""
 
 from __future__ import annotations
 

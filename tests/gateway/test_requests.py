@@ -1,4 +1,4 @@
-"""Requests that deviate from the specification: they get the same response in every binding."""
+"""Requests that deviate from the specification, and their equal responses in every binding."""
 
 from __future__ import annotations
 

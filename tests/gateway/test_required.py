@@ -1,4 +1,4 @@
-"""Requests without a required field: the gateway refuses the same requests as the SDK, and names the missing fields."""
+"""Requests without a required field. The gateway rejects the same requests as the SDK, and names the missing fields."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def filled(draw: Any, message: Proto, depth: int = 0) -> Any:
 
 @st.composite
 def requests(draw: Any) -> Proto:
-    """Draw a request, complete or not."""
+    """Draw a complete or incomplete request."""
     made: Proto = filled(draw, draw(st.sampled_from(MESSAGE_TYPES))())
     return made
 

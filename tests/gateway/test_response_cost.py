@@ -1,4 +1,4 @@
-"""Large responses take tokens from the rate of their owner, in every binding."""
+"""Cost of large responses, which take tokens from the rate limit of their owner in every binding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.waiting import eventually_async
 SCOPE = Scope("echo")
 TOKEN_SECONDS = 100
 SLOW = {"owner_requests_per_second": 1 / TOKEN_SECONDS, "owner_request_burst": 100}
-"""Rate at which no token returns during a test."""
+"""Rate limit at which no token returns during a test."""
 
 V03 = {"A2A-Version": "0.3"}
 Read = Callable[[Limited, str], Awaitable[Any]]
@@ -81,7 +81,7 @@ async def ended(seeds: Seeds, text: str = "", values: int = 0) -> str:
 
 
 def http_read(path: str, **headers: str) -> Read:
-    """Return a GET request for a task."""
+    """Return a function that sends a GET request for a task."""
 
     async def read(gateway: Limited, task_id: str) -> None:
         response = await gateway.http.get(path.format(task_id), headers=V1 | headers)
@@ -91,7 +91,7 @@ def http_read(path: str, **headers: str) -> Read:
 
 
 def rpc_read(method: str, version: str = "1.0", **headers: str) -> Read:
-    """Return a JSON-RPC request for a task."""
+    """Return a function that sends a JSON-RPC request for a task."""
 
     async def read(gateway: Limited, task_id: str) -> None:
         params = {"includeArtifacts": True} if method == "ListTasks" else {"id": task_id}
@@ -196,7 +196,7 @@ async def test_a_task_at_the_start_of_a_stream_takes_tokens_and_its_new_events_t
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
 [RATE] = (float(found) for found in re.findall(r"A2A_OWNER_REQUESTS_PER_SECOND=(\d+)", PAGE))
-"""Rate in the documentation's example. There is no limit by default."""
+"""Rate in the example of docs/limits.md. There is no limit by default."""
 
 
 async def test_a_stream_of_many_small_chunks_takes_one_token(gateway: Limited, seeds: Seeds) -> None:
@@ -268,7 +268,7 @@ async def test_of_large_responses_at_once_one_is_written_and_the_next_one_waits_
 
     with pytest.raises(LimitExceededError):
         await second
-    with pytest.raises(LimitExceededError):  # a request that was counted before, and whose task was read later
+    with pytest.raises(LimitExceededError):  # counted before the payment, but read after it
         await ResponseMeter().begin(limits, "echo", ann, LARGE_RESULT + 1)
     await ResponseMeter().begin(limits, "echo", ann, LARGE_RESULT)
 
@@ -295,7 +295,7 @@ async def test_lists_at_once_are_read_one_after_another(
 
 
 def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the ids of the tasks that the gateway reads from now on."""
+    """Return a list to which the ids of the tasks are added that the gateway reads."""
     reads: list[str] = []
     read = TaskReader.read
 

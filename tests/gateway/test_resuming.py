@@ -1,4 +1,4 @@
-"""Resumed streams: clients receive the events after their last event, or the task if the store has lost that event."""
+"""Resumed streams. A client receives the events after its last event, or the task if the store has lost that event."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def over_rest(gateway: Limited, task_id: str, last: str, method: str = "PO
 
 
 async def resumed(gateway: Limited, binding: str, task_id: str, last: EventId | str) -> list[dict[str, Any]]:
-    """Return the events of a stream that resumes after the event `last`, to its end."""
+    """Resume a stream after the event `last`, and return its remaining events."""
     if binding == "GRPC":
         metadata = (*GRPC_V1, ("last-event-id", str(last)))
         async with grpc.aio.insecure_channel(gateway.grpc) as channel:
@@ -55,7 +55,7 @@ async def resumed(gateway: Limited, binding: str, task_id: str, last: EventId | 
 
 
 async def written(seeds: Seeds, chunks: int) -> Claim:
-    """Claim a run and send `chunks` chunks."""
+    """Claim a run and append `chunks` chunks to its log."""
     claim = await seeds.claimed(await seeds.created(scope=SCOPE), max_attempts=2)
     for before in range(chunks):
         await seeds.appended(claim, chunk(str(before)), before=before)
@@ -78,8 +78,8 @@ async def test_events_are_numbered_with_their_times(gateway: Limited, store: Asy
 async def test_a_client_whose_last_event_is_lost_gets_the_task(
     gateway: Limited, store: AsyncStore, keys: Keys, binding: str, later: int
 ) -> None:
-    """The task ends before the client returns: at a lower version than the client knows, at the same version, and at a
-    higher one."""
+    """The task ends before the client returns. Its last version is lower than, equal to, or higher than the client's
+    version."""
     seeds = Seeds(store, keys)
     claim = await written(seeds, 1)
     task_id = claim.ref.task_id
@@ -104,7 +104,7 @@ async def test_a_client_whose_last_event_is_lost_gets_the_task(
 async def test_a_stream_that_has_only_sent_the_task_sends_it_again(
     gateway: Limited, store: AsyncStore, keys: Keys
 ) -> None:
-    """The store loses the newest events that are in the task, and records more than it lost."""
+    """The store loses the newest events of the task, and then records more events than it has lost."""
     seeds = Seeds(store, keys)
     claim = await written(seeds, 1)
     task_id = claim.ref.task_id

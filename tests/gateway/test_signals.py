@@ -1,4 +1,4 @@
-"""Signals over HTTP: only the owner of a task sends them, under the limits and with the errors of other operations."""
+"""Signals over HTTP. Only the owner of a task can send signals, with the limits and errors of other operations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class Caller:
         return task_id
 
     async def signal(self, task_id: str, body: Any) -> httpx.Response:
-        """Send a signal."""
         return await self._http.post(f"{self._path}/tasks/{task_id}:signal", json=body, headers=self._headers)
 
 
@@ -57,7 +56,6 @@ class Site:
         self.suspensions = Suspensions(Seeds(store, keys))
 
     async def claimed(self, task_id: str, run: int = 1) -> Claim:
-        """Claim a run."""
         ref = RunRef(task_id, run)
         claim = await self.store.run(
             claim_run(self.keys, ref, token=f"token{run}", runner="r", lease_us=LEASE_US, working=True)
@@ -68,7 +66,7 @@ class Site:
 
 @asynccontextmanager
 async def serving(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, **settings: Any) -> AsyncIterator[Site]:
-    """Serve the agents with authentication."""
+    """Run a gateway with authentication."""
     users = [api_key_entry("ann", "one"), api_key_entry("bob", "two")]
     async with limited(store, redis_server.store_url, keys, auth_api_keys=users, **settings) as gateway:
         yield Site(gateway.http, store, keys)
@@ -82,7 +80,6 @@ async def site(store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys) -> As
 
 
 def reason(reply: httpx.Response) -> str:
-    """Return the reason of an error."""
     text: str = reply.json()["error"]["details"][0]["reason"]
     return text
 

@@ -1,4 +1,4 @@
-"""JWK Set of the webhook signatures, as a gateway publishes it."""
+"""JWK Set with the public keys of webhook signatures, as a gateway publishes it."""
 
 from __future__ import annotations
 

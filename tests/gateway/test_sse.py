@@ -1,4 +1,5 @@
-"""Writing of streams: all available events at once, and an end when the client stops reading."""
+"""Writing of event streams. All available events are written at once. A stream ends when the client disconnects or the
+server stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bearer tokens: valid tokens are accepted, and all others are refused."""
+"""Bearer tokens of callers. The gateway accepts valid tokens and refuses all others."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_every_algorithm_of_secrets(algorithm: str) -> None:
 
 
 def encoded(part: Any) -> str:
-    """Return an encoded part of a token."""
+    """Return a part of a token in base64url."""
     raw = part if isinstance(part, bytes) else json.dumps(part).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
