@@ -1,4 +1,4 @@
-"""Tests that need a Docker engine. A plain `pytest` leaves them out; `pytest tests/docker` runs them."""
+"""Tests that need a Docker engine. `pytest` without arguments does not run them, but `pytest tests/docker` does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ why_missing = cache(missing)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Skip the test if there is no Docker engine. In CI, end the run instead, so that there is one message for all
+    """Skip the test if no Docker engine is available. In CI, exit instead, so that there is one message for all
     tests."""
     why = why_missing()
     if why and os.environ.get("CI"):

@@ -27,7 +27,7 @@ HEALTHY = 180.0
 
 
 PURPOSES = ("build", "up", "doctor", "rabbitmq", "observability")
-"""Purposes of the commands of docs/deployment.md; see `documented`."""
+"""Purposes of the commands of docs/deployment.md, as in `documented`."""
 
 
 def documented_commands() -> list[str]:
@@ -53,8 +53,13 @@ def documented(what: str) -> list[str]:
 
 
 class Deployment:
-    """Deployment with docker-compose. `url`, `flower` and `prometheus` are the URLs of nginx, Flower and Prometheus (if
-    it runs)."""
+    """Deployment with docker-compose.
+
+    Attributes:
+        url: URL of nginx.
+        flower: URL of Flower.
+        prometheus: URL of Prometheus, if it runs.
+    """
 
     def __init__(self, folder: Path, what: str = "up", **env: str) -> None:
         self.folder = folder
@@ -93,8 +98,8 @@ class Deployment:
         return run(" ".join(["docker-compose", *self.files, *arguments]), self.folder, self.env)
 
     def containers(self, service: str = "", *, all_of_them: bool = False) -> list[str]:
-        """Return the ids of the containers of a service, or of all services if `service` is "". With `all_of_them`,
-        include stopped containers."""
+        """Return the ids of the containers of a service, or of all services if `service` is "". If `all_of_them` is
+        true, include stopped containers."""
         label = f"--filter label=com.docker.compose.service={service}" if service else ""
         project = f"--filter label=com.docker.compose.project={self.project}"
         every = "-a" if all_of_them else ""
@@ -149,7 +154,7 @@ class Deployment:
         return run(f"docker ps --format '{{{{.Names}}}} {{{{.Status}}}}' {project}", self.folder, self.env).splitlines()
 
     def _is_ready(self) -> bool:
-        """Request a path from the gateway itself, because nginx does not forward it."""
+        """Request the readiness check from the gateway itself, because nginx does not forward its path."""
         ask = "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health/ready', timeout=10)"
         try:
             self.compose("exec", "-T", "gateway", "python", "-S", "-c", f'"{ask}"')
@@ -166,7 +171,7 @@ class Deployment:
 
 @contextmanager
 def deployment(deployed: Deployment) -> Iterator[Deployment]:
-    """Run the deployment with four workers, and remove it completely when the block ends."""
+    """Run the deployment with four workers, and remove it completely after the block."""
     try:
         for command in [*documented("build"), *documented(deployed.what)]:
             deployed.run(command)

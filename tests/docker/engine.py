@@ -1,4 +1,4 @@
-"""The Docker engine and the image of these tests: see .ci/run."""
+"""Docker engine and image of the tests in this folder. See .ci/run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IMAGE = "a2a-celery"
 
 
 def missing() -> str:
-    """Return the reason why no Docker engine is available, or "" if one is."""
+    """Return the reason why no Docker engine is available, or "" if an engine is available."""
     try:
         done = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -27,6 +27,6 @@ def run(command: str, folder: Path, env: dict[str, str], within: float = 300) ->
 
 
 def buildable(command: str) -> str:
-    """Return `command` with ``docker build`` on the host's network, in case only that network reaches the package
+    """Return `command` with ``docker build`` on the host's network, because other networks may not reach the package
     index."""
     return command.replace("docker build ", "docker build -q --network host ")

@@ -22,10 +22,10 @@ from tests.support.clients import message_json, rest
 from tests.support.waiting import eventually
 
 LEASE = 3.0
-"""Seconds until a worker without renewals counts as lost."""
+"""Seconds without a renewal after which a worker counts as lost."""
 
 RECOVERED = 60.0
-"""Seconds in which a lost run must be published again on a loaded machine."""
+"""Seconds within which a lost run must be republished on a loaded machine."""
 
 
 def environment(cluster_config: dict[str, Any]) -> dict[str, str]:
@@ -59,7 +59,7 @@ class WorkerContainer(CeleryWorkerContainer):
 
 
 class GatewayContainer(CeleryTestContainer):
-    """A gateway."""
+    """Container of a gateway."""
 
     PORT = "8000/tcp"
     COMMAND = ("celery", "a2a", "gateway", "--host", "0.0.0.0", "--port", "8000")
@@ -70,7 +70,7 @@ class GatewayContainer(CeleryTestContainer):
 
 
 class WatcherContainer(CeleryTestContainer):
-    """A watcher."""
+    """Container of a watcher."""
 
     COMMAND = ("celery", "a2a", "watcher")
 
@@ -80,7 +80,7 @@ class WatcherContainer(CeleryTestContainer):
 
 
 class GatewayNode(CeleryTestNode):
-    """A gateway's host."""
+    """Host of a gateway."""
 
     container: GatewayContainer
 
@@ -92,18 +92,18 @@ class GatewayNode(CeleryTestNode):
 
 
 class WatcherNode(CeleryTestNode):
-    """A watcher's host."""
+    """Host of a watcher."""
 
 
 class GatewayCluster(CeleryTestCluster):
-    """All gateways."""
+    """Cluster of all gateways."""
 
     def _set_nodes(self, *nodes: Any, node_cls: type[CeleryTestNode] = GatewayNode) -> tuple[CeleryTestNode, ...]:
         return super()._set_nodes(*nodes, node_cls=node_cls)
 
 
 class WatcherCluster(CeleryTestCluster):
-    """All watchers."""
+    """Cluster of all watchers."""
 
     def _set_nodes(self, *nodes: Any, node_cls: type[CeleryTestNode] = WatcherNode) -> tuple[CeleryTestNode, ...]:
         return super()._set_nodes(*nodes, node_cls=node_cls)
@@ -111,7 +111,7 @@ class WatcherCluster(CeleryTestCluster):
 
 @dataclass
 class Hosts:
-    """A fleet on many hosts, and a client of it."""
+    """Fleet on several hosts, and the operations of a client."""
 
     setup: CeleryTestSetup
     gateways: GatewayCluster
@@ -135,7 +135,7 @@ class Hosts:
         return task
 
     def listed(self, agent: str, state: str = "") -> list[str]:
-        """Return the ids of the tasks of `agent` in the state `state`, or in any state if it is ""."""
+        """Return the ids of the tasks of `agent` in the state `state`, or in any state if `state` is ""."""
         query = "/tasks?pageSize=100" + (f"&status=TASK_STATE_{state}" if state else "")
         return [task["id"] for task in rest(self.gateways[0], "GET", query, agent=agent).json()["tasks"]]
 
@@ -150,7 +150,7 @@ class Hosts:
         return self.read(agent, task_id)
 
     def runner_of(self, task_id: str, run: int = 1) -> CeleryTestNode:
-        """Return the worker of a run."""
+        """Wait until a worker has received a run, and return the worker."""
         name = f"[{task_id}.{run}]"
 
         def found() -> CeleryTestNode | None:
@@ -175,7 +175,8 @@ def cut_off(node: CeleryTestNode) -> Iterator[None]:
 
 
 def restart(node: CeleryTestNode) -> None:
-    """Restart a node and wait until it is ready. Its log still has the line of the first start."""
+    """Restart a node and wait until it is ready. Older lines of its log do not count, because they contain the first
+    start."""
     since = time.time()
     node.restart()
     prompt = node.container.ready_prompt

@@ -1,4 +1,4 @@
-"""A webhook receiver that prints the traceparent of each post."""
+"""Webhook receiver that prints the traceparent of each post."""
 
 from http.server import BaseHTTPRequestHandler, HTTPServer
 

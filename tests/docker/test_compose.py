@@ -1,4 +1,4 @@
-"""compose/ in containers: start as in docs/deployment.md, load through nginx, containers that die, and stop."""
+"""compose/ in containers: start as in docs/deployment.md, load through nginx, containers that die, and shutdown."""
 
 from __future__ import annotations
 
@@ -126,8 +126,7 @@ def test_a_hundred_tasks_outlive_a_worker(deployed: Deployment) -> None:
 
 
 def flower_knows(deployed: Deployment, tasks: set[str]) -> None:
-    """Require that Flower finds each task's runs by the task's id, shows that the last one succeeded, and shows no
-    message."""
+    """Require that Flower finds each task's runs by the task's id, shows that a run succeeded, and shows no message."""
 
     def of_tasks() -> dict[str, list[dict[str, Any]]]:
         found: dict[str, list[dict[str, Any]]] = {task_id: [] for task_id in tasks}
@@ -183,7 +182,7 @@ def found_on_its_page(deployed: Deployment, browser: Chrome, task_id: str) -> st
 
 
 def only_run(browser: Chrome, task_id: str) -> str:
-    """Return the text of the table's only row, or "" while there are others."""
+    """Return the text of the table's only row, or "" while the table has other rows."""
     try:
         rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#tasks-table tbody tr")]
     except StaleElementReferenceException:  # the row is being drawn
@@ -201,7 +200,7 @@ def test_streams_continue_after_the_loss_of_their_gateway(deployed: Deployment) 
 
 
 async def follow_while_a_gateway_dies(deployed: Deployment, streams: int) -> int:
-    """Require that each stream gets its task's events once and in order, over any number of connections.
+    """Require that each stream receives its task's events once and in order, over any number of connections.
 
     Returns:
         The number of interrupted streams.

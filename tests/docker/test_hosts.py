@@ -1,4 +1,4 @@
-"""A fleet on separate hosts with pytest-celery: workers, watchers, gateways and brokers that die or are cut off."""
+"""Fleet on separate hosts with pytest-celery, whose workers, watchers, gateways and brokers die or are cut off."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_worker_dies_and_comes_back(hosts: Hosts) -> None:
 
 @EACH_BROKER
 def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None:
-    once, again = hosts.begin("slow", "300"), hosts.begin("story", "tell")  # the one is not over before all of this
+    once, again = hosts.begin("slow", "300"), hosts.begin("story", "tell")  # the first outlasts the test
     hosts.wait_for("slow", once, "WORKING")
     worker = hosts.runner_of(once)
 
@@ -165,7 +165,7 @@ def test_a_worker_that_is_cut_off_changes_nothing_any_more(hosts: Hosts) -> None
     hosts.wait_for("echo", after, "COMPLETED")
 
 
-@pytest.mark.parametrize("celery_broker", ["celery_redis_broker"], indirect=True)  # no broker has a part in it
+@pytest.mark.parametrize("celery_broker", ["celery_redis_broker"], indirect=True)  # the broker does not matter
 def test_one_watcher_is_enough_and_without_any_tasks_wait(hosts: Hosts) -> None:
     first, second = hosts.watchers
     first.kill()
@@ -197,7 +197,7 @@ def test_a_broker_dies_and_a_gateway_under_a_stream(hosts: Hosts) -> None:
     with pytest.raises(httpx.HTTPError):
         follow_and_kill(hosts, seen)
     restart(hosts.gateways[0])
-    [task_id] = hosts.listed("slow")  # it may be over by now
+    [task_id] = hosts.listed("slow")  # the task may already be COMPLETED
     url = f"{hosts.gateways[0].url}/agents/slow/tasks/{task_id}:subscribe"
     seen += ids_of(url, None, {"Last-Event-ID": seen[-1]})
     assert [EventId.parse(event_id).version for event_id in seen] == list(range(1, len(seen) + 1))

@@ -32,7 +32,7 @@ REFUSED = "Requests refused by limits, per second"
 """Titles of two panels that are empty in a healthy fleet without limits."""
 
 VERSIONS = "a2a_version_tasks"
-"""Metric of agents with a version. The agents of this test have none."""
+"""Metric of agents with a version. The agents of this test have no version."""
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_the_whole_path_is_in_one_trace_that_a_collector_wrote(observed: Deploym
     output = run(f"docker logs {receiver}", HERE, observed.env)
     arrived = {line for line in output.splitlines() if trace in line}
     assert arrived, output
-    assert arrived <= {f"posted in 00-{trace}-{span.id}-01" for span in posts}  # a post that failed was made again
+    assert arrived <= {f"posted in 00-{trace}-{span.id}-01" for span in posts}  # a failed post is retried
 
 
 def test_prometheus_takes_the_files_as_they_are(observed: Deployment) -> None:

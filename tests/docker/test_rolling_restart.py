@@ -1,4 +1,4 @@
-"""compose/rolling_restart under load, as in docs/deployment.md. The containers have other names afterwards."""
+"""compose/rolling_restart under load, as in docs/deployment.md. The script replaces the containers."""
 
 from __future__ import annotations
 
