@@ -1,6 +1,7 @@
-"""Tests of the operator's page in a real browser. A plain `pytest` leaves them out; `pytest tests/browser` runs them.
+"""Tests of the operator's page in a real browser. `pytest` without arguments does not run them, but `pytest
+tests/browser` does.
 
-They need the extra `browser`, and Debian's packages chromium and chromium-driver. Without these, they fail.
+They need the extra `browser`, and Debian's packages chromium and chromium-driver. If these are missing, the tests fail.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    """Fleet with the page, and its gateway."""
+    """Fleet whose gateway serves the page."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on") as fleet:
         fleet.worker(pool="threads", concurrency=8)

@@ -36,7 +36,7 @@ def test_a_form_is_filled_in_with_keys(asked: Page) -> None:
 
     asked.tab_to("People")
     asked.press("2", Keys.TAB)
-    asked.press("l", Keys.TAB)  # lunch, of the list
+    asked.press("l", Keys.TAB)  # selects "lunch"
     asked.press("Ada", Keys.TAB)
     asked.press(Keys.SPACE, Keys.TAB)
     asked.press("10.5", Keys.TAB)

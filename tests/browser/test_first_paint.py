@@ -1,4 +1,4 @@
-"""Cost of the first view with 10,000 tasks: the numbers of requests and bytes do not depend on the number of tasks."""
+"""Cost of the first view with 10,000 tasks. The numbers of requests and bytes do not depend on the number of tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VIEWS = {
     "open tasks": ("#view=tasks&phase=queued", "#view tbody", "ask"),
     "an agent": ("#card=/agents/ask/.well-known/agent-card.json", "#tasks .groups", "Submitted"),
 }
-"""Address of each view, and an element with a text that is shown with the data of the tasks."""
+"""Address of each view, with the selector and a text of an element that shows data of the tasks."""
 
 LOADED = """
 return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]

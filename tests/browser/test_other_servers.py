@@ -1,4 +1,4 @@
-"""The operator's page on other servers: the SDK's own, and some with fewer features."""
+"""Operator's page on other servers: the SDK's server, and servers with fewer features."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.restricted_server import Card, RestrictedServer
 async def page_beside(
     browser: webdriver.Chrome, steps: Steps, lacking: RestrictedServer, *, streaming: bool = True
 ) -> AsyncIterator[Page]:
-    """Open the page, served by a restricted server. At the end, require that the page did not violate its
+    """Open the page on a restricted server. After the block, require that the page has not violated its
     Content-Security-Policy."""
     async with plain_server(steps, streaming=streaming, around=lacking) as url:
         page = Page(browser, url)
         page.shape(WIDE)
         yield page
-        await asyncio.to_thread(browser.get, "about:blank")  # its connections would keep the server from stopping
+        await asyncio.to_thread(browser.get, "about:blank")  # open connections would delay the server's shutdown
     assert page.console() == []
 
 
@@ -83,12 +83,12 @@ async def test_one_without_lists_and_streams(browser: webdriver.Chrome) -> None:
 
 
 def legacy(card: Card, _: str) -> Card:
-    """Return a card of 0.3 only."""
+    """Return a card of protocol 0.3."""
     return {"name": "old", "url": "https://example.com/", "protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
 
 
 def elsewhere(card: Card, base: str) -> Card:
-    """Return a card with another origin and only HTTP+JSON."""
+    """Return a card that names another origin, and HTTP+JSON as its only binding."""
     return {
         **card,
         "supportedInterfaces": [

@@ -1,4 +1,4 @@
-"""The operator's page with a real fleet."""
+"""Operator's page with a real fleet."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_pages_that_were_left_hold_no_connection(page: Page) -> None:
     page.send("begin")
     page.shows("#task .question-text", "How many?")
     address = page.browser.current_url.partition("/ui/")[2]
-    for _ in range(7):  # a browser makes six connections to one address
+    for _ in range(7):  # a browser opens at most six connections to an address
         page.open(address)
         page.shows("#task .connection", "Live")
     page.answer("7")

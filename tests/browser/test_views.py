@@ -67,7 +67,7 @@ return row.querySelector('[data-label="Completed"]').innerText;
 
 
 class Scene:
-    """Fleet with dead letters, tasks that wait for a person, and a webhook that was given up."""
+    """Fleet with dead letters and a schedule, to which the tests add tasks and webhooks."""
 
     def __init__(self, fleet: Fleet, gateway: Gateway, hooks: Receiver) -> None:
         self.fleet, self.gateway, self.hooks = fleet, gateway, hooks
@@ -86,7 +86,6 @@ class Scene:
         return str(answer.json()["task"]["id"])
 
     def state(self, agent: str, task_id: str) -> str:
-        """Return the state of a task."""
         url = f"{self.gateway.url}/agents/{agent}/tasks/{task_id}"
         answer = httpx.get(url, headers={"A2A-Version": "1.0"}, timeout=30)
         return str(answer.json()["status"]["state"])
@@ -111,7 +110,7 @@ class Scene:
 
 
 async def tick(store_url: str) -> str:
-    """Start a task of the schedule and skip its next tick, as a worker does for Celery beat. Return the task."""
+    """Start a task of the schedule and skip its next tick, as a worker does for Celery beat. Return the task's id."""
     seeds = Seeds(AsyncStore(store_url), StoreKeys())
     first = Tick("nightly report", time_ns() // 1000)
     await seeds.ticked(first, Scope(agent="patient"))

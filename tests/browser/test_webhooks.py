@@ -1,4 +1,4 @@
-"""Webhooks on the page: their owner reads deliveries, replays events, and sends a test ping."""
+"""Webhooks on the page. The owner of a webhook reads its deliveries, replays events, and sends a test ping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_URL = "/" + "a-path-of-one-long-word" * 12
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Gateway]]:
-    """Fleet with the page and a watcher, and its gateway."""
+    """Fleet with a watcher, whose gateway serves the page."""
     folder = tmp_path_factory.mktemp("fleet")
     with running_fleet(folder, app="tests.support.page_agents", A2A_UI="on", **DELIVERING) as fleet:
         fleet.worker(pool="threads", concurrency=8)
@@ -65,7 +65,7 @@ def rows(page: Page) -> list[str]:
 
 
 def photographed(page: Page, name: str) -> None:
-    """Save a screenshot in the folder SCREENSHOTS if that variable is set, for visual inspection."""
+    """Save a screenshot for visual inspection in the folder SCREENSHOTS, if that environment variable is set."""
     if folder := os.environ.get("SCREENSHOTS"):
         page.browser.save_screenshot(str(Path(folder) / f"{name}.png"))
 
