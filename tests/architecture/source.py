@@ -1,4 +1,4 @@
-"""Source of the project for the tests of its structure."""
+"""Source code of the project for the tests of its structure."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Module:
         return any(word in self.text for word in words)
 
     def functions(self) -> Iterator[FunctionNode]:
-        """Return every function and method, including nested ones."""
+        """Yield every function and method, including nested ones."""
         for node in ast.walk(self.tree):
             if isinstance(node, FunctionNode):
                 yield node
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
-        """Return the calls of functions and methods with one of `names`."""
+        """Yield the calls of functions and methods with one of `names`."""
         for node in ast.walk(self.tree) if self.mentions(names) else ():
             if isinstance(node, ast.Call) and last_name(node.func) in names:
                 yield node

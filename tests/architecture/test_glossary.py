@@ -1,4 +1,4 @@
-"""docs/glossary.md and the code use the same words."""
+"""Comparison of the names in the code with docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def avoided_words() -> dict[str, set[str]]:
 
 
 def uses(name: str, word: str, term: set[str]) -> bool:
-    """Return whether a name contains the word outside the term: "letter", but not "dead_letter"."""
+    """Return whether a name contains the word outside the term, such as "letter" outside of "dead_letter"."""
     return word in words(name) and not (word in term and term <= words(name))
 
 
 def names() -> dict[str, set[str]]:
-    """Return the modules that define a name, by the name: modules, classes, functions and arguments."""
+    """Return all names of modules, classes, functions and arguments, each with the modules that define it."""
     found: dict[str, set[str]] = {}
     for module in modules(PACKAGE):
         defined = {module.path.stem}

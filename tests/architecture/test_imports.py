@@ -65,11 +65,12 @@ ONLY_TYPES = {
     ("a2a_celery/agents.py", "caller"),
 }
 LAZY = {"a2a_celery/__init__.py", "a2a_celery/app.py"}
-"""Modules that import other modules of this package on first use, and at import only for type checkers."""
+"""Modules that import other modules of a2a_celery on first use. Their imports at the top of the file are for type
+checkers."""
 NEEDS_EXTRA = {("telemetry", "spans")}
-"""Modules that need an extra: imported for types, and by the function that checks for the extra."""
+"""Modules that need an extra. They are imported for types, and by the function that checks for the extra."""
 REDIS_USERS = ("a2a_celery/store/", "a2a_celery/cli/dev/embedded_redis.py", "a2a_celery/integrations/kombu.py")
-"""Modules that may import redis-py. The corrections of kombu only use its exceptions."""
+"""Modules that may import redis-py. The corrections of kombu use only its exceptions."""
 
 FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/app.py": "a process that only registers agents imports neither the SDK nor gateway, watcher and worker",
@@ -82,7 +83,7 @@ FUNCTIONS_THAT_IMPORT: dict[str, str] = {
     "a2a_celery/store/blobs/object_store.py": "fsspec is an extra",
     "a2a_celery/telemetry/tracing.py": "OpenTelemetry is an extra",
 }
-"""Files whose functions may import, with the reason: an import is expensive, or may be missing."""
+"""Files whose functions may import modules, with the reason. The import is expensive, or the module may be missing."""
 
 ADDS_AGENTS = re.compile(r"^@?a2a\.(agent|add_agent|expose|schedule)\b", re.MULTILINE)
 
@@ -161,7 +162,7 @@ def test_a_client_needs_no_part_of_the_service() -> None:
 
 
 def test_a_receiver_needs_no_more_than_the_sdk_and_starlette() -> None:
-    """A receiver runs in web applications of others."""
+    """Receivers run in web applications of other projects."""
     receiving = [by_name(f"a2a_celery/client/{name}.py") for name in ("receiver", "notifications", "deduplication")]
     outside = {name.split(".")[0] for module in receiving for name, _ in module.imports} - sys.stdlib_module_names
 
@@ -302,7 +303,8 @@ def by_name(name: str) -> Module:
 
 
 def test_no_test_imports_a_module_that_adds_agents_to_the_shared_app() -> None:
-    """A fleet loads such a module by name. Imported by a test, it would add agents for all tests of the process."""
+    """A fleet loads such a module by name. If a test imported the module, it would add agents for all tests of the
+    process."""
     adding = {
         ".".join(module.dotted)
         for module in modules("tests/support")

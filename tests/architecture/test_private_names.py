@@ -1,4 +1,4 @@
-"""Private names of other libraries are used in ``a2a_celery/integrations`` only."""
+"""Use of private names of other libraries, which is allowed only in ``a2a_celery/integrations``."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def defined_names(tree: ast.AST) -> set[str]:
 
 @cache
 def names_of_this_package() -> set[str]:
-    """Return the private names that this package defines."""
+    """Return the private names that a2a_celery defines."""
     return set().union(*(defined_names(module.tree) for module in SOURCE))
 
 
 def definition_of(kind: type) -> ast.ClassDef | None:
-    """Return the definition of a class of this package, or None for another class."""
+    """Return the definition of a class of a2a_celery, or None for another class."""
     module = MODULES.get(kind.__module__)
     nodes = () if module is None else module.tree.body
     return next((node for node in nodes if isinstance(node, ast.ClassDef) and node.name == kind.__name__), None)
@@ -106,7 +106,7 @@ def foreign_arguments(function: FunctionNode, foreign: set[str]) -> set[str]:
 def used_names(module: Module) -> set[str]:
     """Return the private names of other libraries that a module uses.
 
-    A name that this package defines too is one of them if it follows an import of another library, or an argument whose
+    A name that a2a_celery defines too is included if its owner is an import of another library, or an argument whose
     type is such an import.
     """
     foreign = foreign_names(module)
@@ -125,7 +125,7 @@ def inherited_names(module: Module) -> Iterator[str]:
         return
     try:
         loaded = import_module(".".join(module.dotted))
-    except ModuleNotFoundError:  # of an extra that is not installed
+    except ModuleNotFoundError:  # an extra is not installed
         return
     for node in classes:
         kind = getattr(loaded, node.name)

@@ -1,4 +1,4 @@
-"""The shape of the source: sizes, names, docstrings, headers of scripts, and what tests must not do."""
+"""Structure of the source: sizes, names, docstrings, headers of scripts, and calls that tests must not make."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def public_objects() -> Iterator[tuple[str, Any]]:
 
 
 def is_documented(value: Any) -> bool:
-    """Return True if an object has or inherits a docstring, or needs none: a constant or a property of one line."""
+    """Return True if an object has or inherits a docstring. Constants and one-line properties need no docstring."""
     if isinstance(value, property | cached_property):
         function = value.fget if isinstance(value, property) else value.func
         lines = inspect.getsource(function).splitlines()
@@ -129,11 +129,11 @@ def test_every_module_has_a_docstring() -> None:
 LUA_KEYWORDS = "and do else elseif end for function if in local nil not or repeat return then until while"
 LUA_FUNCTIONS = "assert error ipairs next pairs pcall rawget select setmetatable tonumber tostring type unpack"
 LUA_WORDS = set(re.findall(r"\w+", f"{LUA_KEYWORDS} {LUA_FUNCTIONS}"))
-"""Words that may stand before a parenthesis, with the functions of Redis' Lua."""
+"""Keywords of Lua and functions of Redis' Lua, which may stand before a parenthesis."""
 
 
 def lua_code(text: str) -> str:
-    """Return a script without its comments and texts."""
+    """Return a script without its comments and string literals."""
     return re.sub(r"""'[^'\n]*'|"[^"\n]*\"""", "''", re.sub(r"--[^\n]*", "", text))
 
 
