@@ -1,5 +1,5 @@
-"""Environments of the peers, with the versions in the files of this folder: other A2A libraries, and a framework whose
-pins exclude others.
+"""Virtual environments of other A2A libraries, and of a framework whose pins exclude others. The files of this folder
+name the versions.
 
 python -m tests.peers.environments
 """
@@ -29,7 +29,7 @@ FILES = {
 
 
 def program(environment: str) -> str:
-    """Return the path of the environment's interpreter: Python's, or Node's."""
+    """Return the path of the environment's Python or Node.js interpreter."""
     return str(FOLDER / environment / "bin" / ("node" if environment == NODE else "python"))
 
 

@@ -1,4 +1,5 @@
-"""An executor like those of the SDK's samples. It only imports the SDK, and runs in the SDK's server and in workers."""
+"""Executor like those of the SDK's samples. It imports nothing but the SDK, and runs in the SDK's server and in
+workers."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ TABLE: dict[str, Any] = {
 class Peer:
     """Client of another library, and its bindings.
 
-    `sees` contains results that differ from `TABLE`. `lacks` contains the reason for each step that is not possible.
+    Attributes:
+        sees: Results that differ from `TABLE`, by binding.
+        lacks: Steps that are not possible, each with the reason.
     """
 
     script: str
@@ -151,7 +153,8 @@ def last_state(hooks: Receiver, path: str, task_id: str) -> str:
 
 
 def state_of(post: Received, task_id: str) -> str:
-    """Return the state in a post, or "" if there is none. A body of 0.3 is a task, or an update with its kind."""
+    """Return the state in a post, or "" if the post has no state. A body of 0.3 is a task, or an update with its
+    kind."""
     body = json.loads(post.body)
     event = body.get("task") or body.get("statusUpdate") or body.get("artifactUpdate") or body
     assert event.get("taskId", event.get("id")) == task_id

@@ -1,4 +1,4 @@
-"""The programs of docs/javascript.md in Node.js."""
+"""Programs of docs/javascript.md, executed in Node.js."""
 
 from __future__ import annotations
 

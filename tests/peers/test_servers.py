@@ -1,7 +1,7 @@
-"""This package's clients (RemoteAgent, ``a2a-celery call``, `a2a.call`) with servers of other libraries and versions.
+"""Clients of a2a_celery (RemoteAgent, ``a2a-celery call``, `a2a.call`) with servers of other libraries and versions.
 
-Every server runs an agent that behaves like `sample`. The client receives the same from each server, except for the
-features that a server lacks.
+Every server runs an agent that behaves like `sample`. The client receives the same results from each server, except for
+the features that a server lacks.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ TOKEN = "chosen-by-the-client"
 
 @dataclass(frozen=True)
 class Peer:
-    """Server of another library. `fails` is the client's result if the executor raises. `lacks` names missing features,
-    each with the reason."""
+    """Server of another library.
+
+    Attributes:
+        fails: The client's result if the executor raises an exception.
+        lacks: Missing features, each with the reason.
+    """
 
     script: str
     environment: str
@@ -100,7 +104,7 @@ def serving(peer: Peer, log: Path) -> Iterator[str]:
         eventually(answers, what=f"{peer} serves")
         yield url
     finally:
-        os.killpg(server.pid, signal.SIGKILL)  # Node.js runs below a wrapper of its package
+        os.killpg(server.pid, signal.SIGKILL)  # Node.js is a child of its package's wrapper
         server.wait()
 
 

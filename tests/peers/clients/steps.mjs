@@ -1,4 +1,5 @@
-// The calls that every client of a JavaScript library makes, and what it saw: a line of JSON for each. Like steps.py.
+// Steps that every client of a JavaScript library executes. Like steps.py, it prints the result of each step as a line
+// of JSON.
 
 const REQUIRED = {
   card: 'card',

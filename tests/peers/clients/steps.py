@@ -1,4 +1,4 @@
-"""Steps that every client of a Python library executes. The result of each is printed as a line of JSON.
+"""Steps that every client of a Python library executes. The result of each step is printed as a line of JSON.
 
 A client has a method `error` and some of the methods in `STEPS`. Steps are skipped if the client lacks their method, or
 if its attribute `lacks` names them.

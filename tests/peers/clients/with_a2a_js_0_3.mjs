@@ -1,4 +1,4 @@
-// The client of a2a-js 0.3. Arguments: two addresses, one for webhooks, and a binding.
+// Client of a2a-js 0.3. Arguments: two addresses of the gateway, one for webhooks, and a binding.
 import { randomUUID } from 'node:crypto';
 import { ClientFactory, ClientFactoryOptions, JsonRpcTransportFactory, RestTransportFactory } from 'a2a-js-0.3/client';
 import { run } from './steps.mjs';

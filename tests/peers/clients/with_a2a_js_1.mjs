@@ -1,4 +1,4 @@
-// The client of a2a-js 1.x. Arguments: two addresses, one for webhooks, and a binding.
+// Client of a2a-js 1.x. Arguments: two addresses of the gateway, one for webhooks, and a binding.
 import { randomUUID } from 'node:crypto';
 import { Role, TaskState } from 'a2a-js-1';
 import { ClientFactory, ClientFactoryOptions, JsonRpcTransportFactory, RestTransportFactory } from 'a2a-js-1/client';

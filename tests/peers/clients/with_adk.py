@@ -1,4 +1,5 @@
-"""Client: the RemoteA2aAgent of google-adk. Arguments: two gateway URLs, a webhook URL, and a binding (JSON-RPC)."""
+"""Client with the RemoteA2aAgent of google-adk. Arguments: two gateway URLs, a webhook URL, and a binding
+(JSON-RPC)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client: the A2AAgent of agent-framework. Arguments: two gateway URLs, a webhook URL, and a binding."""
+"""Client with the A2AAgent of agent-framework. Arguments: two gateway URLs, a webhook URL, and a binding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client: the client of a2a-sdk 0.3. It takes the arguments of `with_sdk_1`."""
+"""Client of a2a-sdk 0.3. It takes the arguments of `with_sdk_1`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client: the client of a2a-sdk 1.x. Arguments: two gateway URLs, a webhook URL, a binding, and the gateways' ports."""
+"""Client of a2a-sdk 1.x. Arguments: two gateway URLs, a webhook URL, a binding, and the gateways' ports."""
 
 from __future__ import annotations
 

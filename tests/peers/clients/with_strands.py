@@ -1,4 +1,4 @@
-"""Client: the A2AAgent of Strands. Arguments: two gateway URLs, a webhook URL, and a binding (JSON-RPC)."""
+"""Client with the A2AAgent of Strands. Arguments: two gateway URLs, a webhook URL, and a binding (JSON-RPC)."""
 
 from __future__ import annotations
 

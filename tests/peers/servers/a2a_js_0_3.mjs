@@ -1,4 +1,4 @@
-// The server of a2a-js 0.3 around an executor like the sample. Arguments: a port, and a binding.
+// Server of a2a-js 0.3 with an executor that behaves like the sample. Arguments: a port and a binding.
 import { randomUUID } from 'node:crypto';
 import { AGENT_CARD_PATH } from 'a2a-js-0.3';
 import {

@@ -1,4 +1,4 @@
-"""Server of fasta2a with a worker like the sample. Arguments: a port and a binding."""
+"""Server of fasta2a with a worker that behaves like the sample executor. Arguments: a port and a binding."""
 
 from __future__ import annotations
 

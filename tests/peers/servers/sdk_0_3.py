@@ -1,4 +1,4 @@
-"""Server of a2a-sdk 0.3 with an executor like the sample. Arguments: a port and a binding."""
+"""Server of a2a-sdk 0.3 with an executor that behaves like the sample. Arguments: a port and a binding."""
 
 from __future__ import annotations
 
