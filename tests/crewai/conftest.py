@@ -1,4 +1,4 @@
-"""Settings of CrewAI for its tests, which run in a separate environment: `make crewai`."""
+"""Settings of CrewAI for its tests, which `make crewai` runs in a separate environment."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import warnings
 from tempfile import mkdtemp
 
-# Also for the workers of fleets. CrewAI reads them when it is imported.
+# CrewAI reads these variables when it is imported. Workers of fleets inherit them.
 os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"
 os.environ["CREWAI_TRACING_ENABLED"] = "false"
 os.environ["CREWAI_STORAGE_DIR"] = mkdtemp(prefix="crewai-")
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # CrewAI's own, of its import
+    warnings.simplefilter("ignore")  # warnings of CrewAI's import
     import crewai  # noqa: F401

@@ -19,10 +19,11 @@ USAGE = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
 
 
 class Script(BaseLLM):
-    """Model that returns one answer after the other, by the number of its earlier answers in the messages.
+    """Model that returns one answer after the other. The number of earlier answers in the messages selects the next
+    answer.
 
     Attributes:
-        answers: Answers of the model, or a function of the messages that returns one.
+        answers: Answers of the model, or a function that returns an answer to the messages.
         calls: Numbers of the answers that were requested, in all runs.
     """
 
@@ -41,7 +42,6 @@ class Script(BaseLLM):
         return 1_000_000
 
     def get_input_tokens_count(self, *args: Any, **kwargs: Any) -> int:
-        """Return 1."""
         return 1
 
     def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Crews on real workers that are killed: no finished call is repeated, and a question is answered on another worker."""
+"""Crews on real workers that are killed. No finished call is repeated, and a question is answered on another worker."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_feedback_reaches_another_worker(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Office:
-    """Fleet of the sample agent, which has asked a question on a worker that has since stopped. Another worker runs."""
+    """Fleet of the sample agent, which has asked a question on a worker that was then killed. Another worker runs."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.gateway = fleet.gateway(grpc=True)
@@ -72,7 +72,6 @@ class Office:
         self.worker: Process = fleet.worker(pool="threads", concurrency=4)
 
     def client(self) -> Client:
-        """Return a new client."""
         return Client(self.gateway, CLERK)
 
 

@@ -1,4 +1,4 @@
-"""Code in the section "CrewAI" of docs/frameworks.md runs unchanged."""
+"""Code of the section "CrewAI" in docs/frameworks.md, which must run unchanged."""
 
 from __future__ import annotations
 

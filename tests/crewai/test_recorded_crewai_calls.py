@@ -1,4 +1,4 @@
-"""Recorded results of a crew's calls: later runs of the turn repeat no call."""
+"""Recorded results of a crew's calls. Later runs of the turn repeat no call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Play:
     Attributes:
         calls: Arguments of the calls of tools, in all attempts.
         dies_at: Call of the model that the worker does not survive.
-        usage: Token counts of the last attempt that ended.
+        usage: Token counts of the last attempt that finished.
     """
 
     def __init__(self, *answers: Answer, durable: bool = True, **options: Any) -> None:
@@ -47,7 +47,7 @@ class Play:
         self.function = crewai_agent(self._make, durable=durable)
 
     async def run(self, turn: Turn) -> str:
-        """Return the text of the last artifact."""
+        """Run the crew, and return the text of the last artifact."""
         self._turn = turn
         texts: dict[str, str] = {}
         async for event in self.function(turn):
