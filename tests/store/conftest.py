@@ -18,19 +18,17 @@ from tests.support.seeds import Seeds
 
 @pytest.fixture
 def seeds(store: AsyncStore, keys: Keys) -> Seeds:
-    """Helper that creates and reads tasks."""
     return Seeds(store, keys)
 
 
 @pytest.fixture
 def webhooks(store: AsyncStore, keys: Keys) -> Webhooks:
-    """Helper that saves push-notification configs and leases their cursors."""
     return Webhooks(store, keys)
 
 
 @pytest.fixture
 async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
-    """Id of a task with a push-notification config for which event 2 is due."""
+    """Id of a claimed task with a push-notification config, to which event 2 is due."""
     task_id = await seeds.created()
     await webhooks.saved(task_id)
     await seeds.claimed(task_id)
@@ -39,20 +37,20 @@ async def task_id(seeds: Seeds, webhooks: Webhooks) -> str:
 
 @pytest.fixture(autouse=True)
 async def nothing_leaks(store: AsyncStore, keys: Keys) -> AsyncIterator[None]:
-    """Require that no key breaks its rule after the test."""
+    """Assert after each test that every key in Redis follows its rule."""
     yield
     assert await leaks(store, keys) == []
 
 
 @pytest.fixture
 async def opened(store: AsyncStore, keys: Keys) -> None:
-    """Open the store as a process of this release, like the processes of a fleet."""
+    """Record the schema of this release in the store, as the first started process does."""
     await store.redis.hset(keys.installation, "schema", SCHEMA)
 
 
 @pytest.fixture(params=installed_servers(), ids=str)
 def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
-    """Running server of each installed version of Redis."""
+    """Running Redis server, for each installed version."""
     server = EmbeddedRedis(server=request.param)
     server.start()
     yield server
@@ -61,5 +59,5 @@ def any_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def large(blob_setup: BlobSetup, keys: Keys) -> Seeds:
-    """Helper that creates and reads tasks in the store of `blob_setup`."""
+    """`Seeds` for the store of `blob_setup`, which moves large parts to an object store."""
     return Seeds(blob_setup.store, keys)

@@ -1,4 +1,4 @@
-"""Operations on webhooks, for ``test_operations``."""
+"""Webhook operations that ``test_operations`` runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _save_push(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def acquired(keys: Keys, seeds: Seeds) -> DeliveryCursor:
-    """Return the acquired cursor of the config of task "t"."""
+    """Create task "t" with a push-notification config, and acquire the delivery cursor of the config."""
     await seeds.created(task_id="t")
     await seeds.store.run(save_push_config(keys, ANN, "t", PUSH))
     await seeds.store.run(claim_run(keys, RunRef("t", 1), token="token", runner="r", lease_us=LEASE_US, working=True))
@@ -114,7 +114,7 @@ async def _request_post(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def requested(keys: Keys, seeds: Seeds) -> tuple[DeliveryCursor, list[str]]:
-    """Return the acquired cursor of the config of task "t", with a requested ping."""
+    """Request a ping for task "t". Return the acquired delivery cursor and the ids of the requested posts."""
     await seeds.store.run(await _request_post(keys, seeds))
     [post] = await seeds.store.run(acquire_requested_posts(keys, limit=1, lease_us=LEASE_US))
     return post

@@ -1,4 +1,4 @@
-"""Operations that open, migrate and empty a store, for ``test_operations``."""
+"""Operations that open, migrate and empty a store. ``test_operations`` runs them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _read_archive_state(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 def _of_schema(number: int) -> Make:
-    """Return the operations of an opened store. It has no schema and no keys."""
+    """Return the function that makes operation `number` of the sequence that opens an empty store."""
 
     async def make(keys: Keys, seeds: Seeds) -> Operation[Any]:
         opening = schema._opening(keys, archive=False)

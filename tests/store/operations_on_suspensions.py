@@ -1,4 +1,4 @@
-"""Operations on suspended runs and on signals, for ``test_operations``."""
+"""Operations on suspended runs and on signals. ``test_operations`` runs them."""
 
 from __future__ import annotations
 

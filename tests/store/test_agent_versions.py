@@ -1,4 +1,4 @@
-"""Versions of an agent's code in the store: the claims of runs, the open tasks of a version, and its workers."""
+"""Agent versions in the store: claims of runs, open tasks by version, and announced worker queues."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OPTIONS = b'{"celery":{"queue":"gpu"}}'
 
 
 class Versions:
-    """Runs of a task on workers with versions."""
+    """Test helper that claims and suspends runs for workers of different agent versions."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
 
     async def claim(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim | NotClaimed:
-        """Claim a run for a worker with a version, or "" for a worker without a version."""
+        """Claim a run for a worker of `version`. An empty string stands for a worker without a version."""
         return await self._store.run(
             claim_run(
                 self._keys,
@@ -42,13 +42,13 @@ class Versions:
         )
 
     async def claimed(self, ref: RunRef, version: str, *, claims_other_version: bool = False) -> Claim:
-        """Claim a run, and require that it succeeds."""
+        """Claim a run, and assert that the claim succeeds."""
         claim = await self.claim(ref, version, claims_other_version=claims_other_version)
         assert isinstance(claim, Claim), claim
         return claim
 
     async def suspended(self, claim: Claim) -> RunRef:
-        """Suspend a run until a time that has passed, and return the next run."""
+        """Suspend a run until a time in the past, and return the next run."""
         entries = JournalEntry("sleep#1", "sleep", "ended", b""), JournalEntry("sleep#1", "sleep", "timeout", b"")
         wait = Wait(*entries, until_us=0)
         suspend = suspend_run(self._keys, claim.ref, token=claim.token, before=0, events=[], wait=wait, options=OPTIONS)

@@ -1,4 +1,4 @@
-"""Appending to a run and settling it: fenced, legal, atomic and idempotent."""
+"""Append and settle operations of a run. The claim's token fences them, and each is atomic and idempotent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.seeds import ANN, CONTEXT, RETENTION, Seeds, chunk, request, 
 
 
 def foreign(claim: Claim) -> list[Claim]:
-    """Return the claim with another token, and with the number of another run."""
+    """Return two claims without write access: one with another token, one with another run number."""
     return [replace(claim, token="another"), replace(claim, ref=replace(claim.ref, run=claim.ref.run + 1))]
 
 

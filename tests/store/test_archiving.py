@@ -1,4 +1,4 @@
-"""Archiving of ended tasks: a task is removed from the store as a whole, and only after it was copied."""
+"""Archiving of terminal tasks. A task leaves the store as a whole, and only after the archive has a copy."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, stat
 
 
 async def on(store: AsyncStore, keys: Keys) -> None:
-    """Configure the store so that ended tasks are archived from now on."""
+    """Enable the archive in the installation record."""
     await store.redis.hset(keys.installation, mapping={"schema": SCHEMA, "archive": "1", "adopted": "1"})
 
 
 async def due(store: AsyncStore, keys: Keys, archiver: str = "me", limit: int = 10) -> list[str] | None:
-    """Return the ids of the tasks that are due for archiving."""
+    """Acquire due tasks for an archiver. Return their ids, or None while another archiver holds the lease."""
     tasks = (await store.run(acquire_archivable(keys, archiver=archiver, limit=limit, lease_ms=60_000))).tasks
     return None if tasks is None else [task_id for task_id, _ in tasks]
 
 
 async def make_due(store: AsyncStore, keys: Keys) -> None:
-    """Make all archivable tasks due, as if their retention had ended."""
+    """Make all archivable tasks due, as if their retention had expired."""
     for place, tag in enumerate(await store.redis.zrange(keys.archive, 0, -1)):
         await store.redis.zadd(keys.archive, {tag: place + 1})
 
 
 async def listed(store: AsyncStore, keys: Keys) -> tuple[list[str], int | None]:
-    """Return the ids of the listed tasks, and the border."""
+    """Return the ids of the listed tasks, and the status time of the newest archived task."""
     page = await store.run(list_tasks(keys, ANN, retention=RETENTION, page_size=100, archived=True))
     return [task.id for task in page.tasks], page.border_us
 
@@ -171,7 +171,7 @@ async def test_tasks_that_ended_before_wait_too_and_expire_again_without_the_arc
 
 
 async def require_schema_of_a_used_store(store: AsyncStore, keys: Keys) -> None:
-    """Open the store as a gateway with an archive."""
+    """Check the schema of a used store, as a gateway with an archive does."""
     await store.redis.hset(keys.installation, "schema", SCHEMA)
     await require_schema(store, keys, archive=True)
 

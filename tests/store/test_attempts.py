@@ -1,4 +1,4 @@
-"""Delivery attempts, replays and pings that the owner of a webhook reads and requests."""
+"""Delivery attempts of a webhook, and the replays and pings that the webhook's owner requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_each_attempt_is_stored_with_its_time_and_that_of_the_next_attempt
 ) -> None:
     cursor = await webhooks.one()
     postpone = postpone_delivery(keys, cursor, after_us=HOUR_US, counts=True, attempt=failed())
-    for _ in range(2):  # the repetition adds no attempt
+    for _ in range(2):  # the repeated call adds no attempt
         assert await store.run(postpone)
     await webhooks.pass_time(3600)
     cursor = await webhooks.one()

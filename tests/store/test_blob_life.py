@@ -1,4 +1,5 @@
-"""Life of blobs: they are removed after their task has expired, even if processes are killed."""
+"""Lifecycle of blobs. The watcher removes blobs of expired tasks, even if the process that wrote the blobs was
+killed."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ async def test_blobs_are_removed_after_their_task_expired(blob_setup: BlobSetup,
     assert (len(blob_setup.blobs_of(live)), len(blob_setup.blobs_of(ended))) == (1, 1)
     next_check = await blob_setup.store.redis.zscore(keys.blobs, ended)
     seconds, _ = await blob_setup.store.redis.time()
-    assert RETENTION - 60 < next_check / 1e6 - seconds < RETENTION + 60  # when its keys expire
+    assert RETENTION - 60 < next_check / 1e6 - seconds < RETENTION + 60  # when the task's keys expire
 
     await blob_setup.store.redis.delete(*[key async for key in blob_setup.store.redis.scan_iter(f"*{{{ended}}}*")])
     await remove_due_blobs(blob_setup, keys)
@@ -66,9 +67,9 @@ async def test_blobs_of_a_killed_writer_are_removed(blob_setup: BlobSetup, large
     operation = create_task(
         keys, ANN, "orphan", CONTEXT, sent([Part(text=LARGE)], "orphan"), caller=b"{}", retention=RETENTION
     )
-    await blob_setup.blobs.put(operation, blob_setup.store.run)  # and then it is killed
+    await blob_setup.blobs.put(operation, blob_setup.store.run)  # the writer is killed here
     await BlobRemover(blob_setup.store, keys, blob_setup.blobs).tick()
-    assert len(blob_setup.blobs_of("orphan")) == 1  # its task may still be written
+    assert len(blob_setup.blobs_of("orphan")) == 1  # the process may still write the task
 
     await remove_due_blobs(blob_setup, keys)
 
@@ -106,7 +107,7 @@ async def test_a_folder_that_can_not_be_removed_is_tried_again(blob_setup: BlobS
     blob_setup.object_store.is_down = True
     await remove_due_blobs(blob_setup, keys)
     assert len(blob_setup.blobs_of("gone")) == 1
-    assert await blob_setup.store.run(acquire_orphaned_blobs(keys, limit=10)) == []  # not at once
+    assert await blob_setup.store.run(acquire_orphaned_blobs(keys, limit=10)) == []  # the retry is not due yet
     blob_setup.object_store.is_down = False
 
     await remove_due_blobs(blob_setup, keys)

@@ -1,4 +1,4 @@
-"""Large parts in the object store. They are transparent for all code outside of the store."""
+"""Large parts in the object store. Code outside of the store receives complete parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims of runs: only one worker gets each run."""
+"""Claims of runs. Exactly one worker claims each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store whose clock was set back by hours: the times of a log never go back, but deadlines follow the clock."""
+"""Store whose clock was set back by hours. Times in a log never decrease, but deadlines follow the clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON_US = 3_600_000_000
 
 
 class SetBackStore:
-    """Store with tasks from before its clock was set back."""
+    """Test helper that simulates a clock that was set back, and reads due times."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
@@ -32,7 +32,7 @@ class SetBackStore:
         await self._store.redis.hset(self._keys.task(task_id).record, mapping={"at": at, "recorded_at": at})
 
     async def due_in(self, name: str, member: str) -> float:
-        """Return the µs until `member` of the list `name` is due."""
+        """Return the microseconds until `member` of the sorted set `name` is due."""
         due = await self._store.redis.zscore(name, member)
         assert due is not None
         return float(due) - await self._now()
@@ -48,7 +48,6 @@ def set_back(store: AsyncStore, keys: Keys) -> SetBackStore:
 
 
 async def send(store: AsyncStore, keys: Keys, task_id: str, on_message: OnMessage = "queue") -> None:
-    """Send a further message to a task."""
     message, nonce = request("more", task_id, CONTEXT), uuid4().hex
     await store.run(continue_task(keys, ANN, task_id, message, "", caller=b"{}", nonce=nonce, on_message=on_message))
 

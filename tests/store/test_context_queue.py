@@ -1,4 +1,4 @@
-"""Queue of a context: its runs start one after the other, in order, however the previous run ends."""
+"""Context queues. The runs of a context start one at a time and in order, however the previous run ends."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from tests.support.seeds import ANN, BOB, CONTEXT, LEASE_US, RETENTION, Seeds, a
 
 
 async def queued_tasks(seeds: Seeds, count: int = 2) -> list[str]:
-    """Create tasks of one context."""
+    """Create `count` tasks in a context with serialized runs, and return their ids."""
     return [await seeds.created(task_id=f"t{n}", serialize_context=True) for n in range(count)]
 
 
 async def due(seeds: Seeds) -> list[str]:
-    """Return the runs that are due to be published."""
+    """Return the names of the runs that are scheduled to be published."""
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.dispatch, 0, -1)]
 
 
 async def blocked(seeds: Seeds) -> list[str]:
-    """Return the blocked runs."""
     return [name.decode() for name in await seeds.store.redis.zrange(seeds.keys.blocked, 0, -1)]
 
 
 async def answered(seeds: Seeds, task_id: str) -> Begun:
-    """Answer a paused task."""
+    """Send an answer to a paused task, and return the run that the answer begins."""
     message_request = request("answer", task_id, CONTEXT)
     answer = await seeds.store.run(
         continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n")

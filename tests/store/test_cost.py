@@ -1,4 +1,4 @@
-"""Cost of operations. It does not grow with the task."""
+"""Cost of operations. The cost does not grow with the size of a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.seeds import ANN, CONTEXT, Seeds, chunk, request, status
 
 
 class Meter:
-    """Counter of the commands that Redis executes, from its own statistics."""
+    """Counter of the commands that Redis executes, based on the statistics of the server."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
@@ -73,7 +73,7 @@ async def test_a_status_costs_the_same_early_and_late(store: AsyncStore, keys: K
             )
         )
 
-    assert all(cost == costs[1] for cost in costs[1:])  # the first replaces no earlier message
+    assert all(cost == costs[1] for cost in costs[1:])  # the first status replaces no earlier message
 
 
 async def test_agents_without_sessions_pay_nothing_for_them(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:

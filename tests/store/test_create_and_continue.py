@@ -1,4 +1,4 @@
-"""Messages of clients that create or continue a task."""
+"""Client messages that create or continue a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: the ends of tasks that create one, requeueing (once, however many operators try), and expiry."""
+"""Dead letters: the outcomes that create a dead letter, requeueing by concurrent operators, and expiry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Graveyard:
         self._store, self._keys, self._seeds = store, keys, seeds
 
     async def lapsed(self, task_id: str = "", *, run: int = 1, attempts: int = 1) -> str:
-        """Create a task whose worker was lost, with an expired lease of the last run. Return the task's id."""
+        """Create a task whose worker was lost and whose last lease has expired. Return the task's id."""
         task_id = task_id or await self.created()
         for attempt in range(attempts):
             if attempt:
@@ -43,7 +43,7 @@ class Graveyard:
         return task_id
 
     async def dead(self, task_id: str = "", **lapsed: int) -> str:
-        """Create a task that a watcher has ended as a dead letter. Return the task's id."""
+        """Create a task that a watcher has failed and stored as a dead letter. Return the task's id."""
         task_id = await self.lapsed(task_id, **lapsed)
         await Recoverer(self._store, self._keys).tick()
         return task_id

@@ -1,4 +1,4 @@
-"""Delivery cursors: each has one holder, moves forward without gaps, and can be abandoned and replayed."""
+"""Delivery cursors. A cursor has one lease holder, advances without gaps, and can be abandoned and replayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR_US = 3_600_000_000
 
 
 def operator_view(redis_server: EmbeddedRedis, keys: Keys, *, dead: bool) -> list[Delivery]:
-    """Return all deliveries, as an operator sees them."""
+    """Return the deliveries that an operator's sync client lists."""
     store = SyncStore(redis_server.store_url)
     try:
         return list(deliveries(store, keys, dead=dead))
@@ -166,7 +166,7 @@ async def test_the_cursor_of_a_replaced_config_is_lost_and_the_new_one_is_due(we
 
 
 async def give_up(webhooks: Webhooks, cursor: DeliveryCursor) -> None:
-    """Abandon a delivery."""
+    """Abandon a delivery, and repeat the call as after a lost reply."""
     call = abandon_delivery(webhooks.keys, cursor, failure={"reason": "no", "status": 410})
     assert await webhooks.store.run(call)
     assert await webhooks.store.run(call)
@@ -286,7 +286,7 @@ async def test_a_postponed_delivery_ages_without_failures(webhooks: Webhooks, ta
 async def test_skipping_the_last_event_ends_a_failure(
     store: AsyncStore, keys: Keys, seeds: Seeds, webhooks: Webhooks, task_id: str
 ) -> None:
-    """Otherwise the next event, days later, would count as failing for days on its first failure."""
+    """If the failure stayed recorded, an event that fails once days later would count as failing for days."""
     await store.run(postpone_delivery(keys, await webhooks.one(), after_us=0, counts="age", failure={"reason": "dead"}))
 
     assert await webhooks.note(await webhooks.one(), 2, posted=False) == "done"

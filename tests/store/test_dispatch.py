@@ -1,4 +1,4 @@
-"""Repeated publication of runs that no worker claims, by one watcher at a time and with growing delays."""
+"""Republishing of runs that no worker claims. One watcher at a time publishes a run, with exponential backoff."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AGAIN_US = 60_000_000
 
 
 class Clock:
-    """Times at which runs are due, by the server's clock."""
+    """Test helper that reads and changes the due times of runs."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
@@ -40,7 +40,6 @@ class Clock:
         return float(score) - (seconds * 1_000_000 + micros)
 
     async def make_due(self, *refs: RunRef) -> None:
-        """Make the run due now."""
         await self._store.redis.zadd(self._keys.dispatch, {ref.name: 1 for ref in refs})
 
     async def take(self, limit: int = 100) -> list[DueRun]:
@@ -221,7 +220,7 @@ async def test_a_late_publish_record_does_not_make_a_prefetched_run_due(
 async def test_a_run_prefetched_before_its_publish_was_recorded_is_not_published_again(
     store: AsyncStore, keys: Keys, seeds: Seeds, clock: Clock
 ) -> None:
-    """An unpublished run would be due in a few seconds. The report of the worker takes precedence."""
+    """The worker's prefetch report takes precedence over the short deadline of an unpublished run."""
     ref = RunRef(await seeds.created(), 1)
     await store.run(report_prefetched(keys, [ref], silent_us=15_000_000, delay_us=AGAIN_US))
 
@@ -266,7 +265,8 @@ async def test_reporting_a_claimed_or_unknown_run_as_prefetched_does_nothing(
 
 
 async def test_unreadable_options_delay_no_run(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    """Python's JSON accepts half of a surrogate pair, the store's does not. One such run must not delay all others."""
+    """Python's JSON parser accepts an unpaired surrogate, but the parser of Redis rejects it. A run with such options
+    must not delay other runs."""
     unreadable, readable = await seeds.created(task_id="a"), await seeds.created(task_id="b")
     options = b'{"call":{"task":"t","kwargs":{"text":"\\ud800"}}}'
     await store.redis.hset(keys.task(unreadable).record, "options", options)

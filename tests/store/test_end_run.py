@@ -1,4 +1,4 @@
-"""Ending of runs by other processes: once, and only for the expected runner."""
+"""Runs that another process ends. A run ends once, and only if the expected runner holds it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RUNNER = "runner"
 
 @pytest.fixture
 def end(store: AsyncStore, keys: Keys) -> Any:
-    """Function that ends a run."""
+    """Function that ends a run with the status FAILED."""
 
     async def end(task_id: str, run: int = 1, *, runner: str | None = RUNNER, lost: bool = False) -> Over | Unchanged:
         event = status(FAILED, "The end.", why="x")
@@ -165,7 +165,7 @@ async def test_a_run_that_its_lost_worker_had_not_claimed_is_published_again(
         "host.11.",
         "host.11.",
         "host.1.",
-    ):  # two attempts were lost; a repeated call is not a third one
+    ):  # two lost attempts; a repeated call does not count as a third
         assert await end(ref.task_id, runner=process, lost=True) == Unchanged()
         (due,) = await store.run(acquire_due_runs(keys, limit=10, delay_us=60_000_000))
         assert due.ref == ref

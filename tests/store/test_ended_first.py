@@ -1,4 +1,4 @@
-"""Messages that still wait for their turn when the task ends: the history contains them with a mark."""
+"""Messages that wait for their turn when the task ends. The task's history contains these messages with a mark."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENDS: list[tuple[End, TaskState]] = [
 
 
 async def wait(store: AsyncStore, keys: Keys, task_id: str, *words: str) -> None:
-    """Send messages to a busy task."""
+    """Send a message for each of `words` to a task with an active run."""
     for word in words:
         message_request = request(word, task_id, CONTEXT)
         message_request.message.metadata.update({"own": word})

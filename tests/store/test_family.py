@@ -117,7 +117,7 @@ async def test_the_live_children_of_a_ended_parent_are_due(seeds: Seeds, state: 
         await seeds.settled(claim, status(CANCELED))
 
     assert await acquired(seeds) == [OrphanedChild(parent_id, "child", CONTEXT, OTHER_AGENT)]
-    assert len(await acquired(seeds, delay_us=60_000_000)) == 1  # until the child has ended
+    assert len(await acquired(seeds, delay_us=60_000_000)) == 1  # the child stays due until it has ended
     assert await acquired(seeds) == []
     await seeds.store.run(request_cancel(seeds.keys, OTHER_AGENT, "child", CONTEXT))
     await seeds.store.redis.zadd(seeds.keys.ended_parents, {parent_id: 0})
@@ -137,7 +137,7 @@ async def test_a_parent_without_a_result_cancels_its_children(seeds: Seeds, end:
 
 
 async def test_a_dead_letter_cancels_no_child(seeds: Seeds) -> None:
-    """The requeued task finds the children again."""
+    """The task that is requeued from the dead letter finds the children again."""
     claim = await seeds.claimed()
     await child_of(seeds, claim.ref.task_id, "child")
     events = [status(FAILED)]
@@ -206,13 +206,13 @@ async def test_a_parent_has_a_maximum_of_live_children(seeds: Seeds, monkeypatch
 
 
 def wait_for_child(task_id: str) -> Wait:
-    """Return the wait of a run for a child."""
+    """Return the `Wait` of a run that waits for the task `task_id`."""
     entry = JournalEntry("call#1", "call", "started", task_id.encode(), 1)
     return Wait(entry, entry, f"child/{task_id}")
 
 
 async def suspended_parent(seeds: Seeds) -> tuple[str, int | None]:
-    """Suspend a task that waits for the task "child". Return its id, and the run to publish."""
+    """Suspend a task that waits for its child "child". Return the id of the suspended task and the run to publish."""
     claim = await seeds.claimed()
     await child_of(seeds, claim.ref.task_id, "child")
     reply = await Suspensions(seeds).suspended(claim, wait_for_child("child"))

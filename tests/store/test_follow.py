@@ -1,4 +1,5 @@
-"""Following a log: complete and in order, with concurrent writers, late readers and lost connections."""
+"""Log followers. A follower receives all entries in order despite concurrent writers, a late start and lost
+connections."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ START = EventId(0)
 
 
 async def to_the_end(follower: LogFollower, task_id: str, after: EventId = START) -> list[LogEntry]:
-    """Return all entries after a version until the task has ended."""
+    """Return the entries after a version, up to the terminal status."""
     entries: list[LogEntry] = []
     async with aclosing(follower.pages(task_id, after)) as pages:
         async for page in pages:
@@ -38,7 +39,7 @@ async def to_the_end(follower: LogFollower, task_id: str, after: EventId = START
 
 
 async def write(seeds: Seeds, task_id: str, chunks: int) -> None:
-    """Write a whole run, chunk by chunk."""
+    """Claim a run, append its chunks one by one, and complete the task."""
     claim = await seeds.claimed(task_id)
     for number in range(chunks):
         await seeds.appended(claim, chunk(f"{number} "), before=number)

@@ -1,4 +1,4 @@
-"""A store at its memory limit: it executes or refuses each script as documented, and no running task fails."""
+"""Store at its memory limit. The store executes or refuses each script as documented, and no running task fails."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ BY_SCRIPT = {
     # operators
     "set_schema": REFUSED, "update_archive_backlog": WRITTEN, "migrate_to_1": READ, "migrate_to_2": READ,
 }  # fmt: skip
-"""Reaction of a full store to each script's call in ``test_operations``. New scripts must be added."""
+"""Reaction of a full store to each script that ``test_operations`` calls. Add new scripts here."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Case:
     name: str
     make: Make
     expected: WhenFull | None = None
-    """Expected reaction, or None for the one in `BY_SCRIPT`."""
+    """Expected reaction, or None for the script's reaction in `BY_SCRIPT`."""
 
 
 def _appended(*events: Event | Step) -> Make:
@@ -236,7 +236,7 @@ NOTHING_TO_DO = {
     "end_pauses", "lapse", "due_canvases", "resume_due", "acquire_orphaned_blobs", "remove_archived",
     "acquire_deliveries", "acquire_requested_posts", "post_reminders",
 }  # fmt: skip
-"""Calls in ``test_operations`` without an effect. Each has a case below with an effect."""
+"""Calls in ``test_operations`` that change nothing. `CASES` contains a call with an effect for each."""
 
 CASES = [
     *(Case(make.__name__[1:], make, READ if make.__name__[1:] in NOTHING_TO_DO else None) for make in VERBS),
@@ -325,7 +325,7 @@ async def test_a_stale_slot_lets_no_task_into_a_full_store(
 ) -> None:
     await store.redis.zadd(
         keys.scope_index(ANN) + str(int(WORKING)), {"gone": 1}
-    )  # its eviction is a write before others
+    )  # the eviction of this slot is the script's first write
     limits = TaskLimits(("agent",), concurrent=1)
     create = create_task(keys, ANN, "t", CONTEXT, request(), caller=b"{}", retention=RETENTION, limits=limits)
     refuse_writes(server, "OOM")

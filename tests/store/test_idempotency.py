@@ -1,5 +1,5 @@
-"""Idempotency of message ids: within the window, a repeated message is recognized, and another message with the id is a
-conflict."""
+"""Idempotency of message ids. Within the window, a repeated message returns its task, and another message with the same
+id is a conflict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Messages:
 
 @pytest.fixture
 async def gateways(redis_server: EmbeddedRedis, store: AsyncStore) -> AsyncIterator[list[AsyncStore]]:
-    """Connect four clients to the store."""
+    """Four clients of the store, which stand for four gateways."""
     stores = [AsyncStore(redis_server.store_url) for _ in range(4)]
     yield stores
     for client in stores:

@@ -1,4 +1,4 @@
-"""Messages to a task with an open run: the agent's `on_message` decides how the store handles them."""
+"""Messages to a task with an open run. The agent's `on_message` option decides how the store handles a message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ class Conversation:
     async def send(
         self, claim: Claim | str, text: str, on_message: OnMessage = "steer", nonce: str = "", **options: object
     ) -> Continued:
-        """Send a further message."""
         task_id = claim if isinstance(claim, str) else claim.ref.task_id
         message_request = request(text, task_id, CONTEXT)
         nonce = nonce or uuid4().hex
@@ -81,7 +80,8 @@ class Conversation:
     async def settle(
         self, claim: Claim, state: TaskState | None, text: str = "", *, read: int = 0, question_count: int = 0
     ) -> Settled:
-        """End the run in `state`, or without a state, after it has read `read` messages."""
+        """Settle a run that has read `read` messages. The run ends with a status of `state`, or without events if it is
+        None."""
         events = [] if state is None else [status(state, text)]
         answer = await self.store.run(
             settle_run(
@@ -113,7 +113,7 @@ def talk(store: AsyncStore, keys: Keys, seeds: Seeds) -> Conversation:
 
 
 def text_of(claim: Claim) -> str:
-    """Return the text of the message of the claim's turn."""
+    """Return the text of the message that began the claimed turn."""
     return claim.request.message.parts[0].text
 
 

@@ -1,4 +1,4 @@
-"""Log entries inlined in notifications: they equal the log, or are not used."""
+"""Log entries inlined in notifications. A reader uses them only if they continue its copy of the log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def followed(
 
 
 async def whole_log(store: AsyncStore, keys: Keys, task_id: str, after: int = 1) -> LogPage:
-    """Return all entries after a version."""
+    """Return a page with all log entries after a version."""
     return await store.run(read_log(keys, task_id, after))
 
 
@@ -285,7 +285,7 @@ def test_inline_entries_after_a_gap_replace_the_earlier_ones() -> None:
 
 
 def test_inline_entries_of_two_histories_are_not_joined() -> None:
-    """The store lost an entry of the first history, and recorded another in its place."""
+    """The store lost the entry after `first`, and recorded another entry at the same version."""
     first = InlineEntries(3, b"2", True, [b"70 x", b"80 x"], before_us=60)
     joined, other = (InlineEntries(4, b"2", True, [b"90 x"], before_us=before_us) for before_us in (80, 85))
 

@@ -1,4 +1,4 @@
-"""Records of the installation and of its watchers."""
+"""Installation record, heartbeats of watchers and workers, and description of the server."""
 
 from __future__ import annotations
 

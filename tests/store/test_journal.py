@@ -1,5 +1,5 @@
-"""Journal of a turn: only the current run writes it, later runs of the turn replay it, and it is deleted with the
-turn."""
+"""Journal of a turn. Only the current run writes the journal, later runs of the turn replay it, and it is deleted with
+the turn."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ from .test_cost import Meter
 
 
 def entry(key: str = "fetch#1", content: bytes = b'"a"', position: int = 1) -> JournalEntry:
-    """Return the journal entry of a step."""
     return JournalEntry(key, "step", "json", content, position)
 
 
 async def journal(store: AsyncStore, keys: Keys, task_id: str) -> dict[bytes, bytes]:
-    """Return the stored journal of a task."""
     return await store.redis.hgetall(keys.task(task_id).journal)
 
 
@@ -209,7 +207,7 @@ async def test_a_large_journal_is_read_in_pages(store: AsyncStore, keys: Keys, s
 
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry) -> Claim:
-    """Claim a run and end its task because the worker is lost and no attempts are left. Return the claim."""
+    """Claim a run, and let its task fail because the worker of the last attempt is lost. Return the claim."""
     claim = await seeds.claimed()
     await seeds.appended(claim, *entries)
     await seeds.lost(claim.ref)

@@ -1,4 +1,4 @@
-"""Large results in the journal: they are stored as blobs of their task, and are removed with the journal."""
+"""Large results in the journal. Each result is stored as a blob of its task, and is removed with the journal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def remove_journals(blob_setup: BlobSetup, keys: Keys) -> None:
 
 
 async def lost_for_good(seeds: Seeds, *entries: JournalEntry, task_id: str = "") -> Claim:
-    """Claim a run and end its task because the worker is lost and no attempts are left. Return the claim."""
+    """Claim a run, and let its task fail because the worker of the last attempt is lost. Return the claim."""
     claim = await seeds.claimed(task_id)
     await seeds.appended(claim, *entries)
     assert (await seeds.lost(claim.ref)).outcome == "failed"
@@ -184,7 +184,7 @@ async def test_a_requeued_task_has_copies_of_the_large_results(
     operators = SyncStore(redis_server.store_url, blob_setup.blobs)
     dead_letter = operators.run(read_dead_letter(keys, dead))
     assert isinstance(dead_letter, DeadLetter)
-    for _ in range(2):  # the second call is a repeated one
+    for _ in range(2):  # the second call is a repetition
         assert operators.run(requeue_task(keys, dead_letter, "new", retention=RETENTION, options=b"")) == "requeued"
     operators.close()
 

@@ -1,4 +1,4 @@
-"""Rules for keys: each kind of key has a rule, and the leak checker finds keys that break the rules."""
+"""Rules for Redis keys. Each kind of key has a rule, and the leak checker finds keys that violate their rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ODD_IDS = ["plain", "a:b", "with space", "{brace}", "new\nline", "ünï", "%41",
 
 
 async def everything_that_can_happen(seeds: Seeds, task_id: str) -> None:
-    """Run a task that gets each kind of key."""
+    """Run a task for which the store writes each kind of key."""
     claim = await seeds.claimed(await seeds.created(task_id=task_id))
     message_request = request("next", task_id, CONTEXT)
     await seeds.store.run(continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce="1"))
@@ -59,14 +59,14 @@ async def test_when_all_tasks_have_ended_every_key_expires(
         await store.run(request_cancel(keys, ANN, other, CONTEXT))
     await seeds.ended(FAILED)
 
-    # the task with all keys ends last, by its runner
+    # the runner of the task with all keys ends this task last
     [name] = await store.redis.zrange(keys.leases, 0, -1)
     token = (await store.redis.hget(keys.task(task_id).record, "token")).decode()
     assert name.decode() == f"{task_id}.2"
     running = replace(claim, ref=RunRef(task_id, 2), token=token, turn=2)
     await seeds.settled(running, status(CANCELED), before=2)
 
-    assert await store.redis.delete(keys.metrics)  # these keys stay
+    assert await store.redis.delete(keys.metrics)  # the metrics do not expire
     async for key in store.redis.scan_iter():
         assert 0 < await store.redis.ttl(key) <= RETENTION, key
 

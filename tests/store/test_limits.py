@@ -1,4 +1,4 @@
-"""Limits: every end of a task frees its slot, and a refused message writes nothing."""
+"""Limits of tasks and bytes. A task that ends frees its slot, and a refused message writes nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EACH = [replace(TaskLimits(AGENTS), **{name: 1}) for name in ("concurrent", "wai
 
 
 async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **options: Any) -> object:
-    """Try to create another task and return the result."""
+    """Try to create another task, and return the result."""
     task_id = str(uuid4())
     message_request = options.pop("message_request", None) or request(task_id=task_id, context_id=CONTEXT)
     create = create_task(
@@ -69,21 +69,21 @@ async def created(seeds: Seeds, limits: TaskLimits, scope: Scope = ANN, **option
 
 
 async def single_task(seeds: Seeds, **options: Any) -> str:
-    """Create the only task that the limits allow."""
+    """Create the only task that the limits allow, and return its id."""
     answer = await created(seeds, ONE, **options)
     assert isinstance(answer, Created), answer
     return answer.task.id
 
 
 async def answered(seeds: Seeds, task_id: str, limits: TaskLimits) -> object:
-    """Send another message to the task and return the result."""
+    """Send another message to the task, and return the result."""
     message_request = request("more", task_id, CONTEXT)
     more = continue_task(seeds.keys, ANN, task_id, message_request, "", caller=b"{}", nonce=uuid4().hex, limits=limits)
     return await seeds.store.run(more)
 
 
 async def stored_bytes(seeds: Seeds, task_id: str) -> int:
-    """Return the bytes of a task that limits count, as Redis stores them."""
+    """Return the number of a task's bytes in Redis that count towards the limits."""
     redis, names = seeds.store.redis, seeds.keys.task(task_id)
     if await redis.type(names.log) == b"string":  # packed
         return int(await redis.strlen(names.log))
@@ -97,7 +97,7 @@ async def stored_bytes(seeds: Seeds, task_id: str) -> int:
 
 
 async def counted_bytes(seeds: Seeds, scope: Scope = ANN) -> tuple[int, int]:
-    """Return the counted bytes of an owner and of all owners."""
+    """Return the store's byte counters for the owner and for all owners."""
     owner, total = await seeds.store.redis.hmget(seeds.keys.stored, scope.account, "*")
     return int(owner or 0), int(total or 0)
 

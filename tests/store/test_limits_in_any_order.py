@@ -1,4 +1,4 @@
-"""Counters of limits after operations in any order: they equal the stored tasks."""
+"""Counters of limits after random operations. The counters match the stored tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.seeds import ANN, BOB, CONTEXT, Seeds, chunk, request, status
 
 @dataclass
 class World:
-    """Tasks of two owners, on which random operations are performed."""
+    """State of a random sequence of operations on the tasks of two owners."""
 
     seeds: Seeds
     chance: random.Random
@@ -48,18 +48,17 @@ class World:
     written: Counter[str] = field(default_factory=Counter)
 
     async def record(self, task_id: str) -> dict[str, str]:
-        """Return a task's record."""
         fields = await self.seeds.store.redis.hgetall(self.seeds.keys.task(task_id).record)
         return {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
 
     async def records(self) -> dict[str, dict[str, str]]:
-        """Return the records of all tasks."""
+        """Return the records of all tasks by task id."""
         record_keys = [key async for key in self.seeds.store.redis.scan_iter(f"{self.seeds.keys.prefix}:{{*}}:task")]
         names = [key.decode().partition("{")[2].partition("}")[0] for key in record_keys]
         return {name: await self.record(name) for name in names}
 
     async def act(self, move: str) -> None:
-        """Perform one operation on a task. It may be invalid for that task."""
+        """Perform an operation on a random task. The operation may be invalid in the state of the task."""
         if move == "create":
             many = TaskLimits(AGENTS, concurrent=1000, waiting=1000, queued=1000, store_bytes=10**12)
             serialize_context = self.chance.random() < 0.5
@@ -77,7 +76,7 @@ class World:
                 task_id, run=int(r["run"]), working=working, max_attempts=most
             )
         except AssertionError:
-            return  # it has a run or has ended
+            return  # the task has a run or is terminal
         self.written[task_id] = 0
 
     async def events(self, task_id: str, r: dict[str, str]) -> None:
@@ -193,7 +192,8 @@ MOVES: dict[str, Callable[[World, str, dict[str, str]], Awaitable[None]]] = {
 
 
 async def require_bytes_counted(seeds: Seeds, records: dict[str, dict[str, str]]) -> None:
-    """Require that each task counts at least its bytes, and each owner those of its tasks."""
+    """Assert that a task's counter covers its stored bytes, and that an owner's counter is the sum over the owner's
+    tasks."""
     await created(seeds, TaskLimits(AGENTS, store_bytes=1))  # expired tasks leave the sums
     sums: Counter[str] = Counter()
     for task_id, record in records.items():

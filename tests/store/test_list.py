@@ -1,4 +1,4 @@
-"""Lists: order, filters, and pages that are stable while tasks change."""
+"""Task lists: order, filters, and pages that stay stable while tasks change."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from tests.support.waiting import eventually_async
 
 
 class Lister:
-    """Reader of task lists, like a client."""
+    """Test helper that reads task lists as a client does."""
 
     def __init__(self, store: AsyncStore, keys: Keys) -> None:
         self._store, self._keys = store, keys
 
     async def page(self, scope: Scope = ANN, *, retention: int = RETENTION, **params: Any) -> ListTasksResponse:
-        """Return one page."""
         return await list_page(self._store, self._keys, scope, ListTasksRequest(**params), retention=retention)
 
     async def ids(self, scope: Scope = ANN, **params: Any) -> list[str]:
@@ -35,7 +34,6 @@ class Lister:
         return [task.id for task in (await self.page(scope, **params)).tasks]
 
     async def pages(self, **params: Any) -> list[list[Task]]:
-        """Return all pages."""
         pages, token = [], ""
         while True:
             page = await self.page(page_token=token, **params)
@@ -161,9 +159,9 @@ async def test_unchanged_tasks_are_listed_exactly_once_while_others_change(seeds
         page = await lister.page(page_size=2, page_token=token)
         task_ids += [task.id for task in page.tasks]
         token = page.next_page_token
-        claim = await seeds.claimed(task_id)  # they move to the front
+        claim = await seeds.claimed(task_id)  # the task moves to the front
         await seeds.settled(claim, status(COMPLETED))
-        await seeds.created()  # and new tasks are added
+        await seeds.created()  # a new task is added
         if not token:
             break
 
@@ -227,7 +225,7 @@ async def test_tasks_that_expired_before_their_time_in_the_list_hide_no_others(
 ) -> None:
     old = await seeds.ended(COMPLETED)
     expired = [await seeds.ended(COMPLETED) for _ in range(3)]
-    for task_id in expired:  # as with a shorter retention before
+    for task_id in expired:  # as if the tasks had been written with a shorter retention
         names = keys.task(task_id)
         await store.redis.delete(names.record, names.log, names.history)
 

@@ -1,4 +1,4 @@
-"""Reads of tasks whose log is too long for one command: the store client reads the log in pages and returns the
+"""Reads of tasks whose log is too long for one command. The store client reads the log in pages and returns the
 complete task."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def written(seeds: Seeds, claim: Claim, count: int = CHUNKS) -> int:
 
 
 async def folded(seeds: Seeds, task_id: str, until: int | None = None) -> Task:
-    """Return the fold of the log up to a version."""
+    """Return the task that results from the log up to a version."""
     log = [
         entry
         for after in range(0, 4 * CHUNKS, PAGE)

@@ -1,4 +1,4 @@
-"""Watermark of the store's memory: its threshold, its absence and its cost."""
+"""Memory watermark of the store: its threshold, its absence and its cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.clocks import ManualClock
 
 @pytest.fixture
 def server(any_server: EmbeddedRedis) -> Iterator[Redis]:
-    """Run each installed version of Redis with 64 MiB of maxmemory."""
+    """Client of a Redis server with a `maxmemory` of 64 MiB, for each installed version."""
     with Redis.from_url(any_server.store_url) as server:
         server.config_set("maxmemory", "64mb")
         yield server
@@ -23,7 +23,7 @@ def server(any_server: EmbeddedRedis) -> Iterator[Redis]:
 
 @pytest.fixture
 async def limited(any_server: EmbeddedRedis, server: Redis) -> AsyncIterator[AsyncStore]:
-    """Client of `server`."""
+    """Store client of the server with limited memory."""
     store = AsyncStore(any_server.store_url)
     yield store
     await store.aclose()

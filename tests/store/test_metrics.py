@@ -1,4 +1,4 @@
-"""Metrics of the fleet: each write counts once, by agent."""
+"""Fleet metrics. The store counts each event once, for the agent of the task."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_step_is_no_first_event(seeds: Seeds, fleet_metrics: ReadMetrics
 async def test_times_are_in_the_right_bucket(
     store: AsyncStore, keys: Keys, seeds: Seeds, fleet_metrics: ReadMetrics, age: float
 ) -> None:
-    """The sum of the histogram has the exact duration of the run."""
+    """The sum of the histogram contains the exact duration of the run."""
     claim = await seeds.claimed(await seeds.created())
     record = keys.task(claim.ref.task_id).record
     began = int(await store.redis.hget(record, "claimed_at")) - int(age * 1_000_000)
@@ -171,7 +171,7 @@ async def test_lost_runs_are_counted_by_outcome(
     await recover()  # returned by its worker
     await store.run(return_run(keys, await claimed(1), runner="r.1.", lost=lost))  # failed
     await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost, lost=True))  # failed
-    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost))  # for example by a time limit: not lost
+    await store.run(end_run(keys, await claimed(1), runner="r.1.", event=lost))  # failed, but not lost
 
     assert (await fleet_metrics()).counted("lost") == {
         (ANN.agent, "again"): 1,
@@ -255,7 +255,7 @@ async def test_no_metric_reads_the_message_of_a_waiting_run(
 async def test_deliveries_know_the_trace_of_their_task(
     store: AsyncStore, keys: Keys, seeds: Seeds, options: RunOptions, trace: str, ended: bool
 ) -> None:
-    """The trace must outlive the options of the run, which are deleted when the task ends."""
+    """The store must keep the trace after it has deleted the run's options at the end of the task."""
     message_request = request(task_id="t", context_id=CONTEXT)
     create = create_task(
         keys, ANN, "t", CONTEXT, message_request, caller=b"{}", retention=RETENTION, options=options.to_json()

@@ -1,4 +1,4 @@
-"""Object stores of fsspec: a folder, memory, and the API of S3 on this machine."""
+"""Object stores through fsspec: a folder, memory, and a local server with the S3 API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from a2a_celery.store.blobs.object_store import CALLS_AT_ONCE, BlobMissing, Obje
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """Run a server with the API of S3 and yield its address."""
+    """Address of a running server with the S3 API."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -31,7 +31,7 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture(params=["file", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """URL of an empty folder in each object store."""
+    """URL of an empty folder, in each kind of object store."""
     if request.param != "s3":
         return f"{request.param}://{tmp_path}/blobs"
     keys = {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "DEFAULT_REGION": "us-east-1"}
@@ -109,7 +109,7 @@ async def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:
 
 
 async def test_a_blob_is_complete_or_missing(tmp_path: Path) -> None:
-    """A concurrent reader never gets half of a blob that is written again."""
+    """A reader never receives a partial blob while a writer replaces it."""
     objects, content = ObjectStore(f"file://{tmp_path}"), b"c" * 2_000_000
     await objects.put("t/a", content)
 

@@ -1,4 +1,5 @@
-"""Schema of an open question: it is stored with the pause, applied to each answer, and deleted with the pause."""
+"""Schema of an open question. The schema is stored with the pause, applied to each answer, and deleted with the
+pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations are data: the asyncio client and the sync client return equal results for each of them."""
+"""Results of each operation, which are equal through the asyncio client and the sync client."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def _lapse(keys: Keys, seeds: Seeds) -> Operation[Any]:
 
 
 async def dead(keys: Keys, seeds: Seeds) -> None:
-    """Create task "t" and lose its worker."""
+    """Create task "t", and end its run as lost."""
     await claimed(keys, seeds)
     await seeds.store.run(end_run(keys, REF, runner="r", event=status(FAILED, "over"), lost=True))
 
@@ -387,7 +387,7 @@ VERBS: list[Make] = [
 ]  # fmt: skip
 
 TESTED_ELSEWHERE = {"save_task", "delete_task", "correct_clock"}
-"""Scripts that only `sdk.RedisTaskStore` calls (see test_sdk), and one that returns a time (see
+"""Scripts that only `sdk.RedisTaskStore` calls (see test_sdk.py), and a script that returns a time (see
 tests/watcher/test_store_clock.py)."""
 
 
@@ -404,7 +404,7 @@ async def test_both_clients_give_the_same_answer(
 ) -> None:
     operation = await make(keys, seeds)
 
-    # A repeated call returns the same. Where it does not (a run is acquired once), both find nothing the second time.
+    # A repeated call returns the same result. An operation that acquires a run once finds no run in either call.
     async_answer = await store.run(operation)
     sync_answer = await asyncio.to_thread(sync_store.run, operation)
 

@@ -1,4 +1,5 @@
-"""Selection among the tasks of all callers: ``a2a list --all``, ``cancel --all`` and the filters of ``requeue``."""
+"""Operator commands on the tasks of all callers: ``a2a list --all``, ``cancel --all`` and the filters of
+``requeue``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing of small ended tasks: memory use, and unchanged contents."""
+"""Packing of small terminal tasks: memory use and unchanged contents."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_the_only_answer_of_a_packed_task(store: AsyncStore, keys: Keys, s
 
 
 def every_byte() -> TaskArtifactUpdateEvent:
-    """Return an artifact that contains every byte, so that no byte can serve as a marker."""
+    """Return an artifact event that contains each byte value, so that no value can serve as a marker."""
     event = chunk("")
     event.artifact.parts.append(Part(raw=bytes(range(256))))
     return event

@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 async def large_task(seeds: Seeds, size: int) -> str:
-    """Create an ended task with an artifact of `size` bytes."""
+    """Create a completed task with an artifact of `size` bytes, and return its id."""
     claim = await seeds.claimed()
     await seeds.settled(claim, chunk("x" * size), status(COMPLETED))
     return claim.ref.task_id

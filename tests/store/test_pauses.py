@@ -1,4 +1,4 @@
-"""Pauses that end: at their time, once, and not after an answer or a cancel."""
+"""Timeouts of pauses. A pause times out once, and never after an answer or a cancel request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATER = 3_600_000_000
 
 
 async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> Claim:
-    """Create a task that waits for its client for a limited time."""
+    """Create a task that waits for its client for `pause_us`. Return the claim of its run."""
     claim = await seeds.claimed()
     unanswered = TaskStatusUpdateEvent(
         task_id=claim.ref.task_id, context_id=claim.task.context_id, status=TaskStatus(state=FAILED)

@@ -1,4 +1,4 @@
-"""Byte budgets of posts: they are counted by owner and refill."""
+"""Byte budgets of webhook posts. Each owner has a token bucket, which refills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriber: notifications reach its listeners while other listeners come and go, and when Redis restarts."""
+"""Pub/sub subscriber. Listeners receive notifications while other listeners come and go, and after Redis restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOON = 10.0
 
 
 async def wait_for_signal(log_signal: LogSignal) -> None:
-    """Wait for a notification, and fail if none arrives in time."""
+    """Wait for a notification. Raise TimeoutError if no notification arrives in time."""
     async with asyncio.timeout(SOON):
         await log_signal.wait(timeout=60)
 
@@ -73,7 +73,7 @@ async def drain(*signals: LogSignal) -> None:
 
 
 async def is_signalled_within(log_signal: LogSignal, seconds: float) -> bool:
-    """Return whether a notification arrived in time."""
+    """Return whether a notification arrives within `seconds`."""
     began = asyncio.get_running_loop().time()
     await log_signal.wait(timeout=seconds)
     return asyncio.get_running_loop().time() - began < seconds
@@ -187,7 +187,7 @@ async def test_messages_reach_their_handler(store: AsyncStore, subscriber: PubSu
 
 @asynccontextmanager
 async def running_subscriber(url: str) -> AsyncIterator[PubSubListener]:
-    """Run a separate subscriber."""
+    """Run a subscriber with its own connection to `url`."""
     subscriber = PubSubListener(url)
     await subscriber.start()
     try:
@@ -214,7 +214,7 @@ async def test_stopping_right_after_a_listener_left_ends(
     await is_up(subscriber, store)
     async with subscriber.listen("a"):
         pass
-    for _ in range(turns):  # at any await of its background task
+    for _ in range(turns):  # stop at any await of the background task
         await asyncio.sleep(0)
 
     async with asyncio.timeout(SOON):

@@ -1,5 +1,5 @@
-"""Celery messages that scripts push to the broker if and only if the store accepts the client's message, on every
-supported server."""
+"""Celery messages that scripts push to the broker. A script pushes the Celery message if and only if the store accepts
+the client's message."""
 
 from __future__ import annotations
 

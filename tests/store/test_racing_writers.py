@@ -1,4 +1,5 @@
-"""Concurrent writers: one terminal state, one log without gaps, and a snapshot that equals the log."""
+"""Concurrent writers of a task. The task ends with one terminal state, a log without gaps, and a snapshot that equals
+the log."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Player:
     written: int = 0
 
     async def act(self, move: str) -> None:
-        """Perform one operation, with a wrong token if the player has no claim."""
+        """Perform an operation. Use a wrong token if the player has no claim."""
         store, keys = self.seeds.store, self.seeds.keys
         ref, token = (self.claim.ref, self.claim.token) if self.claim else (RunRef(self.task_id, 1), "a false token")
         match move:
@@ -220,7 +221,7 @@ async def test_a_cancel_a_claim_and_a_message_at_once_agree(
 
 @asynccontextmanager
 async def stores_beside(server: EmbeddedRedis) -> AsyncIterator[list[AsyncStore]]:
-    """Connect more clients to the Redis server of a test."""
+    """Connect four clients to the Redis server, and keep the server's data."""
     clients = [AsyncStore(server.store_url) for _ in range(4)]
     try:
         yield clients

@@ -1,4 +1,5 @@
-"""Recovery of lost runs: a run is recovered once, as its agent allows, and never while its worker is alive."""
+"""Recovery of lost runs. A lost run is recovered once, up to the agent's maximum of attempts, and never while its
+worker is alive."""
 
 from __future__ import annotations
 
@@ -87,7 +88,6 @@ class Selective(AsyncStore):
         self.unread: list[str] = []
 
     async def run(self, operation: Operation[T]) -> T:
-        """See `AsyncStore.run`."""
         if operation.script.name == "read_task" and self.unreadable and self.unreadable in operation.keys[0]:
             self.unread.append(operation.keys[0].partition("{")[2].partition("}")[0])
             raise StoreUnavailable("it took too long")
@@ -196,7 +196,7 @@ async def test_a_cancel_request_of_a_lost_run_is_carried_out(store: AsyncStore, 
 
 
 async def half_restored(seeds: Seeds, **created: int) -> Claim:
-    """Claim a run, confirm six events, and let the store lose the last three, while the lease continues."""
+    """Claim a run, append six events, and restore a backup that lacks the last three. The lease continues."""
     claim = await seeds.claimed(**created)
     await seeds.appended(claim, *(chunk(str(n)) for n in range(3)))
     backup = await seeds.backup()
@@ -288,7 +288,7 @@ async def test_celery_events_are_sent_once_if_the_worker_sends_events(
 
 
 async def test_celery_events_name_the_lost_task(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    """The last events of a worker can be lost with it."""
+    """The worker's last Celery events can be lost with the worker, so each event names the task."""
     call = Call("tasks.größer", {"text": '"call":{"task":"another"} \ud800'})
     stored = {"plain": RunOptions({"queue": "far"}, call=call).to_json(), "routed": b'{"celery":{"queue":"far"}}'}
     for task_id, options in {**stored, "neither": b""}.items():
@@ -373,9 +373,9 @@ async def test_a_store_that_refused_writes_gives_the_workers_time_to_renew(tmp_p
         seeds = Seeds(store, keys)
         claim = await lost(store, keys, seeds)
         recoverer = Recoverer(store, keys, grace=10, clock=clock)
-        await recoverer.tick()  # its start, after which the grace applies too
+        await recoverer.tick()  # the first tick, after which the grace period applies too
         refuse_writes(server, "OOM")
-        for _ in range(4):  # the grace after the first refusal ends between two ticks
+        for _ in range(4):  # the grace period after the first refusal ends between two ticks
             clock.advance(6)
             with pytest.raises(StoreUnavailable):
                 await recoverer.tick()
@@ -416,7 +416,7 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
         store = AsyncStore(server.store_url)
         seeds = Seeds(store, keys)
         recoverer = Recoverer(store, keys, grace=0.5)
-        await recoverer.tick()  # its start, after which the grace applies too
+        await recoverer.tick()  # the first tick, after which the grace period applies too
         await asyncio.sleep(0.6)
         ref = RunRef(await seeds.created(), 1)
         await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=500_000, working=True))
@@ -431,7 +431,7 @@ async def test_a_store_that_was_silent_for_longer_than_leases_costs_no_run(tmp_p
         renewal = await store.run(renew_runs(keys, [(ref, "t")], lease_us=500_000))
         assert renewal.lost == frozenset()
 
-        async def is_recovered() -> bool:  # no worker renews it
+        async def is_recovered() -> bool:  # no worker renews the lease
             await recoverer.tick()
             return (await seeds.task(ref.task_id)).status.state == FAILED
 

@@ -1,4 +1,4 @@
-"""Runs that continue without their worker, for retries of Celery. Copies of earlier messages do not start the retry."""
+"""Runs that a worker releases for a Celery retry. A copy of an earlier message does not start the retry."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS = b'{"retries":1}'
 async def claimed(
     store: AsyncStore, keys: Keys, ref: RunRef, token: str, retries: int = 0
 ) -> Claim | Dropped | RetryUnrecorded:
-    """Claim a run for the message of the `retries`-th retry, and record the retry if required."""
+    """Claim a run with the message of the `retries`-th retry, and record the retry if the store requires it."""
     event = status(WORKING, attempt=retries + 1)
     lease = {"runner": "here.1.x", "lease_us": LEASE_US, "working": True}
     answer = await store.run(claim_run(keys, ref, token=token, retries=retries, **lease))  # type: ignore[arg-type]
@@ -59,8 +59,7 @@ async def retried(store: AsyncStore, keys: Keys, ref: RunRef, token: str, retrie
 async def test_a_copy_of_the_first_message_does_not_start_the_retry(
     store: AsyncStore, keys: Keys, seeds: Seeds
 ) -> None:
-    """The broker may deliver a message twice, or a watcher may publish it again. The message of the retry waits for its
-    time."""
+    """The broker may redeliver the first message, or a watcher may republish it, before the retry is due."""
     ref = RunRef(await seeds.created(), 1)
     assert isinstance(await claimed(store, keys, ref, "first"), Claim)
     await retried(store, keys, ref, "first")
@@ -75,7 +74,7 @@ async def test_a_copy_of_the_first_message_does_not_start_the_retry(
 async def test_a_run_with_earlier_retries_is_claimed_once(
     store: AsyncStore, keys: Keys, seeds: Seeds, retries: int
 ) -> None:
-    """A returned or lost run continues as a new run and keeps its retries."""
+    """A returned or lost run continues as a new run, which keeps the number of retries."""
     task_id = await seeds.created()
     first, next_run = RunRef(task_id, 1), RunRef(task_id, 2)
     assert isinstance(await claimed(store, keys, first, "first"), Claim)
@@ -129,7 +128,7 @@ async def test_a_prefetched_retry_is_not_due(store: AsyncStore, keys: Keys, seed
 
 
 async def test_each_reply_names_the_cancelled_canvas(store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
-    """The first reply may be lost, and the canvas must be revoked."""
+    """The caller must revoke the canvas even if the first reply was lost."""
     claim = await seeds.claimed()
     await store.run(
         delegate_to_canvas(keys, claim.ref, token=claim.token, before=0, events=[], canvas='{"result":["x",null]}')

@@ -1,4 +1,4 @@
-"""Reminders of open questions: each is posted once, when it is due, and not after an answer."""
+"""Reminders of open questions. A reminder is posted once, when it is due, and not after an answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reminder(after_us: int, number: int) -> Reminder:
 
 
 class Questions:
-    """Tasks with open questions."""
+    """Test helper that creates tasks with open questions and posts their reminders."""
 
     def __init__(self, store: AsyncStore, keys: Keys, seeds: Seeds) -> None:
         self._store, self._keys, self._seeds = store, keys, seeds

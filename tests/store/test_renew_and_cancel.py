@@ -146,7 +146,7 @@ async def test_a_cancel_that_meets_a_pause_ends_the_task(store: AsyncStore, keys
     await store.run(continue_task(keys, ANN, task_id, message_request, "", caller=b"{}", nonce="n"))
     await store.run(request_cancel(keys, ANN, task_id, CONTEXT))
 
-    answer = await seeds.settled(claim, status(INPUT_REQUIRED, "which?"))  # it paused before the notification
+    answer = await seeds.settled(claim, status(INPUT_REQUIRED, "which?"))  # the run paused before the notification
 
     assert (answer.state, answer.next_run) == (CANCELED, None)
     assert await seeds.states(task_id) == [SUBMITTED, WORKING, INPUT_REQUIRED, CANCELED]

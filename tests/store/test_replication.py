@@ -1,5 +1,5 @@
-"""Writes that replicas confirm: without a confirmation, a message is refused, but the end of a task is written and
-logged."""
+"""Writes that replicas must confirm. Without a confirmation, the store client refuses a message, but accepts the end of
+a task and logs a warning."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SentinelGr
 
 @pytest.fixture
 async def confirmed(group: SentinelGroup, keys: Keys) -> AsyncIterator[Seeds]:
-    """Tasks in the store, through a client that requires the confirmation of one replica."""
+    """`Seeds` with a store client that requires the confirmation of one replica."""
     store = AsyncStore(group.store_url, wait_replicas=1)
     yield Seeds(store, keys)
     await store.aclose()

@@ -1,4 +1,4 @@
-"""Reply channels: the creator of a task follows the task on its channel, even after lost connections."""
+"""Reply channels. The creator of a task follows the task on a reply channel, even after lost connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ SOON = 10.0
 
 
 async def create(store: AsyncStore, keys: Keys, task_id: str, reply_channel: ReplyChannel) -> None:
-    """Create a task with a reply channel."""
     message_request = request(task_id=task_id, context_id=CONTEXT)
     await store.run(
         create_task(

@@ -1,4 +1,5 @@
-"""Retries that a receiver of Celery's signal records: once, and only for the process that has the run."""
+"""Retries that a receiver of Celery's `task_retry` signal records. A retry is recorded once, and only for the process
+that holds the run."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ async def _other_process(store: AsyncStore, keys: Keys) -> None:
 
 
 async def _written(store: AsyncStore, keys: Keys) -> None:
-    """Record the retry by the run itself."""
+    """Let the run itself record the retry."""
     await store.run(claim(keys))
     event = status(WORKING, attempt=2)
     await store.run(
@@ -72,7 +73,7 @@ async def _written(store: AsyncStore, keys: Keys) -> None:
 
 
 async def _next_attempt(store: AsyncStore, keys: Keys) -> None:
-    """Claim the run first: Celery's message arrived first, at the same process."""
+    """Claim the next attempt first, as if its Celery message had arrived at the same process before the signal."""
     await store.run(claim(keys))
     await store.run(claim(keys, retries=1, retried=status(WORKING, attempt=2)))
 
@@ -86,7 +87,7 @@ async def test_a_repeated_or_foreign_retry_changes_nothing(
     before = await seeds.everything()
 
     assert await store.run(read_retry(keys, REF, runner=RUNNER, retries=1)) is None
-    if seed is not _written:  # there the call has the reply of a repeated one
+    if seed is not _written:  # after `_written`, the call counts as repeated
         assert isinstance(await store.run(retry(keys)), Unchanged)
     else:
         await store.run(retry(keys))

@@ -1,4 +1,5 @@
-"""Runs that a stopping worker gives up: they are fenced off, published again and never counted as failed attempts."""
+"""Runs that a worker returns at shutdown. A returned run is fenced off, published again, and not counted as a failed
+attempt."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ RUNNER = "here.1."
 async def begin_run(
     store: AsyncStore, keys: Keys, ref: RunRef, *, max_attempts: int, runner: str = f"{RUNNER}x"
 ) -> Claim:
-    """Claim a run by a process of the fleet."""
+    """Claim a run for the process `runner`."""
     claim = await store.run(
         claim_run(keys, ref, token=ref.name, runner=runner, lease_us=LEASE_US, working=True, max_attempts=max_attempts)
     )
@@ -93,7 +94,7 @@ async def test_an_attempt_that_a_worker_gives_up_does_not_count(store: AsyncStor
         assert dict(task.metadata) == own_metadata({ATTEMPT: n + 1, MAX_ATTEMPTS: n + 2, RETURNED_ATTEMPT: n})
     await seeds.require_consistent(task_id)
 
-    for n in (4, 5):  # the second loss exceeds the attempts
+    for n in (4, 5):  # the second loss exceeds the maximum of attempts
         await begin_run(store, keys, RunRef(task_id, n), max_attempts=2)
         await store.redis.zadd(keys.leases, {f"{task_id}.{n}": 0})
         await Recoverer(store, keys).tick()

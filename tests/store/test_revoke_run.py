@@ -1,4 +1,4 @@
-"""Revokes by operators: a run ends at once if no worker has it, and otherwise only if it is terminated."""
+"""Revocation of runs by operators. A run ends at once if no worker holds it, and otherwise only if it is terminated."""
 
 from __future__ import annotations
 

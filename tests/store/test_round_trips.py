@@ -1,4 +1,4 @@
-"""Encoding of commands. It equals that of redis-py."""
+"""Encoding of Redis commands, which equals the encoding of redis-py."""
 
 from __future__ import annotations
 

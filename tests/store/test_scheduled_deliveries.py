@@ -1,4 +1,4 @@
-"""Scheduled deliveries: each script that writes an event schedules its deliveries too."""
+"""Scheduling of deliveries. Each script that writes an event also schedules the event's deliveries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Write = Callable[[Keys, Seeds], Awaitable[Operation[object]]]
 
 
 async def claimed(keys: Keys, seeds: Seeds, *, lease_us: int = LEASE_US, attempts: int = 1) -> None:
-    """Claim the run of "t"."""
+    """Claim the run of task "t"."""
     claim = claim_run(keys, REF, token="k", runner="r", lease_us=lease_us, working=True, max_attempts=attempts)
     await seeds.store.run(claim)
 

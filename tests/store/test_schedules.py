@@ -1,4 +1,4 @@
-"""Ticks of schedules: one task for a tick, the overlap rules, and the lists of a schedule."""
+"""Ticks of schedules: one task for each tick, overlap rules, and lists of a schedule's tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def after(minutes: float, tick: Tick = NIGHTLY, **fields: Any) -> Tick:
 
 
 class Schedule:
-    """Ticks in a store."""
+    """Test helper that creates tasks for the ticks of a schedule."""
 
     def __init__(self, seeds: Seeds) -> None:
         self.seeds, self.store, self.keys = seeds, seeds.store, seeds.keys
@@ -55,7 +55,7 @@ class Schedule:
         return result.task.id
 
     async def listed(self) -> dict[int, list[str]]:
-        """Return the tasks of the schedule by state."""
+        """Return the ids of the schedule's tasks by state."""
         tasks_by_state = {}
         for name in schedule_indexes(self.keys, NIGHTLY.schedule):
             tags = [tag.decode() for tag in await self.store.redis.zrange(name, 0, -1)]

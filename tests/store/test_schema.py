@@ -1,4 +1,5 @@
-"""Schema of a store: the first process writes it, other versions are refused, and migrations convert the records."""
+"""Schema version of a store. The first process writes the version, a process of another version fails to start, and
+migrations convert the records."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def sync_store(redis_server: EmbeddedRedis) -> Iterator[SyncStore]:
 
 
 async def of_a_release_without_schemas(store: AsyncStore, keys: Keys, seeds: Seeds) -> list[str]:
-    """Write two waiting runs and an ended task as a release without schemas did."""
+    """Write two waiting runs and a completed task, as a release without schemas did. Return the ids of the waiting
+    tasks."""
     await seeds.ended(COMPLETED)
     for task_id in ("one", "other"):
         message_request = request(task_id=task_id, context_id=CONTEXT)
@@ -166,7 +168,7 @@ async def test_a_migration_that_is_cut_off_or_run_twice_at_once_does_no_harm(
 
 
 async def of_schema_1(store: AsyncStore, keys: Keys, seeds: Seeds) -> tuple[str, str]:
-    """Write a store of schema 1, and return the ids of a live and an ended task of Ann in tenants."""
+    """Write a store of schema 1. Return the ids of a live and a terminal task of Ann in two tenants."""
     limits = TaskLimits((ANN.agent,), owner_bytes=10**9)
     live, ended = "live", "ended"
     sums: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The store as a task store and event stream of the SDK, also under the SDK's request handler."""
+"""Store as the task store and event stream of the SDK, also under the SDK's request handler."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def written(tasks: RedisTaskStore, *, end: bool = False) -> tuple[Task, Ta
 
 
 async def events_of(stream: RedisTaskEventStream, after: TaskVersion) -> list[VersionedEvent]:
-    """Return all events of an ended task after `after`."""
+    """Return the events of a terminal task after the version `after`."""
     async with asyncio.timeout(10):
         return [event async for event in stream.subscribe("t", after=after)]
 

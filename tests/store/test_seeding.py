@@ -1,4 +1,4 @@
-"""Equality of tasks that benchmarks seed with tasks that the store writes."""
+"""Tasks that benchmarks seed. They equal the tasks that the scripts of the store write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ async def template_of(seeds: Seeds) -> TaskTemplate:
 
 
 async def stored(seeds: Seeds) -> dict[str, Any]:
-    """Return each key with its value, with equal times, its encoding, and whether it expires with its task."""
+    """Return, for each key, the value with masked times, the encoding, and whether the key expires after the
+    retention."""
     redis = seeds.store.redis
     return {
         name: (

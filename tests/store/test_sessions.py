@@ -1,4 +1,4 @@
-"""Sessions: a run saves its session at a checkpoint or with its end, and the next run receives the session."""
+"""Sessions. A run saves its session at a checkpoint or when it settles, and the next run receives the session."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.seeds import ANN, BOB, CONTEXT, RETENTION, Seeds, chunk, requ
 
 
 def state(text: str, version: int = 0, fingerprint: str = "", scope: Scope = ANN) -> SessionState:
-    """Return a session with `text` made from `version`."""
+    """Return a session state with the content `text`, derived from `version`."""
     return SessionState(scope, CONTEXT, version, text.encode(), fingerprint)
 
 
 async def saved(seeds: Seeds, claim: Claim, session: SessionState) -> object:
-    """Save a checkpoint and return the result."""
+    """Save a checkpoint, and return the result."""
     return await seeds.store.run(checkpoint(seeds.keys, claim.ref, token=claim.token, confirmed=0, session=session))
 
 

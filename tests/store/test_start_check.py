@@ -1,4 +1,4 @@
-"""Messages of processes that start with an unavailable or unsafe store."""
+"""Log messages of processes that start with an unavailable or unsafe store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def worker(a2a: A2A) -> None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings of this package."""
+    """Return the warnings that a2a_celery logged."""
     return [
         record.getMessage()
         for record in caplog.records
@@ -76,7 +76,7 @@ def test_a_gateway_that_listens_beyond_this_machine_without_authentication_warns
     a2a.celery.conf.a2a_auth_api_keys = None
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
     for name in ("A2A_GRPC_HOST", "A2A_GRPC_PORT"):
-        monkeypatch.setenv(name, "")  # the command changes the configuration
+        monkeypatch.setenv(name, "")  # the command sets these variables; monkeypatch restores them
     for name, value in ({"A2A_GRPC_HOST": "127.0.0.1"} | environ).items():
         monkeypatch.setenv(name, value)
 

@@ -1,4 +1,4 @@
-"""History of a task's executions: it is bounded, costs the same for every step, and is deleted with the task."""
+"""Execution history of a task. The history is bounded, costs the same for each step, and is deleted with the task."""
 
 from __future__ import annotations
 

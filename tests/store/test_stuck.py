@@ -1,4 +1,4 @@
-"""Stuck tasks, by the store's clock and not before the time that the client chose."""
+"""Detection of stuck tasks. It uses the store's clock, and respects a start time that the client chose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_run_that_may_not_begin_yet_is_not_stuck(
     findings = list(stuck_tasks(operator, keys, 0))
 
     assert [(finding.task.ref.task_id, finding.why) for finding in findings] == [(task_id, Why.UNCLAIMED)] * stuck
-    assert all(0 < finding.seconds < 60 for finding in findings)  # since it was sent, not for an hour
+    assert all(0 < finding.seconds < 60 for finding in findings)  # counted from the message, not for an hour
 
 
 async def test_a_run_with_a_current_or_just_lapsed_lease_is_not_stuck(

@@ -1,4 +1,4 @@
-"""Suspended runs: they continue at a time or by a signal, and each signal is received once, in order."""
+"""Suspended runs. A run continues at a time or on a signal, and each signal is received once and in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ HOUR_US = 3_600_000_000
 
 @pytest.fixture
 def suspensions(seeds: Seeds) -> Suspensions:
-    """Helper that suspends runs, sends signals and resumes runs."""
     return Suspensions(seeds)
 
 
@@ -312,7 +311,7 @@ async def test_two_signals_at_once_resume_the_run_once(
 
 
 async def test_a_wait_ends_either_by_its_signal_or_by_its_time(seeds: Seeds, suspensions: Suspensions) -> None:
-    """The first script decides. A late signal is kept for the next wait."""
+    """The script that runs first decides. The store keeps a late signal for the next wait."""
     outcomes = set()
     for round_number in range(20):
         claim = await seeds.claimed()

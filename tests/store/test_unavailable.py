@@ -1,4 +1,5 @@
-"""Outages of Redis: the store raises `StoreUnavailable`, not errors of redis-py, and recovers without a restart."""
+"""Outages of Redis. The store client raises `StoreUnavailable` instead of redis-py's errors, and recovers without a
+restart."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def server(tmp_path: Path) -> Iterator[MortalRedis]:
 
 
 def script(text: str) -> Operation[object]:
-    """Return an operation with any Lua code."""
+    """Return an operation that runs the Lua code `text`."""
     return Operation(Script("test", text, "0" * 40), [], [], lambda answer: answer)
 
 
@@ -60,7 +61,7 @@ async def test_an_async_store_reports_an_outage_and_recovers(server: MortalRedis
 
 async def test_a_round_trip_that_is_cut_off_leaves_no_reply_to_the_next_one(store: AsyncStore) -> None:
     trips = RoundTrips(store.redis.connection_pool, 5)
-    for steps in range(24):  # cut at another place each time; the last times between two replies
+    for steps in range(24):  # each round cancels at a later point; the last rounds cancel between two replies
         cut_off = asyncio.create_task(trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60), ("ECHO", "old")]))
         for _ in range(steps):
             await asyncio.sleep(0.001)
@@ -78,7 +79,7 @@ async def test_the_late_reply_of_a_silent_server_is_discarded(store: AsyncStore)
     with pytest.raises(RedisTimeout):
         await trips.make([("ECHO", "old"), ("BLPOP", "nothing", 60)])
 
-    trips._patience = 30  # slow replies are no silence
+    trips._patience = 30  # a slow reply is no timeout
     assert await trips.make([("ECHO", "new")]) == [b"new"]
     await trips.aclose()
 
@@ -136,7 +137,7 @@ def full(redis: Redis, home: Path) -> Iterator[None]:
 
 @contextmanager
 def unable_to_save(redis: Redis, home: Path) -> Iterator[None]:
-    """Let the last snapshot of the server fail, because a folder has the name of its file."""
+    """Make the server's last snapshot fail, because a folder has the name of the snapshot file."""
     redis.config_set("save", "3600 1")
     (home / "dump.rdb").mkdir()
     redis.bgsave()

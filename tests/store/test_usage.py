@@ -1,4 +1,4 @@
-"""``a2a stats``: its values and its output."""
+"""Values and output of ``a2a stats``."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_user_without_permissions_gets_the_other_values(
 
 async def test_the_usage_is_shown_as_json_and_as_text(redis_server: EmbeddedRedis, seeds: Seeds, keys: Keys) -> None:
     waits = keys.task(await seeds.created()).record
-    await seeds.store.redis.hincrby(waits, "at", -7_230_000_000)  # so that the output has the same minute
+    await seeds.store.redis.hincrby(waits, "at", -7_230_000_000)  # the output rounds the age to minutes
     await seeds.ended(AUTH_REQUIRED)
     await seeds.ended(COMPLETED)
 
