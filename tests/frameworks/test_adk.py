@@ -1,4 +1,4 @@
-"""ADK session of a context: data that ADK stores is found again, and data that belongs to other contexts is refused."""
+"""ADK session of a context. ADK finds the data that it stored, and state beyond the context is refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_what_was_appended_is_found_by_the_next_worker(
     session = await service.create_session(**HERE, state={"colour": None})
     await service.append_event(session, user_event("one", number=1))
     await service.append_event(session, user_event("two", at=2.0, number=2, **{"temp:secret": "x"}))
-    state.update(json.loads(json.dumps(state)))  # as the store keeps it
+    state.update(json.loads(json.dumps(state)))  # the store keeps the state as JSON
 
     stored = await ContextSessionService().get_session(**HERE)
 

@@ -1,4 +1,4 @@
-"""A question that a framework's tool asks with `Turn.ask` reaches the client."""
+"""Questions to the client that the tools of framework agents ask with `Turn.ask`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def blocking_tool(turn: Turn) -> Tool:
 
 
 class StrictStandIn(with_strands.StandIn):
-    """Model that refuses a message without content, like the models of most providers."""
+    """Model that rejects a message without content, as the models of most providers do."""
 
     async def stream(self, messages: Messages, *args: Any, **kwargs: Any) -> AsyncIterator[StreamEvent]:
         assert messages[-1]["content"], "strands sends no result of the tool that asked"
@@ -93,7 +93,7 @@ def made_with_pydantic_ai(tool: Any, *capabilities: AbstractCapability[Turn]) ->
 
 
 class Swallows(AbstractCapability[Turn]):
-    """Capability that returns the error of a tool as its result."""
+    """Capability that returns a tool's exception as the tool's result."""
 
     async def wrap_tool_execute(self, ctx: Any, *, args: Any, handler: Any, **_: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Memory of a context's agent, and the questions of its tasks."""
+"""Memory of an agent in a context, and memory of the tasks that wait for an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table of the features of each framework in docs/frameworks.md: each entry is verified by a test."""
+"""Table of framework features in docs/frameworks.md. A test verifies each entry."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 
 def table_rows() -> list[list[str]]:
-    """Return the rows of the table, its header first."""
+    """Return the rows of the table, starting with the header."""
     section = PAGE.partition("## Features by framework\n")[2]
     lines = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
     return [line.split(" | ") for line in lines if not line.startswith("---")]

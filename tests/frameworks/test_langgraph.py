@@ -1,4 +1,4 @@
-"""Graphs of LangGraph continue at their last super-step, in each run of a turn."""
+"""LangGraph graphs over several runs of a turn. Each run continues at the last super-step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class State(MessagesState):
 
 
 class Work:
-    """Nodes that record their calls, in all attempts. The worker dies in the node `dies_in`."""
+    """Graph nodes that record their calls in all attempts. The worker dies in the node `dies_in`."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -65,7 +65,7 @@ class Work:
         return work
 
     async def answer(self, state: State) -> dict[str, Any]:
-        """Say what was seen."""
+        """Return a message with the names in `seen`."""
         self.calls.append("answer")
         if self.dies_in == "answer":
             raise WorkerDies
@@ -182,7 +182,7 @@ async def test_plain_nodes_may_call_subgraphs(task: Task) -> None:
 
 
 async def test_durable_steps_of_nodes_are_not_mixed_up(task: Task) -> None:
-    """A later run skips finished nodes with their steps."""
+    """A later run skips finished nodes and their durable steps."""
     work, keys = Work(), set[str]()
 
     def node(name: str) -> Callable[[State], Any]:
@@ -246,7 +246,7 @@ async def test_a_message_that_an_earlier_run_sent_is_not_sent_again(task: Task) 
             if isinstance(event, TaskArtifactUpdateEvent):
                 texts.extend(part.text for part in event.artifact.parts)
                 await turn.artifact(texts[-1])
-        await turn.step("flush", str)  # after the events
+        await turn.step("flush", str)  # recorded after the events
 
     await task.attempt(run)
     await task.attempt(run)

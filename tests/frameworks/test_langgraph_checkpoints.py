@@ -1,4 +1,4 @@
-"""The checkpoint saver for LangGraph conforms to its specification, with the journal of a task in Redis."""
+"""Conformance of the checkpoint saver for LangGraph, with the journal of a task in Redis."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NOT_SUPPORTED = {"delete_for_runs", "copy_thread", "prune"}
 
 
 class Runs:
-    """Runs of one task, each with the journal that the store has for the task."""
+    """Successive runs of a task. Each run reads the task's journal from the store."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.claim: Claim | None = None
 
     async def journal(self, settings: Settings = SETTINGS) -> RunJournal:
-        """Return the journal of the next run. The run before it is lost."""
+        """Lose the current run, if any, and return the journal of the next run."""
         seeds, number = self.scene.seeds, 1
         if self.claim is not None:
             await self.scene.opened[-1].abandon()
@@ -54,7 +54,7 @@ async def runs(store: AsyncStore, keys: Keys) -> AsyncGenerator[Runs, None]:
 
 
 class InTheNextRun(TurnCheckpointSaver):
-    """Saver that reads with a saver of the next run, from the store."""
+    """Checkpoint saver that reads each checkpoint through a saver of the next run, and so from the store."""
 
     runs: Runs
 

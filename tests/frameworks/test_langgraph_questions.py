@@ -1,4 +1,4 @@
-"""Interrupts of a graph are questions to the client, whose answers reach the node in a later run."""
+"""Interrupts of a LangGraph graph, which are questions to the client. The answers reach the node in a later run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ lost: list[str] = []
 
 
 def asks(*values: Any, name: str = "ask", schema: Any = None) -> StateGraph[Any]:
-    """Return a graph with a node that asks one question after the other."""
+    """Return a graph with a node that asks the questions `values` one after the other."""
 
     def ask(state: State) -> dict[str, Any]:
         calls.append(name)
@@ -61,7 +61,7 @@ def asks(*values: Any, name: str = "ask", schema: Any = None) -> StateGraph[Any]
 
 
 def answering(**nodes: Callable[..., Any]) -> StateGraph[Any]:
-    """Return a graph that executes the nodes side by side and then says the answers."""
+    """Return a graph that executes `nodes` in parallel, and then says the answers."""
     graph = StateGraph(State)
     graph.add_node("say", say)
     for name, node in nodes.items():

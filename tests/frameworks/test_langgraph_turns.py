@@ -1,4 +1,4 @@
-"""Conversations, events and ends of graphs of LangGraph, and graphs that cannot be agents."""
+"""Conversations, events and final statuses of LangGraph graphs, and graphs that cannot be agents."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def chat(**metadata: Any) -> StateGraph[Any]:
 
 
 async def sent(graph: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
-    """Return the events of a turn."""
+    """Run a turn of the graph's agent, and return its events."""
     new_turn = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
     return [event async for event in langgraph_agent(graph, **options)(new_turn.turn)]
 

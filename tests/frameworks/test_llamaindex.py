@@ -1,4 +1,4 @@
-"""Conversations, events and ends of workflows of LlamaIndex, and workflows that cannot be agents."""
+"""Conversations, events and final statuses of LlamaIndex workflows, and workflows that cannot be agents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.booking_agents import NewTurn
 
 
 class Model(MockFunctionCallingLLM):
-    """Model that calls the tool with the name of the last word, or streams the texts of the user."""
+    """Model that streams the texts of the user, or calls the tool that the last text names after "call "."""
 
     raw: dict[str, Any] = Field(default_factory=dict)
     seen: list[Any] = Field(default_factory=list)
@@ -67,7 +67,7 @@ def agent(raw: dict[str, Any] | None = None, **options: Any) -> FunctionAgent:
 
 
 async def sent(workflow: Any, state: dict[str, Any] | None = None, *parts: Part, **options: Any) -> list[Any]:
-    """Return the events of a turn."""
+    """Run a turn of the workflow's agent, and return its events."""
     new_turn = NewTurn({} if state is None else state, *(parts or [Part(text="hello")]))
     return [event async for event in llamaindex_agent(workflow, **options)(new_turn.turn)]
 
@@ -135,7 +135,7 @@ class Done(Event):
 
 
 class Calls(Workflow):
-    """A step that calls a function and returns its result."""
+    """Workflow with a step that returns the result of `function`."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         super().__init__(**options)
@@ -148,7 +148,7 @@ class Calls(Workflow):
 
 
 class Blocks(Calls):
-    """A plain step."""
+    """Workflow whose step is a plain function."""
 
     @step
     def say(self, ctx: Context, ev: StartEvent) -> StopEvent:
@@ -334,7 +334,7 @@ class Trip(StartEvent):
 
 
 class Travels(Workflow):
-    """A workflow whose start has values."""
+    """Workflow whose start event has fields."""
 
     @step
     async def go(self, ctx: Context, ev: Trip) -> StopEvent:
@@ -375,7 +375,7 @@ class Fare(BaseModel):
 
 
 class Pays(Workflow):
-    """A workflow with a typed state."""
+    """Workflow with a typed state."""
 
     @step
     async def pay(self, ctx: Context[Fare], ev: StartEvent) -> StopEvent:
@@ -402,7 +402,7 @@ async def test_runs_without_the_adapter_are_unchanged() -> None:
 
 
 class Unfinished(Workflow):
-    """A step waits for an event that no step returns."""
+    """Workflow with a step for an event that no step returns."""
 
     @step
     async def begin(self, ctx: Context, ev: StartEvent) -> StopEvent:
@@ -418,7 +418,7 @@ hidden = type("Hidden", (HumanResponseEvent,), {})
 
 
 class Hides(Workflow):
-    """A workflow with an event that is not at the top level of a module."""
+    """Workflow with an event class that is not at the top level of a module."""
 
     @step
     async def begin(self, ctx: Context, ev: StartEvent) -> StopEvent:

@@ -1,4 +1,4 @@
-"""Questions of a workflow of LlamaIndex to the client, whose answers reach the workflow in a later run."""
+"""Questions of a LlamaIndex workflow to the client. The answers reach the workflow in a later run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Shown(InputRequiredEvent):
 
 
 class Returns(Workflow):
-    """A step returns the question, and another receives the answer."""
+    """Workflow in which one step returns the question and another receives the answer."""
 
     def __init__(self, question: InputRequiredEvent) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Returns(Workflow):
 
 
 class ReturnsTyped(Workflow):
-    """The answer has one of two types."""
+    """Workflow that accepts an answer of either of two types."""
 
     @step
     async def ask(self, ctx: Context, ev: StartEvent) -> InputRequiredEvent:
@@ -88,7 +88,7 @@ class ReturnsTyped(Workflow):
 
 
 class Waits(Workflow):
-    """A step waits for two answers, one after the other."""
+    """Workflow whose step waits for two answers, one after the other."""
 
     @step
     async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
@@ -99,7 +99,7 @@ class Waits(Workflow):
 
 
 class Written(Workflow):
-    """A step writes the question to the stream, and waits for an answer with a certain value."""
+    """Workflow whose step writes the question to the stream, and waits for an answer with a certain value."""
 
     @step
     async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
@@ -121,7 +121,7 @@ class Found(Event):
 
 
 class Parallel(Workflow):
-    """Two steps wait at the same time."""
+    """Workflow with two steps that wait at the same time."""
 
     @step
     async def split(self, ctx: Context, ev: StartEvent) -> Item | None:
@@ -144,7 +144,7 @@ class Parallel(Workflow):
 
 
 class InTurn(Workflow):
-    """Steps ask with the turn and with LlamaIndex."""
+    """Workflow with a step that asks with the turn, and a step that asks with LlamaIndex."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ def in_turn(turn: Turn) -> InTurn:
 
 
 class WaitsForAnotherSystem(Workflow):
-    """A step waits for an event that no client sends."""
+    """Workflow whose step waits for an event that no client sends."""
 
     @step
     async def wait(self, ctx: Context, ev: StartEvent) -> StopEvent:
@@ -175,7 +175,7 @@ class WaitsForAnotherSystem(Workflow):
 
 
 class Flaky(Workflow):
-    """A step fails once after the answer."""
+    """Workflow whose step fails once after the answer."""
 
     @step
     async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
@@ -194,7 +194,7 @@ class Trip(StartEvent):
 
 
 class Travels(Workflow):
-    """A workflow whose start needs values."""
+    """Workflow whose start event has required fields."""
 
     @step
     async def go(self, ctx: Context, ev: Trip) -> StopEvent:

@@ -1,4 +1,4 @@
-"""Workflows of LlamaIndex continue after their last finished step, in each run of a turn."""
+"""LlamaIndex workflows over several runs of a turn. Each run continues after the last finished step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Second(Event):
 
 
 class Chain(Workflow):
-    """Three steps, one after the other, which write to the state."""
+    """Workflow of three sequential steps that write to the state."""
 
     def __init__(self, work: Work, **options: Any) -> None:
         super().__init__(**options)
@@ -145,7 +145,7 @@ class Done(Event):
 
 
 class Parallel(Workflow):
-    """Steps that are executed at the same time."""
+    """Workflow whose steps are executed at the same time."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ async def test_a_step_whose_neighbour_died_is_not_executed_again(task: Task) -> 
 
 
 class Flaky(Workflow):
-    """A step that fails at first, and is executed again."""
+    """Workflow with a step that fails at first and is retried."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ async def test_a_retry_of_a_step_executes_its_durable_steps_again(task: Task) ->
 
 
 class Fails(Chain):
-    """A workflow whose second step fails in the first attempt."""
+    """`Chain` whose second step fails in the first attempt."""
 
     @step
     async def b(self, ctx: Context, ev: First) -> Second:
@@ -240,7 +240,7 @@ async def test_a_retry_of_the_turn_continues_before_the_step_that_failed(task: T
 
 
 class Handled(Fails):
-    """A workflow that handles the failure of its second step."""
+    """`Chain` that handles the failure of its second step."""
 
     @catch_error
     async def handle(self, ctx: Context, ev: StepFailedEvent) -> StopEvent:
@@ -259,7 +259,7 @@ async def test_a_failure_that_the_workflow_handles_is_recorded(task: Task) -> No
 
 
 class Unrecordable(Chain):
-    """A workflow whose event is no JSON data."""
+    """`Chain` with an event that cannot be encoded as JSON."""
 
     @step
     async def b(self, ctx: Context, ev: First) -> Second:
@@ -280,7 +280,7 @@ async def test_what_is_no_json_data_is_not_recorded(task: Task, caplog: pytest.L
 
 
 class Shorter(Workflow):
-    """Chain without its second and third step."""
+    """Workflow that does not match the recorded steps of `Chain`."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -318,7 +318,7 @@ async def test_records_are_encrypted_and_need_their_secret(task: Task, store: As
 
 
 class Model(MockFunctionCallingLLM):
-    """Model that calls the tools of a round after each question, and then says the results."""
+    """Model that calls the tools of one round in each response, and finally returns the results."""
 
     rounds: list[list[str]]
     work: Any
@@ -395,7 +395,7 @@ async def test_text_that_an_earlier_run_sent_is_not_sent_again(task: Task) -> No
             if isinstance(event, TaskArtifactUpdateEvent):
                 texts.extend(part.text for part in event.artifact.parts if part.text)
                 await turn.artifact(texts[-1])
-        await turn.step("flush", str)  # after the events
+        await turn.step("flush", str)  # recorded after the events
 
     await task.attempt(run)
     await task.attempt(run)

@@ -1,4 +1,4 @@
-"""Several open questions at once, and tools that are stopped."""
+"""Several open questions at once, and tools that a cancel request stops."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ hotel = framework_agent(lambda turn: FrameworkAgent(BooksTwice(), name="hotel", 
 
 
 async def say(agent: Callable[[Turn], AsyncIterator[str]], turn: Turn) -> str | list[dict[str, Any]]:
-    """Return the agent's answer, or its questions one after the other."""
+    """Return the agent's answer, or the list of its questions."""
     try:
         return "".join([text async for text in agent(turn)])
     except InputRequired as question:

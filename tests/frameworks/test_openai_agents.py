@@ -1,4 +1,4 @@
-"""Agents of the OpenAI Agents SDK: their questions, outputs and contexts, and agents that are refused."""
+"""Agents of the OpenAI Agents SDK: questions, outputs, contexts, and configurations that are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class Calls(StandIn):
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """Yield the response."""
         outputs = [item for item in input if item.get("type") == "function_call_output"]
         results = [str(item["output"]) for item in outputs if item["call_id"] in self._calls]
         if results:
@@ -67,12 +66,11 @@ TWO = {"c0": ("book", {"item": "a bed"}), "c1": ("pay", {"amount": 12}), "c2": (
 
 
 class Hands(StandIn):
-    """Model that hands over in each turn."""
+    """Model that hands over to another agent in each turn."""
 
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """Yield the response."""
         yield completed(function_call("transfer_to_clerk", {}, call_id=f"hand-{len(input)}"))
 
 
@@ -166,7 +164,7 @@ class Place(BaseModel):
 
 
 class Answers(StandIn):
-    """Model that returns a text without chunks."""
+    """Model that returns its text in one chunk."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -174,7 +172,6 @@ class Answers(StandIn):
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """Yield the response."""
         yield with_openai_agents.text_delta(self._text)
         yield completed(assistant_message(self._text))
 
@@ -237,7 +234,7 @@ async def test_a_cancelled_turn_stops_its_tools() -> None:
 
 
 class Hangs(StandIn):
-    """Model that does not end its response, until it is stopped."""
+    """Model whose response hangs until the model is stopped."""
 
     def __init__(self) -> None:
         self.is_stopped = False
@@ -245,7 +242,6 @@ class Hangs(StandIn):
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """Yield a chunk."""
         yield with_openai_agents.text_delta("a")
         try:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Code in docs/frameworks.md runs unchanged, and its versions are those of the package."""
+"""Code and versions in docs/frameworks.md. The code runs unchanged, and the versions match those of the extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a message that reach an agent of a framework, and their form."""
+"""Message parts that reach a framework's agent, and their format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_TEXT = ["look at", '{"colour": "grün", "sizes": [1.5]}']
 
 
 async def memory_after(answer: Any, *parts: Part) -> Any:
-    """Return the agent's memory, which is JSON, after it has answered a message."""
+    """Let the agent answer a message, and return the agent's memory as JSON data."""
     state: dict[str, Any] = {}
     async for _ in answer(turn(state, *parts)):
         pass
@@ -97,7 +97,7 @@ class Echo(with_agent_framework.StandIn):
 
 
 async def test_agent_framework_remembers_an_exchange_that_repeats_the_last_one() -> None:
-    """The framework treats messages without ids as a replay of stored ones, and drops them."""
+    """The framework would drop messages without ids, because it treats them as a replay of stored messages."""
     echo = framework_agent(lambda turn: Agent(Echo(), name="echo"))
     state: dict[str, Any] = {}
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Agents of pydantic-ai: their questions, outputs and limits, and agents that are refused."""
+"""Agents of pydantic-ai: questions, outputs, limits, and configurations that are refused."""
 
 from __future__ import annotations
 
@@ -229,7 +229,6 @@ class CannotStream(Model):
     model_name = system = "cannot-stream"
 
     async def request(self, *args: Any) -> Any:
-        """Raise NotImplementedError."""
         raise NotImplementedError
 
 

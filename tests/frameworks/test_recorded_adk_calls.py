@@ -1,4 +1,4 @@
-"""Results of the model and tool calls of an ADK agent are recorded with the changes of its callbacks."""
+"""Recorded results of an ADK agent's model and tool calls, including the changes that callbacks make."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def task(store: AsyncStore, keys: Keys) -> AsyncIterator[Task]:
 
 
 class Script:
-    """ADK agent whose model calls the tool for the places of one round after each question."""
+    """ADK agent whose model calls the tool for the places of one round in each response."""
 
     def __init__(self, *rounds: str, durable: bool = True, config: RunConfig | None = None) -> None:
         self.rounds = rounds
@@ -83,7 +83,7 @@ class Script:
 
 
 class Model(BaseLlm):
-    """Model of a script."""
+    """Model that follows the rounds of a `Script`."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(model="script")

@@ -1,4 +1,4 @@
-"""Results of model and tool calls are recorded: later runs of the turn receive them, and repeat no call."""
+"""Recorded results of model and tool calls. Later runs of the turn receive the results, and repeat no call."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from workers import with_agent_framework
 
 
 class Script:
-    """Agent whose model calls the tools of one round after each question, and then says the results.
+    """Agent whose model calls the tools of one round in each response, and finally returns the results.
 
     Attributes:
-        calls: Questions to the model, by number, and calls of tools, in all attempts.
-        dies_at: Question that the worker does not survive.
+        calls: Model requests, by number, and tool calls in all attempts.
+        dies_at: Number of the model request at which the worker dies.
     """
 
     def __init__(self, *rounds: Sequence[str], durable: bool = True) -> None:
@@ -90,7 +90,7 @@ class Script:
 
 
 class Model(with_agent_framework.StandIn):
-    """Model of a script."""
+    """Model that follows the rounds of a `Script`."""
 
     def __init__(self, script: Script) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task) -> No
     text = "results: seen a; seen b; seen c; seen c"
     assert await task.attempt(script.run) == text
     assert await task.attempt(script.run) == text, "the recorded answer"
-    repeated = [f"question {number}" for number in range(3)]  # the questions that the worker did not survive
+    repeated = [f"question {number}" for number in range(3)]  # the model requests at which the worker died
     assert sorted(script.calls) == sorted(expected + repeated)
     assert len(script.keys) == 4
 

@@ -1,4 +1,4 @@
-"""Results of the calls of an agent of the OpenAI Agents SDK are recorded: later runs of the turn repeat no call."""
+"""Recorded results of calls by agents of the OpenAI Agents SDK. Later runs of the turn repeat no call."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Place:
 
 
 class Script:
-    """Agent whose model calls the tools of one round after each question, and then says the results.
+    """Agent whose model calls the tools of one round in each response, and finally returns the results.
 
     Attributes:
-        calls: Questions to the model, by number, and calls of tools, in all attempts.
-        dies_at: Question that the worker does not survive.
+        calls: Model requests, by number, and tool calls in all attempts.
+        dies_at: Number of the model request at which the worker dies.
     """
 
     def __init__(self, *rounds: Sequence[str], durable: bool = True, hands_over: bool = False) -> None:
@@ -104,7 +104,7 @@ class Script:
 
 
 class ScriptModel(with_openai_agents.StandIn):
-    """Model of a script."""
+    """Model that follows the rounds of a `Script`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -112,7 +112,6 @@ class ScriptModel(with_openai_agents.StandIn):
     async def stream_response(
         self, system_instructions: str | None, input: Any, *args: Any, **kwargs: Any
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """Yield the response."""
         script = self._script
         rounds = {item["call_id"].split("-")[1] for item in input if item.get("type") == "function_call"}
         number = len(rounds)
@@ -144,7 +143,7 @@ async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task) -> No
     text = "results: seen a; seen b; seen c; seen c"
     assert await task.attempt(script.run) == text
     assert await task.attempt(script.run) == text, "the recorded answer"
-    repeated = [f"question {number}" for number in range(3)]  # the questions that the worker did not survive
+    repeated = [f"question {number}" for number in range(3)]  # the model requests at which the worker died
     assert sorted(script.calls) == sorted(expected + repeated)
     assert len(script.keys) == 4
 

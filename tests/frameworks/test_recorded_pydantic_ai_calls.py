@@ -1,4 +1,4 @@
-"""Results of the model and tool calls of a pydantic-ai agent are recorded: later runs of the turn repeat no call."""
+"""Recorded results of a pydantic-ai agent's model and tool calls. Later runs of the turn repeat no call."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Place:
 
 
 class Script:
-    """Agent whose model calls the tools of one round after each question, and then says the results.
+    """Agent whose model calls the tools of one round in each response, and finally returns the results.
 
     Attributes:
-        calls: Questions to the model, by number, and calls of tools, in all attempts.
-        prompts: Texts that the model received from the user, in all attempts.
-        dies_at: Question that the worker does not survive.
+        calls: Model requests, by number, and tool calls in all attempts.
+        prompts: User texts that the model received in all attempts.
+        dies_at: Number of the model request at which the worker dies.
     """
 
     def __init__(self, *rounds: Sequence[str], durable: bool = True) -> None:
@@ -136,7 +136,7 @@ async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task) -> No
     text = "results: seen a; seen b; seen c; seen c"
     assert await task.attempt(script.run) == text
     assert await task.attempt(script.run) == text, "the recorded answer"
-    repeated = [f"question {number}" for number in range(3)]  # the questions that the worker did not survive
+    repeated = [f"question {number}" for number in range(3)]  # the model requests at which the worker died
     assert sorted(script.calls) == sorted(expected + repeated)
     assert len(script.keys) == 4
 

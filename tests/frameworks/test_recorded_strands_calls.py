@@ -1,4 +1,4 @@
-"""Results of the model and tool calls of a strands agent are recorded: later runs of the turn repeat no call."""
+"""Recorded results of a strands agent's model and tool calls. Later runs of the turn repeat no call."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Place(BaseModel):
 
 
 class Script:
-    """Agent whose model calls the tools of one round after each question, and then says the results.
+    """Agent whose model calls the tools of one round in each response, and finally returns the results.
 
     Attributes:
-        calls: Questions to the model, by number, and calls of tools, in all attempts.
-        dies_at: Question that the worker does not survive.
-        throttled: Question that the model refuses once.
-        stateful: The provider of the model keeps the conversation.
+        calls: Model requests, by number, and tool calls in all attempts.
+        dies_at: Number of the model request at which the worker dies.
+        throttled: Number of the model request that the model throttles once.
+        stateful: Whether the provider of the model stores the conversation.
     """
 
     def __init__(self, *rounds: Sequence[str], durable: bool = True, **options: Any) -> None:
@@ -119,7 +119,7 @@ class Script:
 
 
 class Model(with_strands.StandIn):
-    """Model of a script."""
+    """Model that follows the rounds of a `Script`."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -161,7 +161,7 @@ class Model(with_strands.StandIn):
 
 
 def results(*texts: str) -> str:
-    """Return the answer of the model after tools have returned `texts`."""
+    """Return the model's answer after the tools have returned `texts`."""
     return f"results: {'; '.join(json.dumps([{'text': text}]) for text in texts)}"
 
 
@@ -181,7 +181,7 @@ async def test_each_call_is_made_once_wherever_the_worker_dies(task: Task, optio
     text = results("seen a", "seen b", "seen c", "seen c")
     assert await task.attempt(script.run) == text
     assert await task.attempt(script.run) == text, "the recorded answer"
-    repeated = [f"question {number}" for number in range(3)]  # the questions that the worker did not survive
+    repeated = [f"question {number}" for number in range(3)]  # the model requests at which the worker died
     assert sorted(script.calls) == sorted(expected + repeated)
     assert len(script.keys) == 4
 

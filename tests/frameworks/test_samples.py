@@ -1,4 +1,4 @@
-"""Samples of agent frameworks: installed samples work, and processes that run no agents import none of them."""
+"""Samples of agent frameworks. Installed samples work, and a process that runs no agents imports no framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of framework agents: models run in the trace of the run, so that their spans are below the run's span."""
+"""Spans of framework agents. A model runs in the trace of the run, so that its spans descend from the run's span."""
 
 from __future__ import annotations
 

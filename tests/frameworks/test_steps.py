@@ -1,4 +1,4 @@
-"""Recording of framework agents' calls as steps of the run's execution."""
+"""Execution steps that are recorded for the model and tool calls of framework agents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AGENTS: dict[str, Any] = {
 
 
 class Scene:
-    """Execution and session of a run, current while the block runs."""
+    """Execution and session of the current run."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class Scene:
 
     @property
     def steps(self) -> list[str]:
-        """Return the calls of the agent in this run."""
+        """Return the model and tool calls of the agent in this run."""
         return [
             f"{transition.after} {transition.detail.get('tool', '')}".strip()
             for transition in self.execution.history[1:]
@@ -87,7 +87,7 @@ async def test_each_call_of_a_model_and_a_tool_is_a_step(agent: BookingAgent) ->
     scene = Scene()
     question = await scene.say(agent.name, Part(text="book a table"))
     assert scene.steps[0] == "MODEL_CALL"
-    assert set(scene.steps[1:]) <= {"TOOL_EXECUTION book"}  # some ask in the tool, some before
+    assert set(scene.steps[1:]) <= {"TOOL_EXECUTION book"}  # some agents ask in the tool, others before it
 
     scene.begin()
     assert await scene.say(agent.name, ParseDict(agent.answer(question, True), Part())) == {}

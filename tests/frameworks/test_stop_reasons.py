@@ -1,4 +1,4 @@
-"""Stop reasons of frameworks' agents, and the ends of their tasks."""
+"""Stop reasons of framework agents, and the final statuses of their tasks."""
 
 from __future__ import annotations
 
@@ -38,21 +38,20 @@ FAILS = "The agent stopped early: {}."
 
 
 class StopsFor(Agent):
-    """A strands agent that stops for a given reason."""
+    """Strands agent that stops for `reason`."""
 
     def __init__(self, reason: Any) -> None:
         super().__init__(model=with_strands.StandIn(), callback_handler=None)
         self._reason = reason
 
     async def stream_async(self, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
-        """See Agent."""
         yield {"data": "half"}
         message: Any = {"role": "assistant", "content": [{"text": "half"}]}
         yield {"result": AgentResult(self._reason, message, EventLoopMetrics(), {}, interrupts=[])}
 
 
 class StopsForReason(TestModel):
-    """A model of pydantic-ai that finishes for a given reason."""
+    """pydantic-ai model that finishes for `reason`."""
 
     def __init__(self, reason: Any) -> None:
         super().__init__()
@@ -60,7 +59,6 @@ class StopsForReason(TestModel):
 
     @asynccontextmanager
     async def request_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamedResponse]:
-        """Yield the response."""
         response = ModelResponse(parts=[TextPart("half")], finish_reason=self._reason)
         parameters = ModelRequestParameters()
         yield CompletedStreamedResponse(response, model_request_parameters=parameters, replay_events=True)
@@ -102,7 +100,7 @@ async def test_a_strands_agent_that_stops_early_fails_with_the_option(reason: st
 
 
 async def test_a_strands_agent_that_its_model_cuts_off_fails_with_the_reason() -> None:
-    """Strands raises an error for this reason. The conversation has the text so far."""
+    """Strands raises an error for this reason. The conversation contains the text before the error."""
     state: dict[str, Any] = {}
 
     text, last = await yielded(strands_agent(lambda _: Agent(model=CutOff(), callback_handler=None)), state)
@@ -168,7 +166,7 @@ async def test_a_complete_pydantic_ai_agent_has_no_stop_reason() -> None:
 
 
 async def adk_end(state: TaskState, *reasons: FinishReason | None, fail_on: Sequence[str] = ()) -> Any:
-    """Return the last event of ADK's executor when its model finished for `reasons`."""
+    """Return the final status of ADK's executor after the model has finished for `reasons`."""
     interceptor, context = stop_reasons(fail_on=fail_on), ExecutorContext("clerk", "me", "c", cast(Any, None))
     status = TaskStatusUpdateEvent(task_id="t", context_id="c", status=TaskStatus(state=state))
     assert interceptor.after_event is not None

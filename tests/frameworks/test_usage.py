@@ -1,4 +1,5 @@
-"""Tokens of a turn in the metadata of its task: in one form for all frameworks, with the run before a question."""
+"""Token counts of a turn in the metadata of its task. All frameworks have the same format, and the counts include the
+run before a question."""
 
 from __future__ import annotations
 
@@ -215,7 +216,7 @@ AGENTS: dict[str, Callable[[], Any]] = {
 
 def counts(calls: int, name: str) -> dict[str, dict[str, float]]:
     tokens = {"inputTokens": INPUTS, "outputTokens": OUTPUTS, "cacheReadTokens": CACHED, "reasoningTokens": REASONED}
-    if name == "strands":  # strands does not count them
+    if name == "strands":  # strands does not count reasoning tokens
         del tokens["reasoningTokens"]
     return {"m": {field: calls * count for field, count in tokens.items()}}
 
