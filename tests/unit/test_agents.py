@@ -1,4 +1,4 @@
-"""Agents: their names, which become parts of URLs and keys, and their cards."""
+"""Agents: names, which are part of URLs and keys, options and cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that fit the schema of their question, answers that do not, and schemas that a question cannot have."""
+"""Validation of answers against the schema of a question, and schemas that a question cannot have."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def text(value: str) -> Message:
 
 
 def refused(schema: Any, message: Message) -> str:
-    """Return the field and the text of the refusal."""
+    """Return the field and the text of the error for an invalid answer."""
     with pytest.raises(AnswerRefused) as caught:
         AnswerType(schema).parse(message)
     return f"{caught.value.field} {caught.value}"

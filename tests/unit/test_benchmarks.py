@@ -1,4 +1,4 @@
-"""Parts of the benchmarks that do not measure: ratios, targets, rounds, tables, picture, and collapse detection."""
+"""Evaluation of benchmark results: ratios, targets, rounds, tables, charts, and detection of collapses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def result(project: list[float], *, more_is_better: bool = True, **peers: list[float]) -> Result:
-    """Return a result with these values and a target for each peer."""
+    """Return a result with the given values and a target for each peer."""
     return Result(
         name="echo",
         what="blocking echoes",
@@ -111,7 +111,7 @@ def test_processor_time_is_that_of_each_request() -> None:
 
     measurements = interleaved(1, [Contender("a", works, {"this": os.getpid()}, requests=10)])
 
-    assert measurements.processor["a"]["this"] >= 5  # about 10, because the kernel counts in steps
+    assert measurements.processor["a"]["this"] >= 5  # about 10; the kernel counts CPU time in ticks
 
 
 def test_the_table_is_markdown_with_a_row_for_each_peer() -> None:

@@ -1,4 +1,5 @@
-"""Guards of the broker connection: applied where needed, not applied to a fixed kombu or to other brokers."""
+"""Guards of the broker connection. They correct an affected kombu, and leave a fixed kombu and other brokers
+unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def closed(channel: type) -> Any:
 
 
 def test_a_closed_channel_of_this_kombu_raises_a_connection_error_when_corrected() -> None:
-    """If this test fails, kombu is fixed: remove the correction."""
+    """Detect a fixed kombu. If this test fails, remove the correction."""
 
     class Channel(kombu_redis.Channel):  # type: ignore[misc]
         pass
@@ -38,16 +39,16 @@ def test_a_closed_channel_of_this_kombu_raises_a_connection_error_when_corrected
 
 
 def test_a_pool_of_this_celery_skips_ended_children_when_corrected() -> None:
-    """If this test fails, Celery is fixed: remove the correction."""
+    """Detect a fixed Celery. If this test fails, remove the correction."""
 
     class Pool(asynpool.AsynPool):  # type: ignore[misc]
         _track_child_process = inspect.unwrap(asynpool.AsynPool._track_child_process)  # other tests apply guards
 
         def __init__(self) -> None:
-            """Start no process."""
+            """Skip the start of child processes."""
 
         def __del__(self) -> None:
-            """Stop no process."""
+            """Skip the stop of child processes."""
 
     read_end, write_end = os.pipe()
     hub, living, ended = Hub(), SimpleNamespace(_sentinel_poll=read_end), SimpleNamespace(_sentinel_poll=None)

@@ -1,4 +1,4 @@
-"""Caller of a run: it is transferred to the worker without credentials."""
+"""Caller of a run. The gateway transfers the caller to the worker without credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data of a message as arguments of a task: the task gets the client's values, or the client gets an error."""
+"""Data parts of a message as task arguments. The task receives the client's values, or the client receives an error."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def task() -> Task:
 @pytest.mark.parametrize("kind", ["no such type", "datetime", "uuid"])
 @pytest.mark.parametrize("within", [lambda o: o, lambda o: [o], lambda o: {"deep": o}])
 def test_objects_that_kombu_would_convert_are_refused(task: Task, kind: str, within: Any) -> None:
-    """kombu would convert such an object to a Python value, or could not read the message, and no worker would get the
-    run."""
+    """kombu would convert such an object to a Python value. If kombu could not decode the message, no worker would
+    receive the run."""
     data = {"value": within({"__type__": kind, "__value__": "2030-01-01"})}
 
     with pytest.raises(BadCall, match="__type__"):

@@ -1,4 +1,4 @@
-"""Events of executions: a worker sends them if it sends events of tasks, whatever a client's message says."""
+"""Celery events of executions. A worker sends them if it sends task events, whatever the client's message contains."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from a2a_celery.execution.celery.celery_events import EVENTS_ON, EventSender, ma
 
 
 def dispatcher(enabled: bool = True, groups: tuple[str, ...] = ()) -> SimpleNamespace:
-    """Return a worker's event dispatcher. No groups means all groups."""
+    """Return a stand-in for a worker's event dispatcher. No groups means all groups."""
     return SimpleNamespace(enabled=enabled, groups=set(groups))
 
 
 @pytest.mark.parametrize(
     ("events", "task_sends", "is_marked"),
     [
-        (dispatcher(), True, True),  # -E
-        (dispatcher(groups=("worker",)), True, False),  # without
+        (dispatcher(), True, True),  # worker -E
+        (dispatcher(groups=("worker",)), True, False),  # worker without -E
         (dispatcher(groups=("worker", "task")), True, True),  # enable_events
-        (dispatcher(enabled=False), True, False),  # without a listener
+        (dispatcher(enabled=False), True, False),  # no event listener
         (dispatcher(), False, False),  # send_events = False
         (None, True, False),
     ],

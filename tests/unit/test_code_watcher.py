@@ -1,4 +1,4 @@
-"""Watcher of an app's Python files."""
+"""File watcher for an app's Python files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from a2a_celery.cli.dev.code_watcher import CodeWatcher, syntax_error
 
 
 def settled(watcher: CodeWatcher) -> list[str]:
-    """Return the changed files, after one poll that finds them and one that finds no further change."""
+    """Poll until no further file changes, and return the changed files."""
     assert watcher.poll() == []
     return [str(path) for path in watcher.poll()]
 

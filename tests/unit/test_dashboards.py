@@ -1,4 +1,4 @@
-"""Queries and fields in compose/observability/ that Prometheus and Grafana know."""
+"""Dashboards and alerts in compose/observability/, whose queries and fields Prometheus and Grafana must know."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ SERVER = Server(
 
 
 def report(**changes: Any) -> dict[str, Any]:
-    """Return the report of a healthy worker with changes."""
+    """Return the report of a healthy worker, with the fields in `changes` replaced."""
     fine = {
         "pool": "prefork",
         "queues": ["celery"],
@@ -80,7 +80,7 @@ RABBIT = BrokerServer("RabbitMQ", "3.10.8", ack_timeout=1800.0)
 
 
 def working(*, broker: BrokerServer = REDIS, **work: Any) -> dict[str, Any]:
-    """Return a survey with a worker with the properties `work` on `broker`."""
+    """Return the survey fields for `broker` and a worker with the properties `work`."""
     return {"broker": broker, "work": {"echo": Work(**work)}}
 
 
@@ -91,7 +91,7 @@ SIGNING = replace(PUSHING, webhook_public_keys=(PUBLIC,))
 
 
 def watching(*keys: str) -> dict[str, Any]:
-    """Return a survey with a watcher that has the secret keys `keys`."""
+    """Return the survey fields for a watcher with the secret keys `keys`."""
     secrets = [fingerprint_of(key.encode()) for key in keys]
     return {
         "watchers": (
@@ -101,13 +101,13 @@ def watching(*keys: str) -> dict[str, Any]:
 
 
 def signing(key: str) -> dict[str, Any]:
-    """Return a survey with a watcher that signs webhooks with this key."""
+    """Return the survey fields for a watcher that signs webhooks with `key`."""
     [watcher] = watching(KEY)["watchers"]
     return {"watchers": ({**watcher, "settings": visible_settings(SIGNING), "signing_keys": [key]},)}
 
 
 def sealed(*keys: str, **changes: int) -> dict[str, Any]:
-    """Return a survey with configs that are sealed with each of these keys."""
+    """Return the survey fields for push-notification configs that are sealed with each of `keys`."""
     return {"webhooks": Webhooks(frozenset(fingerprint_of(key.encode()) for key in keys), **changes)}
 
 
@@ -259,7 +259,8 @@ def test_the_json_output_has_the_same_findings() -> None:
 
 
 def test_a_key_rotation_is_no_problem() -> None:
-    """The new key is first in the gateways, all processes have both, and configs use both."""
+    """During the rotation, the gateways list the new key first. All processes have both keys, and configs are sealed
+    with either."""
     changing = replace(SETTINGS, secret_key=(OTHER, KEY))
 
     survey = replace(HEALTHY, settings=changing, **sealed(KEY, OTHER), **watching(KEY, OTHER))
@@ -290,7 +291,7 @@ def test_a_worker_whose_settings_cannot_be_used() -> None:
 
 
 def storage(**changes: Any) -> StorageState:
-    """Return a survey of a healthy store with an archive."""
+    """Return the state of a healthy store with an archive, with the fields in `changes` replaced."""
     state = {"on": True, "complete": True, "waiting": 3, "due": 0, "lag": 0.0, "refused": 0}
     opened = Opened(changes.pop("schema", SCHEMA), True)
     return StorageState(opened, database=changes.pop("database", ""), archive=ArchiveState(**(state | changes)))

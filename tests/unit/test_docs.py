@@ -1,4 +1,4 @@
-"""docs/agents.md and docs/lifecycle.md equal the code: the ends of runs with their states and texts."""
+"""Outcomes of runs in docs/agents.md and docs/lifecycle.md, whose states and texts must equal those of the code."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ SENTENCES = {name: value for name, value in vars(outcomes).items() if name.isupp
 
 
 def table_rows() -> list[tuple[str, str, str]]:
-    """Return the event, the states and the client's text of each row."""
+    """Return the event, the states and the text for the client of each table row."""
     section = TEXT.partition("## How a run can end\n")[2].partition("\n## ")[0]
     table = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [(event.strip(), states.strip(), reads.strip()) for event, states, reads in table[2:]]
 
 
 def documented() -> dict[str, str]:
-    """Return each text of the table with its state."""
+    """Return the state for each text of the table."""
     return {sentence: state for _, state, reads in table_rows() for sentence in re.findall(r'"(.+?)"', reads)}
 
 
 def used() -> dict[str, str]:
-    """Return each text with which the code ends a run, and the state."""
+    """Return the state for each text with which the code ends a run."""
     states = {outcomes.AGENT_FAILED: state_of(Failure()), **STATES}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -71,7 +71,7 @@ def used() -> dict[str, str]:
 
 
 def state_of(outcome: Outcome) -> str:
-    """Return the state of `outcome`."""
+    """Return the name of the state in the final event of `outcome`."""
     event = final_event(outcome, "t", "c")
     assert event is not None
     return TaskState.Name(event.status.state).removeprefix("TASK_STATE_")
@@ -89,7 +89,7 @@ def test_every_outcome_leaves_a_state_of_the_table() -> None:
     ends: list[Outcome] = [Completed(), Rejection(), Refused(""), Failure(), Canceled()]
     ends += [Paused(state) for state in INTERRUPTED]
     ends += [Retried(2, 4, "")]
-    going_on = {Delegated, Lost, Superseded, Suspended}  # another run or another system ends the task
+    going_on = {Delegated, Lost, Superseded, Suspended}  # another run or another system completes the task
     assert {type(outcome) for outcome in ends} | going_on == set(get_args(Outcome)), "an outcome is not compared here"
 
     states_of_table = {state.strip() for _, states, _ in table_rows() for state in states.split(",")}

@@ -1,4 +1,4 @@
-"""Drains: the selection of their workers in this deployment, and the queue of a message."""
+"""Draining of workers: selection of the deployment's workers, and the queue of a message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_SELECTION: dict[str, Any] = {"nodes": (), "hosts": (), "queues": (), "agents"
 
 
 def worker(identity: str | None = STORE, prefix: str | None = PREFIX) -> dict[str, Any]:
-    """Return the report of a worker."""
+    """Return a worker's report. Without a prefix or an identity, the worker does not report its deployment."""
     report: dict[str, Any] = {"pool": "prefork", "queues": ["celery"], "drained": []}
     if prefix is not None:
         report |= {"settings": {"key_prefix": prefix}}

@@ -1,4 +1,4 @@
-"""The embedded Redis server: its program, start, stop and data."""
+"""Embedded Redis server: executable, start, stop and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment that ``dev`` gives its child processes, with the store and working push notifications."""
+"""Environment variables that ``dev`` sets for its child processes: the store and push notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""docs/errors.md has every error: reasons of protocol errors, texts of ended tasks, exceptions, and generated lists."""
+"""Completeness of docs/errors.md: reasons of protocol errors, texts of terminal tasks, exceptions, and generated
+lists."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ def tables() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def built(tables: ModuleType) -> str:
-    """Markdown of the page as built for the site."""
+    """Markdown of docs/errors.md, as built for the site."""
     page: str = tables.with_texts(PAGE)
     return page
 
 
 def cells_after(marker: str) -> dict[str, list[str]]:
-    """Return the rows of the table after a comment, by their first cell without quotes."""
+    """Return the rows of the table after the comment `marker`, by the unquoted first cell."""
     table = PAGE.partition(f"<!-- {marker}: ")[2].partition("-->\n")[2].partition("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     cells = {first.strip('`"'): more for first, *more in rows}
@@ -57,7 +58,7 @@ def cells_after(marker: str) -> dict[str, list[str]]:
 
 
 def documented_classes() -> set[str]:
-    """Return the name of each exception in this package that is a subclass of `A2ACeleryError` or `AgentSignal`."""
+    """Return the name of each public exception in a2a_celery that derives from `A2ACeleryError` or `AgentSignal`."""
     bases: dict[str, set[str]] = {}
     for path in (ROOT / "a2a_celery").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -77,7 +78,7 @@ def test_each_protocol_error_has_a_cause_and_a_remedy(tables: ModuleType) -> Non
 
 
 def test_the_codes_are_those_that_clients_receive(tables: ModuleType) -> None:
-    """`CODES` are compared with responses by tests/acceptance/test_error_table.py."""
+    """tests/acceptance/test_error_table.py compares `CODES` with responses."""
     listed = {reason: (code, http, grpc) for reason, code, http, grpc in tables.codes()}
 
     assert listed.pop("INVALID_JSON")[0] == -32700
@@ -86,7 +87,7 @@ def test_the_codes_are_those_that_clients_receive(tables: ModuleType) -> None:
 
 
 def test_the_table_of_codes_is_that_of_the_code(tables: ModuleType) -> None:
-    """``python docs/error_tables.py`` prints the table."""
+    """Compare the table with the output of ``python docs/error_tables.py``."""
     table = PAGE.partition("<!-- codes: ")[2].partition("-->\n")[2].partition("\n\n")[0]
 
     assert table.splitlines() == list(tables.codes_table())

@@ -1,4 +1,4 @@
-"""Ids of events: their text and their comparison."""
+"""Event ids: text form and comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events as JSON: the same as the SDK writes, for every field of an event."""
+"""JSON encoding of events, which must equal the SDK's encoding for every field of an event."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EVENTS: list[Event] = [
     MESSAGE,
     TaskStatusUpdateEvent(),
     TaskStatusUpdateEvent(task_id="t", context_id="c", status=STATUS, metadata=ParseDict(JSON, Struct())),
-    TaskStatusUpdateEvent(status=TaskStatus(state=99)),  # type: ignore[arg-type]  # of a later protocol
+    TaskStatusUpdateEvent(status=TaskStatus(state=99)),  # type: ignore[arg-type]  # from a later protocol version
     TaskArtifactUpdateEvent(),
     TaskArtifactUpdateEvent(task_id="t", artifact=ARTIFACT, append=True, last_chunk=True, metadata=Struct()),
     TaskArtifactUpdateEvent(artifact=Artifact(artifact_id="a", parts=[Part(text="1 ")]), append=True),
@@ -71,7 +71,7 @@ def test_it_is_what_the_sdk_writes(event: Event) -> None:
     text, sdk_text = event_json(event), dumps(MessageToDict(to_stream_response(event)))
 
     assert json.loads(text) == json.loads(sdk_text)
-    assert sorted(text) == sorted(sdk_text)  # a copy differs only in the order of its maps
+    assert sorted(text) == sorted(sdk_text)  # the texts differ only in the order of keys
 
 
 @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029", "\n", "\r"])

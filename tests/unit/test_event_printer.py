@@ -1,4 +1,4 @@
-"""Events on the terminal: chunks of text continue their line."""
+"""Printing of events on the terminal, where text chunks continue the current line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/django.md shows the code of examples/django_shop."""
+"""Code blocks in docs/django.md, which must be part of examples/django_shop."""
 
 from __future__ import annotations
 

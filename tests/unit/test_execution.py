@@ -1,4 +1,4 @@
-"""The execution state machine, compared to a model: its transitions, its history and its listeners."""
+"""Execution state machine: transitions, history and listeners, compared with a model."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def ticking(start: int = 1_000) -> Any:
 
 
 def through_json(saved: dict[str, Any]) -> Any:
-    """Return the state after a round trip through JSON."""
+    """Return the saved state after a round trip through JSON."""
     return json.loads(json.dumps(saved))
 
 
-# a copy of the documented table, against accidental changes
+# copy of the documented table, to detect accidental changes
 EXPECTED = {
     S.IDLE: {S.INITIALIZING},
     S.INITIALIZING: {S.MODEL_CALL, S.TOOL_EXECUTION, *ENDS},
@@ -141,7 +141,7 @@ SAVED = {"version": 1, "state": "INITIALIZING", "history": [STEP]}
 
 
 def with_step(**changes: Any) -> dict[str, Any]:
-    """Return `SAVED` with another first entry in its history."""
+    """Return `SAVED` with a changed first history entry."""
     return {**SAVED, "history": [{**STEP, **changes}]}
 
 
@@ -242,7 +242,7 @@ def test_a_listener_gets_transitions_between_its_addition_and_removal() -> None:
 
 
 def started(threads: list[Thread]) -> Iterator[Thread]:
-    """Start threads and return them."""
+    """Start each thread, and yield it."""
     for thread in threads:
         thread.start()
         yield thread

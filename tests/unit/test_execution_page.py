@@ -1,4 +1,4 @@
-"""docs/execution.md equals the code: the table of the machine, its states, names and metrics."""
+"""Consistency of docs/execution.md with the code: transitions, states, names and metrics."""
 
 from __future__ import annotations
 

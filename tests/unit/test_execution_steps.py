@@ -1,4 +1,4 @@
-"""Steps of an agent: sequential, nested and concurrent; and the final state of a run."""
+"""Sequential, nested and concurrent steps of an agent, and the final execution state of a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def execution() -> Execution:
 
 
 def steps_of(execution: Execution) -> list[str]:
-    """Return the names of models and tools, or the states, after INITIALIZING."""
+    """Return the model or tool name, or else the state, of each transition after INITIALIZING."""
     return [str(next(iter(transition.detail.values()), transition.after)) for transition in execution.history[1:]]
 
 
@@ -92,7 +92,7 @@ async def test_of_concurrent_tools_the_newest_open_one_is_shown(execution: Execu
         go[name].set()
         await using[name]
 
-    assert steps_of(execution) == ["a", "b", "c", "a"]  # the end of b is not shown, that of c returns to a
+    assert steps_of(execution) == ["a", "b", "c", "a"]  # b ends without a transition, and the end of c returns to a
 
 
 async def test_an_exception_ends_its_step(execution: Execution) -> None:
@@ -138,7 +138,7 @@ def test_threads_may_have_concurrent_steps(execution: Execution) -> None:
 def test_a_listener_may_begin_a_step(execution: Execution) -> None:
     def logs(transition: Any) -> None:
         if transition.detail == {"tool": "t"}:
-            execution.remove_listener(logs)  # or it would be called again when the execution returns to the tool
+            execution.remove_listener(logs)  # the return to the tool would call the listener again
             with execution.model_call("of the listener"):
                 pass
 

@@ -1,4 +1,4 @@
-"""The fold of a log into a task, and the encoding of events."""
+"""Folding of a log into a task, and encoding of events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST = Task(id="t", context_id="c", status=TaskStatus(state=SUBMITTED))
 
 
 def log(*events: Event, first: Event = FIRST) -> list[LogEntry]:
-    """Return a log of a task and these events."""
+    """Return a log that starts with `first` and continues with `events`."""
     return [LogEntry(n, 1_000_000 * n, event) for n, event in enumerate([first, *events], 1)]
 
 

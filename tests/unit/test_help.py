@@ -40,7 +40,7 @@ def test_each_operator_command_with_json_output_is_documented() -> None:
 
 
 def documented_commands() -> Iterator[tuple[str, click.Command, list[str]]]:
-    """Yield each command in a block of README or docs, with its words and the options that its comment names."""
+    """Yield each command line in a ``sh`` block of README or docs, with its click command and its arguments."""
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
             for line in block.splitlines():

@@ -1,4 +1,4 @@
-"""Names of keys: quoted, so that no id can be confused with another or leave its namespace."""
+"""Names of Redis keys. Ids are quoted, so that no id collides with another or leaves its namespace."""
 
 from __future__ import annotations
 

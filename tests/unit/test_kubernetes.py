@@ -1,6 +1,6 @@
-"""compose/kubernetes conforms to Kubernetes, to this package and to docs/kubernetes.md.
+"""Manifests in compose/kubernetes, which must conform to Kubernetes, a2a_celery and docs/kubernetes.md.
 
-The schemas of Kubernetes check its own kinds. The tests check KEDA's ScaledObject and the kustomization.
+The JSON schemas of Kubernetes validate its own kinds. Separate tests check KEDA's ScaledObject and the kustomization.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def labels(role: str) -> dict[str, str]:
 
 
 def selects(selector: Mapping[str, Any], role: str) -> bool:
-    """Return True if the selector of a policy or a budget selects the pods of a role."""
+    """Return whether a label selector matches the pods of `role`."""
     own = labels(role)
     by_label = all(own.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     expressions = selector.get("matchExpressions", [])
@@ -165,7 +165,7 @@ def test_the_settings_of_the_base_are_valid(tmp_path: Path) -> None:
 
 
 def options_of(command: list[str]) -> dict[str, Any]:
-    """Return the options of a container's command as its own parser reads them."""
+    """Return the options of a container's command, parsed by the command's own parser."""
     assert command[0] == "celery"
     program: click.Command = worker
     arguments = command[2:]

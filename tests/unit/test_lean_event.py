@@ -1,4 +1,4 @@
-"""LeanEvent: it wakes all waiters and removes cancelled ones."""
+"""`LeanEvent`, which wakes all waiters and removes cancelled waiters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/limits.md equals the code: its settings, the names of limits, its bounds and a response."""
+"""Consistency of docs/limits.md with the code: settings, names of limits, bounds and an example response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of external links, without the network."""
+"""Checker of external links, tested without the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event loops: uvloop if it is installed and enabled, and support for agents in a loop that runs in a thread."""
+"""Event loops: selection of uvloop, and agents in a loop that runs in a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FASTEST = "uvloop" if find_spec("uvloop") else "asyncio"
 
 @pytest.fixture(params=[True, False])
 def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
-    """Event loop in a thread, like the loop of a worker's runs."""
+    """Event loop that runs in a thread, as the loop of a worker does."""
     with in_thread(new_loop(uvloop=request.param)) as loop:
         yield loop
 

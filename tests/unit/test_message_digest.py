@@ -1,4 +1,4 @@
-"""Digest of a message: equal for requests with the same work."""
+"""Digest of a message, which is equal for requests for the same work."""
 
 from __future__ import annotations
 

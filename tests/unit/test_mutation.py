@@ -1,4 +1,4 @@
-"""Mutation samples: operators for Python and Lua, the drawing of a sample, the selection of tests, the report."""
+"""Mutation testing: operators for Python and Lua, sampling, selection of tests, and the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tools.selection import capped, node_id
 
 
 def mutations(source: str, suffix: str = ".py") -> set[tuple[str, str, str]]:
-    """Return operator, and the line before and after, of each mutation."""
+    """Return the operator, the original line and the mutated line of each mutation."""
     return {(edit.operator, *edit.lines(source)) for edit in edits(source, suffix)}
 
 

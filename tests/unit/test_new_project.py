@@ -1,4 +1,4 @@
-"""Projects that ``a2a-celery init`` writes, with and without a release of this package."""
+"""Projects that ``a2a-celery init`` writes from a release or a checkout of a2a_celery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/pools.md equals the code: Celery's option for the pool, its threads, the signals and hooks."""
+"""Consistency of docs/pools.md with the code: Celery's pool option, threads, signals and hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as JSON: the same as the SDK writes, for every field of a result."""
+"""JSON encoding of results, which must equal the SDK's encoding for every field of a result."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_sent_message_is_what_the_sdk_writes(payload: Task | Message) -> None:
 @pytest.mark.parametrize("artifacts", [True, False])
 @pytest.mark.parametrize("page", PAGES)
 async def test_a_page_is_what_the_sdk_writes(page: ListTasksResponse, artifacts: bool) -> None:
-    if not artifacts:  # as the store has them
+    if not artifacts:  # the store returns such tasks
         page = ListTasksResponse.FromString(page.SerializeToString())
         for task in page.tasks:
             del task.artifacts[:]

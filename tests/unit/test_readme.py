@@ -1,4 +1,5 @@
-"""README.md and the pages beside it: length, pictures, links and the test command; docs/settings.md equals the code."""
+"""README.md and the pages beside it: length, pictures, links, the test command, and the defaults in
+docs/settings.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests' Redis server that can be killed and restarted."""
+"""Redis server for tests that kill and restart the server."""
 
 from __future__ import annotations
 

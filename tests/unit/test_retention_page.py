@@ -1,4 +1,4 @@
-"""Names and numbers in docs/retention.md equal those of the code."""
+"""Names and numbers in docs/retention.md, which must equal those of the code."""
 
 from __future__ import annotations
 

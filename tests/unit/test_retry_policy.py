@@ -1,4 +1,4 @@
-"""Retry options of agents: refused ones, retried exceptions, and the length of delays."""
+"""Retry options of agents: invalid options, retried exceptions, and the length of delays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = 1_234_567_880.0
 
 
 def throttled(retry_after: str) -> httpx.HTTPStatusError:
-    """Return the error of a provider that asks for a delay."""
+    """Return the error of a provider that responds with 429 and `Retry-After`."""
     request = httpx.Request("POST", "http://provider.example")
     return httpx.HTTPStatusError(
         "429", request=request, response=httpx.Response(429, headers={"Retry-After": retry_after})

@@ -1,4 +1,4 @@
-"""Options of a run: they precede those of the agent, have fixed times, and are stored."""
+"""Options of a run. They take precedence over the agent's options, contain absolute times, and are stored."""
 
 from __future__ import annotations
 

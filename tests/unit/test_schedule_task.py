@@ -1,4 +1,4 @@
-"""Time of a tick, for crontabs and intervals, in each process that sends or receives the tick."""
+"""Time of a schedule's tick, for crontabs and intervals, in each process that sends or receives the tick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries of the store's scripts: a required one must exist and is included once and in order."""
+"""Libraries of the store's Lua scripts. A required library must exist, and is included once and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of the SDK, which exist only in processes with tracing."""
+"""Spans of the SDK, which only processes with tracing create."""
 
 from __future__ import annotations
 

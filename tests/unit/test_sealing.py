@@ -1,4 +1,4 @@
-"""Sealing: a sealed value opens only in its place and with the right key."""
+"""Sealing of configs and sessions. A sealed value can only be opened for the same task and with the right key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/security.md equals the configuration of the tests: its snippets, rules and permissions."""
+"""Snippets, rules and permissions in docs/security.md, which must equal the configuration of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serializers: gateways and watchers only start if the app's own workers can read their messages."""
+"""Serializers. Gateways and watchers start only if the app's own workers can read their messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exposing(app: Celery, a2a: A2A, **options: Any) -> None:
 
 
 def refused(a2a: A2A) -> str:
-    """Return the error with which gateways and watchers refuse to start."""
+    """Return the error with which both the gateway and the watcher refuse to start."""
     texts = []
     for start in (a2a.asgi, a2a.watcher):
         with pytest.raises(ConfigError) as raised:

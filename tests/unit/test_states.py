@@ -1,4 +1,4 @@
-"""The table of states: it is complete, and no transition leaves a terminal state."""
+"""Table of task states. The table is complete, and no transition leaves a terminal state."""
 
 from __future__ import annotations
 

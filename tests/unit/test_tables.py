@@ -1,4 +1,4 @@
-"""Output of commands: tables fit a terminal and are complete for programs, and failures have their reference."""
+"""Output of commands. Tables fit a terminal and are complete in a pipe, and failures include their reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes without telemetry, fields of a JSON log line, and traces that a client sends."""
+"""Processes without telemetry, fields of JSON log lines, and traces that a client sends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_tracing_is_off_in_this_process() -> None:
 
 
 def line(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields of a record's log line."""
+    """Return the fields of the JSON log line for a record."""
     text = JsonFormatter().format(record)
     assert "\n" not in text
     fields: dict[str, object] = json.loads(text)
@@ -186,7 +186,7 @@ for logger in (get_task_logger("app"), get_logger()):
 
 
 def test_each_log_line_of_a_worker_is_json_including_those_of_the_pool() -> None:
-    """The pool reports dead processes."""
+    """Celery's pool logs dead processes with its own logger."""
     run = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
 
     assert [json.loads(line)["message"] for line in run.stderr.splitlines()] == ["two\nlines"] * 2
@@ -194,7 +194,7 @@ def test_each_log_line_of_a_worker_is_json_including_those_of_the_pool() -> None
 
 @pytest.mark.parametrize("state", ["=" * 60_000, ",".join(f"k{n}=" + "v" * 250 for n in range(32))])
 def test_a_client_s_trace_state_is_dropped_without_a_log_line(state: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise each span, run record and message would contain the trace state."""
+    """A trace state that is not dropped would be in each span, run record and message."""
     spans = Spans(TracerProvider())
     fields = {"traceparent": PARENT, "tracestate": state}
 
@@ -209,7 +209,7 @@ def test_a_client_s_trace_state_is_dropped_without_a_log_line(state: str, caplog
 def test_a_post_is_made_although_tracing_is_switched_off(
     stored: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With OpenTelemetry's own switch there is a provider, but no span has an id."""
+    """With ``OTEL_SDK_DISABLED``, a provider exists, but its spans have no ids."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
 
     with Spans(TracerProvider()).posting(stored, {}) as (_, headers):
@@ -217,7 +217,7 @@ def test_a_post_is_made_although_tracing_is_switched_off(
 
 
 def test_options_start_with_their_trace() -> None:
-    """Scripts look for the trace at the start of the options."""
+    """The store's scripts look for the trace at the start of the options."""
     options = RunOptions(celery={"queue": '{"trace":'}, trace={"traceparent": PARENT, "tracestate": "a=1"})
 
     assert options.to_json().startswith(b'{"trace":{"traceparent":"' + PARENT.encode())

@@ -1,4 +1,4 @@
-"""docs/telemetry.md has every name in use and no other."""
+"""Names in docs/telemetry.md, which must be exactly the names in use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SOURCE = {p: p.read_text(encoding="utf-8") for p in (ROOT / "a2a_celery").rglob(
 
 
 def table(head: str) -> list[list[str]]:
-    """Return the rows of all tables whose first column has this head."""
+    """Return the rows of all tables whose first column has the heading `head`."""
     matches = re.findall(rf"^\| {head} \|.*\n\|[- |]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [re.split(r"\s*\|\s*", row.strip("| ")) for rows in matches for row in rows.splitlines()]
 
 
 def names_of(head: str) -> list[str]:
-    """Return the names in the first column."""
+    """Return the quoted names in the first column of all tables with the heading `head`."""
     return [name for row in table(head) for name in re.findall(r"`(.+?)`", row[0])]
 
 

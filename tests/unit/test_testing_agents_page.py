@@ -1,4 +1,4 @@
-"""The examples in docs/testing-agents.md run as a project of a user, in a pytest session with the plugin."""
+"""Examples in docs/testing-agents.md. They run as a user's project in a pytest session with the plugin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run_pytest(project: Path, *arguments: str) -> str:
-    """Run pytest in the project, and return its output. The checkout may be installed without the entry point."""
+    """Run pytest in the project, and return its output. Load the plugin explicitly if no entry point is installed."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "A2A_", "CELERY_"))}
     env["PYTHONPATH"] = f"{ROOT}{os.pathsep}{project}"
     plugin = [] if "pytest_a2a_celery" in _entry_points() else ["-p", "pytest_a2a_celery"]

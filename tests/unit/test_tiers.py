@@ -1,4 +1,4 @@
-"""Tier of each test: by its marker, its folder, and its cell of pool and broker."""
+"""Tier of each test, which depends on the test's marker, its folder, and its cell of pool and broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Item:
 
 
 def tiers_of(*items: Any) -> list[str]:
-    """Return the marker of each item."""
+    """Return the tier that is assigned to each item."""
     assign_tiers(items)
     return [item.markers[-1] for item in items]
 
@@ -61,7 +61,7 @@ def test_an_acceptance_test_runs_before_a_merge_on_the_first_cell_only() -> None
 
 
 def merge_cells(marker: str) -> set[tuple[object, object]]:
-    """Return the cells on which the merge tier runs a test with a marker."""
+    """Return the cells of pool and broker on which the merge tier runs a test with `marker`."""
     items = [Item("acceptance", marker, site=pool, broker=broker) for pool in POOLS for broker in BROKERS]
     return {
         (pool, broker)

@@ -1,4 +1,4 @@
-"""Reports of the contributors' tools: coverage and flakiness."""
+"""Coverage and flakiness reports of the contributors' tools."""
 
 from __future__ import annotations
 

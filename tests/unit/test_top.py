@@ -1,4 +1,4 @@
-"""``a2a top``: its view fits a terminal, and its end restores the terminal."""
+"""View of ``a2a top``, which fits the terminal, and the terminal's state, which the command restores."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_silent_worker_is_shown_for_a_while(redis_server: EmbeddedRedis, monke
 
 
 def show_on_this_terminal() -> None:
-    """Show a view whose clock advances by a second with each space that is typed. Fail a reading at the third."""
+    """Show the view with a clock that advances by one second for each typed space. The third reading fails."""
     clock = ManualClock()
 
     def read() -> Reading:

@@ -1,4 +1,4 @@
-"""Translation of an agent's events into log entries: a test for each row of the table in events/translator."""
+"""Translation of an agent's events into log entries, with a test for each row of the table in events/translator."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def translator(state: TaskState = SUBMITTED, *, answer: bool = True, artifacts: 
 
 
 def agent_message(text: str = "hi") -> Message:
-    """Return an incomplete message, as an agent may send it."""
+    """Return an incomplete message, as an agent may send."""
     return Message(role=Role.ROLE_USER, task_id="another", parts=[Part(text=text)])
 
 
 def shape(events: list[Any]) -> list[object]:
-    """Return the states and artifact ids in order."""
+    """Return the state or artifact id of each event."""
     return [e.status.state if isinstance(e, TaskStatusUpdateEvent) else e.artifact.artifact_id for e in events]
 
 
@@ -240,7 +240,7 @@ def test_another_task_s_ids_become_this_one_s() -> None:
 
 
 def bad_values() -> list[Any]:
-    """Yield events with a number without a JSON form in each possible place."""
+    """Return events that each contain a number without a JSON form, in each possible field."""
     part = Part(data=Value(number_value=math.nan))
     message = Message(message_id="m", parts=[part])
     in_status = status(WORKING)
