@@ -1,4 +1,5 @@
-"""`a2a.call` without workers: arguments of a step, refused arguments, poll intervals, and permission to wake a step."""
+"""`a2a.call` without workers: arguments of a step, invalid arguments, poll intervals, and authentication of
+wake-ups."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def call(app: Celery) -> CallTask:
 
 
 def answer(*texts: str, state: TaskState = TaskState.TASK_STATE_COMPLETED) -> dict[str, Any]:
-    """Return a result whose artifact consists of chunks."""
+    """Return the data of a result whose artifact has a part for each of `texts`."""
     artifact = Artifact(artifact_id="a", parts=[Part(text=text) for text in texts])
     return result_data(Result(Task(id="t", context_id="c", status=TaskStatus(state=state), artifacts=[artifact])))
 

@@ -55,7 +55,8 @@ def call(app: Celery) -> CallTask:
 def test_a_revoked_step_cancels_the_task_that_it_is_about(
     monkeypatch: pytest.MonkeyPatch, app: Celery, call: CallTask, kwargs: Any, redelivered: bool, canceled: Any
 ) -> None:
-    """A message is only repeated to find an unknown task, never as a new message in addition to an answered message."""
+    """The cancellation repeats the step's message only to find an unknown task, and never sends it as an additional
+    message."""
     cancellations: list[dict[str, Any]] = []
     monkeypatch.setattr(worker, "publish_cancel", lambda task, info, **kwargs: cancellations.append(kwargs))
     message = TaskMessage("a2a.call", STEP, args=["seven"], kwargs={"url": URL, **kwargs})
@@ -161,7 +162,7 @@ WORKING = {"id": "t", "status": {"state": "TASK_STATE_WORKING"}}
 
 
 def card_at(request: Request) -> Response:
-    """Return the card of an agent at the requested address."""
+    """Return an agent card with the base URL of the request."""
     interface = {"url": str(request.base_url), "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
     return JSONResponse({"name": "a", "version": "1", "supportedInterfaces": [interface]})
 
@@ -210,7 +211,7 @@ async def test_what_a_server_knows_one_remote_by_is_not_shown_by_another() -> No
 
 @pytest.mark.parametrize("has_message", [True, False])
 async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTask, has_message: bool) -> None:
-    """The worker of the first answer was killed after the agent had received it, and before the result was stored."""
+    """Simulate a worker that was killed after the agent received the answer and before the result was stored."""
     refused = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "UNSUPPORTED_OPERATION"}
     history = [{"messageId": call.message_id_of(STEP if has_message else "another")}]
 
@@ -232,7 +233,7 @@ async def test_a_copy_of_an_answer_finds_the_task_that_it_has_ended(call: CallTa
 
 @pytest.mark.parametrize("question", ["Which colour?", "How many?"], ids=["another question", "asked once more"])
 async def test_a_question_that_a_step_answers_is_no_answer_to_it(call: CallTask, question: str) -> None:
-    """a2a-js responds with the task as it was stored, and continues afterwards."""
+    """a2a-js first responds with the stored task, and continues the task afterwards."""
     states = iter([("How many?", 1), ("How many?", 1), ("How many?", 1), (question, 2)])
 
     async def agent(request: Request) -> Response:

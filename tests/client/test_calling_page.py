@@ -1,4 +1,5 @@
-"""Code in docs/calling-from-celery.md runs unchanged, and its numbers equal those of the code."""
+"""Code and numbers in docs/calling-from-celery.md. The code runs unchanged, and the numbers equal those of
+a2a_celery."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calling-from-celery.md")
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Names that the documented programs define, run one after the other.
+    """Namespace of the documented programs, which run one after the other.
 
-    Programs that import the app need a store: the tests of `submit` run their calls.
+    Programs that import the app need a store and are skipped. The tests of `submit` run their calls.
     """
     monkeypatch.setenv("A2A_CALLS_SECRET", "0123456789abcdef0123456789abcdef")
     namespace: dict[str, Any] = {"__name__": "acme"}

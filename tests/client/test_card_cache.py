@@ -1,4 +1,4 @@
-"""Card cache: a card is cached as long as its server allows, and then requested with its validators."""
+"""Card cache. A card is cached as long as its server allows, and is then requested with its validators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARD = "/.well-known/agent-card.json"
 
 
 class Cards:
-    """Server of cards that records its requests."""
+    """Server of an agent card that records its requests."""
 
     def __init__(self) -> None:
         self.answer: Response = JSONResponse({"name": "one"})
@@ -39,7 +39,7 @@ class Cards:
 
 
 class Asking:
-    """Card cache with the server of its cards."""
+    """Card cache that requests its cards from `Cards`."""
 
     def __init__(self, url: str, http: httpx.AsyncClient, cards: Cards) -> None:
         self.cards = cards
@@ -47,7 +47,7 @@ class Asking:
         self.url, self._http = url, http
 
     async def __call__(self, url: str = "") -> str:
-        """Get a card through the cache, and return its name."""
+        """Return the name of a card that the cache returns."""
         card = await self.cache.get(self._http, url or self.url, {"X-Test": "yes"})
         return str(card.name)
 

@@ -40,7 +40,7 @@ async def test_each_event_is_published_once_and_in_order(redis_server: EmbeddedR
 
     @app.task(shared=False)
     def on_event(notification: dict[str, object]) -> None:
-        """Do nothing: no worker runs here."""
+        """Do nothing, because no worker runs in this test."""
 
     receiver = receiver_app(celery_handler(on_event, queue="a2a-events"), secrets=[SECRET])
     async with served(receiver) as url, httpx.AsyncClient() as http:

@@ -1,4 +1,4 @@
-"""Code in docs/client.md runs unchanged, and its tables equal the code."""
+"""Code and tables in docs/client.md. The code runs unchanged, and the tables match a2a_celery."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ async def client(redis_server: EmbeddedRedis) -> AsyncIterator[redis.asyncio.Red
 
 @pytest.fixture(params=["memory", "redis", "redis, answers decoded"])
 async def deduplicator(redis_server: EmbeddedRedis, request: pytest.FixtureRequest) -> AsyncIterator[Deduplicator]:
-    """Each implementation, without events."""
+    """Empty deduplicator, for each implementation."""
     if request.param == "memory":
         yield MemoryDeduplicator()
         return
@@ -65,7 +65,7 @@ async def test_later_events_with_versions_of_lost_ones_are_new(deduplicator: Ded
 
 
 async def test_versions_without_times_are_compared_alone(deduplicator: Deduplicator) -> None:
-    """Versions come without times from a sender of an older release, before and after its update."""
+    """Posts of an older release contain versions without times, and can arrive before and after the sender's update."""
     arriving = [(2, 20), (2, 0), (3, 0), (3, 30), (4, 40), (3, 30), (4, 0), (5, 0)]
 
     assert [await handle(deduplicator, "a", *event) for event in arriving] == [

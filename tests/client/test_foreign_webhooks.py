@@ -93,7 +93,7 @@ def test_a_post_with_fewer_credentials_than_its_config_is_refused(
 
 
 def test_a_signature_that_is_there_counts_also_beside_the_token() -> None:
-    """A reader of a post of a server without signatures must not be able to replay it as a signed post."""
+    """An attacker who reads an unsigned post must not be able to replay it as a signed post."""
     forged = post(secrets=(OTHER_SECRET,), at=int(START))
     forged.headers["X-A2A-Notification-Token"] = SECRET
 

@@ -1,4 +1,4 @@
-"""Questions as a client shows and answers them, including those of peers whose JSON contains nulls."""
+"""Questions that a client shows and answers, including questions of peers whose JSON contains nulls."""
 
 from __future__ import annotations
 

@@ -46,8 +46,6 @@ def chunks(events: list[StreamResponse]) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` is true."""
-
     async def is_true() -> bool:
         return condition()
 
@@ -58,7 +56,8 @@ NUMBERS = "".join(f"{number} " for number in range(20))
 
 
 async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: Served) -> None:
-    """The gateway is killed with SIGKILL while events arrive over each binding, and restarted at its address."""
+    """Kill the gateway with SIGKILL while events arrive over each binding, and restart the gateway at the same
+    address."""
     events_by_binding: dict[str, list[StreamResponse]] = {"JSONRPC": [], "HTTP+JSON": [], "GRPC": []}
     sessions: dict[str, AgentSession] = {}
 
@@ -81,10 +80,10 @@ async def test_streams_outlive_a_gateway_that_is_killed(served_fleet: Served) ->
         result = sessions[binding].result
         assert (result.state_name, result.text) == ("COMPLETED", NUMBERS), binding
         assert chunks(events) == NUMBERS, binding
-    for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC has no ids: there a complete task replaces the missed events
+    for binding in ("JSONRPC", "HTTP+JSON"):  # gRPC events have no ids, so a complete task replaces missed events
         received = [MessageToDict(event) for event in events_by_binding[binding]]
         assert received == await log(served_fleet, sessions[binding].task_id), "each event once"
-    # or GetTask reached the new gateway first
+    # the second task comes from the new stream or from GetTask
     assert sum(event.HasField("task") for event in events_by_binding["GRPC"]) >= 2
 
 
@@ -101,7 +100,8 @@ async def test_numbered_events_come_once_however_often_their_stream_is_cut(serve
 
 
 async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path: Path) -> None:
-    """While the gateway is down, the store is restored without the events, and records others up to later versions."""
+    """While the gateway is down, the store is restored without the newest events, and records other events up to later
+    versions."""
     events: list[StreamResponse] = []
 
     async def watch(session: AgentSession) -> None:
@@ -131,7 +131,7 @@ async def test_a_client_whose_newest_events_the_store_lost_begins_anew(tmp_path:
 
 
 async def log(served_fleet: Served, task_id: str) -> list[object]:
-    """Return all events of a task, read from a stream that starts at the beginning."""
+    """Return all events of a task from a stream that starts with the first event."""
     async with httpx.AsyncClient() as http:
         path = f"/tasks/{task_id}:subscribe"
         async with stream(http, served_fleet.gateway, path, agent="pace", Last_Event_ID="0") as frames:
@@ -139,7 +139,7 @@ async def log(served_fleet: Served, task_id: str) -> list[object]:
 
 
 class TestLostAnswers:
-    """The message arrives, but its response is lost."""
+    """Messages that reach the server, but whose responses are lost."""
 
     async def test_an_idempotent_agent_is_sent_it_again(self, served_fleet: Served) -> None:
         async with losing_answers(times=3) as http:
@@ -190,7 +190,7 @@ async def tasks_of(served_fleet: Served, agent: str, context_id: str) -> list[st
 
 
 class Plain:
-    """The SDK's server with a proxy in front of it that can be cut."""
+    """SDK server behind a proxy whose connections the test can cut."""
 
     def __init__(self, steps: Steps, line: Proxy, agent: RemoteAgent) -> None:
         self.steps = steps
@@ -207,7 +207,7 @@ class Plain:
 
 @asynccontextmanager
 async def plain(binding: str, *, streaming: bool = True, **options: float) -> AsyncIterator[Plain]:
-    """Run a server whose agent is called through the proxy, over `binding`."""
+    """Run an SDK server, and call its agent through a proxy over `binding`."""
     steps = Steps()
     served: list[Plain] = []
 

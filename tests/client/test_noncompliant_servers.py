@@ -1,4 +1,4 @@
-"""RemoteAgent and non-compliant servers: each response leads to a result, or to an error that names the problem."""
+"""`RemoteAgent` with non-compliant servers. Each response leads to a result, or to an error that names the problem."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ T_IS_DONE = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLE
 
 
 def numbered(*results: Any) -> Response:
-    """Return a stream whose events have ids."""
+    """Return an SSE response whose events have ids."""
     frames = [{"jsonrpc": "2.0", "id": 1, "result": result} for result in results]
     body = "".join(f"id: {number}\ndata: {json.dumps(frame)}\n\n" for number, frame in enumerate(frames, start=1))
     return Response(body, media_type="text/event-stream")
@@ -144,7 +144,8 @@ def numbered(*results: Any) -> Response:
 
 @pytest.mark.parametrize("events", [[], [{}]], ids=["no event", "an empty event"])
 async def test_streams_with_ids_but_without_stored_events_are_followed_to_the_end(events: list[Any]) -> None:
-    """Some servers number their frames but store no events. For an ended task they send an empty stream."""
+    """Some servers number their SSE events but store no events. For a terminal task, such a server sends an empty
+    stream."""
 
     def answers(method: str) -> Any:
         streams = {"SendStreamingMessage": numbered({"task": T_WORKS}), "SubscribeToTask": numbered(*events)}
@@ -155,7 +156,7 @@ async def test_streams_with_ids_but_without_stored_events_are_followed_to_the_en
 
 
 async def test_a_server_that_fails_for_a_while_is_asked_again() -> None:
-    """A gateway without its store responds with InternalError over JSON-RPC."""
+    """A gateway whose store is unavailable responds with InternalError over JSON-RPC."""
     left = 0
 
     def answers(method: str) -> Any:
@@ -210,7 +211,7 @@ def frames_of(*results: Any) -> str:
 
 
 def endless(*results: Any) -> Response:
-    """Return a stream that sends nothing after `results`, and never ends."""
+    """Return an SSE response that sends nothing after `results`, and never ends."""
 
     async def frames() -> AsyncIterator[str]:
         yield ": begin\n\n" + frames_of(*results)
@@ -220,7 +221,7 @@ def endless(*results: Any) -> Response:
 
 
 def cut_off(*results: Any) -> Response:
-    """Return a stream whose connection is lost after `results`."""
+    """Return an SSE response whose connection is lost after `results`."""
 
     async def frames() -> AsyncIterator[str]:
         yield frames_of(*results)
@@ -235,7 +236,8 @@ def paused(question: str) -> dict[str, Any]:
 
 
 async def test_the_task_of_a_silent_stream_is_looked_at() -> None:
-    """A server of SDK 0.3.26 leaves the stream of a task open if the task is cancelled or its executor raises."""
+    """An SDK 0.3.26 server leaves the stream of a task open if the task is cancelled or its executor raises an
+    exception."""
     clock, looks = ManualClock(), 0
 
     def answers(method: str) -> Any:
@@ -284,7 +286,7 @@ async def test_the_task_that_a_message_answers_is_looked_at_also_before_the_stre
 
 
 async def test_a_question_that_was_asked_before_is_no_answer_when_the_stream_is_lost() -> None:
-    """a2a-js begins the stream of an answer with the task as it was stored."""
+    """a2a-js starts the stream that follows an answer with the stored task."""
     tasks = [paused("How many?"), paused("How many?"), paused("Which colour?")]
 
     def answers(method: str) -> Any:
@@ -303,7 +305,7 @@ async def test_a_question_that_was_asked_before_is_no_answer_when_the_stream_is_
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 async def test_a_time_without_a_zone_is_utc(version: str, streaming: bool) -> None:
-    """Servers of fasta2a write times without a zone."""
+    """fasta2a servers write times without a time zone."""
     naive = "2030-01-02T03:04:05.678901"
     data = {"timestamp": naive, "status": {"timestamp": naive}}
     if version == "0.3":
@@ -342,7 +344,7 @@ async def test_a_time_without_a_zone_is_utc(version: str, streaming: bool) -> No
     ids=str,
 )
 async def test_errors_of_version_03_over_http_are_read(body: Any, status: int, error: type[Exception]) -> None:
-    """Servers of SDK 0.3.26 only send a message, and servers of a2a-js 0.3 also send a code."""
+    """SDK 0.3.26 servers send only an error message. a2a-js 0.3 servers also send a code."""
 
     async def rest(request: Request) -> Response:
         return JSONResponse(body, status)

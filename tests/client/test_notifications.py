@@ -29,12 +29,12 @@ NOW = 1_800_000_000.0
 
 
 def verifier(*secrets: str | bytes, **options: object) -> Verifier:
-    """Return a verifier whose time is always `NOW`."""
+    """Return a verifier whose clock always shows `NOW`."""
     return Verifier(secrets or (SECRET,), clock=ManualClock(NOW), **options)  # type: ignore[arg-type]
 
 
 def refused(check: Verifier, signed_post: Post) -> str:
-    """Return the class and the text of the refusal."""
+    """Return the class and the text of the exception for a rejected post."""
     with pytest.raises(NotificationRefused) as refusal:
         check.verify(signed_post.headers, signed_post.body)
     return f"{type(refusal.value).__name__}: {refusal.value}"
@@ -298,7 +298,7 @@ def test_every_refusal_has_a_status_and_none_ends_the_subscription() -> None:
 
 
 def spoiled(good: str) -> st.SearchStrategy[str]:
-    """Return a strategy of arbitrary texts, and of texts that are nearly valid."""
+    """Return a strategy for arbitrary texts, the valid text `good`, and texts that end with `good`."""
     texts = st.text(st.characters(codec=None), max_size=40)
     return st.one_of(texts, st.just(good), texts.map(lambda text: good + text))
 

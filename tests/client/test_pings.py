@@ -1,4 +1,4 @@
-"""Test pings, signed like those of a deployment: each receiver of this package responds and calls no handler."""
+"""Test pings, signed as a deployment signs them. Each receiver in a2a_celery accepts the ping and calls no handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ed25519 signatures at a receiver, with given keys and with keys of a JWK Set that changes."""
+"""Ed25519 signatures at a receiver, with configured keys and with keys from a JWK Set that changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def document(*keys: Ed25519PrivateKey) -> dict[str, Any]:
 
 
 def signed_by(*keys: Ed25519PrivateKey, at: float = NOW, secret: str = OTHER_SECRET) -> Post:
-    """Return a post with a signature of each key, and one of a secret."""
+    """Return a post with one signature for each of `keys` and one for `secret`."""
     signed_post = post(at=at, secrets=(secret,))
     by_keys = (
         Signer(private_keys=keys).headers(f"{DELIVERY_ID}_1", int(at), signed_post.body).get("webhook-signature", "")
@@ -55,7 +55,7 @@ def signed_by(*keys: Ed25519PrivateKey, at: float = NOW, secret: str = OTHER_SEC
 
 @dataclass
 class Endpoint:
-    """Server of the sender's JWK Set."""
+    """Endpoint that serves the sender's JWK Set."""
 
     answer: Any = field(default_factory=lambda: document(OLD))
     request_count: int = 0
@@ -79,13 +79,13 @@ def endpoint() -> Endpoint:
 
 @pytest.fixture
 def verifier(endpoint: Endpoint, clock: ManualClock) -> Verifier:
-    """Verifier with the URL of the JWK Set."""
+    """Verifier that fetches the JWK Set from its URL."""
     keys = PublicKeys(jwks_url=URL, transport=httpx.MockTransport(endpoint), clock=clock)
     return Verifier(public_keys=keys, clock=ManualClock(NOW))
 
 
 async def judged(verifier: Verifier, signed_post: Post) -> str:
-    """Verify a post. Return "fine", or the text of the refusal."""
+    """Verify a post. Return "fine", or the status and text of the exception."""
     try:
         await verifier.verify_async(signed_post.headers, signed_post.body)
     except NotificationRefused as e:
@@ -263,7 +263,7 @@ async def test_a_receiver_answers_503_until_it_has_keys(endpoint: Endpoint) -> N
 
 
 async def test_no_proxy_stands_between_a_machine_and_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment's proxy is a closed port."""
+    """The proxy variables point to a closed port, so that a request through a proxy fails."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):

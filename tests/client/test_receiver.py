@@ -1,4 +1,4 @@
-"""Receiver over HTTP: each event is handled at least once, and in order for each subscription."""
+"""Webhook receiver over HTTP. The receiver handles each event at least once, and in order for each subscription."""
 
 from __future__ import annotations
 
@@ -58,13 +58,12 @@ def handler() -> Handler:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client of a sender. It does not follow redirects."""
+    """HTTP client of a sender, which does not follow redirects."""
     async with httpx.AsyncClient(timeout=30) as client:
         yield client
 
 
 async def send_post(http: httpx.AsyncClient, url: str, signed_post: Post) -> httpx.Response:
-    """Send a post and return the response."""
     return await http.post(url, headers=signed_post.headers, content=signed_post.body)
 
 
@@ -190,7 +189,7 @@ async def test_two_copies_at_once_are_handled_once(handler: Handler, http: httpx
 
 
 async def test_a_sender_that_hangs_up_finds_its_event_handled(handler: Handler, http: httpx.AsyncClient) -> None:
-    """A handler that is slower than the sender's timeout is not run again."""
+    """The receiver runs a handler only once, even if the handler is slower than the sender's timeout."""
     async with served(receiver_app(handler, secrets=[SECRET])) as url:
         handler.go_on.clear()
         impatient = asyncio.create_task(send_post(http, url, post()))

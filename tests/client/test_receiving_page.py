@@ -1,4 +1,5 @@
-"""Code in docs/webhooks-receiving.md runs unchanged, and its numbers equal those of the code."""
+"""Code and numbers in docs/webhooks-receiving.md. The code runs unchanged, and the numbers equal those of
+a2a_celery."""
 
 from __future__ import annotations
 

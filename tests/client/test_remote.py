@@ -1,4 +1,4 @@
-"""RemoteAgent: sessions, deadlines, cancels and credentials."""
+"""Sessions, deadlines, cancellation and credentials of `RemoteAgent`."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def working(session: Session) -> Callable[[], Any]:
 
 
 class RecordedHeaders:
-    """Server that records the headers of requests by path. If `refuse` is set, it is the status of all responses."""
+    """Middleware that records the headers of requests by path. If `refuse` is set, all responses have this status."""
 
     def __init__(self, refuse: int = 0) -> None:
         self.headers: dict[str, list[Mapping[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""Endless responses, and redirects from HTTPS to HTTP: the client limits its memory and protects its credentials."""
+"""Endless responses, and redirects from HTTPS to HTTP. The client limits its memory and protects its credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry-After: a client waits for the requested time within limits, and a refused message is sent once."""
+"""Retry-After delays. The client waits for the requested time within limits, and sends a refused message once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVERY = 500
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Clock of the gateway and of its client. The store has another clock."""
+    """Clock that the gateway and its client share. The store has a separate clock."""
     return ManualClock()
 
 
@@ -62,11 +62,11 @@ async def test_a_message_waits_for_the_requested_time(gateway: Limited, clock: M
     sending = asyncio.create_task(agent.submit(agent.session().message("two")))
 
     async def waits() -> list[float]:
-        return [seconds for seconds in clock.waits if seconds >= 1]  # the gateway waits for less, to tell its store
+        return [seconds for seconds in clock.waits if seconds >= 1]  # shorter waits are the gateway's
 
     [seconds] = await eventually_async(waits, what="the client waits")
     assert EVERY - 120 < seconds <= EVERY * 1.1
-    await gateway.store.redis.delete(gateway.keys.requests(Scope("echo")))  # the store's time has passed too
+    await gateway.store.redis.delete(gateway.keys.requests(Scope("echo")))  # the rate limit in the store expires too
     clock.advance(seconds)
     await sending
     await agent.close()
@@ -171,7 +171,7 @@ async def test_a_task_may_be_large_over_grpc_too() -> None:
 async def test_what_is_too_large_for_the_server_is_not_sent_again(
     store: AsyncStore, redis_server: EmbeddedRedis, keys: Keys, idempotent: bool
 ) -> None:
-    """gRPC has the same code for messages that are too large and for too many requests."""
+    """gRPC uses the same status code for a message that is too large and for too many requests."""
     async with (
         limited(store, redis_server.store_url, keys, max_request_bytes=100_000) as gateway,
         RemoteAgent(

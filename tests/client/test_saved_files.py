@@ -1,4 +1,4 @@
-"""Files of a response on the disk: no name leaves the folder, and no file is replaced."""
+"""Files of a response that a client saves. No file name escapes the folder, and no existing file is replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from a2a_celery.client import Result
 
 
 def saved(folder: Path, *parts: Part) -> dict[str, bytes]:
-    """Save the parts of an artifact and return the content of each file below `folder`'s parent."""
+    """Save the parts of an artifact, and return the content of each file below the parent of `folder`."""
     save_files(Result(Task(artifacts=[Artifact(artifact_id="report", parts=parts)])), folder)
     files = [path for path in folder.parent.rglob("*") if path.is_file()]
     return {

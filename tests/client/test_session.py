@@ -1,4 +1,4 @@
-"""Sessions: the target of the next message, and saving."""
+"""Sessions of a client: target of the next message, and saved sessions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Results of messages, compared with one table: this project's gateway and the SDK's server, over each binding of both
-protocol versions."""
+"""Results of messages to the gateway of a2a_celery and to the SDK's server. One table has the expected results for each
+binding of both protocol versions."""
 
 from __future__ import annotations
 
