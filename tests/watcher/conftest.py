@@ -12,7 +12,7 @@ from tests.support.dispatching import DUE_NOW_US, create_operation
 
 @pytest.fixture
 async def due(store: AsyncStore, keys: Keys) -> list[str]:
-    """Ids of three tasks with unpublished, due runs."""
+    """Ids of three tasks whose runs are due to be published."""
     task_ids = [f"t{n}" for n in range(3)]
     for task_id in task_ids:
         await store.run(create_operation(keys, task_id))

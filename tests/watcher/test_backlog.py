@@ -1,4 +1,4 @@
-"""Runs whose message may still wait in its queue are not published again."""
+"""Republishing with a backlog. The dispatcher does not republish a run whose message may still wait in its queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_runs_in_a_long_queue_are_not_published_again(store: AsyncStore, k
 async def test_runs_published_before_their_queue_was_empty_are_published_again_once(
     store: AsyncStore, keys: Keys, due: list[str]
 ) -> None:
-    """The broker has lost the messages of all three runs, and other messages wait in the queue later."""
+    """The broker has lost the messages of all three runs. Later, other messages wait in the queue."""
     broker = Broker()
     watcher = dispatcher(store, keys, broker)
     await store.redis.zrem(keys.dispatch, f"{due[0]}.1", f"{due[1]}.1")
@@ -59,7 +59,7 @@ async def published_at(store: AsyncStore, keys: Keys, task_id: str, second: floa
 
 
 async def claimed(store: AsyncStore, keys: Keys, task_id: str, second: float, options: bytes = b"") -> None:
-    """Store a run that was published at that time and that a worker has claimed."""
+    """Create a run that was published at `second` and that a worker has claimed."""
     await store.run(create_operation(keys, task_id, options))
     await published_at(store, keys, task_id, second)
     await store.run(claim_run(keys, RunRef(task_id, 1), token="t", runner="r", lease_us=10_000_000, working=True))

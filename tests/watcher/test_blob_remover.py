@@ -1,4 +1,4 @@
-"""Processes without an object store: they do not start on a store that has tasks with blobs."""
+"""Processes without an object store. They refuse to start on a store that has tasks with blobs."""
 
 from __future__ import annotations
 

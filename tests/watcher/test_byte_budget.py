@@ -1,4 +1,4 @@
-"""Byte budget of a host for one owner: posts beyond it wait and arrive later."""
+"""Byte budget of an owner for a host. Posts beyond the budget wait and arrive later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that were delegated to a canvas: each is checked, whatever the results of the others."""
+"""Tasks that were delegated to a canvas. The watcher checks each task, whatever the results of the others."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ async def delegated_to(seeds: Seeds, keys: Keys, canvas: str) -> str:
 
 
 def canvas_of(celery: Celery, value: Any) -> str:
-    """Return a canvas that has ended with `value`."""
+    """Return the JSON of a canvas that has finished with the result `value`."""
     name = str(uuid4())
     celery.backend.mark_as_done(name, value)
     return Canvas(((name, None), None), datetime.now(UTC) + timedelta(hours=1)).to_json()
 
 
 async def end_of(seeds: Seeds, ender: CanvasFinalizer, task_id: str) -> TaskState:
-    """Return the final state of the task."""
+    """Run the finalizer until the task is terminal, and return the final state."""
 
     async def ended() -> bool:
         await ender.tick()

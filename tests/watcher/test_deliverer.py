@@ -1,4 +1,4 @@
-"""Deliveries to a dead host do not delay others."""
+"""Deliverer of a watcher. Deliveries to a dead host do not delay other deliveries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 class Lines:
-    """Webhooks of tasks, sealed like those of gateways."""
+    """Test helper that adds webhooks to tasks. It seals configs as a gateway does."""
 
     def __init__(self, seeds: Seeds) -> None:
         self.seeds = seeds
@@ -79,7 +79,7 @@ def live() -> Iterator[Receiver]:
 
 @pytest.fixture
 def dead() -> Iterator[Receiver]:
-    """Run a server that accepts connections without a response."""
+    """Server that accepts connections but never responds."""
     with receiver() as hooks:
         hooks.plan("/hook", [], then=silent())
         yield hooks
@@ -97,7 +97,7 @@ async def delivering(
     backoff: Backoff | None = None,
     subscriber: PubSubListener | None = None,
 ) -> AsyncIterator[None]:
-    """Run a deliverer. With a subscriber it also scans after each notification."""
+    """Run a deliverer. With a subscriber, the deliverer also scans after each notification."""
     role = deliverer_of(lines, Poster(SETTINGS.push_networks, circuit_breaker=hosts), backoff)
     loop = RoleLoop(
         role, subscriber.listen(lines.seeds.keys.delivery_notifications) if subscriber is not None else None
@@ -257,7 +257,7 @@ async def test_events_that_replace_lost_ones_are_posted_with_other_ids(
 
 
 def event_ids(hooks: Receiver) -> list[EventId]:
-    """Return the posted events by the ids of the posts."""
+    """Return the event ids from the headers of the received posts."""
     return [EventId.parse(post.headers["webhook-id"].rpartition("_")[2]) for post in hooks.received("/hook")]
 
 
@@ -298,7 +298,8 @@ async def test_a_delivered_event_ends_the_failures_of_those_before_it(lines: Lin
 
 
 async def test_a_config_that_this_watcher_has_no_key_for_is_left_to_others(lines: Lines, live: Receiver) -> None:
-    """A gateway may already use a newer key. Giving its webhooks up would lose them because of a missing restart."""
+    """A gateway may already use a newer key. A watcher that was not restarted must not give up this gateway's
+    webhooks."""
     task_id = await lines.with_due_events(live.url())
     other = Settings(store_url="redis://nowhere", secret_key="x" * 32)
     store, keys = lines.seeds.store, lines.seeds.keys
@@ -333,7 +334,7 @@ async def test_a_config_that_this_release_cannot_read_is_left_to_others(lines: L
 async def test_a_busy_deliverer_does_not_count_as_hanging(
     lines: Lines, dead: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scan ends when fewer deliveries are due than the deliverer can take, which may be hours after an outage."""
+    """A scan ends when fewer deliveries are due than the deliverer can acquire, which may be hours after an outage."""
     monkeypatch.setattr(deliverer, "MAX_CURSORS", 1)
     for _ in range(2):
         await lines.with_due_events(dead.url())
@@ -352,13 +353,12 @@ async def test_a_busy_deliverer_does_not_count_as_hanging(
 
 
 class RecordingStore(AsyncStore):
-    """Store that records the memory that a deliverer has reserved at each read of a log."""
+    """Store that records, at each read of a log, the number of bytes that the deliverer has reserved."""
 
     role: Deliverer
     reserved: list[int]
 
     async def run(self, operation: Operation[T]) -> T:
-        """See `AsyncStore.run`."""
         if operation.script.name == "read_log":
             self.reserved.append(self.role.reserved_bytes)
         return await super().run(operation)

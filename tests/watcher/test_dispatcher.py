@@ -1,4 +1,4 @@
-"""Dispatcher: it publishes all unclaimed runs, each once per interval, even after an outage of the broker."""
+"""Dispatcher of a watcher. It publishes each unclaimed run once per interval, even after an outage of the broker."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_the_store_s_clock_decides_when_a_run_may_start(store: AsyncStore,
 async def test_a_run_that_has_expired_by_one_clock_only_is_published(
     store: AsyncStore, keys: Keys, expires_in: float, offset: float
 ) -> None:
-    """The clock of the watcher or of the store is wrong."""
+    """Either the watcher's clock or the store's clock is wrong."""
     broker, not_after = Broker(), datetime.now(UTC) + timedelta(seconds=expires_in)
     await store.run(create_operation(keys, "t", RunOptions(not_after=not_after).to_json()))
     await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
@@ -212,7 +212,7 @@ def celery() -> Celery:
 async def test_a_run_that_an_a2a_worker_could_not_start_is_published_again(
     store: AsyncStore, keys: Keys, celery: Celery, error: Exception, is_recorded: bool
 ) -> None:
-    """Celery stores a failure as the result of a run that could not start, which is no end."""
+    """Celery stores a failure for a run that could not start, but this failure must not complete the task."""
     watcher = await plain_run(store, keys, celery, error, is_recorded=is_recorded)
 
     await watcher.tick()
@@ -239,7 +239,7 @@ async def test_losing_a_worker_without_this_package_ends_the_task(
 async def test_a_run_of_a_worker_without_this_package_is_checked_at_equal_intervals(
     store: AsyncStore, keys: Keys, celery: Celery
 ) -> None:
-    """Only these checks may detect its end, so their interval does not double."""
+    """Only these checks may detect the end of the run, so the interval between them does not double."""
     await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
     celery.backend.mark_as_retry("t.1", ValueError())
@@ -253,11 +253,11 @@ async def test_a_run_of_a_worker_without_this_package_is_checked_at_equal_interv
         waits.append(int((due - before) // 30_000_000))
         await store.redis.zadd(keys.dispatch, {"t.1": 1})
 
-    assert waits == [2, 2, 2]  # half minutes
+    assert waits == [2, 2, 2]  # in half minutes
 
 
 async def store_time(store: AsyncStore) -> int:
-    """Return the time of the store in µs."""
+    """Return the time of the store's clock in microseconds."""
     seconds, microseconds = await store.redis.time()
     return int(seconds) * 1_000_000 + int(microseconds)
 
@@ -265,7 +265,7 @@ async def store_time(store: AsyncStore) -> int:
 async def test_a_started_run_is_not_published_again_during_an_outage_of_the_broker(
     store: AsyncStore, keys: Keys, tmp_path: Path
 ) -> None:
-    """The worker cannot be asked whether it has the run, and a second copy would run twice."""
+    """The watcher cannot ask the worker for its runs, and a second message would execute the run twice."""
     celery = Celery(broker="redis://127.0.0.1:1/0", backend=f"file://{tmp_path}", set_as_current=False)
     await store.run(create_operation(keys, "t", PLAIN))
     await store.run(mark_published(keys, RunRef("t", 1), delay_us=DUE_NOW_US))
@@ -282,7 +282,7 @@ async def test_a_started_run_is_not_published_again_during_an_outage_of_the_brok
 
 @pytest.mark.parametrize("down", ["hangs", "fails"])
 async def test_a_silent_result_backend_is_called_once_per_tick(store: AsyncStore, keys: Keys, down: str) -> None:
-    """Other runs that wait to be published must not wait for it as well."""
+    """The other due runs must not wait for the silent backend as well."""
     clock = ManualClock()
     run_names: list[str] = []
 

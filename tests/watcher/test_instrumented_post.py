@@ -1,4 +1,4 @@
-"""Metrics of a watcher's posts."""
+"""Metrics of a watcher's webhook posts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes on a watcher's port: the watcher responds despite other connections."""
+"""Health probes on a watcher's port. The watcher responds even if other connections are silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Replays and pings that the owner of a webhook requests, from the store to a real receiver, and their results."""
+"""Replays and pings that the owner of a webhook requests. A watcher posts them to a real receiver and records the
+results."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def hooks() -> Iterator[Receiver]:
 
 
 class Scene:
-    """Task with a webhook, and its owner."""
+    """Test helper with a task, the task's webhook, and the requests of the webhook's owner."""
 
     def __init__(self, seeds: Seeds, sealer: Sealer) -> None:
         self.seeds, self.sealer = seeds, sealer
@@ -55,7 +56,7 @@ class Scene:
         await self.seeds.claimed(self.task_id)
 
     async def ask(self, post: EventId | str) -> None:
-        """Request a post as the owner."""
+        """Request a post as the webhook's owner."""
         request = request_post(self.seeds.keys, ANN, self.task_id, "c", post)
         assert await self.seeds.store.run(request) == "requested"
 
@@ -66,7 +67,7 @@ class Scene:
         return await self.webhooks.delivery(self.task_id)
 
     async def attempts(self, count: int) -> list[tuple[str, str, int | None]]:
-        """Return at least `count` attempts, newest first: the post, the outcome and the status."""
+        """Wait for `count` attempts. Return the post, the outcome and the status of each attempt, newest first."""
 
         async def are_recorded() -> bool:
             return len((await self.delivery()).attempts) >= count

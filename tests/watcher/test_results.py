@@ -1,4 +1,4 @@
-"""Results of runs in workers without this package: each state becomes one event."""
+"""Results of runs in workers without a2a_celery. The watcher writes one event for each state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.dispatching import create_operation
 from tests.support.proxy import proxy
 from tests.support.waiting import eventually_async
 
-# called by Celery
+# Celery calls the deprecated function
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 REF = RunRef("t", 1)
@@ -38,7 +38,7 @@ PLAIN = RunOptions(call=Call("tasks.resize", {}))
 
 @pytest.fixture
 def celery(redis_server: EmbeddedRedis) -> Celery:
-    """App of a worker without this package, with a Redis result backend."""
+    """App of a worker without a2a_celery, with a Redis result backend."""
     return Celery(backend=redis_server.broker_url, set_as_current=False)
 
 
@@ -110,7 +110,7 @@ async def test_retries_that_the_result_backend_counts_are_not_counted_again(
 async def test_a_state_older_than_the_written_one_is_dropped(
     store: AsyncStore, keys: Keys, celery: Celery, results: Results
 ) -> None:
-    """A watcher that reads the result backend first may write after a watcher that reads it later."""
+    """A watcher with an older read of the result backend may write after a watcher with a newer read."""
     loop, stale = asyncio.get_running_loop(), {"status": "PROGRESS", "result": {"step": 1}}
 
     class Slow:
@@ -162,7 +162,7 @@ async def _claimed(store: AsyncStore, keys: Keys, celery: Celery) -> None:
 
 
 async def _announced(store: AsyncStore, keys: Keys, celery: Celery) -> None:
-    """Let a worker with this package store STARTED before it claims the run."""
+    """Let a worker with a2a_celery store STARTED before it claims the run."""
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_started("t.1", pid=1, hostname="celery@ours", **{RUN_HEADER: True})
 
@@ -178,7 +178,7 @@ async def _outdated(store: AsyncStore, keys: Keys, celery: Celery) -> None:
 
 
 async def _unknown(store: AsyncStore, keys: Keys, celery: Celery) -> None:
-    """Let a worker with this package that does not know the task reject it, and one of another fleet return it."""
+    """Store the failure that a worker with a2a_celery stores for a task that it does not know."""
     await store.run(create_operation(keys, "t", PLAIN.to_json()))
     celery.backend.mark_as_failure("t.1", NotRegistered("tasks.resize"))
 
@@ -240,7 +240,7 @@ class Checks:
 
 @asynccontextmanager
 async def listening(celery: Celery, checks: Checks) -> AsyncIterator[ResultListener]:
-    """Run a listener that has subscribed."""
+    """Run a result listener, and wait until it has subscribed."""
     listener = ResultListener(checks, celery)  # type: ignore[arg-type]
     resubscribed, subscribed = listener.resubscribed, asyncio.Event()
     listener.resubscribed = lambda: (subscribed.set(), resubscribed())  # type: ignore[assignment, func-returns-value]
@@ -277,7 +277,7 @@ async def test_only_results_of_runs_are_checked(store: AsyncStore, celery: Celer
 
 
 async def test_a_broken_subscription_is_renewed(store: AsyncStore, celery: Celery) -> None:
-    """Results stored during the interruption are not announced, so open runs are checked again."""
+    """The listener misses results that are stored during the interruption, so it checks open runs again."""
     checks = Checks()
     async with listening(celery, checks):
         celery.backend.store_result("t.1", None, states.STARTED)

@@ -1,4 +1,4 @@
-"""Handling by a watcher of the remote-control commands that operators send to workers."""
+"""Remote-control commands that operators send to workers, and that a watcher also handles."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_broker_without_broadcasts_is_reported_once(
 ) -> None:
     monkeypatch.setattr(Transport, "implements", Transport.implements.extend(exchange_type=frozenset(["direct"])))
     consumer = BroadcastConsumer(Celery(broker="memory://", set_as_current=False), lambda body: None)
-    monkeypatch.setattr(consumer, "run", consumer.stop)  # reached while broadcasts are consumed
+    monkeypatch.setattr(consumer, "run", consumer.stop)  # called while broadcasts are consumed
 
     consumer._consume_until_stopped()
 

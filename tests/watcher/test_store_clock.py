@@ -1,4 +1,4 @@
-"""Jumps of the store's clock: no living worker loses its run, and nothing is due later than before."""
+"""Jumps of the store's clock. No live worker loses its run, and no due time is postponed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def seeds(store: AsyncStore, keys: Keys) -> Seeds:
 
 
 async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
-    """Claim a run."""
+    """Create a task and claim its run."""
     ref = RunRef(await seeds.created(), 1)
     claim = await store.run(claim_run(keys, ref, token="t", runner="r", lease_us=LEASE_US, working=True))
     assert isinstance(claim, Claim)
@@ -54,7 +54,7 @@ async def claimed(store: AsyncStore, keys: Keys, seeds: Seeds) -> Claim:
 
 
 async def paused(store: AsyncStore, keys: Keys, seeds: Seeds, pause_us: int) -> str:
-    """Create a task that waits for its client for a limited time."""
+    """Create a task that waits for its client for `pause_us`. Return the task's id."""
     claim = await claimed(store, keys, seeds)
     unanswered = TaskStatusUpdateEvent(task_id=claim.ref.task_id, status=TaskStatus(state=FAILED))
     pause = {"events": [status(INPUT_REQUIRED, "well?")], "pause_us": pause_us, "pause_timeout": unanswered}
@@ -231,7 +231,7 @@ async def test_a_pause_between_two_watchers_is_no_jump(
 async def test_a_jump_is_detected_without_the_watcher_s_wall_clock(
     store: AsyncStore, keys: Keys, moved: MovedClock, offset: float, corrections: int
 ) -> None:
-    """The wall clock may be set together with the store's clock, or alone."""
+    """The watcher's wall clock may be set together with the store's clock, or separately."""
     clock = ManualClock()
     store_clock = StoreClock(store, keys, LEASE_TTL, clock)
     await store_clock.tick()
@@ -248,7 +248,7 @@ async def test_after_its_host_was_suspended_a_watcher_lets_workers_renew_their_l
 ) -> None:
     clock = ManualClock()
     recoverer = Recoverer(store, keys, grace=LEASE_TTL / 2, clock=clock)
-    for _ in range(3):  # the grace after its start is over then
+    for _ in range(3):  # until the grace period after the start is over
         await recoverer.tick()
         clock.advance(LEASE_TTL / 3)
     claim = await claimed(store, keys, seeds)

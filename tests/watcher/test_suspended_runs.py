@@ -1,4 +1,4 @@
-"""The dispatcher resumes suspended runs at their time and publishes each once."""
+"""Suspended runs, which the dispatcher resumes at their time and publishes once."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ async def test_a_resumed_run_waits_for_a_broker_that_is_down(store: AsyncStore, 
 
 
 async def test_no_run_is_resumed_by_a_jump_of_the_clock(store: AsyncStore, keys: Keys) -> None:
-    """Until the jump is corrected, times after the latest possible time are not trusted."""
+    """Until a jump is corrected, the dispatcher does not trust times after the latest possible time."""
     broker, suspensions = Broker(), Suspensions(Seeds(store, keys))
     claim = await suspensions.seeds.claimed()
     await suspensions.suspended(claim, timer(wait_us=HOUR_US))
     await suspensions.come(RunRef(claim.ref.task_id, 2))
     watcher = dispatcher(store, keys, broker)
-    watcher._store_clock = StoreClock(store, keys, 15.0)  # it has not read the store's clock yet: any time is too late
+    watcher._store_clock = StoreClock(store, keys, 15.0)  # it has not read the clock, so any time is too late
 
     await watcher.tick()
 
