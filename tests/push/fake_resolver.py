@@ -1,4 +1,4 @@
-"""Name server for tests."""
+"""DNS resolver for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOCAL = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
 class FakeResolver:
-    """Resolver that returns the next answer for a name at each call, and the last one from then on."""
+    """Resolver that returns the answers for a name one after the other, and then repeats the last answer."""
 
     def __init__(self, **answers: list[str]) -> None:
         self._answers = {name.replace("_", "."): texts for name, texts in answers.items()}
@@ -19,7 +19,8 @@ class FakeResolver:
         self.closed = False
 
     async def resolve(self, host: str) -> Sequence[Address]:
-        """Resolve a name. An answer is a string of addresses separated by spaces."""
+        """Return the addresses in the next answer for `host`. An answer is a string of addresses separated by
+        spaces."""
         self.asked.append(host)
         if host not in self._answers:
             raise OSError("no such name")

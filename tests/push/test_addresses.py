@@ -1,4 +1,4 @@
-"""Addresses to which webhooks may be sent."""
+"""Addresses to which webhooks may connect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_PUBLIC = [
     ),
     *("192.168.0.1", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.9"),
     *("100.64.0.1", "100.127.255.255", "192.88.99.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
-    # metadata of clouds
+    # metadata services of clouds
     *("169.254.169.254", "169.254.170.2", "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254"),
     *("fd20:ce::254", "fe80::a9fe:a9fe"),
     # IPv6
@@ -60,7 +60,7 @@ def test_ipv4_inside_ipv6_hides_nothing(form: str, inside: str) -> None:
 
 @pytest.mark.parametrize("text", ["2002:7f00:1::", "2002:808:808::", "2001:0:4136:e378:8000:63bf:80ff:fffe"])
 def test_tunnels_are_not_public_wherever_they_lead(text: str) -> None:
-    """6to4 and Teredo use unknown relays."""
+    """6to4 and Teredo send packets through unknown relays."""
     assert not is_allowed(ip_address(text))
 
 

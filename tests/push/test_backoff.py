@@ -1,4 +1,4 @@
-"""Times at which a failed delivery is repeated."""
+"""Backoff of failed webhook deliveries."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_no_receiver_can_ask_for_ever() -> None:
 
 
 def test_odd_numbers_do_no_harm() -> None:
-    """A clock that was set back, and more failures than a float can represent."""
+    """The arguments stand for a clock that was set back, and for more failures than a float can represent."""
     assert LATEST.delay(1, -500) == pytest.approx(1, abs=0.01)
     assert (LATEST.delay(10**9, 0) or 0) <= 3 * HOUR
     assert (LATEST.delay(0, 0) or 0) <= 1

@@ -1,4 +1,4 @@
-"""Circuit breaker: no host takes the permits of others."""
+"""Circuit breaker for receiving hosts. No host takes the permits of other hosts."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_after_a_cooldown_one_post_tries_and_its_success_releases_all() -> None:
     clock = ManualClock()
     breaker = hosts(clock)
     fail(breaker, 3)
-    clock.advance(6.0)  # 8, three quarters of it by the jitter
+    clock.advance(6.0)  # the cooldown is 8 s, of which jitter leaves three quarters
 
     permit = place(breaker)
     assert "being probed" in deferred(breaker).reason

@@ -1,4 +1,4 @@
-"""Consent of receivers, as CloudEvents' web hooks define it."""
+"""Consent of receivers, as the CloudEvents specification of web hooks defines it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fairness of permits: silent servers of one owner take no permit that another owner needs."""
+"""Fairness of permits. Silent servers of one owner take no permit that another owner needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUND = POST_TIMEOUT + 2 * BUSY_RETRY_INTERVAL
 
 @dataclass
 class Delivery:
-    """Delivery of one event, with the behaviour of a deliverer."""
+    """Simulated delivery of one event, with the state that a deliverer stores for it."""
 
     host: str
     owner: str
@@ -40,7 +40,7 @@ class Delivery:
 
 
 class Simulation:
-    """Deliveries with the project's own CircuitBreaker and Backoff, in simulated time."""
+    """Simulation of deliveries with the real `CircuitBreaker` and `Backoff`, in simulated time."""
 
     def __init__(self) -> None:
         chance = random.Random(1)
@@ -98,7 +98,7 @@ def delays(
     simulation: Simulation,
     victims: Iterator[Delivery],
 ) -> list[float]:
-    """Return the seconds that each of a client's posts waited."""
+    """Return the seconds that each post of `victims` waited."""
     deliveries = [simulation.add(delivery) for delivery in islice(victims, POSTS)]
     simulation.run(POSTS * EVERY + BOUND)
     return [float("inf") if delivery.started_after is None else delivery.started_after for delivery in deliveries]
@@ -121,7 +121,8 @@ def attack(simulation: Simulation, *, lines: int = LINES, owners: int = 1, netwo
 @pytest.mark.parametrize("new_hosts", [False, True], ids=["one-host", "new-hosts"])
 @pytest.mark.parametrize(("owners", "networks"), [(1, 1), (1, 200), (200, 1), (10, 10)], ids=str)
 def test_silent_servers_of_others_delay_no_post(owners: int, networks: int, new_hosts: bool) -> None:
-    """An owner without active posts gets the first free permit, and others free one within the time of a post."""
+    """An owner without active posts gets the first free permit. Within the maximum duration of a post, a permit becomes
+    free."""
     simulation = Simulation()
     attack(simulation, owners=owners, networks=networks)
 

@@ -1,4 +1,4 @@
-"""Connections: they only reach permitted addresses, whatever name servers respond."""
+"""Connections of webhook posts. They reach only allowed addresses, whatever a name server responds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def connected(backend: CheckedBackend, host: str, port: int) -> str:
 
 
 async def test_the_checked_address_is_the_connected_one(hooks: Receiver) -> None:
-    """The second answer of a rebinding name server is never requested."""
+    """The backend never asks a name server twice for a connection, so DNS rebinding has no effect."""
     names = FakeResolver(a_example=["127.0.0.1", "127.0.0.2"])
 
     assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
@@ -71,7 +71,7 @@ async def test_of_several_addresses_only_the_allowed_ones_are_tried(hooks: Recei
 
 
 async def test_the_next_address_is_tried_when_one_does_not_answer(hooks: Receiver) -> None:
-    names = FakeResolver(a_example=["127.0.0.9 127.0.0.1"])  # the receiver listens only at the second one
+    names = FakeResolver(a_example=["127.0.0.9 127.0.0.1"])  # the receiver listens only at the second address
 
     assert await connected(CheckedBackend(names, LOCAL), "a.example", hooks.port) == "127.0.0.1"
 
@@ -89,7 +89,7 @@ async def test_no_address_answers(hooks: Receiver) -> None:
 
 
 async def test_without_tls_only_what_is_allowed_is_reached() -> None:
-    """A public address is refused before anything is sent to it."""
+    """The backend refuses a public address before it sends any data."""
     backend = CheckedBackend(FakeResolver(a_example=["8.8.8.8"]), LOCAL, only_allowed_networks=True)
 
     with pytest.raises(AddressRefused, match="without TLS"):
@@ -162,7 +162,8 @@ async def test_a_cancelled_caller_does_not_cancel_the_lookup_of_others(monkeypat
 
 
 class System:
-    """The system's lookup. Names that begin with `slow` block until they are released."""
+    """Stand-in for the system's name lookup. A lookup of a name that begins with `slow` blocks until the test releases
+    it."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -189,7 +190,7 @@ SLOW_NAMES = [f"slow{n}.example" for n in range(96)]
 
 
 async def given_up(resolver: SystemResolver, names: list[str]) -> None:
-    """Resolve all of `names` at once and cancel the lookups."""
+    """Resolve all of `names` at once, and assert that each lookup times out."""
     ended = await asyncio.gather(*map(resolver.resolve, names), return_exceptions=True)
     assert all(isinstance(error, TimeoutError) for error in ended)
 
@@ -218,7 +219,7 @@ async def test_a_lookup_without_waiting_callers_is_not_made(system: System) -> N
         await asking
         system.go_on.set()
 
-        assert await resolver.resolve("new.example")  # it was queued after all of them
+        assert await resolver.resolve("new.example")  # queued after all other lookups
         assert len(system.asked) == 32 + 1
 
 

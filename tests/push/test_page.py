@@ -1,4 +1,4 @@
-"""Numbers and names in docs/webhooks.md equal those of the code."""
+"""Numbers and names in docs/webhooks.md, which must equal those of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A POST to a real receiver with each kind of misbehaviour."""
+"""Webhook posts to a real receiver, with each kind of misbehaviour of the receiver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def request(url: str, body: bytes = b"{}", **headers: str) -> PostRequest:
 
 
 async def answered(poster: Poster, hooks: Receiver, step: behaviour.Step) -> PostResult:
-    """Return the result of a post with the response `step`. Require that the next post succeeds."""
+    """Return the result of a post to which the receiver responds with `step`. Assert that the next post succeeds."""
     hooks.plan("/hook", [step])
     result = await poster.post(request(hooks.url()))
     assert await poster.post(request(hooks.url("/after"))) == Delivered(200)
@@ -75,7 +75,7 @@ async def test_an_ipv6_host_is_named_in_brackets(poster: Poster, hooks: Receiver
     assert await poster.post(request(hooks.url(host="[::ffff:127.0.0.1]"))) == Delivered(200)
 
     host = hooks.received()[0].headers["host"]
-    assert host in (f"[::ffff:7f00:1]:{hooks.port}", f"[::ffff:127.0.0.1]:{hooks.port}")  # Python 3.13 says the second
+    assert host in (f"[::ffff:7f00:1]:{hooks.port}", f"[::ffff:127.0.0.1]:{hooks.port}")  # Python 3.13 has the second
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
@@ -265,7 +265,7 @@ async def test_a_connection_closed_by_the_server_is_no_failed_post(poster: Poste
 
 async def test_connections_that_the_server_closed_while_idle_fail_no_post(poster: Poster, hooks: Receiver) -> None:
     """A server that restarts closes all its connections."""
-    hooks.plan("/hook", [], then=behaviour.together(8))  # and closes each connection after its response
+    hooks.plan("/hook", [], then=behaviour.together(8))  # the receiver closes each connection after its response
     first = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(8)))
     eventually(lambda: hooks.open == 0)
     second = await asyncio.gather(*(poster.post(request(hooks.url())) for _ in range(8)))
@@ -341,7 +341,7 @@ async def test_a_name_that_leads_inside_is_refused_at_the_connection(hooks: Rece
 
 
 async def test_a_name_that_rebinds_is_refused_as_soon_as_it_does(hooks: Receiver) -> None:
-    names = FakeResolver(a_example=["127.0.0.1", "127.0.0.1", "10.0.0.1"])  # the first time for its network
+    names = FakeResolver(a_example=["127.0.0.1", "127.0.0.1", "10.0.0.1"])  # the first answer is for the host's network
     async with Poster(LOCAL, resolver=names) as poster:
         hooks.plan("/hook", [Reply(200, (("Connection", "close"),))])
         url = hooks.url(host="a.example")

@@ -1,4 +1,4 @@
-"""Posts over TLS: the name in the receiver's certificate is checked."""
+"""Webhook posts over TLS, with hostname verification of the receiver's certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posted bodies and headers, for subscribers of both protocols."""
+"""Bodies and headers of posts, for subscribers of both protocol versions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_large_task_goes_without_its_history(protocol: str) -> None:
 
 
 def test_a_repetition_by_another_process_is_byte_identical() -> None:
-    """Maps of protobuf have no order, which may differ between processes."""
+    """Protobuf maps are unordered, so their order may differ between processes."""
     event = TaskStatusUpdateEvent(task_id="t", context_id="c")
     event.metadata.update({f"k{number}": number for number in range(20)})
 
@@ -205,7 +205,8 @@ def test_what_an_answer_must_not_say_again_is_known() -> None:
     ],
 )
 def test_a_url_may_be_a_secret_itself(path: str, secrets: set[str]) -> None:
-    """A caller who knows its path or query may post there. Short ones are words that occur in responses."""
+    """A caller who knows a URL's path or query may post there. Short values are no secrets, because such words occur in
+    responses."""
     subscribed = config()
     subscribed.url = f"https://a.example{path}"
 

@@ -1,4 +1,4 @@
-"""Stored responses: they contain no secrets in any form, wherever they are cut."""
+"""Stored responses of receivers. A stored response contains no part of a secret, wherever the response is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures, verified with the library of Standard Webhooks."""
+"""Signatures of posts, verified with the library of Standard Webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 @pytest.fixture
 def now() -> int:
-    """Time at which a test signs. It is not constant, because receivers refuse old posts."""
+    """Current time, at which a test signs. Receivers refuse posts with older times."""
     return int(time.time())
 
 

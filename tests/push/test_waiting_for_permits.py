@@ -1,4 +1,4 @@
-"""Waiting for a permit: briefly for a busy host, and not at all in a cooldown or with many waiting posts."""
+"""Waiting for a permit. A post waits briefly for a busy host, but not in a cooldown or behind many waiting posts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_cancelled_wait_leaves_its_permit_to_the_next() -> None:
 
     first.cancel()
     permit.release(True)
-    second.cancel()  # at the moment in which it gets the permit
+    second.cancel()  # at the moment when the task receives the permit
     next_permit = await asyncio.wait_for(third, LONG)
     assert isinstance(next_permit, Permit)
     next_permit.release(True)
