@@ -1,4 +1,4 @@
-"""Broker that tests of publishing may kill."""
+"""Redis broker that the tests of publishing can kill and restart."""
 
 from __future__ import annotations
 

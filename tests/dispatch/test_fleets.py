@@ -1,5 +1,5 @@
-"""Fleet ids in messages: a message of another fleet is returned to its queue unchanged, with growing delays, up to a
-limit."""
+"""Fleet ids in messages. A worker returns a message of another fleet to its queue unchanged, with growing delays, up to
+a limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def delays(headers: dict[str, Any]) -> list[timedelta]:
-    """Return the delays of the returns of a message, until it is dropped."""
+    """Return the delay of each return of a message, until the message is dropped."""
     seconds = []
     while returned := returned_headers(headers, NOW):
         headers = returned

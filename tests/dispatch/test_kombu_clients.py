@@ -1,5 +1,5 @@
-"""Redis clients of channels: a channel reuses one client while its connection pool is the same. A correct kombu is left
-unchanged."""
+"""Redis clients of kombu channels. A corrected channel reuses one client as long as its connection pool is the same. A
+fixed kombu is left unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORIGINAL = unwrap(kombu_redis.Channel._create_client)
 
 @pytest.fixture
 def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Channel that reuses its client."""
+    """Corrected channel, which reuses its Redis client."""
     monkeypatch.setattr(kombu_redis.Channel, "_create_client", ORIGINAL)
     assert reuse_clients(kombu_redis.Channel)
     with Connection(server.broker_url) as connection:
@@ -28,7 +28,7 @@ def channel(server: MortalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
 
 
 def test_channels_of_this_kombu_create_a_client_for_each_command() -> None:
-    """If this test fails, kombu is fixed: remove the correction."""
+    """Detect a fixed kombu. If this test fails, remove the correction."""
 
     class Original(kombu_redis.Channel):  # type: ignore[misc]
         _create_client = ORIGINAL
@@ -61,7 +61,7 @@ def test_new_connections_mean_a_new_client(channel: Any) -> None:
     with channel.conn_or_acquire() as before:
         assert before.ping()
 
-    channel._disconnect_pools()  # as in a child, and when the broker is lost
+    channel._disconnect_pools()  # as in a forked child, and after the broker is lost
 
     with channel.conn_or_acquire() as after:
         assert after is not before

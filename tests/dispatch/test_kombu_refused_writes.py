@@ -1,4 +1,4 @@
-"""A Redis broker that refuses writes counts as unavailable, and loses no delivered message."""
+"""Redis broker that refuses writes. It counts as unavailable, and loses no delivered message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.restarts import MortalRedis, allow_writes, installed_servers,
 
 
 def transport() -> Any:
-    """Return kombu's Redis transport, with subclasses that a test may change."""
+    """Return a subclass of kombu's Redis transport that a test may change."""
 
     class QoS(kombu_redis.QoS):  # type: ignore[misc]
         pass
@@ -60,7 +60,7 @@ def connect(server: MortalRedis) -> Iterator[Callable[[], Connection]]:
 
 
 def test_this_kombu_needs_the_correction() -> None:
-    """If this test fails, kombu is fixed: remove the correction."""
+    """Detect a fixed kombu. If this test fails, remove the correction."""
     uncorrected = transport()
     assert not issubclass(redis.OutOfMemoryError, uncorrected.connection_errors)
     assert correct_refused_writes(uncorrected)

@@ -1,4 +1,4 @@
-"""Messages that the store pushes: the bytes that kombu would have written, or none."""
+"""Messages that the store pushes to the broker. A prepared message equals the bytes that kombu would write."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def broker(server: MortalRedis) -> Iterator[redis.Redis]:
 
 
 def prepared(publisher: Publisher, options: RunOptions = RunOptions(), run: int = 1) -> PreparedMessage:  # noqa: B008
-    """Wait until the publisher has checked the broker and declared the queue. Return a prepared message."""
+    """Wait until the publisher has checked the broker and declared the queue, and return a prepared message."""
     return eventually(lambda: publisher.prepare("echo", "t", run, options), what="a message is prepared")
 
 
 def never_prepared(publisher: Publisher, options: RunOptions = RunOptions()) -> bool:  # noqa: B008
-    """Return True if no message is prepared although the broker would be ready for another one."""
+    """Return whether the publisher prepares no message for a run with `options`."""
     return publisher.prepare("echo", "t", 1, options) is None
 
 

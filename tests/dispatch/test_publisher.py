@@ -1,4 +1,5 @@
-"""Publishing of runs: once each, several in one round trip if the transport can, and independent of each other."""
+"""Publishing of runs. Each run is published once and independently of others. Runs share a round trip if the transport
+allows."""
 
 from __future__ import annotations
 
@@ -132,7 +133,7 @@ async def test_runs_go_where_their_own_options_say(server: MortalRedis, celery: 
 async def test_celery_events_of_a_lost_run_describe_its_task(
     server: MortalRedis, celery: Celery, canceled: bool
 ) -> None:
-    """The worker is killed with the events that it has not sent yet, or the listener was not there."""
+    """The killed worker may not have sent its earlier events, or no listener received them."""
     publisher = Publisher(celery, {})
     cluster_state = celery.events.State()
     with redis.Redis.from_url(redis_url(server.broker_url)) as broker, broker.pubsub() as received:
@@ -155,7 +156,7 @@ async def test_celery_events_of_a_lost_run_describe_its_task(
 
 
 def next_event(received: redis.client.PubSub) -> dict[str, Any]:
-    """Return the next event of Celery, as its own receiver passes it to listeners."""
+    """Return the next Celery event, in the form in which Celery's receiver passes it to listeners."""
     until = monotonic() + 30
     while monotonic() < until:
         text = received.get_message(timeout=1)
@@ -206,7 +207,7 @@ async def test_a_slow_broker_gets_so_much_in_the_background_and_no_more(
     publisher = Publisher(celery, {})
     published: list[str] = []
 
-    for number in range(5):  # in one iteration of the event loop: none is published before the last
+    for number in range(5):  # in one iteration of the event loop, so that no run is published yet
         publisher.publish_soon("echo", f"t{number}", 1, b"", partial(published.append, f"t{number}.1"))
     publisher.revoke_soon(["c.1", "c.2"])
     publisher.lost_soon("echo", "l", 1, "celery@gone", canceled=False)

@@ -1,4 +1,4 @@
-"""Brokers behind Sentinels: they have the guards and timeouts of a Redis broker, and no password is logged."""
+"""Brokers behind Sentinels. They have the guards and timeouts of a Redis broker, and no password is logged."""
 
 from __future__ import annotations
 
